@@ -40,6 +40,8 @@ $(BASE): pyproject.toml constraints.txt
 
 $(READY): $(BASE)
 	$(PIP) -e ".[test]"
+	# One that was built for another torch than is here breaks whatever imports it (peft, lightning).
+	$(BIN)/python -c "import torchvision" 2>/dev/null || $(BIN)/pip uninstall -q -y torchvision
 	@touch $(READY)
 
 clean:

@@ -1,7 +1,8 @@
 """What a process holds at most while it trains: the whole model in each, and a model under FSDP2, on gloo, here.
 
 `python bench/sharded.py [--layers N] [--width N] [--json]`. A perceptron of equal layers, batches of 64 rows in all,
-Adam. Figures are the highest resident memory of any process, less what it was before the model was made, in MiB.
+Adam. Figures are the highest resident memory of any process, less what it was
+before the model was made, in MiB; a small model was trained before.
 """
 
 from __future__ import annotations
@@ -47,9 +48,22 @@ def peak() -> float:
 def inside(layers: int, width: int, *, shard: bool) -> None:
     """One of the processes that torchrun started: the first prints the largest figure."""
     dist.init_process_group("gloo")
+    train(1, 8, shard=shard)  # what is imported and begun once
+    before = peak()
+    prepared = train(layers, width, shard=shard)
+    every: list[tuple[float, float]] = [(0.0, 0.0)] * dist.get_world_size()
+    dist.all_gather_object(every, (prepared - before, peak() - before))
+    if dist.get_rank() == 0:
+        print(json.dumps([max(own[place] for own in every) for place in range(2)]))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train(layers: int, width: int, *, shard: bool) -> float:
+    """A few steps; the highest memory before the first of them."""
     made_up = torch.Generator().manual_seed(0)
     rows = torch.randn(ROWS, width, generator=made_up), torch.randint(10, (ROWS,), generator=made_up)
-    before, model = peak(), network(layers, width, shard=shard)
+    model = network(layers, width, shard=shard)
     plan = pv.Plan(pv.Poisson(BATCH / ROWS), epochs=1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0))
     loss = nn.CrossEntropyLoss(reduction="none")
     with pv.Run(plan, model, loss, rows, microbatch=8, optimizer=lambda own: torch.optim.Adam(own, lr=1e-3)) as run:
@@ -58,12 +72,7 @@ def inside(layers: int, width: int, *, shard: bool) -> None:
             if number == STEPS:
                 break
             run.step(batch)
-    every: list[tuple[float, float]] = [(0.0, 0.0)] * dist.get_world_size()
-    dist.all_gather_object(every, (prepared - before, peak() - before))
-    if dist.get_rank() == 0:
-        print(json.dumps([max(own[place] for own in every) for place in range(2)]))
-    dist.barrier()
-    dist.destroy_process_group()
+    return prepared
 
 
 def measured(size: int, layers: int, width: int, *, shard: bool) -> list[float]:

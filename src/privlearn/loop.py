@@ -80,9 +80,9 @@ def make_private(
     What `step` returns, the batches and the rows are private.
 
     Args:
-        model: trained in place. Frozen parameters stay as they are. One made by torch.compile is taken for what it was
-            made
-            of: gradients of single examples are read off its operations.
+        model: trained in place. Frozen parameters stay as they are. One made by torch.compile, or in
+            DistributedDataParallel, is taken for what it was made of: gradients of single examples are read off its
+            operations.
         optimizer: used as it is, with its parameter groups, its state and the schedulers that hold it. Each parameter
             that is trained has to be in it.
         loader: a DataLoader over a map-style data set. Its data set, collate_fn, workers and batch size are used, and
@@ -305,13 +305,15 @@ def _warn_of_delta(delta: float | None, examples: int) -> None:
 
 
 def _unwrapped(model: Any) -> nn.Module:
-    """What torch.compile compiled; other wrappers are refused."""
+    """What torch.compile compiled or DistributedDataParallel holds; other wrappers are refused."""
     model = getattr(model, "_orig_mod", model)
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        model = getattr(model.module, "_orig_mod", model.module)  # what is called: the wrapper averages nothing
     if not isinstance(model, nn.Module):
         raise BadInput(f"model is {repr(model)[:60]}: expected a torch.nn.Module")
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+    if isinstance(model, nn.DataParallel):
         raise BadInput(
-            f"model is wrapped in {type(model).__name__}, which averages gradients before they could be clipped: give "
+            "model is wrapped in DataParallel, which averages gradients before they could be clipped: give "
             "the module in it, model.module"
         )
     return model

@@ -79,7 +79,8 @@ METHODS = {
             _DESCENT
             | _BOUNDS
             | {"public", "clip", "tune", "normalise", "explain", "views", "augment", "label_smoothing", "precision"}
-            | {"select", "select_share", "temperature"},
+            | {"class_weights", "class_frequencies"}
+            | {"select", "select_share", "temperature", "jobs"},
             after_steps=True,
         ),
         Method("dpmac", (Plan,), _DESCENT | {"z_steps", "z_rate"}),

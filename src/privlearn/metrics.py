@@ -6,6 +6,8 @@ They are exact, and no guarantee covers the test rows, or they are released with
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, cast
@@ -23,6 +25,8 @@ from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.models.check import made_up_rows
+from privlearn.models.heads import Head, stated_head
+from privlearn.publishing.model import PublishedModel
 from privlearn.runs.front import encoded
 from privlearn.runs.result import Result
 from privlearn.runs.session import Session
@@ -89,9 +93,12 @@ def evaluate(
     if ledger is not None or streams is not None:
         raise BadInput("ledger or streams was given without paid: exact metrics are charged nowhere; leave them out")
     try:
-        outputs = outputs_of(network, x, at_once=_VOLUMES_AT_ONCE if y.dim() > 1 else _ROWS_AT_ONCE)
+        outputs = outputs_of(network, x, at_once=_VOLUMES_AT_ONCE if y.dim() > 2 else _ROWS_AT_ONCE)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(f"the model cannot run on these rows: {str(error)[:200]}") from error
+    head = _head_of(model)
+    if head is not None and head.task in _OF_TASKS:
+        return _OF_TASKS[head.task](outputs, y)
     if outputs.dim() > 2:
         return of_maps(outputs.argmax(1), y, outputs.shape[1])
     if outputs.dim() == 1 or outputs.shape[1] == 1:
@@ -101,6 +108,13 @@ def evaluate(
     if y.is_floating_point() and not bool((y == y.round()).all()):
         raise BadInput("the targets are no whole numbers, and the model gives classes: expected classes from 0")
     return of_classes(outputs.double().softmax(1).numpy(), y.long().numpy())
+
+
+def _head_of(model: Any) -> Head | None:
+    """The named task of a result or of a published model; None: it has none."""
+    if isinstance(model, Result):
+        return stated_head({"classes": model.classes, **model.architecture})
+    return stated_head(model.config) if isinstance(model, PublishedModel) else None
 
 
 def outputs_of(network: nn.Module, x: Tensor, at_once: int) -> Tensor:
@@ -136,6 +150,34 @@ def of_classes(probabilities: Floats, y: NDArray[np.int64]) -> Metrics:
     figures["expected_calibration_error"] = calibration_error(probabilities.max(1), predicted == y)
     matrix = tuple(tuple(int(number) for number in row) for row in counts)
     return Metrics(MappingProxyType(figures), len(y), matrix)
+
+
+def of_ranks(outputs: Tensor, y: Tensor) -> Metrics:
+    """Metrics of ordered classes, from their scores: those of classes, and by how many places predictions are off."""
+    metrics = of_classes(outputs.double().softmax(1).numpy(), y.long().numpy())
+    off = (outputs.argmax(1) - y).abs().double().mean()
+    return replace(metrics, figures=MappingProxyType({**metrics.figures, "mae": float(off)}))
+
+
+def of_labels(outputs: Tensor, y: Tensor) -> Metrics:
+    """Metrics of several labels, from their scores and 0 or 1 for each.
+
+    The AUC is the mean over those labels that hold in some rows and not in others, F1 is of all cells together, the log
+    loss is the mean of all cells, and subset accuracy is the share of rows of which every label is right.
+    """
+    from sklearn.metrics import f1_score, roc_auc_score
+
+    scores, truth = outputs.double().numpy(), y.long().numpy()
+    if truth.shape != scores.shape or not np.isin(truth, (0, 1)).all():
+        raise BadInput(f"the targets have shape {truth.shape}: expected 0 or 1, of shape {scores.shape}")
+    predicted = (scores > 0).astype(np.int64)
+    both = [label for label in range(truth.shape[1]) if 0 < truth[:, label].sum() < len(truth)]
+    figures = {"subset_accuracy": float((predicted == truth).all(1).mean())}
+    if both:
+        figures["auc"] = float(np.mean([roc_auc_score(truth[:, own], scores[:, own]) for own in both]))
+    figures["f1"] = float(f1_score(truth, predicted, average="micro", zero_division=0.0))
+    figures["log_loss"] = float(np.logaddexp(0, np.where(truth == 1, -scores, scores)).mean())
+    return Metrics(MappingProxyType(figures), len(truth))
 
 
 def calibration_error(confidences: Floats, right: NDArray[np.bool_]) -> float:
@@ -251,6 +293,10 @@ def of_maps(predicted: Tensor, y: Tensor, classes: int) -> Metrics:
     each = dice(predicted, y, classes)
     figures = {"dice": sum(each) / len(each)} | {f"dice_{label}": value for label, value in enumerate(each, 1)}
     return Metrics(MappingProxyType(figures), len(y))
+
+
+#: The metrics of tasks that have their own, from outputs and targets.
+_OF_TASKS: dict[str, Callable[[Tensor, Tensor], Metrics]] = {"ordinal": of_ranks, "multilabel": of_labels}
 
 
 def _rows(data: Any, targets: Any) -> tuple[Tensor, Tensor]:

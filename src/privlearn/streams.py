@@ -54,12 +54,21 @@ class NoiseStream:
 
     def words(self, number: int) -> NDArray[np.int64]:
         """`number` words of 64 random bits."""
-        size = -(-number * 8 // _BLOCK) * _BLOCK
+        return self._bits(-(-number * 8 // _BLOCK) * _BLOCK)[: number * 8].view(np.int64)
+
+    def _bits(self, size: int) -> NDArray[np.uint8]:
+        """As many bytes, whole blocks."""
         bits = np.empty(size + _BLOCK, np.uint8)
         for start in range(0, size, len(_ZEROS)):
             self._encryptor.update_into(_ZEROS[: size - start], bits[start:].data)
         self.position += size // _BLOCK
-        return bits[: number * 8].view(np.int64)
+        return bits[:size]
+
+    def part(self) -> NoiseStream:
+        """Another stream, whose key are the next bits of this one."""
+        made = NoiseStream(self._bits(_BLOCK).tobytes(), discrete=self.discrete)
+        made.from_system = self.from_system
+        return made
 
     def skip(self, number: int) -> None:
         """Go past what `words(number)` would hand out, without making it: another process has it."""
@@ -158,6 +167,29 @@ class Streams(Described):
         noise = NoiseStream(keys[1], discrete=discrete)
         noise.from_system = seed is None
         return cls(sampling, noise, initialisation, views, seeded=seed is not None)
+
+    def part(self) -> Streams:
+        """Streams for one of several runs in this one, which may then go on at once: keys are these streams' next bits.
+
+        Each key is drawn from the stream that it is for: who knows all streams but the noise knows no noise of a part.
+        """
+        sampling, initialisation, views = (
+            RandomStream(own.bytes(_BLOCK), getattr(own, "from_system", False))
+            for own in (self.sampling, self.initialisation, self.views)
+        )
+        return Streams(sampling, self.noise.part(), initialisation, views, seeded=self.seeded)
+
+    @classmethod
+    def of_key(cls, key: bytes, *, discrete: bool = False) -> Streams:
+        """The streams whose four keys are the parts of one of 64 bytes, which has to be as secret as the data.
+
+        They do not count as seeded: the key has to come from the operating system's random numbers.
+        """
+        keys = [key[start : start + 16] for start in range(0, 64, 16)]
+        sampling, initialisation, views = (RandomStream(keys[purpose], True) for purpose in (0, 2, 3))
+        noise = NoiseStream(keys[1], discrete=discrete)
+        noise.from_system = True
+        return cls(sampling, noise, initialisation, views, seeded=False)
 
     def state(self) -> dict[str, Any]:
         """Keys and positions, as plain values: a secret, like the noise itself.

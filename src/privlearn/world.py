@@ -117,7 +117,10 @@ class World:
         return {}
 
 
-def require_one_process(what: str = "training") -> None:
+def require_one_process(
+    what: str = "training",
+    instead: str = "train by DP-SGD under torchrun, in 1, 2, 4 or 8 processes (docs/distributed.md)",
+) -> None:
     """Refuse `what` in one of several processes that a launcher started: before anything is spent.
 
     Raises:
@@ -128,7 +131,6 @@ def require_one_process(what: str = "training") -> None:
         if given.isdecimal() and int(given) > 1:
             raise BadInput(
                 f"{name} is {given}: each of {given} processes would train on the same private rows and spend what one "
-                f"run is booked for. Here {what} takes one process: start one, or train by DP-SGD under torchrun, in "
-                "1, 2, 4 or 8 processes (docs/distributed.md)",
+                f"run is booked for. Here {what} takes one process: start one, or {instead}",
                 name=name,
             )

@@ -255,6 +255,10 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
          "learning_rate_schedule": "step:k=0.5,period=1"},
     ),
     "a task": ("--epsilon 9 --epochs 2 --task classification", {"epsilon": 9.0, "epochs": 2, "task": "classification"}),
+    "weights of classes": (
+        "--epsilon 9 --epochs 2 --class-weights balanced --class-frequencies 0=0.5,1=0.3,2=0.2",
+        {"epsilon": 9.0, "epochs": 2, "class_weights": "balanced", "class_frequencies": {0: 0.5, 1: 0.3, 2: 0.2}},
+    ),
     "a temperature": ("--epsilon 9 --epochs 2 --temperature 0.1", {"epsilon": 9.0, "epochs": 2, "temperature": 0.1}),
     "groups": ("--epsilon 9 --epochs 2 --group-size 2", {"epsilon": 9.0, "epochs": 2, "group_size": 2}),
     "persons": ("--epsilon 9 --epochs 2 --rows-per-person 2", {"epsilon": 9.0, "epochs": 2, "rows_per_person": 2}),

@@ -22,7 +22,6 @@ from privlearn import sampling
 from privlearn import streams as streams_module
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.cli import jobs
 from privlearn.clipping.augmentation import FlipAndShift
 from privlearn.clipping.bounded import kept
 from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
@@ -30,7 +29,9 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.randomness import RowRandom
 from privlearn.data.rows import digests
 from privlearn.descent import dpsgd as dpsgd_module
+from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput
+from privlearn.models.heads import ClassHead
 from privlearn.plan import Plan
 from privlearn.publishing import publish, verify
 from privlearn.runs.optimizers import MeanWeights
@@ -453,20 +454,23 @@ def other_views(seen: list[Tensor]) -> Callable[[Tensor, torch.Generator], Tenso
 # Labels, and what is told
 
 
+def smoothed(share: float | None) -> Callable[..., Tensor]:
+    return ClassHead({"classes": 3}).loss(TrainRequest(label_smoothing=share))
+
+
 @check
 def check_smoothed_labels_are_what_is_learned_from() -> None:
     """(1 - s) of the label's loss, and s of the mean over all classes; and nothing else is smoothed."""
-    data = pv.Dataset(*(part.numpy() for part in images()), classes=3)
     made_up = torch.Generator().manual_seed(0)
     scores, labels = torch.randn(7, 3, generator=made_up, dtype=torch.float64), torch.arange(7) % 3
     logs = scores.log_softmax(1)
     for share in (None, 0.0, 0.1, 0.6):
         own = -logs.gather(1, labels[:, None])[:, 0]
         expected = (1 - (share or 0.0)) * own - (share or 0.0) * logs.mean(1)
-        torch.testing.assert_close(jobs.loss_of(data, share)(scores, labels), expected)
-    result = train(loss=jobs.loss_of(data, 0.3), average=0.5)
+        torch.testing.assert_close(smoothed(share)(scores, labels), expected)
+    result = train(loss=smoothed(0.3), average=0.5)
     assert result.facts["label_smoothing"] == 0.3
-    assert "label_smoothing" not in train(loss=jobs.loss_of(data, None)).facts
+    assert "label_smoothing" not in train(loss=smoothed(None)).facts
 
 
 @check

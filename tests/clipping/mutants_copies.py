@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from privlearn import streams
-from privlearn.cli import jobs
 from privlearn.clipping import augmentation, backends, gradients, randomness
 from privlearn.descent import after_training, task
+from privlearn.models import heads
 from privlearn.publishing import card
 from privlearn.runs import checkpoint, given, optimizers, result, session
 from tests.runs.checks_resuming import Stopped
@@ -80,7 +80,7 @@ MUTANTS = [
     Mutant("any copies will do to go on", checkpoint.facts, "_name(transform)", "''", SAME),
     Mutant("any labels will do to go on", result.accuracy_facts, "if smoothing else {}", "if False else {}",
            SAME),
-    Mutant("the command line smooths nothing", jobs.loss_of, "label_smoothing=share", "label_smoothing=0.0",
+    Mutant("nothing is smoothed", heads.ClassHead.loss, "label_smoothing=smoothing", "label_smoothing=0.0",
            "check_smoothed_labels_are_what_is_learned_from"),
     Mutant("the card is silent", card._training, "*_stated_rows(plan, facts)", "", TOLD),
     Mutant("features are moved as if they were images", given.require_no_features,

@@ -21,7 +21,7 @@ from privlearn import cli, sampling
 from privlearn import streams as streams_module
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.cli import jobs
+from privlearn.cli import checkpoints, jobs
 from privlearn.clipping import clips
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.descent import dpsgd as dpsgd_module
@@ -377,6 +377,46 @@ COMMANDS = [
 ]
 
 
+#: The other methods, and what is released beside the model.
+METHODS = [
+    (
+        "--method",
+        "dpmac",
+        "--epsilon",
+        "20",
+        "--delta",
+        "1e-3",
+        "--model",
+        "mlp:4",
+        "--batch-size",
+        "6",
+        "--epochs",
+        "2",
+        "--json",
+    ),
+    ("--method", "boosting", "--epsilon", "20", "--delta", "1e-3", "--json"),
+    ("--method", "features", "--epsilon", "20", "--delta", "1e-3", "--json"),
+    ("--sampling", "poisson", "--paid-metrics", "20", "--json"),
+    ("--sampling", "poisson", "--class-weights", "0=1,1=3,2=1", "--json"),
+    ("--sampling", "poisson", "--task", "ordinal", "--json"),
+    (
+        "--method",
+        "dpsgd",
+        "--epsilon",
+        "20",
+        "--delta",
+        "1e-3",
+        "--epochs",
+        "2",
+        "--normalise",
+        "moments",
+        "--temperature",
+        "0.1",
+        "--json",
+    ),
+]
+
+
 def command(options: tuple[str, ...], last: tuple[list[float], int] | None, rows: int = 23) -> Any:
     def run(streams: streams_module.Streams, folder: Path) -> None:
         class New:
@@ -385,11 +425,12 @@ def command(options: tuple[str, ...], last: tuple[list[float], int] | None, rows
         with tempfile.TemporaryDirectory() as apart:
             path = Path(apart) / "rows.npz"
             write_rows(path, rows, last)
-            given = ("--data", str(path), "--classes", "3", "--range", "-5,5", "--examples", "24", "--epochs", "2")
+            given = ("--data", str(path), "--classes", "3", "--range", "-5,5", "--examples", "24")
             sizes = () if "full" in options else ("--batch-size", "6")
-            spent = ("--noise-multiplier", "1.5", "--model", "mlp:4", "--delta", "1e-3", *sizes)
-            with mock.patch.object(jobs, "Streams", New):
-                code = cli.main(["train", *given, *spent, *options, "--out", "model"])
+            spent = ("--epochs", "2", "--noise-multiplier", "1.5", "--model", "mlp:4", "--delta", "1e-3", *sizes)
+            own = options if "--epsilon" in options and "--method" in options else (*spent, *options)
+            with mock.patch.object(checkpoints, "Streams", New), mock.patch.object(jobs, "Streams", New):
+                code = cli.main(["train", *given, *own, "--out", "model"])
             streams.noise._seen.append(("code", code))  # type: ignore[attr-defined]
 
     return run
@@ -408,6 +449,13 @@ def check_neighbouring_commands_look_the_same() -> None:
     """`privlearn train` with a declared number of examples: all that is printed and published, byte by byte."""
     for number, options in enumerate(COMMANDS):
         require_commands_alike(options, ("the only one of its class", ("huge", "far", "ordinary")[number % 3]))
+
+
+@check
+def check_neighbouring_commands_of_other_methods_look_the_same() -> None:
+    """DP-MAC, boosting, class statistics; with metrics that are released, weights, ordered classes, moments."""
+    for number, options in enumerate(METHODS):
+        require_commands_alike(options, (("huge", "far", "the only one of its class")[number % 3],))
 
 
 @check

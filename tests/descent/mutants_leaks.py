@@ -70,6 +70,9 @@ MUTANTS = [
            "examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples", "data.examples", COMMANDS),
     Mutant("the learning rate follows from the real number of rows", descent.facts_of,
            "declared or data.examples", "data.examples", COMMANDS),
+    Mutant("methods print how many rows there are", train.method_job, '{"plan": plan.to_json()}',
+           '{"plan": plan.to_json(), "rows": len(data.x)}',
+           "check_neighbouring_commands_of_other_methods_look_the_same"),
     Mutant("the model is tested on its training rows", jobs.test_metrics,
            "data.test_tensors()", "data.tensors()", COMMANDS),
 ]  # fmt: skip

@@ -118,8 +118,6 @@ def test_what_does_not_suit_numbers_is_refused(tmp_path: Path, capsys: pytest.Ca
         assert not (tmp_path / "model").exists()
     classes = [*rows(tmp_path), "--classes", "2", "--task", "regression", "--out", str(tmp_path / "model")]
     assert main(classes) == 2
-    (tmp_path / "tune.toml").write_text('[[candidate]]\nname = "a"\n[[candidate]]\nname = "b"\nepochs = 2\n')
-    assert main([*given, "--tune", str(tmp_path / "tune.toml")]) == 2
     for wrong in (None, (0, 1), (1, 1), ("a", "b")):
         with pytest.raises(BadInput):
             pv.train(pv.Dataset(X, Y, classes=3 if wrong == (0, 1) else None, target_bounds=wrong), epsilon=1.0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 import privlearn as pv
@@ -18,6 +21,15 @@ from tests.descent.checks_leaks import (
     require_neighbours_alike,
     settled,
 )
+from tests.support.transcripts import RELEASING
+
+
+def test_all_that_releases_is_recorded() -> None:
+    """Every file that imports `release` is among those whose releases are recorded and replayed."""
+    source = Path(pv.__file__).parent
+    imports = re.compile(r"^\s*from privlearn\.mechanisms\.release import [^)]*?\brelease\b", re.MULTILINE)
+    releasing = {path for path in source.rglob("*.py") if imports.search(path.read_text("utf-8"))}
+    assert releasing == {Path(module.__file__ or "") for module in RELEASING}
 
 
 @pytest.mark.nightly

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -83,3 +84,11 @@ def check_weights_that_the_step_does_not_use_are_named() -> None:
         said = must_raise(pv.errors.BadInput, lambda: parts.fitted(Path(folder), parts.Unused()))
     assert "more.weight" in str(said)
     assert isinstance(parts.Unused().more, nn.Linear)
+
+
+@check
+def check_the_strategy_for_one_process_takes_one() -> None:
+    parts = _parts()
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
+        said = must_raise(pv.errors.BadInput, lambda: parts.fitted(Path(folder)))
+    assert "PrivateDDPStrategy" in str(said)

@@ -47,7 +47,7 @@ MUTANTS = [
            "if self._session.saved or", "if", INTERRUPTED),
     Mutant("settings of steps are not compared", session.TrainingSession.note,
            "elif self._noted[self.taken] != digest:", "elif False:", REPEATED),
-    Mutant("settings of steps are not written down", checkpoint.Checkpoint.note, "file.write(", "str(", REPEATED),
+    Mutant("settings of steps are not written down", checkpoint.Checkpoint.note, "os.write(file, ", "str(", REPEATED),
     Mutant("an interruption forgets a change", session.TrainingSession._restore,
            'self.unclaimed = saved.plain.get("unclaimed", "")', "pass", INTERRUPTED),
 ]  # fmt: skip

@@ -49,7 +49,7 @@ MUTANTS = [
            "mpmath.ldexp(angle, 2 - bits)", "check_rounded_draws_are_exact"),
     Mutant("the noise stream starts over", streams.Streams.at, "position, discrete", "0, discrete",
            "check_streams_go_on_where_they_were"),
-    Mutant("blocks handed out are not counted", streams.NoiseStream.words, "self.position += size // _BLOCK", "pass",
+    Mutant("blocks handed out are not counted", streams.NoiseStream._bits, "self.position += size // _BLOCK", "pass",
            "check_streams_go_on_where_they_were"),
     Mutant("half a word is lost", streams._restored, "{**state,", '{**state, "has_uint32": 0,',
            "check_streams_go_on_where_they_were"),

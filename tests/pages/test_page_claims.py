@@ -27,6 +27,8 @@ from tests.pages.page_blocks import PAGES, ROOT
 _COMMANDS = (
     "train",
     "audit",
+    "commit",
+    "replay",
     "budget",
     "verify",
     "key",

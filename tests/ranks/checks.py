@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import privlearn as pv
 from privlearn import sampling
@@ -21,6 +21,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.gradients import ClippedGradients
+from privlearn.descent.driven import Driven
 from privlearn.errors import BadInput, BudgetExceeded, ProcessLost
 from privlearn.mechanisms import noise, release
 from privlearn.runs import ranks
@@ -435,6 +436,46 @@ def check_other_trainers_take_one_process() -> None:
         error = must_raise(BadInput, lambda: pv.boosting.boost(None, None, ledger=book))  # type: ignore[arg-type]
         assert "boosting takes one process" in str(error)
     assert book.event.events == ()
+
+
+@check
+def check_processes_of_another_loop_are_not_waited_for() -> None:
+    """A trainer's loop that fails in one process ends the others."""
+
+    def work(world: Ranks) -> None:
+        private = Driven(pv.Run(plan(), network(), cross_entropy, rows(), streams=Streams.new(0), world=world))
+        private.begin()
+        try:
+            for drawn in private:
+                private.step(drawn)
+                if world.rank == 1:
+                    raise Stopped
+        except Stopped as error:
+            private.close(error)
+            raise
+
+    threads = Threads(2)
+    first, second = threads.run(work)
+    assert threads.left == {1}
+    assert isinstance(first, ProcessLost), first
+    assert isinstance(second, Stopped), second
+
+
+@check
+def check_a_loader_shared_out_among_others_is_refused() -> None:
+    """A DistributedSampler of processes that are not here: each would train on all rows by itself."""
+    data, net = TensorDataset(*rows()), network()
+    for processes in (2, 1):
+        loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, processes, 0))
+
+        def made(loader: Any = loader) -> Any:
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            return pv.make_private(net, optimizer, loader, epochs=1, epsilon=1.0, delta=1e-3, max_grad_norm=1.0)
+
+        if processes == 1:
+            assert made().steps_per_epoch == ROWS / 8
+        else:
+            assert "2 processes" in str(must_raise(BadInput, made))
 
 
 @check

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from privlearn import streams
 from privlearn.clipping import gradients, kernels
-from privlearn.descent import dpsgd, task
+from privlearn.data import torch_rows
+from privlearn.descent import dpsgd, driven, task
 from privlearn.mechanisms import noise, release
 from privlearn.opacus import privacy_engine
 from privlearn.publishing import publish
@@ -94,6 +95,10 @@ MUTANTS = [
            'require_one_process("a fit of an estimator")', "pass", OTHERS),
     Mutant("an engine in each process", privacy_engine.PrivacyEngine._made,
            'require_one_process("an engine of pv.opacus")', "pass", OTHERS),
+    Mutant("who fails in another loop is waited for", driven.Driven.close, "type(error), error", "",
+           "check_processes_of_another_loop_are_not_waited_for"),
+    Mutant("a loader that others share is trained on whole", torch_rows._require_plain, "sampler.num_replicas == (",
+           "sampler.num_replicas or (", "check_a_loader_shared_out_among_others_is_refused"),
     # What is kept and published
     Mutant("each process writes the checkpoint", session.TrainingSession.keeps, "self.world.rank == 0",
            "True", RESUMED),

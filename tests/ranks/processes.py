@@ -20,7 +20,7 @@ import torch.distributed as dist
 from privlearn import cli
 from privlearn.runs import ranks
 
-_PATIENCE = 240.0
+PATIENCE = 240.0
 
 
 def free_port() -> str:
@@ -40,10 +40,10 @@ def torchrun(size: int, *words: str) -> subprocess.CompletedProcess[str]:
         "--master-port",
         free_port(),
     ]
-    return subprocess.run([*command, *words], capture_output=True, text=True, timeout=_PATIENCE, env=_environment())
+    return subprocess.run([*command, *words], capture_output=True, text=True, timeout=PATIENCE, env=environment())
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
@@ -60,7 +60,7 @@ class Started:
         port = free_port()
         self._files = [(folder / f"said {rank}").open("w+") for rank in range(size)]
         self.processes = [
-            subprocess.Popen([sys.executable, *words], env={**_environment(), **told(rank, size, port)},
+            subprocess.Popen([sys.executable, *words], env={**environment(), **told(rank, size, port)},
                              stdout=subprocess.DEVNULL, stderr=file)
             for rank, file in enumerate(self._files)
         ]  # fmt: skip
@@ -70,7 +70,7 @@ class Started:
 
     def end(self) -> tuple[list[int], list[str]]:
         """Their exit codes, and what each said on standard error."""
-        codes = [process.wait(_PATIENCE) for process in self.processes]
+        codes = [process.wait(PATIENCE) for process in self.processes]
         said = []
         for file in self._files:
             file.seek(0)
@@ -96,23 +96,30 @@ def started(size: int, folder: Path, *words: str) -> Iterator[Started]:
 
 def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
     """Until a file is there, or a process has ended."""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + PATIENCE
     while not path.exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
 
 
-def here(*words: str) -> int:
-    """The command in this process, as the only one that torchrun started."""
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """A block in which this process is the only one that torchrun started."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with mock.patch.dict(os.environ, told(0, 1, free_port())):
-            return cli.main(words)
+            yield
     finally:
         torch.set_num_threads(threads)
         ranks._JOINED.clear()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def here(*words: str) -> int:
+    """The command in this process, as the only one that torchrun started."""
+    with alone():
+        return cli.main(words)
 
 
 def _started_by(agent: int) -> list[int]:
@@ -121,23 +128,40 @@ def _started_by(agent: int) -> list[int]:
     return [int(line.split()[0]) for line in listed.splitlines() if "privlearn" in line]
 
 
-def kill_until_done(words: Sequence[str], out: Path, kills: int, seed: int) -> int:
-    """Run on 1, 2 or 4 processes, kill one at random, go on with others; how many were killed before the end."""
-    chance, done = random.Random(seed), 0
+def _taken(out: Path) -> int:
+    """How many steps were noted beside the checkpoint: a line of 16 digits for each."""
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"{out}.checkpoint.steps").stat().st_size // 17
+    return 0
+
+
+def kill_until_done(words: Sequence[str], out: Path, kills: int, steps: int, seed: int) -> list[int]:
+    """Run on 1, 2 or 4 processes, kill one of them, go on with others; after how many steps each was killed.
+
+    Four of five are killed at a random step of so many, and then at any moment of it; the others while they start.
+    """
+    chance = random.Random(seed)
+    places = sorted(chance.randrange(1, steps - steps // 20) for _ in range(kills))
+    killed: list[int] = []
     while not out.exists():
         size, resume = chance.choice([1, 2, 2, 4]), ["--resume"] * Path(f"{out}.checkpoint").exists()
         agent = ["-m", "torch.distributed.run", "--nproc-per-node", str(size), "--master-port", free_port()]
         with Path(f"{out}.said").open("w") as file:
             command = [sys.executable, *agent, "-m", "privlearn", *words, *resume]
-            run = subprocess.Popen(command, stdout=file, stderr=file, env=_environment())
-            if done < kills:
-                if not resume:
-                    wait_for(Path(f"{out}.checkpoint"), run)
+            run = subprocess.Popen(command, stdout=file, stderr=file, env=environment())
+            if len(killed) < kills:
+                starting = bool(resume) and chance.random() < 0.2
+                place = 0 if starting else places[len(killed)]
+                until = time.monotonic() + PATIENCE
+                while run.poll() is None and time.monotonic() < until:
+                    if _taken(out) >= place and _started_by(run.pid):
+                        break
+                    time.sleep(0.005)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    run.wait(chance.uniform(1.0, 25.0))
+                    run.wait(chance.uniform(0.0, 8.0 if starting else 0.2))
                 if own := _started_by(run.pid):
                     os.kill(chance.choice(own), signal.SIGKILL)
-                    done += 1
-            code = run.wait(_PATIENCE)
+                    killed.append(_taken(out))
+            code = run.wait(PATIENCE)
         assert code != 0 or out.exists(), Path(f"{out}.said").read_text()
-    return done
+    return killed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.descent import train
+from privlearn.models import heads
 from privlearn.sklearn import class_statistics, estimator, search, spending, supervised, transformers
 from tests.support.mutant import Mutant, suite_of
 
@@ -86,7 +86,7 @@ MUTANTS = [
            "rows, streams, ledger=Ledger()", "check_a_search_costs_what_was_asked_for"),
     Mutant("the target is met with twice the delta", supervised.DPBoostingRegressor.fit, "delta=self.delta",
            "delta=2 * self.delta", COSTS),
-    Mutant("the published regressor has other units", train._rescale, "last.bias.mul_(scale).add_(shift)",
+    Mutant("the published regressor has other units", heads.rescale, "last.bias.mul_(scale).add_(shift)",
            "last.bias.mul_(scale)", PUBLISHED),
 ]  # fmt: skip
 

@@ -28,22 +28,27 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from privlearn import metrics
 from privlearn import streams as streams_module
 from privlearn.accounting.filters import PrivacyFilter
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.auditing import installation
 from privlearn.boosting import rounds
 from privlearn.descent import after_training, dpsgd, epoch_noise
 from privlearn.mac import dpmac
 from privlearn.mechanisms import release as release_module
 from privlearn.runs.given import ABSENT
-from privlearn.statistics import classifiers, features
+from privlearn.statistics import classifiers, draft, features, regression
 from privlearn.teachers import answers
-from privlearn.transforms import pca
+from privlearn.transforms import pca, select
 from privlearn.tuning import tune
 
-#: Imported before a run is recorded: their calls of `release` are.
-RELEASING = (after_training, answers, classifiers, dpmac, dpsgd, epoch_noise, features, pca, rounds, tune)
+#: All modules that release. Imported before a run is recorded: their calls of `release` are.
+RELEASING = (
+    after_training, answers, classifiers, draft, dpmac, dpsgd, epoch_noise, features, installation, metrics, pca,
+    regression, rounds, select, tune,
+)  # fmt: skip
 
 #: More rows than any data here have: with the same key, row i draws the same numbers whoever else is there.
 _MOST_ROWS = 64

@@ -5,6 +5,7 @@ from __future__ import annotations
 from privlearn import plan as plan_module
 from privlearn.clipping import randomness
 from privlearn.publishing import verify
+from privlearn.runs import workers
 from privlearn.teachers import answers, autoencoder, pate, recipes, reducers, student, sums, trained
 from privlearn.teachers import ensemble as teachers_ensemble
 from privlearn.teachers import plan as teachers_plan
@@ -100,7 +101,7 @@ MUTANTS = [
            "ledger=type('Free', (), {'charge': lambda *_: None})()",
            "check_every_query_is_charged_before_its_noise"),
     # Teachers
-    Mutant("teachers are trained in threads", trained.processes, 'getattr(backend, "supports_sharedmem", False)',
+    Mutant("teachers are trained in threads", workers.processes, 'getattr(backend, "supports_sharedmem", False)',
            "False", "check_teachers_do_not_share_random_generators"),
     Mutant("shards overlap", trained.by_rows, "bool((assigned[rows] >= 0).any())", "False",
            "check_each_record_is_with_one_teacher"),

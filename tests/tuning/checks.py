@@ -34,7 +34,6 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.mechanisms import Gaussian, PoissonSampled, Selection
 from privlearn.accounting.trees import OneOf, Parallel, RepeatAndSelect
-from privlearn.clipping import evaluation
 from privlearn.clipping.evaluation import CandidateScores
 from privlearn.data import Dataset
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError, UnsupportedEvent
@@ -42,6 +41,7 @@ from privlearn.mechanisms import selection
 from privlearn.publishing import folder as folder_module
 from privlearn.publishing import publish
 from privlearn.publishing.verify import verify_contents
+from privlearn.tuning import sums
 from privlearn.tuning import tune as tune_module
 from tests.descent.checks_leaks import data_with
 from tests.support.checks import check, must_raise
@@ -212,7 +212,7 @@ def check_one_example_moves_each_count_by_at_most_one() -> None:
                         Dataset(*each.tensors(), groups=np.append(7, groups)[-len(each.x) :])
                         for each in (without, having)
                     )
-                one, other = (evaluation.wrong_predictions(judged(), each, adjacency) for each in (without, having))
+                one, other = (sums.total_losses(judged(), each, adjacency) for each in (without, having))
                 moved = other.values - one.values
                 assert one.one_way
                 assert one.sensitivity == 1.0
@@ -223,11 +223,9 @@ def check_one_example_moves_each_count_by_at_most_one() -> None:
                 assert float(moved.abs().max()) <= 1, (adjacency, row, moved)
                 sample = next(iter(sampling.FullBatch().draw(1)))
                 for model in judged()[:-1]:
-                    counts = [
-                        evaluation.right_predictions(model, each, sample, adjacency) for each in (without, having)
-                    ]
+                    counts = [sums.total_gain(model, each, sample, adjacency) for each in (without, having)]
                     assert abs(float(counts[1].values[0] - counts[0].values[0])) <= counts[0].sensitivity == 1.0
-    assert not evaluation.wrong_predictions([network()], Dataset.of(data()), REPLACE).one_way
+    assert not sums.total_losses([network()], Dataset.of(data()), REPLACE).one_way
 
 
 @check
@@ -235,14 +233,14 @@ def check_a_person_counts_for_one() -> None:
     """However many rows somebody has, wrong in all of them is one error."""
     x, y = data(30)
     everybody = Dataset(x, y, groups=np.arange(30) // 10)
-    total = float(evaluation.wrong_predictions([None], everybody, ADD).values)
+    total = float(sums.total_losses([None], everybody, ADD).values)
     assert math.isclose(total, 3.0)
 
 
 @check
 def check_counts_leave_the_model_as_it_is() -> None:
     model = Coupled().train()
-    evaluation.wrong_predictions([model], Dataset.of(data()), ADD)
+    sums.total_losses([model], Dataset.of(data()), ADD)
     assert float(model.get_buffer("asked")) == 0.0
     assert model.training
     assert all(parameter.requires_grad for parameter in model.parameters())
@@ -460,10 +458,10 @@ def on_a_frozen_base(
 @check
 def check_losing_models_are_not_kept() -> None:
     """What is remembered to recognise models holds none of them, nor their weights, in memory."""
-    trainer = tune_module._Trainer(train, streams_module.Streams.new(0))
+    trainer = tune_module._Trainer(train)
     (candidate, *_) = both_ways()[-1].candidates
     for _ in range(3):
-        result = trainer.attempt(candidate, data())
+        result = trainer.attempt(candidate, data(), streams_module.Streams.new(0))
         assert result is not None
         held = weakref.ref(result.model), weakref.ref(next(result.model.parameters()).untyped_storage())
         del result
@@ -592,7 +590,7 @@ def check_choosing_is_held_to_what_was_paid() -> None:
 
     def twice(parts: Any, **options: Any) -> Any:
         true_release(parts, **options)
-        return true_release(evaluation.right_predictions(network(), Dataset.of(data()), everybody(), ADD), **options)
+        return true_release(sums.total_gain(network(), Dataset.of(data()), everybody(), ADD), **options)
 
     def everybody() -> Any:
         return next(iter(sampling.FullBatch().draw(60)))
@@ -724,7 +722,7 @@ def check_a_failed_candidate_is_the_worst_and_says_nothing() -> None:
     error = must_raise(BadInput, lambda: pv.tune(hopeless, never, data()))
     assert "no model came out" in str(error)
     assert "secret" not in f"{error}{error.__cause__}{error.__context__}"
-    empty = evaluation.wrong_predictions([None, network()], Dataset.of(data(30)), ADD)
+    empty = sums.total_losses([None, network()], Dataset.of(data(30)), ADD)
     assert float(empty.values[0]) == 30.0
 
 
@@ -830,11 +828,11 @@ def everything_in(value: Any, seen: set[int] | None = None, depth: int = 0) -> s
 @check
 def check_losers_leave_no_trace() -> None:
     """No count, score or weight of any candidate but the chosen one's weights: on screen, in files, or returned."""
-    real_counts, real_release = tune_module.wrong_predictions, tune_module.release
+    real_counts, real_release = tune_module.total_losses, tune_module.release
     released: list[float] = []
     trained: list[Any] = []
 
-    def marked(models: Any, rows: Any, adjacency: Any) -> CandidateScores:
+    def marked(models: Any, rows: Any, adjacency: Any, metric: Any) -> CandidateScores:
         real = real_counts(models, rows, adjacency)
         return CandidateScores(
             torch.tensor(_MARKS, dtype=torch.float64), real.sensitivity, real.one_way, real.adjacency
@@ -864,7 +862,7 @@ def check_losers_leave_no_trace() -> None:
             real_tune = command.tuning_run
             with (
                 contextlib.redirect_stdout(text), contextlib.redirect_stderr(text),
-                mock.patch.object(tune_module, "wrong_predictions", marked),
+                mock.patch.object(tune_module, "total_losses", marked),
                 mock.patch.object(tune_module, "release", noted),
                 mock.patch.object(descent, "dpsgd", remembering),
                 mock.patch.object(command, "tuning_run", lambda *a,
@@ -945,3 +943,24 @@ def check_tuned_certificates_are_recomputed() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 out = Path(folder) / "model"
                 must_raise(BadInput, lambda: publish.publish(replace(result, facts=other), out, delta=1e-5))  # noqa: B023
+
+
+@check
+def check_parts_of_streams_have_keys_of_their_own() -> None:
+    """No two parts draw the same numbers, nor what the whole draws; noise follows from the noise's key alone."""
+
+    def draws(streams: streams_module.Streams) -> list[bytes]:
+        others = (streams.sampling, streams.initialisation, streams.views)
+        return [streams.noise.words(2).tobytes(), *(own.bytes(16) for own in others)]
+
+    whole, again = streams_module.Streams.new(3), streams_module.Streams.new(3)
+    parts = [whole.part(), whole.part()]
+    drawn = [number for each in (*parts, whole) for number in draws(each)]
+    assert len(set(drawn)) == len(drawn)
+    assert drawn[:4] == draws(again.part())
+    other = streams_module.Streams(again.sampling, stream(4), again.initialisation, again.views, seeded=True)
+    second = draws(other.part())
+    assert second[1:] == drawn[5:8]
+    assert second[0] != drawn[4]
+    assert not streams_module.Streams.new().part().seeded
+    assert parts[0].seeded

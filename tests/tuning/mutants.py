@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from privlearn import plan, sampling
+from privlearn import plan, sampling, streams
 from privlearn.accounting import accountant, ledger, mechanisms, trees
 from privlearn.cli.commands import train as command
-from privlearn.clipping import evaluation
 from privlearn.data import dataset
 from privlearn.mechanisms import selection
-from privlearn.tuning import blocks, stopping, tune
+from privlearn.tuning import blocks, stopping, sums, tune
 from tests.support.mutant import Mutant, suite_of
 
 HELD = "check_candidates_are_held_to_their_plan"
+PARTS = "check_parts_of_streams_have_keys_of_their_own"
 MUTANTS = [
     Mutant("two-sided scores drawn as if they moved one way", selection.select,
            "(2 if scores.one_way else 1)", "2", "check_selection_draws_by_its_probabilities"),
@@ -24,15 +24,15 @@ MUTANTS = [
     Mutant("a selection that is free", selection.select,
            "ledger.charge(Selection(epsilon), scores.adjacency)", "pass",
            "check_selection_is_charged_before_it_is_drawn"),
-    Mutant("counts of a batch that sees itself", evaluation._right, "at_once=1", "apart=False",
+    Mutant("counts of a batch that sees itself", sums._losses, "at_once=1", "apart=False",
            "check_one_example_moves_each_count_by_at_most_one"),
-    Mutant("the model remembers earlier rows", evaluation._right, ", computed=FrozenState(twin).restore", "",
+    Mutant("the model remembers earlier rows", sums._losses, ", computed=FrozenState(twin).restore", "",
            "check_one_example_moves_each_count_by_at_most_one"),
-    Mutant("empty rows count", evaluation._weights, "x.isfinite()", "(x == x).logical_or(x != x)",
+    Mutant("empty rows count", sums._weights, "x.isfinite()", "(x == x).logical_or(x != x)",
            "check_one_example_moves_each_count_by_at_most_one"),
-    Mutant("a person counts once for each row", evaluation._weights, "full / torch", "full + 0 * torch",
+    Mutant("a person counts once for each row", sums._weights, "full / torch", "full + 0 * torch",
            "check_a_person_counts_for_one"),
-    Mutant("the judged model is the published one", evaluation._right, "copy.deepcopy(model)", "model",
+    Mutant("the judged model is the published one", sums._losses, "copy.deepcopy(model)", "model",
            "check_counts_leave_the_model_as_it_is"),
     Mutant("at most three runs", selection.draw_repetitions, "return k", "return min(k, 3)",
            "check_the_number_of_runs_follows_its_law"),
@@ -114,8 +114,8 @@ MUTANTS = [
            "check_the_divisor_on_blocks_is_public"),
     Mutant("a failure is heard", tune._Trainer.attempt, "return None", "raise",
            "check_a_failed_candidate_is_the_worst_and_says_nothing"),
-    Mutant("a failure counts for nothing", evaluation.wrong_predictions, "float(_weights(data).sum()) if model is None",
-           "0.0 if model is None",
+    Mutant("a failure counts for nothing", sums.total_losses, "weights if model is None",
+           "0 * weights if model is None",
            "check_a_failed_candidate_is_the_worst_and_says_nothing"),
     Mutant("error counts are printed", tune._on_blocks, "selection = plan.selection()",
            "selection = plan.selection(); print(scores.values.tolist())", "check_losers_leave_no_trace"),
@@ -124,9 +124,13 @@ MUTANTS = [
     Mutant("the time of a random number of runs is told", command.tuned_job, "timed=isinstance(plan, Blocks)",
            "timed=True", "check_losers_leave_no_trace"),
     Mutant("progress tells how many runs there were", tune._by_random_stopping,
-           "result = trainer", 'print("run 1/2"); result = trainer', "check_losers_leave_no_trace"),
+           "which, own = drawn", 'print("run 1/2"); which, own = drawn', "check_losers_leave_no_trace"),
     Mutant("the sizes of blocks are seen", tune._on_blocks, "progress(len(results), len(own))",
-           "progress(len(results), len(rows.x))", "check_neighbouring_tuned_runs_look_the_same"),
+           "progress(len(results), len(own[0].x))", "check_neighbouring_tuned_runs_look_the_same"),
+    Mutant("candidates have the same noise", streams.NoiseStream.part, "self._bits(_BLOCK).tobytes()", "self.key",
+           PARTS),
+    Mutant("a part's noise follows from the batches", streams.Streams.part, "self.noise.part()",
+           "NoiseStream(self.sampling.bytes(_BLOCK))", PARTS),
     Mutant("any candidate may be said to have been chosen", plan.Plan.follows,
            "else stated == most", "else True", "check_tuned_certificates_are_recomputed"),
 ]  # fmt: skip

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -25,7 +28,9 @@ from privlearn.accounting.trees import OneOf, Parallel, RepeatAndSelect, one_of
 from privlearn.cli import main
 from privlearn.errors import AdjacencyMismatch, BadInput, UnsupportedEvent
 from privlearn.runs.result import PrivateDiagnostics
-from tests.tuning.checks import ADD, EMPTY, REPLACE, candidates, data, train
+from privlearn.tuning import tune as tune_module
+from tests.support.nets import cross_entropy
+from tests.tuning.checks import ADD, EMPTY, REPLACE, both_ways, candidates, data, train
 
 GOOD_AND_HOPELESS = '[[candidate]]\nname = "good"\n\n[[candidate]]\nname = "hopeless"\nlearning-rate = 1e-6\n'
 
@@ -373,3 +378,89 @@ def test_the_better_candidate_wins_with_the_stated_odds() -> None:
     held = np.arange(7)
     expected = float(stats.binom.pmf(held, 6, 1 / 3) @ (1 / (1 + np.exp(-0.6 * held))))
     assert abs(1 - np.mean(chosen) - expected) < 3 * math.sqrt(expected * (1 - expected) / runs)
+
+
+def at_several(plan: Any, jobs: int | None) -> pv.Result:
+    return pv.tune(plan, random_start, data(), streams=pv.Streams.new(4), jobs=jobs)
+
+
+def random_start(candidate: Any, rows: Any, ledger: Any, streams: Any) -> pv.Result:
+    """A model whose initial weights are PyTorch's, of no seed of its own."""
+    model = torch.nn.Linear(5, 3).double()
+    return pv.dpsgd(
+        candidate.plan, model, cross_entropy, rows, ledger=ledger, streams=streams,
+        optimizer=lambda p: torch.optim.SGD(p, lr=candidate.settings["rate"]),
+    )  # fmt: skip
+
+
+def weights(result: pv.Result) -> bytes:
+    return b"".join(own.detach().numpy().tobytes() for own in result.model.parameters())
+
+
+def test_candidates_that_are_trained_at_once_are_those_of_one_job() -> None:
+    """The same choice, model and charges, bit for bit, in both ways; also where joblib says how many."""
+    for plan in both_ways():
+        one = at_several(plan, 1)
+        torch.manual_seed(1)
+        with joblib.parallel_config("loky", n_jobs=2):
+            for other in (at_several(plan, 2), at_several(plan, None)):
+                assert other.facts == one.facts
+                assert weights(other) == weights(one)
+                assert other.ledger.event == one.ledger.event == plan.event()
+
+
+def test_candidates_are_not_trained_in_threads() -> None:
+    ledger = pv.Ledger()
+    with joblib.parallel_config("threading", n_jobs=2), pytest.raises(BadInput, match="candidates in threads"):
+        pv.tune(both_ways()[0], random_start, data(), ledger=ledger, jobs=None)
+    assert ledger.event == pv.Ledger().event
+
+
+def killed(candidate: Any, rows: Any, ledger: Any, streams: Any) -> pv.Result:
+    result = random_start(candidate, rows, ledger, streams)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+
+def test_a_process_that_is_killed_ends_the_choice_and_stays_charged() -> None:
+    ledger, plan = pv.Ledger(), both_ways()[0]
+    with pytest.raises(pv.errors.ProcessLost, match="stays charged"):
+        pv.tune(plan, killed, data(), ledger=ledger, jobs=2)
+    assert ledger.event == plan.event()
+
+
+def test_jobs_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of jobs goes on to joblib, and the model is the same; without candidates it is refused."""
+    given: list[Any] = []
+    pickled = pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
+
+    def noted(jobs: int | None, work: Any, tasks: Any) -> list[Any]:
+        given.append((jobs, len(tasks)))
+        return [pickled.loads(pickled.dumps(work(*pickled.loads(pickled.dumps(task))))) for task in tasks]
+
+    monkeypatch.setattr(tune_module, "at_once", noted)
+    words = ["train", "--data", "digits", "--examples", "1437", "--epsilon", "4", "--seed", "1", "--epochs", "1"]
+    tuned = [*words, "--tune", written(tmp_path, GOOD_AND_HOPELESS)]
+    for jobs in ("1", "2"):
+        assert main([*tuned, "--jobs", jobs, "--out", str(tmp_path / jobs)]) == 0
+    assert given == [(2, 2)]
+    one, two = ((tmp_path / jobs / "model.safetensors").read_bytes() for jobs in ("1", "2"))
+    assert one == two
+    assert main([*words, "--jobs", "2", "--out", str(tmp_path / "none")]) == 2
+    assert "--tune" in capsys.readouterr().err
+
+
+def test_candidates_of_numbers_are_chosen_by_their_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).random((150, 2)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x=x, y=x.sum(1), x_test=1 - x, y_test=2 - x.sum(1))
+    (tmp_path / "tune.toml").write_text("[[candidate]]\nepochs = 1\n[[candidate]]\nepochs = 2\n")
+    given = ["train", "--data", str(tmp_path / "a.npz"), "--range", "0,1", "--target-bounds", "0,2", "--epsilon", "3"]
+    given += ["--tune", str(tmp_path / "tune.toml"), "--out", str(tmp_path / "model")]
+    for metric, said in (("auc", "Give --metric rmse or mae"), ("log-loss", "Give --metric rmse or mae")):
+        assert main([*given, "--metric", metric]) == 2
+        assert said in capsys.readouterr().err
+    assert main([*given, "--metric", "mae"]) == 0
+    assert "clipped errors" in (tmp_path / "model" / "README.md").read_text()
+    assert pv.verify(tmp_path / "model").ok

@@ -15,7 +15,8 @@ from privlearn.cli.request import parse
 from privlearn.errors import PrivlearnError
 
 #: Where a command is, if not in `run` of the module of its name.
-_ELSEWHERE = {"key": ("verify", "make_key"), "selfcheck": ("audit", "check_installation")}
+_ELSEWHERE = {"key": ("verify", "make_key"), "selfcheck": ("audit", "check_installation"),
+              "commit": ("replay", "make_commitment")}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"privlearn: {message if request is None else in_options(message, request.command)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("privlearn: interrupted", file=sys.stderr)
+        print("privlearn: interrupted; what a ledger was charged stays charged", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()

@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn._checks import between, count
+from privlearn._checks import count
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import methods, screen
+from privlearn.cli.checkpoints import Kept
 from privlearn.cli.options import BOOSTING, DPSGD, PATE
 from privlearn.cli.request import Request
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
@@ -24,16 +25,14 @@ from privlearn.data.catalogue import cache
 from privlearn.data.dataset import are_training_rows
 from privlearn.data.schema import read_schema
 from privlearn.descent import rules
-from privlearn.descent.choices import MOST_SMOOTHING, TrainRequest
+from privlearn.descent.choices import TrainRequest
 from privlearn.descent.train import facts_of, require_task
-from privlearn.errors import BadInput, ProcessLost
-from privlearn.methods import METHODS
+from privlearn.errors import BadInput
 from privlearn.metrics import evaluate
+from privlearn.models.heads import head_of
 from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.keys import SigningKey, read_private
-from privlearn.publishing.verify import verify
-from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
 from privlearn.statistics.metric_figures import Metrics, NoisyMetrics
@@ -43,25 +42,6 @@ from privlearn.transforms.chain import feature_cache, read_features
 from privlearn.transforms.precomputed import is_folder
 from privlearn.volumes.training import map_losses
 from privlearn.world import World
-
-
-class Kept(Protocol):
-    """What an interrupted run leaves beside its folder, as secret as the data, and goes on from."""
-
-    def published(self, out: str) -> bool:
-        """Whether the run ended between publishing and deleting what it kept; deletes it then."""
-
-    def require_state(self, resume: bool) -> None:
-        """Refuse to begin where there is an interrupted run, and to go on where there is none."""
-
-    def streams(self, request: Request) -> Streams:
-        """The random streams from their beginning: those of the interrupted run, or new ones."""
-
-    def interrupted(self, error: BaseException) -> None:
-        """Say what is left, and how to go on."""
-
-    def done(self) -> None:
-        """The model is published: nothing is left to go on from."""
 
 
 @final
@@ -171,66 +151,6 @@ def _open_ledger(path: str, what: str) -> Ledger:
     return ledger
 
 
-@final
-@dataclass(frozen=True)
-class KeptCheckpoint:
-    """A checkpoint beside the folder, as runs of DP-SGD and DP-MAC keep it.
-
-    Attributes:
-        checkpoint: the file.
-        useless: why the run can't keep one, where it can't; another run's is refused all the same.
-    """
-
-    checkpoint: Checkpoint
-    useless: bool = False
-
-    def published(self, out: str) -> bool:
-        """Whether the run ended between publishing and deleting its checkpoint; deletes it then."""
-        if not self.checkpoint.path.exists() or not Path(out).is_dir() or not verify(out).ok:
-            return False
-        self.checkpoint.delete()
-        screen.notes.print(f"{out} was published already; what was left of the run's checkpoint is deleted")
-        return True
-
-    def require_state(self, resume: bool) -> None:
-        """Refuse to begin where there is an interrupted run, and to go on where there is none."""
-        path, saved = self.checkpoint.path, self.saved()
-        if saved is not None and not resume:
-            raise BadInput(
-                f"there is an interrupted run in {path}: go on with --resume, or delete that file to give it up (what "
-                "it was charged stays charged)"
-            )
-        if saved is None and resume:
-            raise BadInput(
-                f"there is no interrupted run to resume: {path} is not there. Check --out; to begin a run, leave out "
-                "--resume"
-            )
-
-    def saved(self) -> Saved | None:
-        """The interrupted run, if there is one."""
-        return self.checkpoint.read()
-
-    def streams(self, request: Request) -> Streams:
-        """The random streams: of a saved run only for the initial weights, which tell the learning rate."""
-        saved = self.saved()
-        return Streams.at(saved.plain["streams"]) if saved else Streams.new(request.seed, discrete=request.discrete)
-
-    def interrupted(self, error: BaseException) -> None:
-        """Say what is left: the checkpoint, which is there before anything is drawn, or nothing."""
-        path = screen.plain(self.checkpoint.path)
-        if self.useless or not isinstance(error, KeyboardInterrupt | ProcessLost):
-            return
-        if self.checkpoint.path.exists():
-            screen.notes.print(f"progress is in {path} (as secret as the data): go on with --resume")
-        else:
-            screen.notes.print(
-                "the first step was not reached: nothing is kept, and nothing is spent. Begin again, without --resume"
-            )
-
-    def done(self) -> None:
-        """`publish` deletes the checkpoint."""
-
-
 def seed_warning(request: Request) -> Iterator[str]:
     """What a fixed seed means."""
     if request.seed is not None:
@@ -238,12 +158,6 @@ def seed_warning(request: Request) -> Iterator[str]:
             "with --seed the noise can be taken off by anyone who knows the seed: for trying out, not for data that "
             "matter"
         )
-
-
-def kept_of(request: Request) -> KeptCheckpoint:
-    """What an interrupted run of DP-SGD or DP-MAC goes on from; the others keep nothing."""
-    checkpoint = Checkpoint(f"{request.out}.checkpoint", every=request.checkpoint_every)
-    return KeptCheckpoint(checkpoint, useless=not METHODS[request.method].suits("resume") or request.tune is not None)
 
 
 # Data
@@ -259,10 +173,14 @@ def data_of(request: Request) -> Dataset:
         schema=request.schema,
         test=request.test_data,
         target_bounds=request.target_bounds,
+        targets=request.target,
     )
     for note in data.remarks:
         screen.notes.print(note, markup=False)
     require_task(request.task, data)
+    head = head_of(request.task, data)
+    if head.named and (request.method != DPSGD or (data.labels and request.tune)):
+        raise BadInput(f"the task {head.task} is for --method dpsgd, labels without --tune: leave the other out")
     if data.target_bounds is not None and request.method not in (DPSGD, BOOSTING):
         raise BadInput(f"--method {request.method} is for classes, and the targets are numbers: leave it out")
     if has_maps(data) and (request.method not in (PATE, DPSGD) or request.tune or request.pca):
@@ -275,7 +193,7 @@ def data_of(request: Request) -> Dataset:
 
 def has_maps(data: Dataset) -> bool:
     """Whether targets are maps of classes, not classes."""
-    return data.y is not None and len(np.shape(data.y)) > 1
+    return data.y is not None and len(np.shape(data.y)) > 1 and not data.labels
 
 
 def public_rows(request: Request, data: Dataset) -> Dataset:
@@ -306,7 +224,7 @@ def _read_public(request: Request, data: Dataset) -> Dataset:
     return replace(public, low=data.low, high=data.high)
 
 
-def test_metrics(model: nn.Module, data: Dataset, opened: Opened | None = None) -> Metrics | None:  # noqa: PT028
+def test_metrics(model: Result | nn.Module, data: Dataset, opened: Opened | None = None) -> Metrics | None:  # noqa: PT028
     """Metrics of the test rows, if there are any: exact, so that these are not protected, or released with noise.
 
     They are released by `opened.paid`, on `opened.ledger`.
@@ -340,18 +258,14 @@ def _copies_of(request: Request) -> Augmentation | None:
     return Augmentation(count("--views", request.views), request.augment)
 
 
-def loss_of(data: Dataset, smoothing: float | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """One value for each example: cross-entropy, and for maps of classes soft Dice with it.
-
-    Args:
-        data: says which.
-        smoothing: the share of a label that is spread over all classes; None: nothing is.
-    """
-    share = 0.0 if smoothing is None else between("label_smoothing", smoothing, 0.0, MOST_SMOOTHING)
+def loss_of(data: Dataset, chosen: TrainRequest) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """One value for each example, for maps of classes: soft Dice with cross-entropy; None: the task's own."""
     if not has_maps(data):
-        return nn.CrossEntropyLoss(reduction="none", label_smoothing=share)
-    if smoothing is not None:
-        raise BadInput("--label-smoothing is for classes, and the targets are maps of them: leave it out")
+        return None
+    for name in ("label_smoothing", "class_weights"):
+        if getattr(chosen, name) is not None:
+            option = name.replace("_", "-")
+            raise BadInput(f"--{option} is for classes, and the targets are maps of them: leave it out")
     return map_losses
 
 

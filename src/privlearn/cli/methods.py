@@ -18,8 +18,8 @@ from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.clipping.derivative_bounds import Derivatives
 from privlearn.descent import rules
-from privlearn.descent.choices import TrainRequest
-from privlearn.descent.rules import Facts, Settled
+from privlearn.descent.choices import Facts, TrainRequest
+from privlearn.descent.rules import Settled
 from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
 from privlearn.plan import AbstractPlan
@@ -56,6 +56,11 @@ def require_combinable(request: Request) -> None:
             "and the person is protected at the same price. Leave it out"
         )
     request.require_suited()
+    if request.method == DPSGD and request.tune is None and "jobs" in request and request.jobs is not None:
+        raise BadInput(
+            f"--jobs {request.jobs} is for candidates of --tune and for teachers of --method pate, which are trained "
+            "at once: leave it out, or see docs/distributed.md"
+        )
     if request.method in _COMBINABLE:
         _COMBINABLE[request.method](request)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from privlearn.methods import METHODS
+from privlearn.models.heads import HEADS
 from privlearn.runs.post_processing import ROWS
 
 #: The methods that have pages of their own here.
@@ -19,6 +20,8 @@ COMMANDS = {
     "budget": "what a plan costs, or the noise that meets a target; needs no data",
     "verify": "recompute the guarantee, the hashes and the signature of a published model",
     "predict": "use a published model; writes CSV",
+    "commit": "bind a run to its rows before it begins, so that an auditor can check it afterwards",
+    "replay": "check a recorded run: take parts of it again, chosen at random, on the data",
     "audit": "attack a release: what its noise proves about epsilon, beside what is claimed",
     "ledger": "what was spent on what, by whom, and what remains of a budget",
     "key": "make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a passphrase",
@@ -58,6 +61,20 @@ def paid_budget(text: str) -> dict[str, float]:
     if not {"epsilon"} <= set(given) <= {"epsilon", "delta"}:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be read: expected epsilon=E or epsilon=E,delta=D")
     return {"delta": 1e-5, **given}
+
+
+def by_class(text: str) -> dict[str, float] | str:
+    """A number for each class, `yes=5,no=1`; or one word, such as `balanced`."""
+    if "=" not in text:
+        return text
+    parts = [part.rpartition("=") for part in text.split(",")]
+    try:
+        given = {name.strip(): float(value) for name, _, value in parts}
+    except ValueError:
+        given = {}
+    if len(given) != len(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be read: expected CLASS=NUMBER,CLASS=NUMBER, each once")
+    return given
 
 
 def column_list(text: str) -> tuple[str, ...]:
@@ -133,7 +150,7 @@ def _group(group: str | None, commands: tuple[str, ...], *rows: Option, part: An
 
 
 _DATA = _group(
-    "data", TRAIN,
+    "data", (*TRAIN, "commit"),
     Option("data", "NAME_OR_PATH", "a named data set, an .npz with x and y, a .csv or .parquet file with "
            "--schema, or a folder of .npy files, whose rows stay on disk (`privlearn data pack`)", needed=True),
     Option("data-dir", "DIR", "where named data sets lie (default: PRIVLEARN_DATA, or where `privlearn data fetch` "
@@ -147,6 +164,8 @@ _DATA = _group(
            argument="value_range"),
     Option("target-bounds", "LO,HI", "declared range of targets that are numbers, for an .npz, in place of --classes",
            value_range),
+    Option("target", "A,B", "the column to predict, or several labels, in place of what the schema names; for an .npz "
+           "the names of the columns of y, of which each is 0 or 1", column_list, (), argument="targets"),
     part="data",
 )  # fmt: skip
 
@@ -167,8 +186,8 @@ _SPENT = _group(
 
 _HOW = _group(
     "how it is spent", _BOTH,
-    Option("task", None, "classification, or regression of a number with declared bounds, by dpsgd or boosting "
-           "(default: as the data say)", choices=("classification", "regression")),
+    Option("task", None, "what is learned, by dpsgd or boosting (default: classification, or regression of a number "
+           "with declared bounds; docs/tasks.md)", choices=tuple(HEADS)),
     Option("noise-multiplier", "S", "noise of the first epoch; else solved for", float),
     Option("solve", None, "what meets the target: the noise (default), the epochs (default with "
            "--noise-multiplier), the schedule's k, or the batch size",
@@ -271,6 +290,22 @@ _OTHERS = (
     ),
     Option("file", "FILE", "for the private key, which must not be there yet; the public one: FILE.pub",
            commands=("key",), flag=False),
+    Option("out", "DIR", "the folder to write: the commitment, to be shown, and its secret", commands=("commit",),
+           needed=True),
+    *_group(
+        None, ("replay",),
+        Option("folder", "DIR", "the folder of the transcript, with its secret and states", flag=False),
+        Option("data", "NAME_OR_PATH", "the rows, where they lie elsewhere than in the run"),
+        Option("data-dir", "DIR", "where named data sets lie"),
+        Option("schema", "F.toml", "the schema, where it lies elsewhere than in the run"),
+        Option("test-data", "PATH", "the test rows, where they lie elsewhere than in the run", argument="test"),
+        Option("steps", "N", "how many steps to take again, at least (default: 200)", int, 200),
+        Option("choice", "TEXT", "decides which: a text that was not known when the transcript was fixed (default: "
+               "random numbers of the operating system)"),
+        Option("tolerance", "T", "let numbers differ by this share, on another kind of processor (default: 0, equal "
+               "bits)", float, 0.0),
+        Option("published", "DIR", "the published folder, to be compared with the transcript"),
+    ),
     *_group(
         None, ("reproduce",),
         Option("name", "NAME", "which one; see --list", flag=False, optional=True),
@@ -331,6 +366,15 @@ def _without_data() -> tuple[Option, ...]:
     )  # fmt: skip
 
 
+_RECORDED = (
+    Option("transcript", "DIR", "record the run where `privlearn commit` wrote, for `privlearn replay`; as secret "
+           "as the data"),
+    Option("challenge", "HEX", "with --transcript: what the auditor answered to the commitment"),
+    Option("transcript-steps", "K", "with --transcript: steps between two states that are kept (default: 50)", int,
+           50),
+)  # fmt: skip
+
+
 def _training() -> tuple[Option, ...]:
     """The options of training, with those of the tables of methods and of post-processing, as they are now."""
     return _group(
@@ -360,12 +404,16 @@ def _training() -> tuple[Option, ...]:
                candidate=True, argument="augmentation"),
         Option("label-smoothing", "F", "for dpsgd: share of a label that is spread over all classes (default: 0)",
                float, candidate=True),
+        Option("class-weights", "C=W,..", "for dpsgd: public weights of the classes in the loss, yes=5,no=1; or "
+               "balanced, one over --class-frequencies", by_class),
+        Option("class-frequencies", "C=F,..", "publicly known shares of the classes, for --class-weights balanced",
+               by_class),
         Option("z-steps", "N", "for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)",
                int),
         Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float), *_VOTES,
         Option("teacher", "SPEC", "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn"),
-        Option("jobs", "N", "for pate: processes that train teachers at once, -1 for all processors; answers are the "
-               "same (default: 1)", int),
+        Option("jobs", "N", "for pate and --tune: teachers or candidates that are trained at once, in as many "
+               "processes, -1 for all processors; the result is the same (default: 1)", int),
         *_fields(),
         Option("microbatch", "N|auto", "examples computed at once; the result is the same (default: auto, what fits "
                "into memory)", microbatch),
@@ -375,7 +423,7 @@ def _training() -> tuple[Option, ...]:
         Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
         Option("metric", None, "the test figure that is shown first (default: accuracy, of numbers rmse)",
                choices=("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy", "rmse", "mae",
-               "r2")),
+               "r2", "f1", "subset-accuracy")),
         Option("paid-metrics", "E", "release the test figures with noise, for epsilon E at --delta beside that of the "
                "training: the certificate is for both, and protects test rows, too", float),
         Option("metrics-share", "S", "the same within --epsilon: training and figures together cost that, and the "
@@ -383,6 +431,7 @@ def _training() -> tuple[Option, ...]:
         Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
         Option("resume", None, "go on with an interrupted run, as if nothing had happened", bool, False),
         Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0),
+        *_RECORDED,
         Option("sign", "KEY", "sign the certificate with this private key; see `privlearn key`"),
         Option("out", "DIR", "the folder to publish into", needed=True),
         part=None,

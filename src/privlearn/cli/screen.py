@@ -36,6 +36,8 @@ METRICS = {
     "rmse": ("rmse", "RMSE"),
     "mae": ("mae", "mean absolute error"),
     "r2": ("r2", "R2"),
+    "f1": ("f1", "F1"),
+    "subset-accuracy": ("subset_accuracy", "subset accuracy"),
 }
 
 answers = Console(highlight=False, soft_wrap=True)

@@ -11,10 +11,13 @@ from privlearn.cli import methods, screen
 from privlearn.cli.options import options_of
 from privlearn.cli.request import Request, plain_options, read_toml
 from privlearn.descent import rules
+from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
+from privlearn.models.heads import BOUNDS, head_of
+from privlearn.plan import Plan
 from privlearn.sampling import Shuffle
 from privlearn.tuning.blocks import Blocks
-from privlearn.tuning.stopping import Candidate, RandomStopping
+from privlearn.tuning.stopping import OF_CLASSES, OF_VALUES, Candidate, RandomStopping, scored_by
 
 _NUMBERS = {"blocks": ("share", "selection-epsilon"), "random-stopping": ("mean", "shape", "score-noise")}
 _LONGEST_NAME = 60
@@ -29,6 +32,7 @@ _REFUSED = {
     "explain": "candidates are chosen, not explained",
     "normalise": "candidates learn from the rows as they are",
     "select": "candidates learn from the rows as they are",
+    "class_weights": "candidates are chosen by how many rows they get right, which weighs all rows alike",
 }
 
 Tuning = Blocks | RandomStopping
@@ -52,27 +56,18 @@ def require_combinable(request: Request) -> None:
     for name, why in _REFUSED.items():
         if request.given(name) and not (name == "solve" and request.solve == "noise"):
             raise BadInput(f"--{name.replace('_', '-')} does not go with --tune: {why}. Leave it out")
-    if request.task == "regression" or (request.given("target_bounds") and request.command == "train"):
-        raise BadInput(
-            "--tune chooses classifiers, by how many rows they get right, and the targets are numbers: leave it out"
-        )
-    if "metric" in request and request.metric not in (None, "accuracy"):
-        raise BadInput(
-            f"--metric {request.metric} does not go with --tune: candidates are chosen by how many rows they get "
-            "right. Leave it out"
-        )
     if request.epsilon is None and request.rho is None:
         raise BadInput("--tune needs a target for everything together: give --epsilon E (with --delta D) or --rho R")
 
 
-def make_choice(request: Request, examples: int) -> Choice:
+def make_choice(request: Request, facts: Facts) -> Choice:
     """The candidates of the file `request.tune`, calibrated together to the target.
 
     On blocks, batches keep their share of the data: B out of N examples are B / (k + 1) out of a block.
 
     Args:
         request: the options; what a candidate does not set for itself is taken from here.
-        examples: the public number of all examples.
+        facts: what is public of the data, by which candidates are settled as a run by itself is.
 
     Raises:
         BadInput: no readable file, something in it that does not belong there, or a target that can't be met.
@@ -94,19 +89,19 @@ def make_choice(request: Request, examples: int) -> Choice:
     numbers = {key.replace("-", "_"): value for key, value in settings.items()}
     named = [_own_options(table, path) for table in tables]
     each = tuple(request.with_options(given) for _, given in named)
+    metric = _metric(request, facts)
     if way == "blocks":
         parts = len(each) + 1
         candidates = tuple(
-            _on_a_block(name, given, own, examples, parts, retrain)
-            for (name, given), own in zip(named, each, strict=True)
+            _on_a_block(name, given, own, facts, parts, retrain) for (name, given), own in zip(named, each, strict=True)
         )
-        plan: Tuning = Blocks(candidates, retrain=retrain, **numbers)
+        plan: Tuning = Blocks(candidates, retrain=retrain, metric=metric, **numbers)
     else:
         candidates = tuple(
-            Candidate(name, rules.draft(methods.training_request(own), examples), settings=given)
+            Candidate(name, _settled(own, facts), settings=given)
             for (name, given), own in zip(named, each, strict=True)
         )
-        plan = RandomStopping(candidates, **{"mean": float(max(1, len(candidates))), **numbers})
+        plan = RandomStopping(candidates, metric=metric, **{"mean": float(max(1, len(candidates))), **numbers})
     return Choice(plan.calibrate(epsilon=request.epsilon, delta=request.delta, rho=request.rho), each)
 
 
@@ -127,11 +122,36 @@ def _own_options(table: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]
     return (by_options[:_LONGEST_NAME] if name is None else name), given
 
 
-def _on_a_block(name: str, given: dict[str, Any], own: Request, examples: int, parts: int, retrain: bool) -> Candidate:
+def _metric(request: Request, facts: Facts) -> str:
+    """What candidates are judged by: what `--metric` says, or what is usual for the targets.
+
+    Raises:
+        BadInput: it can't be judged by.
+    """
+    values = head_of(request.task, facts).declared == BOUNDS
+    if "metric" not in request or request.metric is None:
+        return "rmse" if values else "accuracy"
+    name = screen.METRICS[request.metric][0]
+    own = OF_VALUES if values else OF_CLASSES
+    if name not in own:
+        expected = " or ".join(option for option, (known, _) in screen.METRICS.items() if known in own)
+        raise BadInput(
+            f"--metric {request.metric} does not go with --tune: candidates are judged by a sum over rows, which each "
+            f"row moves by a bounded amount. Give --metric {expected}"
+        )
+    return name
+
+
+def _settled(own: Request, facts: Facts) -> Plan:
+    """A candidate's plan as that of a run by itself, on rows as they are; its noise is scaled with the whole."""
+    return replace(rules.settle(methods.training_request(own), facts).plan, budget=None)
+
+
+def _on_a_block(name: str, given: dict[str, Any], own: Request, facts: Facts, parts: int, retrain: bool) -> Candidate:
     """A candidate for one of `parts` blocks: sampled at the rate that it has on all the data, in batches of fixed size
     as much smaller as a block is.
     """
-    whole = plan = rules.draft(methods.training_request(own), examples)
+    whole = plan = _settled(own, facts)
     if isinstance(plan.sampling, Shuffle):
         plan = replace(plan, sampling=Shuffle(max(1, round(plan.sampling.batch_size / parts))))
     return Candidate(name, plan, again=whole if retrain else None, settings=given)
@@ -157,7 +177,7 @@ def headline(plan: Tuning) -> str:
 
 def show_cost(request: Request) -> None:
     """`privlearn budget --tune`: what choosing costs, and the noise that meets the target."""
-    plan = make_choice(request, request.examples).plan
+    plan = make_choice(request, Facts(request.examples)).plan
     answer = figures(plan, request.delta)
     screen.warn(*screen.warnings(plan.candidates[0].plan, request.delta, request.examples))
     if request.json:
@@ -176,7 +196,7 @@ def show_cost(request: Request) -> None:
         )
     else:
         screen.answers.print(
-            f"scores are counts of right predictions, released with noise multiplier {plan.score_noise:.4g}"
+            f"a run's score is a {scored_by(plan.metric)}, released with noise multiplier {plan.score_noise:.4g}"
         )
     screen.guarantee_lines(answer)
     screen.answers.print(f"\n{screen.meaning(answer)}")

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
@@ -20,9 +18,7 @@ from torch.func import vmap
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.bounded import Bounded, in_steps, kept
 from privlearn.clipping.randomness import draw_from, drawn_by, unmoved
-from privlearn.data.dataset import Dataset, persons_in
 from privlearn.data.rows import Rows
-from privlearn.errors import BadInput
 from privlearn.models.check import made_up_batch
 from privlearn.sampling import Sample
 from privlearn.temperature import GRID, NORM
@@ -271,60 +267,6 @@ class CandidateScores:
     sensitivity: float
     one_way: bool
     adjacency: Adjacency
-
-
-def wrong_predictions(models: Sequence[nn.Module | None], data: Dataset, adjacency: Adjacency) -> CandidateScores:
-    """How many examples of `data` each model gets wrong; one that is None gets all wrong.
-
-    An example, added, removed or emptied, adds between 0 and 1 to every count: all of them move in one direction, by 1
-    at most. One that is exchanged for another adds between 0 and 1 before and after.
-    """
-    counts = [
-        float(_weights(data).sum()) if model is None else float(_weights(data) @ (1 - _right(model, data)))
-        for model in models
-    ]
-    return CandidateScores(
-        torch.tensor(counts, dtype=torch.float64), 1.0, adjacency is not Adjacency.REPLACE_ONE, adjacency
-    )
-
-
-def right_predictions(model: nn.Module, data: Dataset, sample: Sample, adjacency: Adjacency) -> Bounded:
-    """How many examples of `data` the model gets right, as a value to be released; `sample` is all of them.
-
-    Each adds between 0 and 1, whatever it holds: the sensitivity is 1.
-    """
-    return Bounded((_weights(data) @ _right(model, data),), 1.0, adjacency, sample)
-
-
-def require_labels(data: Dataset) -> None:
-    """Raise `BadInput` unless the targets are classes, so that predictions can be right or wrong."""
-    y = data.tensors()[1]
-    if y.is_floating_point() or y.is_complex() or y.ndim != 1:
-        raise BadInput(
-            f"the targets are {y.dtype} values of shape {tuple(y.shape)}: to count right predictions, expected one "
-            "whole number for each row, its class"
-        )
-
-
-def _right(model: nn.Module, data: Dataset) -> Tensor:
-    """For each row 1 if the model's largest output is that of its class, else 0; float64.
-
-    Rows go through the model one by one. In a batch the rounding of a row's outputs could follow from how many others
-    there are; so each count moves by no more than the row itself. A row that the model fails on is wrong.
-    """
-    twin = copy.deepcopy(model).cpu().requires_grad_(False)
-    answers = RightAnswers(twin, at_once=1, computed=FrozenState(twin).restore)
-    return (answers(*data.tensors()) == 1).double()
-
-
-def _weights(data: Dataset) -> Tensor:
-    """What each row counts for: 1, or its share of a person's rows; 0 for an empty (not finite) row. float64."""
-    x, _ = data.tensors()
-    full = x.isfinite().view(len(x), math.prod(x.shape[1:])).all(1).double()
-    if data.groups is None or not persons_in(np.asarray(data.groups)):
-        return full
-    _, person_of, sizes = np.unique(np.asarray(data.groups), return_inverse=True, return_counts=True)
-    return in_steps(full / torch.from_numpy(sizes[person_of.reshape(-1)]).double())
 
 
 #: Bytes up to which a tensor is put back without asking whether it changed.

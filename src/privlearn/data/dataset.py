@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -60,6 +60,8 @@ class Dataset:
         target_bounds: declared bounds of targets that are numbers, one for each row: those beyond count as these. None:
             none are declared.
         public: whether the curator declares the rows public: they are not protected. For validation rows.
+        labels: names of the columns of targets of which several hold at once: y has shape (rows, labels), each 0 or 1.
+            Empty: there is one target for each row.
     """
 
     x: Any
@@ -77,10 +79,14 @@ class Dataset:
     public: bool = False
     feature_names: tuple[str, ...] = ()
     target_bounds: tuple[float, float] | None = None
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.target_bounds is not None:
             self._require_values()
+        object.__setattr__(self, "labels", tuple(map(str, self.labels)))
+        if self.labels and (self.classes is not None or self.target_bounds is not None):
+            raise BadInput("labels are given beside classes or target_bounds: leave these out, each label is 0 or 1")
         object.__setattr__(self, "feature_names", tuple(map(str, self.feature_names)))
         if self.feature_names and len(self.feature_names) != (features := math.prod(np.shape(self.x)[1:])):
             raise BadInput(
@@ -176,6 +182,10 @@ class Dataset:
             for part, labels in {"y": self.y, "y_test": self.y_test}.items():
                 if labels is not None:
                     require_labels(self.name, part, np.asarray(labels), self.classes)
+        if self.labels:
+            for part, values in {"y": self.y, "y_test": self.y_test}.items():
+                if values is not None:
+                    require_zeros_and_ones(self.name, part, np.asarray(values), self.labels)
         if self.target_bounds is not None:
             for part, values in {"y": self.y, "y_test": self.y_test}.items():
                 if values is not None and np.ndim(values) != 1:
@@ -281,6 +291,17 @@ def require_labels(name: str, part: str, labels: NDArray[Any], classes: int) -> 
         "(classes=)",
         classes=classes,
     )
+
+
+def require_zeros_and_ones(name: str, part: str, values: NDArray[Any], labels: Sequence[str]) -> None:
+    """Raise `BadInput` unless `values` has a 0 or a 1 for each row and label."""
+    numbers = values.dtype.kind in "fiub" and values.shape[1:] == (len(labels),)
+    if not numbers or not np.isin(values, (0, 1)).all():
+        wrong = f"{values.dtype} values of shape {values.shape}" if not numbers else "other values"
+        raise BadInput(
+            f"{part} of {name} has {wrong}: expected 0 or 1 for each row and each of the {len(labels)} labels "
+            f"({', '.join(labels[:6])[:60]})"
+        )
 
 
 def persons_in(groups: NDArray[Any]) -> int:

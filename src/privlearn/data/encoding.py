@@ -39,20 +39,27 @@ def encode_features(table: Table, schema: Schema) -> NDArray[np.float32]:
 def encode_target(table: Table, schema: Schema) -> NDArray[np.int64] | NDArray[np.float32]:
     """The label of every row: its target's position among the classes; or the target as a number, within its bounds.
 
+    Of several targets the labels of each, shape (rows, targets).
+
     Raises:
         BadInput: the target's column is not there, or a cell holds none of the classes, or no number.
     """
     if schema.target_bounds is not None:
         column = Number(schema.target, *schema.target_bounds)
         return _numbers(table, column, _column(table, schema.target), schema.missing)[:, 0]
-    numbers = {name: label for label, name in enumerate(schema.classes)}
-    labels = np.empty(len(cells := _column(table, schema.target)), dtype=np.int64)
+    labels = np.stack([_labels(table, name, schema.classes) for name in schema.targets], axis=1)
+    return labels if schema.labels else labels[:, 0]
+
+
+def _labels(table: Table, target: str, classes: tuple[str, ...]) -> NDArray[np.int64]:
+    numbers = {name: label for label, name in enumerate(classes)}
+    labels = np.empty(len(cells := _column(table, target)), dtype=np.int64)
     for row, cell in enumerate(cells):
-        label = numbers.get(_text(table, row, schema.target, cell))
+        label = numbers.get(_text(table, row, target, cell))
         if label is None:
             raise BadInput(
-                f"{table.place(row, schema.target)} is {_short(cell)}: expected one of the declared classes, "
-                f"{listed(schema.classes)}",
+                f"{table.place(row, target)} is {_short(cell)}: expected one of the declared classes, "
+                f"{listed(classes)}",
                 row=table.first + row,
             )
         labels[row] = label

@@ -38,6 +38,7 @@ def load(
     test: Any = None,
     public: bool = False,
     target_bounds: tuple[float, float] | None = None,
+    targets: Sequence[str] = (),
 ) -> Dataset:
     """Load the data set called `name`, the .npz, .csv or .parquet file at that path, or a data frame.
 
@@ -52,6 +53,8 @@ def load(
         test: a table of the same columns to test on, a file or a data frame; not covered by any guarantee.
         public: whether you declare the rows public; an .npz may then have `x_test` without `y_test`.
         target_bounds: the declared public range of targets that are numbers, in place of `classes`.
+        targets: of a table, the columns to predict, in place of those that the schema's file names; several are labels
+            that hold or don't, each 0 or 1. Of an .npz the names of the columns of y, in place of `classes`.
 
     Raises:
         BadInput: an unknown name, a missing file, or contents that can't be used.
@@ -59,6 +62,7 @@ def load(
     given = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
     given |= {"target_bounds=": target_bounds}
     declared = [option for option, value in given.items() if value is not None]
+    schema = _with_targets(schema, tuple(targets), name)
     if is_frame(name):
         _require_schemas("a data frame", {*declared})
         return replace(_load_table(name, schema, test), public=public)
@@ -89,7 +93,7 @@ def load(
         require_known(name)
     if test is not None:
         raise BadInput(f"test= goes with a CSV or Parquet file: put x_test and y_test into {name}")
-    if (classes is None and target_bounds is None) or value_range is None:
+    if (classes is None and target_bounds is None and not targets) or value_range is None:
         raise BadInput(
             f"for {name} the number of classes and the range of the inputs must be declared, because they may not be "
             "read off private rows: give classes=K and value_range=(LO, HI) (public knowledge, for example 0,255 for "
@@ -101,7 +105,17 @@ def load(
     require_range("the range of the inputs", low, high)
     note = f"inputs declared to lie in [{low:g}, {high:g}], values outside are clipped"
     about: dict[str, Any] = {"name": path.name, "note": note, "public": public, "target_bounds": target_bounds}
-    return Dataset(**read_npz(path, public=public), classes=classes, low=low, high=high, **about).checked()
+    rows = read_npz(path, public=public)
+    return Dataset(**rows, classes=classes, low=low, high=high, labels=tuple(targets), **about).checked()
+
+
+def _with_targets(schema: Any, targets: tuple[str, ...], name: Any) -> Any:
+    """The schema, read from its file with these targets; as it is where none are named."""
+    if targets and isinstance(schema, str | Path):
+        return read_schema(schema, targets)
+    if targets and (schema is not None or str(name)[-4:] != ".npz"):
+        raise BadInput("targets= goes with the file of a schema, or an .npz: leave it out, or give one of these")
+    return schema
 
 
 def _require_schemas(name: str, declared: set[str]) -> None:
@@ -190,8 +204,7 @@ def _load_table(path: Any, schema: str | Path | Schema | None, test: Any) -> Dat
         parts |= {"x_test": encode_features(tested, schema), "y_test": encode_target(tested, schema)}
     return Dataset(
         **parts,
-        classes=len(schema.classes) or None,
-        target_bounds=schema.target_bounds,
+        **schema.of_targets,
         low=low,
         high=high,
         name=Path(table.name).name,

@@ -280,9 +280,9 @@ def _declared(path: Path) -> dict[str, Any]:
             f"{path} does not say what the folder holds: {first_line(error)}. Pack the rows again"
         ) from error
     lows, highs = schema.bounds()
-    return {"name": name, "classes": len(schema.classes) or None, "low": lows, "high": highs, "schema": schema,
+    return {"name": name, **schema.of_targets, "low": lows, "high": highs, "schema": schema,
             "note": "numbers clipped to declared ranges, categories as declared",
-            "feature_names": schema.feature_names, "target_bounds": schema.target_bounds}  # fmt: skip
+            "feature_names": schema.feature_names}  # fmt: skip
 
 
 def _of_arrays(declared: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -148,6 +148,8 @@ class Schema:
         missing: the texts that stand for a missing value, spaces around them left out.
         person: the column that says whose row it is, if persons are to be protected; private, and no feature.
         target_bounds: the declared bounds of a target that is a number; those beyond count as these. None: of classes.
+        labels: the columns to predict, where there are several, `target` the first of them: of each row the place of
+            its value among the two classes, 0 or 1, for each column. Empty: there is one target.
     """
 
     target: str
@@ -156,11 +158,23 @@ class Schema:
     missing: tuple[str, ...] = _MISSING
     person: str | None = None
     target_bounds: tuple[float, float] | None = None
+    labels: tuple[str, ...] = ()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The columns to predict."""
+        return self.labels or (self.target,)
+
+    @property
+    def of_targets(self) -> dict[str, Any]:
+        """What it declares of targets, as a data set has it."""
+        classes = None if self.labels else len(self.classes) or None
+        return {"classes": classes, "target_bounds": self.target_bounds, "labels": self.labels}
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it names, the target last."""
-        return (*(column.name for column in self.features), self.target)
+        """The columns that it names, what is to be predicted last."""
+        return (*(column.name for column in self.features), *self.targets)
 
     @property
     def digest(self) -> str:
@@ -171,6 +185,7 @@ class Schema:
                 del column["indicator"]
         settled: dict[str, Any] = {"features": columns, "classes": self.classes, "missing": sorted(set(self.missing))}
         settled |= {} if self.target_bounds is None else {"target_bounds": self.target_bounds}
+        settled |= {"labels": self.labels} if self.labels else {}
         return hashlib.sha256(json.dumps(settled, sort_keys=True, default=str).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -179,8 +194,9 @@ class Schema:
         stated: dict[str, Any] = {"classes": list(self.classes)}
         if self.target_bounds is not None:
             stated = dict(zip(("low", "high"), self.target_bounds, strict=True))
-        target = {self.target: {"kind": "target", **stated}}
-        return {"target": self.target, "missing": list(self.missing), "columns": columns | target}
+        targets = {name: {"kind": "target", **stated} for name in self.targets}
+        named = list(self.labels) if self.labels else self.target
+        return {"target": named, "missing": list(self.missing), "columns": columns | targets}
 
     @classmethod
     def from_json(cls, stated: Any, name: str) -> Schema:
@@ -210,8 +226,12 @@ def of_table(schema: Schema | None) -> dict[str, Any]:
     return {} if schema is None else {"schema": schema.digest, "table": schema.to_json()}
 
 
-def read_schema(path: str | Path) -> Schema:
+def read_schema(path: str | Path, targets: Sequence[str] = ()) -> Schema:
     """Read a schema file.
+
+    Args:
+        path: the file.
+        targets: columns to predict, in place of those that it names; its other targets are then left out.
 
     Raises:
         BadInput: the file is missing, no TOML, or does not declare what it should.
@@ -224,11 +244,11 @@ def read_schema(path: str | Path) -> Schema:
         ) from error
     except UnicodeDecodeError as error:
         raise BadInput(f"the schema {path} is no UTF-8 text: expected a TOML file; docs/data.md has one") from error
-    return parse_schema(text, str(path))
+    return parse_schema(text, str(path), targets)
 
 
-def parse_schema(text: str, name: str) -> Schema:
-    """The schema in `text`; messages call it `name`.
+def parse_schema(text: str, name: str, targets: Sequence[str] = ()) -> Schema:
+    """The schema in `text`, perhaps with other columns to predict; messages call it `name`.
 
     Raises:
         BadInput: as `read_schema`.
@@ -239,7 +259,19 @@ def parse_schema(text: str, name: str) -> Schema:
         raise BadInput(f"the schema {name} is nested too deeply: docs/data.md shows what it holds") from error
     except ValueError as error:  # TOML errors, and numbers of thousands of digits
         raise BadInput(f"the schema {name} is no TOML: {error}. docs/data.md has an example") from error
+    if targets:
+        settings["target"] = targets[0] if len(targets) == 1 else list(targets)
+        for column in _other_targets(settings, targets):
+            del settings["columns"][column]
     return _Reader(name).schema(settings)
+
+
+def _other_targets(settings: Mapping[str, Any], targets: Sequence[str]) -> list[str]:
+    """Columns that could be predicted, and are not among those that are."""
+    columns = settings.get("columns")
+    stated = columns.items() if isinstance(columns, dict) else ()
+    kinds = {name: own.get("kind") for name, own in stated if isinstance(own, dict)}
+    return [name for name, kind in kinds.items() if kind == "target" and name not in targets]
 
 
 def require_range(what: str, low: float, high: float) -> None:
@@ -274,23 +306,25 @@ class _Reader:
         if not isinstance(columns, dict) or not columns:
             raise self.refusal("there are no columns", "a table [columns.NAME] for each column")
         target = settings.get("target")
-        if not isinstance(target, str) or target not in columns:
+        targets = [str(own) for own in (target if isinstance(target, list) else [target])]
+        if not targets or not {*targets} <= {*columns}:
             raise self.refusal(
-                f"target is {_quoted(target)}", f"one of the columns: {', '.join(map(_quoted, [*columns][:12]))}"
+                f"target is {_quoted(target)}",
+                f"one of the columns, or a list: {', '.join(map(_quoted, [*columns][:12]))}",
             )
         features: list[Column] = []
-        of_target: _Target = ((), None)
+        of_targets: list[_Target] = []
         for name, stated in columns.items():
             column = self._column(name, stated, missing)
             if not isinstance(column, tuple):
                 features.append(column)
-            if isinstance(column, tuple) == (name != target):
+            if isinstance(column, tuple) == (name not in targets):
                 raise self.refusal(
                     f"target is {_quoted(target)}, and column {_quoted(name)} has kind {_quoted(stated['kind'])}",
                     'kind = "target" for the target, and for no other column',
                 )
             if isinstance(column, tuple):
-                of_target = column
+                of_targets.append(column)
         if not features:
             raise self.refusal("the target is its only column", "at least one column to learn from")
         person = settings.get("person")
@@ -298,8 +332,15 @@ class _Reader:
             raise self.refusal(
                 f"person is {_quoted(person)}", "the name of a column that is neither a feature nor the target"
             )
-        classes, bounds = of_target
-        return Schema(target, classes, tuple(features), missing, person, bounds)
+        classes, bounds = of_targets[0]
+        if isinstance(target, list):
+            if not 2 <= len(targets) == len(set(targets)) or len(classes) != 2 or len(set(of_targets)) > 1:
+                raise self.refusal(
+                    f"target is {_quoted(target)}",
+                    "two different columns or more, with the same two classes each: that of 0 first, then that of 1",
+                )
+            return Schema(targets[0], classes, tuple(features), missing, person, labels=tuple(targets))
+        return Schema(targets[0], classes, tuple(features), missing, person, bounds)
 
     def _column(self, name: str, stated: Any, missing: tuple[str, ...]) -> Column | _Target:
         """A feature, or the target's classes or bounds."""

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -122,7 +124,8 @@ def resampled(loader: Any) -> tuple[Rows, int]:
     """The rows of a loader and its batch size: what is needed to draw other batches from the same rows.
 
     Its data set, collate function, workers and batch size are used. How it draws is not: whether it shuffles does not
-    matter. One that accelerate prepared is taken for the one that it was made of.
+    matter. One that accelerate prepared is taken for the one that it was made of, and a `DistributedSampler` of the
+    processes that train together for none: the whole batch is drawn in each process.
 
     Raises:
         BadInput: it is no `DataLoader`, its data set has no numbered rows, or it draws in a way that is not priced
@@ -135,6 +138,14 @@ def resampled(loader: Any) -> tuple[Rows, int]:
         )
     prepared, loader = loader, getattr(loader, "base_dataloader", loader)
     dataset, drawn = loader.dataset, loader.batch_sampler
+    if loader is not prepared and hasattr(drawn, "split_batches"):  # of several processes
+        if drawn.num_processes > 1 and not drawn.split_batches:
+            raise BadInput(
+                f"accelerate prepared a loader with batches of {drawn.batch_size} for each process, and schedulers "
+                "that step once for each: here a batch is of all processes together. Give Accelerator("
+                "dataloader_config=DataLoaderConfiguration(split_batches=True))"
+            )
+        drawn = drawn.batch_sampler
     if isinstance(dataset, IterableDataset):
         rows_of(dataset)
     if type(loader).__iter__ is not DataLoader.__iter__:
@@ -168,6 +179,13 @@ def _require_plain(sampler: Any, rows: int) -> None:
     if isinstance(sampler, SequentialSampler):
         return
     name = type(sampler).__name__
+    if type(sampler) is DistributedSampler and len(sampler.dataset) == rows:  # type: ignore[arg-type]
+        if sampler.num_replicas == (dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1):
+            return
+        raise BadInput(
+            f"the loader has a DistributedSampler for {sampler.num_replicas} processes, which are not here: the others "
+            "would train on the same rows. Start them by torchrun, or leave the sampler out"
+        )
     if isinstance(sampler, WeightedRandomSampler):
         raise BadInput(
             "the loader has a WeightedRandomSampler: a row that is drawn more often would need more noise than is "

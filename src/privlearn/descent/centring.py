@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privlearn.descent.choices import REGRESSION
+from privlearn.models.heads import head_of
 from privlearn.transforms.specs import Centre
 
 if TYPE_CHECKING:
-    from privlearn.descent.choices import TrainRequest
-    from privlearn.descent.rules import Facts
+    from privlearn.descent.choices import Facts, TrainRequest
 
 #: About the length of gradients, so that scores grow less than with a small one, and rare classes count as they come.
 CLIP_NORM = 1.0
@@ -26,8 +25,12 @@ def is_table(request: TrainRequest, facts: Facts) -> bool:
 
 
 def clip_norm(request: TrainRequest, facts: Facts, usual: float) -> float:
-    """The clipping norm of a linear classifier of a table's rows; else the usual one."""
-    return CLIP_NORM if is_table(request, facts) and request.task != REGRESSION else usual
+    """The clipping norm of a linear classifier of a table's rows, and where classes have weights; else the usual one.
+
+    Gradients that are all clipped to one short length would be alike, whatever they weigh.
+    """
+    long = is_table(request, facts) and head_of(request.task, facts).long_clip
+    return CLIP_NORM if long or request.class_weights is not None else usual
 
 
 def centred(request: TrainRequest, facts: Facts) -> tuple[Centre, ...]:

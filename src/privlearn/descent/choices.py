@@ -1,7 +1,8 @@
-"""`TrainRequest`: what was chosen of a run of DP-SGD. The rest follows by rule (`descent.rules`)."""
+"""`TrainRequest`: what was chosen of a run of DP-SGD, and `Facts`: what is public of its data, for `descent.rules`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
@@ -10,17 +11,61 @@ from privlearn._checks import between, one_of
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
+from privlearn.models.heads import HEADS
 from privlearn.plan import UNDECLARED
 from privlearn.runs import post_processing
 from privlearn.transforms.pca import components_of
 
 if TYPE_CHECKING:
     from privlearn.clipping.augmentation import Augmentation
+    from privlearn.transforms.base import PublicTransform
 
-#: What is learned.
-CLASSIFICATION, REGRESSION = "classification", "regression"
+#: Weights that are one over the declared frequencies.
+BALANCED = "balanced"
 #: The largest share of a label that may be spread over all classes.
 MOST_SMOOTHING = 0.99
+
+
+@final
+@dataclass(frozen=True)
+class Facts:
+    """What is public of the data that a run learns from; `descent.train.facts_of` reads it off a data set.
+
+    Attributes:
+        examples: the declared number of examples; that of the data where none is declared.
+        shape: of one row.
+        classes: how many there are.
+        low: the declared lower bound of the numbers in rows, as it was declared; None: no range is declared.
+        front: the public transforms that make features of rows, before everything else.
+        numbers: how many numbers there are in a row behind those.
+        high: the declared upper bound, as `low`.
+        feature_names: of the numbers in a row, where the data name them.
+        target_bounds: the declared bounds of targets that are numbers; None: they are classes.
+        class_names: what the classes are called, in their order; empty if they have no names.
+        labels: what labels are called of which several hold at once; empty: there are none.
+    """
+
+    examples: int
+    shape: tuple[int, ...] = ()
+    classes: int | None = None
+    low: object = None
+    front: tuple[PublicTransform, ...] = ()
+    numbers: int = 0
+    high: object = None
+    feature_names: tuple[str, ...] = ()
+    target_bounds: tuple[float, float] | None = None
+    class_names: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> str | None:
+        """The spec of the public features; None: there are none."""
+        return self.front[-1].spec if self.front else None
+
+    @property
+    def public_norm(self) -> float | None:
+        """The norm of all rows of public features, where each is normalised by itself."""
+        return math.sqrt(self.numbers) if self.front and self.front[-1].normalises else None
 
 
 @final
@@ -29,7 +74,7 @@ class TrainRequest:
     """What was chosen of a run of DP-SGD. A field left at its default is chosen by rule (`settle`).
 
     Attributes:
-        task: `classification`, or `regression` for targets that are numbers; None: as the data say.
+        task: what is learned (`models.heads`): `classification`, or `regression` of numbers; None: as the data say.
         epsilon: the target, for everything together; or `rho`, or the noise itself, `noise_multiplier`.
         delta: belongs to epsilon; below one over the number of examples.
         rho: the target in zero-concentrated DP.
@@ -64,6 +109,10 @@ class TrainRequest:
         momentum: of SGD.
         learning_rate_schedule: the learning rate over the epochs, as `schedule`.
         label_smoothing: the share of a label that is spread over all classes.
+        class_weights: what an example of each class weighs in the loss, by the class's name or number, or in the
+            classes' order: public numbers, which are never read off the rows. Their ratios count: the largest is
+            brought to 1, and gradients are clipped behind. Or `balanced`: one over `class_frequencies`.
+        class_frequencies: the publicly known shares of the classes, by name or number, for `balanced`.
         augmentation: changed copies of each row, as for `pv.dpsgd`: not behind public features, which `raw` leaves out.
         microbatch: examples computed at once; None: what fits into memory. The result is the same.
         device: where to compute, `cpu` or `cuda`.
@@ -110,15 +159,23 @@ class TrainRequest:
     device: str | None = None
     precision: str = "float32"
     task: str | None = None
+    class_weights: Any = None
+    class_frequencies: Any = None
     post_processing: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.task is not None:
-            one_of("task", self.task, (CLASSIFICATION, REGRESSION))
-        if self.task == REGRESSION:
-            for name in ("label_smoothing", "select", "temperature"):
+            one_of("task", self.task, HEADS)
+            for name in HEADS[self.task].unsuited:
                 if getattr(self, name):
-                    raise BadInput(f"{name} is for classes, and the targets are numbers: leave it out")
+                    raise BadInput(f"{name} is for classes, and the task is {self.task}: leave it out")
+        if self.class_weights is not None and self.temperature:
+            raise BadInput(
+                "class_weights makes probabilities those of a population where classes come as often as they weigh, "
+                "and a temperature is fitted to the one of the rows: leave out temperature"
+            )
+        if self.class_frequencies is not None and self.class_weights != BALANCED:
+            raise BadInput("class_frequencies is for class_weights='balanced': leave it out, or add that")
         self._read_pca()
         if self.normalise not in (None, "none") and (self.select is not None or self.pca is not None):
             other = "select=M" if self.select is not None else f"pca={self.pca} (or features='pca:{self.pca}')"
@@ -168,3 +225,51 @@ class TrainRequest:
             )
         Budget(epsilon=1.0, delta=self.delta)
         return None
+
+
+def weights_of(request: TrainRequest, classes: int | None, names: tuple[str, ...] = ()) -> tuple[float, ...] | None:
+    """The weight of each class, in their order: as given, or one over declared frequencies; None: all weigh alike.
+
+    Guarantee: they follow from what was given, which is public. No row is looked at.
+
+    Args:
+        request: what was chosen.
+        classes: how many there are; None: the targets are none.
+        names: of the classes, in their order; empty if they have none.
+
+    Raises:
+        BadInput: not one number above 0 for each class.
+    """
+    given = request.class_weights
+    if given is None:
+        return None
+    if classes is None:
+        raise BadInput("class_weights is for classes, and the targets of these data are none: leave it out")
+    if isinstance(given, str) and given == BALANCED:
+        if request.class_frequencies is None:
+            raise BadInput(
+                "class_weights='balanced' needs the shares of the classes, and those of private rows are private: "
+                "declare public ones, class_frequencies={class: share}, or give the weights themselves"
+            )
+        shares = _by_class("class_frequencies", request.class_frequencies, classes, names)
+        return tuple(1 / share for share in shares)
+    return _by_class("class_weights", given, classes, names)
+
+
+def _by_class(what: str, given: Any, classes: int, names: tuple[str, ...]) -> tuple[float, ...]:
+    """A number above 0 for each class, from a mapping by name or number, or from a sequence."""
+    if isinstance(given, Mapping):
+        places = {name: number for number, name in enumerate(names)}
+        numbered = {str(number): number for number in range(classes)} if not names else {}
+        by_place = {key if isinstance(key, int) else (places | numbered).get(str(key)): given[key] for key in given}
+        values = [by_place.get(number) for number in range(classes)] if len(by_place) == classes == len(given) else []
+    else:
+        values = list(given) if isinstance(given, tuple | list) else []
+    numbers = [value for value in values if value is not None]
+    if len(numbers) != classes:
+        of = ", ".join(names[:6]) or f"0 to {classes - 1}"
+        raise BadInput(
+            f"{what} is {str(given)[:60]}: expected a number for each of the {classes} classes ({of[:60]}), by name or "
+            "number, {class: number}"
+        )
+    return tuple(between(f"a number in {what}", value, 1e-9, 1e9) for value in numbers)

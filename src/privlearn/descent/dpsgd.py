@@ -105,7 +105,7 @@ class Run(DescribedRun):
             self._descent.at(batch.epoch + batch.step / task.steps)
             self.optimizer.step()
             self._after.step()
-        session.taken += 1
+        session.record(batch.sample, noisy)
         return PrivateDiagnostics(task.watch.batch())
 
     def result(self) -> Result:

@@ -114,6 +114,9 @@ class Driven:
             self._next()
         return self.run.result()
 
-    def close(self) -> None:
-        """Stop, as an interruption does: what a checkpoint holds can be continued."""
-        self.run.__exit__()
+    def close(self, error: BaseException | None = None) -> None:
+        """Stop, as an interruption does: what a checkpoint holds can be continued.
+
+        After an `error` of this process the others are told that it does not come back.
+        """
+        self.run.__exit__(type(error), error)

@@ -17,12 +17,13 @@ from privlearn.accounting import zcdp
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping import clips
 from privlearn.descent import centring
-from privlearn.descent.choices import REGRESSION, TrainRequest
+from privlearn.descent.choices import Facts, TrainRequest, weights_of
 from privlearn.errors import BadInput
+from privlearn.models.heads import CLASSIFICATION, HEADS, Head, head_of
 from privlearn.plan import Plan
 from privlearn.runs import post_processing
 from privlearn.temperature import SHARE, Temperature
-from privlearn.transforms.base import PublicTransform, shape_after
+from privlearn.transforms.base import shape_after
 from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures
@@ -45,8 +46,6 @@ _ADAPTIVE_RATE = 0.015
 _GATHERED, _GATHERED_LINEAR = 0.3, 0.6
 #: For a linear model on features of mean 0 and variance 1: the noise that may gather in a score of an example.
 GATHERED_IN_SCORES = 5.0
-#: Of the rate for classes, and at most what moves the weights by 1 in a step, half the targets' range: values are met.
-_OF_VALUES = 0.3
 #: Below this noise multiplier the noise no longer limits the learning rate.
 _LEAST_NOISE = 1.0
 
@@ -54,44 +53,6 @@ _LEAST_NOISE = 1.0
 SCALED_NORM = 0.5
 #: Examples times epsilon from which noisy moments are worth it in front of a linear model on rows of many numbers.
 WORTH_MOMENTS = 10_000
-
-
-@final
-@dataclass(frozen=True)
-class Facts:
-    """What is public of the data that a run learns from; `descent.train.facts_of` reads it off a data set.
-
-    Attributes:
-        examples: the declared number of examples; that of the data where none is declared.
-        shape: of one row.
-        classes: how many there are.
-        low: the declared lower bound of the numbers in rows, as it was declared; None: no range is declared.
-        front: the public transforms that make features of rows, before everything else.
-        numbers: how many numbers there are in a row behind those.
-        high: the declared upper bound, as `low`.
-        feature_names: of the numbers in a row, where the data name them.
-        target_bounds: the declared bounds of targets that are numbers; None: they are classes.
-    """
-
-    examples: int
-    shape: tuple[int, ...] = ()
-    classes: int | None = None
-    low: object = None
-    front: tuple[PublicTransform, ...] = ()
-    numbers: int = 0
-    high: object = None
-    feature_names: tuple[str, ...] = ()
-    target_bounds: tuple[float, float] | None = None
-
-    @property
-    def features(self) -> str | None:
-        """The spec of the public features; None: there are none."""
-        return self.front[-1].spec if self.front else None
-
-    @property
-    def public_norm(self) -> float | None:
-        """The norm of all rows of public features, where each is normalised by itself."""
-        return math.sqrt(self.numbers) if self.front and self.front[-1].normalises else None
 
 
 @final
@@ -110,7 +71,7 @@ class Settled:
     """A request with everything decided.
 
     Attributes:
-        request: what was chosen.
+        request: what was chosen; weights of classes are numbers in the classes' order.
         facts: what it was settled by.
         plan: all that touches privacy.
     """
@@ -118,6 +79,17 @@ class Settled:
     request: TrainRequest
     facts: Facts
     plan: Plan
+
+    def __post_init__(self) -> None:
+        weights = weights_of(self.request, self.facts.classes, self.facts.class_names)
+        if weights is not None:
+            chosen = replace(self.request, class_weights=weights, class_frequencies=None)
+            object.__setattr__(self, "request", chosen)
+
+    @property
+    def head(self) -> type[Head]:
+        """What is learned."""
+        return head_of(self.request.task, self.facts)
 
     @property
     def optimizer(self) -> str:
@@ -137,8 +109,7 @@ class Settled:
             return positive("the learning rate", self.request.learning_rate)
         norm = public_norm(self.plan, self.facts)
         rate = learning_rate(optimizer, self.plan, self.facts.examples, self.request.model, initial_norm, norm)
-        values = self.request.task == REGRESSION and optimizer == "SGD"
-        return min(_OF_VALUES * rate, 1 / self.plan.clip.clip_norm) if values else rate
+        return self.head.usual_rate(rate, self.plan.clip.clip_norm) if optimizer == "SGD" else rate
 
     def settings(self, optimizer: str, initial_norm: float) -> Iterator[Setting]:
         """Every setting, the learning rate being for initial weights of that norm."""
@@ -201,6 +172,8 @@ class Settled:
         yield "temperature", "fitted after training" if scaled else "none", chosen.temperature is not None, why
         smoothing, given = f"{chosen.label_smoothing or 0:g}", chosen.label_smoothing is not None
         yield "label smoothing", smoothing, given, "loses, where gradients are clipped short"
+        if chosen.class_weights is not None:
+            yield "weights of the classes", ", ".join(f"{own:.4g}" for own in chosen.class_weights), True, ""
         made = chosen.augmentation
         why = "whether rows may be moved is for you to say; they take a multiple of the time"
         yield "copies of examples", f"{made.copies}, by {made.summary}" if made else "none", made is not None, why
@@ -212,7 +185,7 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
     Raises:
         BadInput: numbers out of range, no target and no noise, or a target that can't be met.
     """
-    request = request if facts.target_bounds is None else replace(request, task=REGRESSION)  # or refused
+    request = replace(request, task=head_of(request.task, facts).task)  # or refused
     plan = draft(request, facts.examples, centring.clip_norm(request, facts, CLIP_NORM))
     made = (*centring.centred(request, facts), *_moments(request, facts), *_selection(request, facts))
     plan = replace(plan, front=(*facts.front, *made, *plan.front), temperature=_temperature(request))
@@ -340,7 +313,8 @@ def _temperature(request: TrainRequest) -> Temperature | None:
     if request.temperature is not None and request.temperature != 0:
         share = probability("temperature", request.temperature, open_top=True)
         return Temperature(_noise_for(request, share, "temperature"))
-    usual = request.model.partition(":")[0] in _CLASSIFIERS and request.target and request.task != REGRESSION
+    usual = request.model.partition(":")[0] in _CLASSIFIERS and request.target and request.class_weights is None
+    usual = usual and HEADS[request.task or CLASSIFICATION].tempered
     if request.temperature == 0 or not usual or request.noise_multiplier is not None:  # a noise that is given stays
         return None
     return Temperature(_noise_for(request, SHARE, "temperature"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from privlearn._checks import one_of
 from privlearn.accounting.ledger import Ledger, Planned
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.descent.choices import CLASSIFICATION, REGRESSION, TrainRequest
+from privlearn.descent.choices import Facts, TrainRequest
 from privlearn.descent.dpsgd import dpsgd
-from privlearn.descent.rules import Facts, Settled, settle, usual_features
+from privlearn.descent.rules import Settled, settle, usual_features
 from privlearn.errors import BadInput
-from privlearn.models import networks
-from privlearn.runs.checkpoint import Checkpoint
+from privlearn.models import heads, networks
+from privlearn.runs.checkpoint import Checkpoint, streams_for
 from privlearn.runs.given import require_no_features
 from privlearn.runs.post_processing import ROWS
 from privlearn.runs.result import Result
@@ -66,8 +68,8 @@ def train(
         choices: anything else that `privlearn train` lets one choose, by its name in `descent.choices.TrainRequest`:
             `features`, `normalise`, `pca`, `select`, `epochs`, `batch_size`, `sampling`, `schedule`, `clip`,
             `clip_norm`, `group_size`, `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`, `optimizer`,
-            `learning_rate`, `task`, `average`, `label_smoothing`, `augmentation`, `device`, `precision`, `microbatch`
-            and more.
+            `learning_rate`, `task`, `class_weights`, `average`, `label_smoothing`, `augmentation`, `device`,
+            `precision`, `microbatch` and more.
             Features are chosen by rule in front of a linear model. `pv.transforms.feature_cache` keeps them.
 
     Returns:
@@ -77,10 +79,10 @@ def train(
         BadInput: no classes, an unknown choice, moments of rows of which no bound is known, or anything that `pv.dpsgd`
             refuses.
     """
-    if not isinstance(dataset, Dataset) or (dataset.classes is None and dataset.target_bounds is None):
+    if not isinstance(dataset, Dataset) or not (dataset.classes or dataset.target_bounds or dataset.labels):
         raise BadInput(
             "train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., high=...); for numbers "
-            "target_bounds=(low, high) in place of classes"
+            "target_bounds=(low, high) in place of classes, and for labels of which several hold labels=(name, ...)"
         )
     require_task(choices.get("task"), dataset)
     settled, dataset = settle_for(dataset, epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
@@ -89,7 +91,7 @@ def train(
         ledger = Ledger(settled.plan.budget) if ledger is None else ledger
         ledger.approve(settled.plan, beside)
     return fit(
-        settled, dataset, streams or Streams.new(), ledger=ledger, progress=progress, checkpoint=checkpoint,
+        settled, dataset, streams or streams_for(checkpoint), ledger=ledger, progress=progress, checkpoint=checkpoint,
         validation=validation,
     )  # fmt: skip
 
@@ -129,15 +131,17 @@ def require_task(task: str | None, data: Dataset) -> None:
     """Refuse a task that the targets do not suit.
 
     Raises:
-        BadInput: regression without bounds of the targets, or classification with them.
+        BadInput: an unknown one, one whose targets are declared otherwise, or targets that are none of it.
     """
-    if task == REGRESSION and data.target_bounds is None:
-        raise BadInput(
-            f"the task is regression, and no bounds of the targets of {data.name} are declared: give "
-            "target_bounds=(low, high), or in the schema low and high of the target"
-        )
-    if task == CLASSIFICATION and data.classes is None:
-        raise BadInput(f"the task is classification, and the targets of {data.name} are numbers: leave out the task")
+    if task is not None:
+        one_of("task", task, heads.HEADS)
+        heads.require_declared(task, vars(data), data.name)
+    head = heads.head_of(task, data)(vars(data))
+    for part, targets in {"y": data.y, "y_test": data.y_test}.items():
+        if targets is not None and (expected := head.fits(np.asarray(targets))):
+            raise BadInput(
+                f"{part} of {data.name} has targets that do not suit the task {head.task}: expected {expected}"
+            )
 
 
 def _require_known(choices: Iterable[str]) -> None:
@@ -153,7 +157,8 @@ def facts_of(data: Dataset, declared: int | None, front: tuple[PublicTransform, 
     numbers = math.prod(shape_after(front, shape))
     return Facts(
         declared or data.examples, shape, data.classes, data.low, front, numbers, data.high, data.feature_names,
-        data.target_bounds,
+        data.target_bounds, () if data.schema is None else data.schema.classes,
+        data.labels,
     )  # fmt: skip
 
 
@@ -175,7 +180,7 @@ def fit(
         data: what `settled` was settled for. Targets with bounds are clipped to them and scaled to [-1, 1], and the
             model gives numbers in their units.
         streams: the random streams, which the initial weights are drawn from, too.
-        loss: one value for each example; None: cross-entropy. Where targets have bounds it is half the squared error.
+        loss: one value for each example; None: that of the task (`models.heads`).
         ledger: what to charge.
         progress: called with (steps done, steps in all) after each step.
         checkpoint: a file to keep progress in.
@@ -184,21 +189,13 @@ def fit(
     Raises:
         BadInput: as `pv.dpsgd` does.
     """
-    request, classes, bounds = settled.request, data.classes or 1, data.target_bounds
-    if bounds is not None:
-        data, loss = _scaled(data, bounds), squared_error
-    size = tuple(np.shape(data.y)[1:])
-
-    def built(shape: tuple[int, ...]) -> nn.Module:
-        made = network(request.model, shape, classes, streams, size)
-        if bounds is not None:
-            _last(made)
-        return made
-
+    request, head, bounds = settled.request, settled.head(vars(data)), data.target_bounds
+    build = partial(network_for, settled, data, streams)
+    data = replace(data, y=head.prepared(data.y), target_bounds=None)
     result = dpsgd(
         settled.plan,
-        built,
-        loss or nn.CrossEntropyLoss(reduction="none", label_smoothing=request.label_smoothing or 0.0),
+        build,
+        loss or head.loss(request),
         data,
         optimizer=optimizer_of(settled),
         learning_rate_schedule=settled.learning_rate_schedule,
@@ -213,47 +210,27 @@ def fit(
         validation=validation,
         **request.post_processing,
     )
-    if bounds is not None:
-        low, high = bounds
-        _rescale(result.model, (high - low) / 2, (high + low) / 2)
-        stated = {"target_bounds": [low, high]}
-        result = replace(result, facts=result.facts | stated, architecture=result.architecture | stated)
-    return replace(result, model_spec=request.model, classes=classes)
+    *front, trained = result.model.children()
+    stated = head.stated() | ({} if bounds is None else {"target_bounds": list(bounds)})
+    return replace(
+        result,
+        model=nn.Sequential(*front, head.published(trained)).eval(),
+        facts=result.facts | stated,
+        architecture=result.architecture | stated,
+        model_spec=request.model,
+        classes=head.classes,
+    )
 
 
-def _scaled(data: Dataset, bounds: tuple[float, float]) -> Dataset:
-    """The data with targets clipped to their bounds, and scaled to [-1, 1]."""
-    low, high = bounds
-    middle, half = (low + high) / 2, (high - low) / 2
-    y = np.asarray(data.y, dtype=np.float64).clip(low, high)
-    return replace(data, y=((y - middle) / half).astype(np.float32), target_bounds=None)
-
-
-def _last(model: nn.Module) -> nn.Linear:
-    """The last layer, whose outputs can be rescaled.
+def network_for(settled: Settled, data: Dataset, streams: Streams, shape: tuple[int, ...]) -> nn.Module:
+    """The network that is trained, for rows of this shape.
 
     Raises:
-        BadInput: it is not linear.
+        BadInput: as `network`.
     """
-    *_, last = (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
-    if not isinstance(last, nn.Linear) or last.bias is None:
-        raise BadInput(
-            f"the network ends in a {type(last).__name__}: expected a last layer Linear(features, 1) with a bias"
-        )
-    return last
-
-
-def _rescale(model: nn.Module, scale: float, shift: float) -> None:
-    """Multiply the output of a released network and add to it, in its last layer: post-processing."""
-    last = _last(model)
-    with torch.no_grad():
-        last.weight.mul_(scale)
-        last.bias.mul_(scale).add_(shift)
-
-
-def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Half the squared error of one output, for each example."""
-    return (outputs[:, 0] - targets).square() / 2
+    head = settled.head(vars(data))
+    size = tuple(np.shape(data.y)[1:]) if data.classes else ()
+    return head.complete(network(settled.request.model, shape, head.outputs, streams, size))
 
 
 def network(spec: str, shape: tuple[int, ...], classes: int, streams: Streams, size: tuple[int, ...] = ()) -> nn.Module:

@@ -36,6 +36,14 @@ def publish_pretrained(result: Result, out: str | Path, **arguments: Any) -> Pat
         raise BadInput(f"{type(network).__name__} has no save_pretrained: publish it with pv.publish")
     adapts = hasattr(network, "peft_config")
     names = (ADAPTER, ADAPTER_CONFIG) if adapts else (WEIGHTS, CONFIG)
+    # transformers writes files in the first of several processes alone.
+    written = result.world.once(lambda: _written(network, names), "the files of the model")
+    return publish(result, out, weights=written, **arguments)
+
+
+def _written(network: Any, names: tuple[str, ...]) -> dict[str, bytes]:
+    """What `save_pretrained` writes into these files."""
+    adapts = ADAPTER in names
     with tempfile.TemporaryDirectory() as draft:
         network.save_pretrained(draft, **({} if adapts else {"max_shard_size": "10000GB"}))
         written = {name: (Path(draft) / name).read_bytes() for name in names if (Path(draft) / name).is_file()}
@@ -46,7 +54,7 @@ def publish_pretrained(result: Result, out: str | Path, **arguments: Any) -> Pat
         )
     if adapts:
         _require_all_in(network, written[ADAPTER])
-    return publish(result, out, weights=written, **arguments)
+    return written
 
 
 def _require_all_in(network: Any, adapter: bytes) -> None:

@@ -31,10 +31,10 @@ from privlearn.huggingface.unsupported import require_arguments, require_own_los
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.gradient_check import require_gradients
+from privlearn.runs.ranks import launched
 from privlearn.runs.result import Result
 from privlearn.sampling import Poisson
 from privlearn.streams import Streams
-from privlearn.world import require_one_process
 
 #: The private run's checkpoint, in the output folder. What begins with an underscore is never uploaded to a hub.
 CHECKPOINT = "_private.checkpoint"
@@ -86,10 +86,10 @@ class PrivateTrainer(Trainer):
 
     Guarantee: that of its `plan`, for what `publish` writes and for all weights on the way. Batches are Poisson samples
     of per_device_train_batch_size x gradient_accumulation_steps examples on average, computed
-    per_device_train_batch_size at a time; an example's loss is its own (`ExampleLoss`), its gradient is clipped, the
-    ledger is charged, and noise is added before the trainer's own optimizer takes its step. Logs have `epsilon_spent`,
-    the price of the steps so far. Not covered: metrics on `eval_dataset` (which is to be public), the tokenizer, and
-    the loss with `log_private_loss`.
+    per_device_train_batch_size at a time, whatever the number of processes (docs/distributed.md); an example's loss is
+    its own (`ExampleLoss`), its gradient is clipped, the ledger is charged, and noise is added before the trainer's own
+    optimizer takes its step. Logs have `epsilon_spent`, the price of the steps so far. Not covered: metrics on
+    `eval_dataset` (which is to be public), the tokenizer, and the loss with `log_private_loss`.
 
     Args:
         model, args: as of `Trainer`; all of its other arguments are taken by name.
@@ -158,13 +158,7 @@ class PrivateTrainer(Trainer):
                 "resume_from_checkpoint=True"
             )
         path = Path(self.args.output_dir) / CHECKPOINT
-        if path.exists() and not resume_from_checkpoint:
-            raise BadInput(
-                f"{path} holds an interrupted run: go on with it by train(resume_from_checkpoint=True), or delete it "
-                "and begin anew (what it was charged stays charged)"
-            )
-        if resume_from_checkpoint and not path.exists():
-            raise BadInput(f"there is no interrupted run in {path}: give resume_from_checkpoint=False to begin one")
+        launched().once(lambda: _require_progress(path, expected=bool(resume_from_checkpoint)), "progress")
         self.create_optimizer()
         self.private = private = Driven(self._made(path), {"trainer": self._state})
         try:
@@ -173,8 +167,8 @@ class PrivateTrainer(Trainer):
                 output = super().train(self._state.written(folder), **more)
             result = private.finish()
             self._result = replace(result, facts=result.facts | {"learning_rate_schedule": self._rates})
-        except BaseException:
-            private.close()
+        except BaseException as error:
+            private.close(error)
             raise
         metrics = {name: value for name, value in (output.metrics or {}).items() if self._logged(name)}
         return TrainOutput(output.global_step, output.training_loss if self._logs_loss else math.nan, metrics)
@@ -183,7 +177,6 @@ class PrivateTrainer(Trainer):
         """The run, checked on made-up rows; nothing is spent."""
         given, model = self._privacy, self.model
         loader = Trainer.get_train_dataloader(self)
-        require_one_process("the trainer of Hugging Face")
         padded = Padded(
             loader.collate_fn, model, padding_token(self.processing_class, model),
             given.get("max_length"), given.get("max_target_length"),
@@ -304,6 +297,17 @@ class PrivateTrainer(Trainer):
         Takes the named arguments of `pv.publish`.
         """
         return publish_pretrained(self.result, folder, **arguments)
+
+
+def _require_progress(path: Path, *, expected: bool) -> None:
+    """Refuse to begin where an interrupted run is, and to go on where none is."""
+    if path.exists() and not expected:
+        raise BadInput(
+            f"{path} holds an interrupted run: go on with it by train(resume_from_checkpoint=True), or delete it "
+            "and begin anew (what it was charged stays charged)"
+        )
+    if expected and not path.exists():
+        raise BadInput(f"there is no interrupted run in {path}: give resume_from_checkpoint=False to begin one")
 
 
 class _TrainerPart:

@@ -25,9 +25,9 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "the batch size is part of the plan: set it, and microbatch= for what fits into memory",
     ),
     "fp16": (bool, "its loss scaling skips steps by what gradients hold: use bf16=True, or neither"),
-    "deepspeed": (bool, "privlearn trains in one process: leave it out"),
-    "fsdp": (bool, "privlearn trains in one process: leave it out"),
-    "parallelism_config": (bool, "privlearn trains in one process: leave it out"),
+    "deepspeed": (bool, "each process holds the whole model, and takes a part of each batch: leave it out"),
+    "fsdp": (bool, "each process holds the whole model, and takes a part of each batch: leave it out"),
+    "parallelism_config": (bool, "each process holds the whole model, and takes a part of each batch: leave it out"),
     "push_to_hub": (bool, "publish(folder) writes the certified model: upload that folder, and leave it out"),
     "include_num_input_tokens_seen": (
         lambda value: value not in (False, None, "no"),

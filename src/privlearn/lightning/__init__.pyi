@@ -1,1 +1,2 @@
+from privlearn.lightning.strategy import PrivateDDPStrategy as PrivateDDPStrategy
 from privlearn.lightning.strategy import PrivateStrategy as PrivateStrategy

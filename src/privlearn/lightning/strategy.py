@@ -1,4 +1,4 @@
-"""`PrivateStrategy`: the steps of Lightning's Trainer are those of a private run."""
+"""`PrivateStrategy`, `PrivateDDPStrategy`: the steps of Lightning's Trainer are those of a private run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from torch import Tensor
 
 from privlearn.descent.driven import Driven
@@ -31,40 +31,11 @@ _EXPECTED: dict[str, tuple[Any, str]] = {
 }
 
 
-class PrivateStrategy(SingleDeviceStrategy):
-    """A Lightning strategy with differential privacy: `Trainer(strategy=PrivateStrategy(epsilon=3, delta=1e-5, ...))`.
+class _PrivateSteps(Strategy):
+    """What both strategies do in place of Lightning's own steps."""
 
-    Guarantee: that of `plan`, for the module after the last step and after each. The module, its `training_step`,
-    `configure_optimizers`, callbacks and loggers stay as they are. The training loader is read for its rows, and
-    batches are drawn from them (`pv.make_private`); `training_step` is called with one example at a time (`StepLoss`),
-    unless `loss` is given. `epsilon_spent` is logged; what `training_step` logs is private, and goes nowhere.
-    Validation and test loaders are
-    used as they are: their metrics are not covered, and the rows are to be public.
-
-    Args:
-        device: where to compute; by default the first GPU, if there is one.
-        loss: a function of (module, batch) to one value for each example, shape (batch,), in place of `training_step`:
-            faster.
-        log_private_loss: whether to log the training loss as `private_loss`, which no guarantee covers.
-        settings: the arguments of `pv.make_private` but for the model, the optimizer, the loader and the epochs:
-            epsilon, delta, max_grad_norm, examples, microbatch, ...
-
-    Raises:
-        NotPerExample: the module or the loss couples examples; when training begins, before anything is spent.
-        BadInput: what can't be private, by name.
-    """
-
-    strategy_name = "private"
-
-    def __init__(
-        self,
-        device: str | torch.device | None = None,
-        loss: Callable[..., Tensor] | None = None,
-        *,
-        log_private_loss: bool = False,
-        **settings: Any,
-    ) -> None:
-        super().__init__(device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+    def _take(self, loss: Callable[..., Tensor] | None, *, log_private_loss: bool, settings: dict[str, Any]) -> None:
+        """Keep the arguments."""
         if settings.get("checkpoint") is not None:
             raise BadInput(
                 "checkpoint= is not for Lightning's Trainer, which could not go on from it: use pv.make_private"
@@ -104,7 +75,7 @@ class PrivateStrategy(SingleDeviceStrategy):
         trainer = self._trainer
         if trainer.state.fn != "fit" or trainer.sanity_checking or self.private is not None:
             return super().process_dataloader(dataloader)
-        require_one_process("Lightning's trainer")
+        self._require_processes()
         module = self.lightning_module
         settings = {**self._settings, "loss": self._loss or StepLoss()}
         if trainer.precision == "bf16-mixed":
@@ -116,6 +87,9 @@ class PrivateStrategy(SingleDeviceStrategy):
         self.private = Driven(private.run)
         self.private.begin()
         return self.private
+
+    def _require_processes(self) -> None:
+        """Refuse processes that would not train together."""
 
     def on_train_start(self) -> None:
         """Refuse several training loaders."""
@@ -170,7 +144,7 @@ class PrivateStrategy(SingleDeviceStrategy):
         """The same."""
         super().on_exception(exception)
         if self.private is not None:
-            self.private.close()
+            self.private.close(exception)
 
     @property
     def _delta(self) -> float:
@@ -196,3 +170,70 @@ class PrivateStrategy(SingleDeviceStrategy):
     def publish(self, folder: str | Path, **arguments: Any) -> Path:
         """Write the module's weights with a certificate: `pv.publish`, with its named arguments."""
         return publish(self.result, folder, **arguments)
+
+
+class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
+    """A Lightning strategy with differential privacy: `Trainer(strategy=PrivateStrategy(epsilon=3, delta=1e-5, ...))`.
+
+    Guarantee: that of `plan`, for the module after the last step and after each. The module, its `training_step`,
+    `configure_optimizers`, callbacks and loggers stay as they are. The training loader is read for its rows, and
+    batches are drawn from them (`pv.make_private`); `training_step` is called with one example at a time (`StepLoss`),
+    unless `loss` is given. `epsilon_spent` is logged; what `training_step` logs is private, and goes nowhere.
+    Validation and test loaders are used as they are: their metrics are not covered, and the rows are to be public.
+
+    Args:
+        device: where to compute; by default the first GPU, if there is one.
+        loss: a function of (module, batch) to one value for each example, shape (batch,), in place of `training_step`:
+            faster.
+        log_private_loss: whether to log the training loss as `private_loss`, which no guarantee covers.
+        settings: the arguments of `pv.make_private` but for the model, the optimizer, the loader and the epochs:
+            epsilon, delta, max_grad_norm, examples, microbatch, ...
+
+    Raises:
+        NotPerExample: the module or the loss couples examples; when training begins, before anything is spent.
+        BadInput: what can't be private, by name; or a launcher started several processes.
+    """
+
+    strategy_name = "private"
+
+    def __init__(
+        self,
+        device: str | torch.device | None = None,
+        loss: Callable[..., Tensor] | None = None,
+        *,
+        log_private_loss: bool = False,
+        **settings: Any,
+    ) -> None:
+        super().__init__(device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+        self._take(loss, log_private_loss=log_private_loss, settings=settings)
+
+    def _require_processes(self) -> None:
+        require_one_process("PrivateStrategy", "give the Trainer strategy=PrivateDDPStrategy(...)")
+
+
+class PrivateDDPStrategy(_PrivateSteps, DDPStrategy):
+    """`PrivateStrategy` in several processes, which share every batch: `Trainer(strategy=..., devices=2)`.
+
+    Processes are started as for Lightning's DDPStrategy, by its own launcher or by torchrun. The guarantee, the
+    samples, the noise and the certificate are those of one process, whose batches have the loader's batch size: all
+    processes share a batch of that size, and the module is not wrapped in DistributedDataParallel. See
+    docs/distributed.md.
+
+    Args:
+        loss, log_private_loss, settings: as of `PrivateStrategy`.
+
+    Raises:
+        NotPerExample, BadInput: as `PrivateStrategy`; or there are not 1, 2, 4, 8 or a higher power of two of them.
+        ProcessLost: another process ended, or did something else.
+    """
+
+    strategy_name = "private_ddp"
+
+    def __init__(
+        self, loss: Callable[..., Tensor] | None = None, *, log_private_loss: bool = False, **settings: Any
+    ) -> None:
+        super().__init__()
+        self._take(loss, log_private_loss=log_private_loss, settings=settings)
+
+    def configure_ddp(self) -> None:
+        """Nothing: the run shares out the batches and adds up what was clipped, and copies the first weights."""

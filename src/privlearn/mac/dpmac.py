@@ -300,6 +300,7 @@ class MacTask:
                 for step, sample in session.batches(epoch, sigma, len(x)):
                     rates.at(epoch + step / self.steps)
                     batches.take(sample, x, y, sigma, mu(epoch + step / self.steps))
+                    session.record(sample, list(self.parameters))
                     with session.or_abandon():
                         require_finite(self.parameters, rates.first, f"epoch {epoch + 1}, step {step + 1}")
                     if progress:
@@ -317,7 +318,9 @@ class MacTask:
             ledger=session.ledger,
             plan=self.plan,
             method="dpmac",
-            facts=stated | ({"thresholds": self._derivatives.thresholds} if self._derivatives.learned else {}),
+            facts=stated
+            | ({"thresholds": self._derivatives.thresholds} if self._derivatives.learned else {})
+            | session.facts_of_leaving(),
             architecture=shapes | of_table(self._data.schema),
             seeded=session.streams.seeded,
             private_diagnostics=PrivateDiagnostics(self._watch.figures),

@@ -10,6 +10,7 @@ from privlearn._checks import printable
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
 from privlearn.accounting.tradeoff import tradeoff
+from privlearn.models.heads import HEADS
 from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.plan import AbstractPlan
 from privlearn.publishing import certificate
@@ -52,7 +53,17 @@ _SCALED = (
     "own, so that they are estimates of probabilities."
 )
 _VALUES = "Predictions are numbers in the units of the target, within its declared bounds."
+_WEIGHTED = (
+    "Scores add up to 1: probabilities of a population in which classes come as often as they weigh. Those of the "
+    "population as it is: each score over its class's weight, all divided by their sum."
+)
 _NOT_SCALED = "Scores add up to 1 and rank the classes; they are not calibrated probabilities."
+
+
+def _read(facts: dict[str, Any]) -> str:
+    """How predictions are read, where the task has no name."""
+    texts = {"target_bounds": _VALUES, "class_weights": _WEIGHTED, "fitted_temperature": _SCALED}
+    return next((text for name, text in texts.items() if name in facts), _NOT_SCALED)
 
 
 def write(
@@ -101,7 +112,7 @@ def write(
         f"{' --out maps.npz' if makes_maps(model) else ''}",
         "```",
         "",
-        _VALUES if "target_bounds" in facts else _SCALED if "fitted_temperature" in facts else _NOT_SCALED,
+        HEADS[facts["task"]].reading if "task" in facts else _read(facts),
         "",
     ]
     return header(guarantee.epsilon, guarantee.delta, guarantee.adjacency.value, guarantee.unit, signed_by) + "\n".join(
@@ -276,10 +287,13 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "noise_multipliers": _noise_multipliers,
     "validation": lambda stated, _: iter([("validated on", f"{stated['rows']} rows")]),
     "augmentation": _augmentation,
+    "task": lambda stated, _: iter([("task", stated)]),
     "target_bounds": lambda stated, _: iter([("target", f"numbers in [{stated[0]:g}, {stated[1]:g}], clipped to it")]),
+    "class_weights": lambda stated, _: iter([("weights of the classes", ", ".join(f"{own:.4g}" for own in stated))]),
     "label_smoothing": lambda stated, _: iter([("label smoothing", f"{stated:g}")]),
     "fitted_temperature": lambda stated, _: iter([("scores were divided by", f"{stated:.4g}, the temperature")]),
     "coordinates": _coordinates,
+    "transcript": lambda stated, _: iter([("transcript", f"kept for an auditor, digest {stated['digest'][:16]}")]),
 }
 
 

@@ -106,6 +106,12 @@ def parse(content: bytes) -> dict[str, Any]:
     return data
 
 
+def transcript_of(content: bytes) -> tuple[Any, bool]:
+    """What a certificate states of the run's transcript, None if nothing; and whether the run was left early."""
+    facts = parse(content)["facts"]
+    return facts.get("transcript"), bool(facts.get("left_early"))
+
+
 def header(epsilon: object, delta: object, adjacency: object, unit: object, signed_by: str | None) -> str:
     """The head of the card that belongs to a claim: what a reader sees first, and what `verify` compares."""
     lines = ["---", "library_name: privlearn", "tags: [differential-privacy]"]

@@ -26,6 +26,7 @@ from privlearn.data.schema import Schema
 from privlearn.data.tables import framed, is_frame
 from privlearn.errors import BadInput, CertificateMismatch, first_line
 from privlearn.models import networks
+from privlearn.models.heads import ClassHead, stated_head
 from privlearn.publishing import folder
 from privlearn.publishing.folder import ADAPTER_FILES, CONFIG, WEIGHTS
 from privlearn.publishing.keys import read_public
@@ -77,6 +78,7 @@ def parse(content: bytes) -> dict[str, Any]:
     for part in transforms:
         _require_transform(part)
     _require_bounds(data)
+    stated_head(data)
     if "table" in data and Schema.from_json(data["table"], CONFIG).digest != data.get("schema"):
         raise BadInput(f"table in {CONFIG} is not the one of its digest: get an unchanged copy")
     return data
@@ -143,20 +145,23 @@ def rebuild(config: Mapping[str, Any], network: Network, content: bytes, feature
 
 def _network(config: Mapping[str, Any], given: Network) -> nn.Module:
     """The network: built by its name, made for the shape of its rows, or a copy of the one that is given."""
-    shape = tuple(config["network_input_shape"])
+    shape, head = tuple(config["network_input_shape"]), stated_head(config)
+    made: Any
     if isinstance(given, str):
-        return networks.build(given, shape, _classes(config), np.random.default_rng(0))
-    made = copy.deepcopy(given) if isinstance(given, nn.Module) else given(shape)
+        outputs = _classes(config) if head is None else head.outputs
+        made = networks.build(given, shape, outputs, np.random.default_rng(0))
+    else:
+        made = copy.deepcopy(given) if isinstance(given, nn.Module) else given(shape)
     if not isinstance(made, nn.Module):
         raise BadInput(f"model made a {type(made).__name__} of the shape {shape}: expected a torch.nn.Module")
-    return made
+    return made if head is None else head.published(head.complete(made))
 
 
 def require_rebuilt(result: Result, spec: str, classes: int | None) -> None:
     """Refuse a spec that builds another network than the one that was trained."""
     if classes is None:
         raise BadInput("model_spec was given without classes: give both, or neither")
-    twin = networks.build(spec, result.architecture["network_input_shape"], classes, np.random.default_rng(0))
+    twin = _network({**result.architecture, "classes": classes}, spec)
     *_, network = result.model.children()
     shapes = [{name: tuple(value.shape) for name, value in net.state_dict().items()} for net in (twin, network)]
     if shapes[0] != shapes[1]:
@@ -213,7 +218,10 @@ class PublishedModel(Described, nn.Sequential):
         input_shape: of one example.
         classes: how many there are.
         schema: of the table that it was trained on, which `predict` reads data frames by; None if it was none.
-        class_names: what the classes are called, as the schema says; empty if it does not.
+        class_names: what the classes are called, as the schema says; empty if it does not. Of a model of labels, those
+            that say that a label does not hold, and that it does.
+        labels: what is predicted, of a model of several labels; else empty.
+        task: its name, where the folder says one (`models.heads`); else None.
         target_bounds: the bounds of the values that it predicts, where they were declared.
         verification: what `verify` says of the folder, with its guarantee.
         config: what else the folder says of how the model is built.
@@ -225,6 +233,9 @@ class PublishedModel(Described, nn.Sequential):
         self.classes: int | None = config["classes"]
         self.schema = Schema.from_json(config["table"], CONFIG) if "table" in config else None
         self.class_names = () if self.schema is None else self.schema.classes
+        self._head = stated_head(config)
+        self.task = None if self._head is None else self._head.task
+        self.labels: tuple[str, ...] = tuple(config.get("labels", ()))
         self.target_bounds: list[float] | None = config.get("target_bounds")
         self.verification, self.config = verification, dict(config)
         self.eval()
@@ -261,19 +272,30 @@ class PublishedModel(Described, nn.Sequential):
 
         Returns:
             Classes, whole numbers from 0, or values: one for each row, shape (rows,); of one row a single one. For a
-            data frame an array of the classes' names, or of values.
+            data frame an array of the classes' names, or of values. Of a model of labels 0 or 1 for each, shape (rows,
+            labels); for a data frame a data frame, a column for each label, with the names of its two classes.
 
         Raises:
             BadInput: rows of another shape, or a data frame whose columns or cells do not suit the schema.
         """
         if is_frame(x):
             predicted = self.predict(self._features(x)).numpy()
+            if self.labels:
+                cells = np.array(self.class_names)[predicted].T
+                return framed(x, dict(zip(self.labels, cells, strict=True)))
             return np.array(self.class_names)[predicted] if self.class_names else predicted
         rows = self._tensor(x)
         one = tuple(rows.shape) == self.input_shape
         scores: Tensor = self(rows[None] if one else rows)
-        predicted = self.values(scores) if self.classes == 1 else scores.argmax(1)
+        predicted = self.read(scores)[0]
         return predicted[0] if one else predicted
+
+    def read(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Predictions, and the probabilities of classes or labels (without columns, where values are predicted)."""
+        if self.classes == 1:
+            return self.values(outputs), outputs[:, :0]
+        head = self._head or ClassHead({"classes": self.classes})
+        return head.predicted(outputs), head.probabilities(outputs)
 
     def values(self, outputs: Tensor) -> Tensor:
         """The predicted values, shape (rows,), of what a model with one output gives."""
@@ -287,8 +309,9 @@ class PublishedModel(Described, nn.Sequential):
             x: as for `predict`.
 
         Returns:
-            Shape (rows, classes, ...), of one row (classes, ...); for a data frame a data frame of the same library, a
-            column for each class by its name (with the index of `x`, if it is one of pandas).
+            Shape (rows, classes, ...), of one row (classes, ...); of a model of labels that each holds, shape (rows,
+            labels). For a data frame a data frame of the same library, a column for each class or label by its name
+            (with the index of `x`, if it is one of pandas).
 
         Raises:
             BadInput: as for `predict`; or the model predicts values.
@@ -297,10 +320,10 @@ class PublishedModel(Described, nn.Sequential):
             raise BadInput("the model predicts values, which have no probabilities: call predict")
         if is_frame(x):
             columns = self.predict_proba(self._features(x)).numpy().T
-            return framed(x, dict(zip(self.class_names, columns, strict=True)))
+            return framed(x, dict(zip(self.labels or self.class_names, columns, strict=True)))
         rows = self._tensor(x)
         one = tuple(rows.shape) == self.input_shape
-        scores: Tensor = self(rows[None] if one else rows).softmax(1)
+        scores = self.read(self(rows[None] if one else rows))[1]
         return scores[0] if one else scores
 
     def export(self, out: str | Path) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from privlearn._storage import draft_of, loads, write_durably
 from privlearn.clipping.losses import Loss
 from privlearn.errors import BadInput
 from privlearn.runs.shards import delete_shards
+from privlearn.streams import Streams
 
 _MAGIC = b"privlearn checkpoint 1\n"
 _DIGEST = 64  # hexadecimal digits
@@ -44,9 +46,8 @@ class Saved:
     plain: Mapping[str, Any]
 
 
-@final
 class Checkpoint:
-    """The file in which a run keeps its progress.
+    """The file in which a run keeps its progress. (`runs.transcript.Transcript` keeps all of it, for an auditor.)
 
     Args:
         path: the file. If it is there, the run in it is continued; else it is written before anything is drawn.
@@ -76,19 +77,7 @@ class Checkpoint:
             raise BadInput(
                 f"{self.path} cannot be read: {error.strerror}. A checkpoint can be read by its owner only"
             ) from error
-        start = len(_MAGIC) + _DIGEST + 1
-        body = content[start:]
-        if content[:start] != _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n":
-            raise BadInput(
-                f"{self.path} is no checkpoint of this version of privlearn, or it is damaged. To begin anew, delete "
-                "it; what the run was charged stays charged"
-            )
-        try:
-            tensors = load_tensors(body)
-            plain = loads(bytes(tensors.pop(_PLAIN).tolist()))
-        except (SafetensorError, KeyError, ValueError) as error:
-            raise BadInput(f"{self.path} is no checkpoint of privlearn: {error}") from error
-        return Saved(tensors, plain)
+        return unpacked(content, self.path)
 
     def write(self, saved: Saved) -> None:
         """Replace what was saved before; a crash leaves one of the two, whole.
@@ -96,16 +85,27 @@ class Checkpoint:
         Raises:
             BadInput: it can't be written; what was saved before is still there.
         """
-        plain = torch.frombuffer(bytearray(json.dumps(saved.plain).encode()), dtype=torch.uint8)
-        tensors = {name: value.detach().cpu().contiguous().clone() for name, value in saved.tensors.items()}
-        body = save_tensors({**tensors, _PLAIN: plain})
-        write_durably(self.path, _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body, mode=0o600)
+        write_durably(self.path, packed(saved), mode=0o600)
         self._last = time.monotonic()
+
+    def streams(self) -> Streams | None:
+        """The random streams of a new run, where the file decides."""
+        return None
+
+    def record(self, examples: Sequence[int], released: Sequence[Tensor]) -> None:
+        """A step was taken on these examples, by what was released."""
+
+    def facts(self) -> dict[str, Any]:
+        """For the certificate."""
+        return {}
 
     def note(self, digest: str) -> None:
         """Write down what the next step is taken with; it stays if the process is killed, not if the system crashes."""
-        with self._notes.open("a", encoding="ascii") as file:
-            file.write(f"{digest}\n")
+        file = os.open(self._notes, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+        try:
+            os.write(file, f"{digest}\n".encode("ascii"))
+        finally:
+            os.close(file)
 
     def notes(self) -> list[str]:
         """What was noted, a line for each step; a line that was not completed is left out."""
@@ -164,6 +164,78 @@ class Checkpoint:
                 f"{self.path} cannot be deleted: {error.strerror}. Delete it yourself: anyone who reads it can take "
                 "the noise off"
             ) from error
+
+
+def streams_for(checkpoint: Checkpoint | str | Path | None) -> Streams:
+    """The random streams of a new run: those that its checkpoint decides, else new ones."""
+    bound = checkpoint.streams() if isinstance(checkpoint, Checkpoint) else None
+    return bound or Streams.new()
+
+
+def packed(saved: Saved) -> bytes:
+    """The content of a checkpoint's file."""
+    plain = torch.frombuffer(bytearray(json.dumps(saved.plain).encode()), dtype=torch.uint8)
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in saved.tensors.items()}
+    body = save_tensors({**tensors, _PLAIN: plain})
+    return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def head_of(content: bytes) -> bytes:
+    """What the content of a checkpoint begins with: its form, and a digest of the rest, which `unpacked` checks."""
+    return content[: len(_MAGIC) + _DIGEST + 1]
+
+
+def unpacked(content: bytes, path: Path) -> Saved:
+    """What the file at `path` holds.
+
+    Raises:
+        BadInput: it is damaged, or no checkpoint.
+    """
+    head = head_of(content)
+    body = content[len(head) :]
+    if head != _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n":
+        raise BadInput(
+            f"{path} is no checkpoint of this version of privlearn, or it is damaged. To begin anew, delete it; what "
+            "the run was charged stays charged"
+        )
+    try:
+        tensors = load_tensors(body)
+        plain = loads(bytes(tensors.pop(_PLAIN).tolist()))
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise BadInput(f"{path} is no checkpoint of privlearn: {error}") from error
+    return Saved(tensors, plain)
+
+
+def flattened(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Plain JSON values, with tensors put aside under names: state dicts without pickling.
+
+    Raises:
+        BadInput: something else.
+    """
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        return {"items": [[key, flattened(part, f"{name}.{key}", tensors)] for key, part in value.items()]}
+    if isinstance(value, list | tuple):
+        return [flattened(part, f"{name}.{n}", tensors) for n, part in enumerate(value)]
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"the {name.partition('.')[0]} keeps values that can't be saved without pickling: {error}. Train without a "
+            "checkpoint, or with another optimizer"
+        ) from error
+    return value
+
+
+def whole(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Undo `flattened`; tuples come back as lists."""
+    if isinstance(value, dict):
+        if "tensor" in value:
+            return tensors[value["tensor"]]
+        return {key: whole(part, tensors) for key, part in value["items"]}
+    return [whole(part, tensors) for part in value] if isinstance(value, list) else value
 
 
 def facts(
@@ -242,35 +314,3 @@ def _digest(*tensors: Tensor) -> str:
         digest.update(f"{tuple(tensor.shape)} {tensor.dtype} ".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def laid_flat(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Plain JSON values, with tensors put aside under names: state dicts without pickling.
-
-    Raises:
-        BadInput: something else.
-    """
-    if isinstance(value, Tensor):
-        tensors[name] = value
-        return {"tensor": name}
-    if isinstance(value, Mapping):
-        return {"items": [[key, laid_flat(part, f"{name}.{key}", tensors)] for key, part in value.items()]}
-    if isinstance(value, list | tuple):
-        return [laid_flat(part, f"{name}.{n}", tensors) for n, part in enumerate(value)]
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise BadInput(
-            f"the {name.partition('.')[0]} keeps values that can't be saved without pickling: {error}. Train without a "
-            "checkpoint, or with another optimizer"
-        ) from error
-    return value
-
-
-def put_together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Undo `laid_flat`; tuples come back as lists."""
-    if isinstance(value, dict):
-        if "tensor" in value:
-            return tensors[value["tensor"]]
-        return {key: put_together(part, tensors) for key, part in value["items"]}
-    return [put_together(part, tensors) for part in value] if isinstance(value, list) else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 import weakref
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -142,7 +142,7 @@ class Descent:
     def step(self, sums: Sequence[Tensor]) -> Iterator[None]:
         """A block in which `sums` are the gradients. However it ends, no sum without noise stays in them."""
         if self._versions is None:
-            _TRAINED.update(dict.fromkeys(self._parameters, weakref.ref(self._session.ledger)))
+            remember(self._parameters, self._session.ledger)
         self.look()
         self._session.compare(self._parameters)
         self._session.note(_settings(self._optimizer))
@@ -184,6 +184,11 @@ class Descent:
 _TRAINED: MutableMapping[Tensor, weakref.ref[Ledger]] = WeakTensorKeyDictionary()
 #: Where an optimizer holds the private run that it serves.
 _RUN = "_privlearn_run"
+
+
+def remember(parameters: Iterable[Tensor], ledger: Ledger) -> None:
+    """A private run that this ledger was charged for trained these, here or in another process."""
+    _TRAINED.update(dict.fromkeys(parameters, weakref.ref(ledger)))
 
 
 def _refuse_foreign_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -75,15 +75,17 @@ def accuracy_facts(compute: Mapping[str, Any], loss: Loss | None) -> dict[str, A
 
     Args:
         compute: the arguments of a run (`runs.given.Compute`): copies of each example, and post-processing.
-        loss: PyTorch's cross-entropy may smooth labels.
+        loss: PyTorch's cross-entropy may smooth labels, and weigh classes.
     """
     augmentation: Augmentation | None = compute.get("augmentation")
     smoothing = loss.label_smoothing if isinstance(loss, nn.CrossEntropyLoss) else 0.0
+    weights = loss.weight if isinstance(loss, nn.CrossEntropyLoss) else None
     return {
         "augmentation_copies": augmentation.copies if augmentation else 1,
         **({"augmentation": augmentation.summary} if augmentation else {}),
         **chosen(compute),
         **({"label_smoothing": smoothing} if smoothing else {}),
+        **({} if weights is None else {"class_weights": [float(f"{weight:.4g}") for weight in weights.tolist()]}),
     }
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor
 
+from privlearn._storage import canonical
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account, Ledger
@@ -24,7 +25,7 @@ from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.runs.checkpoint import Checkpoint, Saved, laid_flat, put_together, require_same_run
+from privlearn.runs.checkpoint import Checkpoint, Saved, flattened, require_same_run, whole
 from privlearn.runs.shards import delete_shards, load_shards, save_shards
 from privlearn.sampling import Sample
 from privlearn.streams import NoiseStream, Streams
@@ -127,7 +128,8 @@ class TrainingSession(Session):
     ) -> None:  # fmt: skip
         self.file = file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
         self.saved = world.once(file.read, "the checkpoint") if file else None
-        super().__init__(plan, ledger, streams, charged=charged, world=world)
+        bound = file.streams() if file and not world.rank else None
+        super().__init__(plan, ledger, streams or bound, charged=charged, world=world)
         if self.saved:
             self.streams = Streams.at(self.saved.plain["streams"])
         self.origin: dict[str, Any] = self.saved.plain["origin"] if self.saved else self._drawn_before()
@@ -234,12 +236,14 @@ class TrainingSession(Session):
     def generators(self) -> Iterator[None]:
         """A block in which PyTorch's own generators are the run's; then they are where they were.
 
-        What an optimizer or functions of the caller's draw in the block follows from a seed of the initialisation
-        stream. Dropout and augmentations do not draw from them (`clipping.randomness`).
+        What an optimizer or functions of the caller's draw in the block follows from where the initialisation stream
+        began, also in a run that is resumed before its first step. Dropout and augmentations do not draw from them
+        (`clipping.randomness`).
         """
         held = _generators()
         if self._generators is None:
-            torch.manual_seed(int(self.streams.initialisation.integers(2**63)))
+            began = hashlib.sha256(canonical(self.origin["initialisation"])).digest()
+            torch.manual_seed(int.from_bytes(began[:8], "big"))
         else:
             _set_generators(self._generators)
         try:
@@ -327,8 +331,8 @@ class TrainingSession(Session):
     def compare(self, parameters: Sequence[Tensor], *, now: bool = False) -> None:
         """Where several processes train: end all if one has other parameters; every `COMPARED` steps, or `now`."""
         if self.world.sharded and (now or self.taken % COMPARED == 0):
-            whole = [own.detach().cpu().contiguous().view(-1) for own in parameters if not is_shard(own)]
-            bits = (own.view(torch.uint8).numpy().tobytes() for own in whole)
+            here = [own.detach().cpu().contiguous().view(-1) for own in parameters if not is_shard(own)]
+            bits = (own.view(torch.uint8).numpy().tobytes() for own in here)
             self.world.require_alike(f"the parameters after {self.taken} steps", b"".join(bits))
 
     def batches(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
@@ -336,6 +340,12 @@ class TrainingSession(Session):
         for step, sample in self.drawn(epoch, noise_multiplier, present):
             self.keep(step)
             yield step, sample
+
+    def record(self, sample: Sample, released: Sequence[Tensor]) -> None:
+        """A step was taken."""
+        if self.file and self.keeps:
+            self.file.record(sample.indices.tolist(), released)
+        self.taken += 1
 
     @property
     def state(self) -> str:
@@ -352,8 +362,9 @@ class TrainingSession(Session):
             )
 
     def facts_of_leaving(self) -> dict[str, Any]:
-        """Of a run that was left before its end: the steps that it took."""
+        """Of a run that was left before its end: the steps that it took. Of one with a transcript: its digest."""
         unclaimed = {"unclaimed": self.unclaimed} if self.unclaimed else {}
+        unclaimed |= self.file.facts() if self.file and self.keeps else {}
         return unclaimed if self.complete else {"steps": self.taken, "left_early": True, **unclaimed}
 
     def stop(self, epochs: Generator[Any]) -> None:
@@ -405,16 +416,16 @@ class TrainingSession(Session):
             "step": step,
             "streams": now | drawn,
             "origin": self.origin,
-            "parts": {name: laid_flat(part.state_dict(), name, tensors) for name, part in self.parts.items()},
+            "parts": {name: flattened(part.state_dict(), name, tensors) for name, part in self.parts.items()},
             "fitted": [
-                [t.config(), laid_flat(t.state_dict(), f"fitted.{n}", tensors)] for n, t in enumerate(self._fitted)
+                [t.config(), flattened(t.state_dict(), f"fitted.{n}", tensors)] for n, t in enumerate(self._fitted)
             ],
-            "generators": laid_flat(self._generators, "generators", tensors),
+            "generators": flattened(self._generators, "generators", tensors),
         }
         shards = save_shards(self.file.path, tensors, self.world) if self._shared else None
         if self.keeps:
-            whole = {name: tensor for name, tensor in tensors.items() if not is_shard(tensor)}
-            self.file.write(Saved(whole, plain | ({"shards": shards} if shards else {})))
+            here = {name: tensor for name, tensor in tensors.items() if not is_shard(tensor)}
+            self.file.write(Saved(here, plain | ({"shards": shards} if shards else {})))
             delete_shards(self.file.path, keep=shards["folder"] if shards else "")
 
     def _restore(self, saved: Saved) -> None:
@@ -422,11 +433,11 @@ class TrainingSession(Session):
         like = self.parts["network"].state_dict().values()
         tensors = {**saved.tensors, **load_shards(self.file.path, saved.plain.get("shards"), iter(like))}
         for name, part in self.parts.items():
-            part.load_state_dict(put_together(saved.plain["parts"][name], tensors))
-        self._released = [(config, put_together(state, saved.tensors)) for config, state in saved.plain["fitted"]]
+            part.load_state_dict(whole(saved.plain["parts"][name], tensors))
+        self._released = [(config, whole(state, saved.tensors)) for config, state in saved.plain["fitted"]]
         self.first = (saved.plain["epoch"], saved.plain["step"])
         self.unclaimed = saved.plain.get("unclaimed", "")
-        self._generators = put_together(saved.plain["generators"], saved.tensors)
+        self._generators = whole(saved.plain["generators"], saved.tensors)
 
 
 def _generators() -> list[Tensor]:

@@ -25,8 +25,8 @@ from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate, RandomStopping, chosen_candidate
 from privlearn.tuning.tune import tune
 
-#: Candidates learn from rows as they are: what comes before training would have to be chosen once for all of them.
-_AS_THEY_ARE = {"features": "raw", "normalise": "none", "temperature": 0.0}
+#: Candidates learn from rows as they are: public features would have to be chosen once for all of them.
+_AS_THEY_ARE = {"features": "raw"}
 _LONGEST = 60  # characters of a candidate's name
 #: What is searched where nothing is given.
 _USUAL = {"options": [{"epochs": 10}, {"epochs": 30}]}
@@ -121,8 +121,9 @@ class DPSearchCV(MetaEstimatorMixin, PrivateClassifier):  # type: ignore[misc]
         if fixed:
             raise BadInput(f"param_grid has {fixed[0]}, which is the same for all candidates: leave it out")
         own = clone(made).set_params(**given)
-        options = dict(own.options or {})
-        settled, _ = settle_for(data, epsilon=self.epsilon, delta=self.delta, model=own._spec, **_AS_THEY_ARE | options)
+        own.classes_ = self.classes_
+        chosen = _AS_THEY_ARE | own._class_weights() | dict(own.options or {})
+        settled, _ = settle_for(data, epsilon=self.epsilon, delta=self.delta, model=own._spec, **chosen)
         return settled
 
 

@@ -11,6 +11,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import column_or_1d
 
 from privlearn import boosting
+from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.boosting.plan import BoostingPlan
 from privlearn.descent.train import fit as fit_by_descent
@@ -39,6 +40,9 @@ class DPClassifier(PrivateClassifier):
         options: anything else that `privlearn.train` takes, by name: `{"epochs": 30, "examples": 1000}`.
         ledger: what fits are charged to; None: one that the estimator shares with its clones, without a limit.
         random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
+        class_weight: what an example of each class weighs in the loss, {label: weight}, 1 where a label is left out:
+            public numbers, not counted in the rows. `predict_proba` is then of a population in which classes come as
+            often as they weigh, as in scikit-learn.
 
     Attributes:
         classes_: the classes, sorted.
@@ -57,9 +61,11 @@ class DPClassifier(PrivateClassifier):
         options: Mapping[str, Any] | None = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        class_weight: Any = None,
     ) -> None:
         self.epsilon, self.delta, self.classes, self.bounds = epsilon, delta, classes, bounds
         self.model, self.options, self.ledger, self.random_state = model, options, ledger, random_state
+        self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any) -> DPClassifier:
         """Train on rows of numbers, shape (rows, features), and their labels, (rows,).
@@ -70,9 +76,8 @@ class DPClassifier(PrivateClassifier):
         """
         X, labels, reasons = self._labelled(X, y)
         data = self._dataset(X, labels, len(self.classes_))
-        settled, data = settle_for(
-            data, epsilon=self.epsilon, delta=self.delta, model=self._spec, **self._choices(), **self._options()
-        )
+        chosen = {**self._choices(), **self._class_weights(), **self._options()}
+        settled, data = settle_for(data, epsilon=self.epsilon, delta=self.delta, model=self._spec, **chosen)
         result = self._release(
             settled.plan,
             reasons,
@@ -88,6 +93,22 @@ class DPClassifier(PrivateClassifier):
     def _choices(self) -> dict[str, Any]:
         """Settings that follow from the kind of estimator."""
         return {}
+
+    def _class_weights(self) -> dict[str, Any]:
+        """The weights in the order of the classes, as `train` takes them.
+
+        Raises:
+            BadInput: no mapping from labels to numbers; shares of classes would be counted in private rows.
+        """
+        given, labels = self.class_weight, self.classes_.tolist()
+        if given is None:
+            return {}
+        if not isinstance(given, Mapping) or not {*given} <= {*labels}:
+            raise BadInput(
+                f"class_weight is {shortened(repr(given), 60)}: expected a public number for each label, "
+                "{label: weight}. 'balanced' would count private rows: give one over the publicly known share of each"
+            )
+        return {"class_weights": tuple(given.get(label, 1.0) for label in labels)}
 
 
 @final
@@ -109,9 +130,11 @@ class DPLogisticRegression(DPClassifier):
         options: Mapping[str, Any] | None = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        class_weight: Any = None,
     ) -> None:
         self.epsilon, self.delta, self.classes, self.bounds = epsilon, delta, classes, bounds
         self.options, self.ledger, self.random_state = options, ledger, random_state
+        self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any) -> DPLogisticRegression:
         """As `DPClassifier.fit`."""

@@ -25,6 +25,7 @@ from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint, Saved
+from privlearn.runs.workers import at_once, processes
 from privlearn.sampling import assign
 from privlearn.streams import Streams
 from privlearn.teachers.ensemble import Progress, Teachers
@@ -148,11 +149,11 @@ class Trained(Teachers):
         """
         x, y, asked = self._scaled(inputs)
         rehearse(self._recipe, x[:1], y[:1], asked[:1], shapes)
-        at_once = processes(self._jobs)
+        several = processes(self._jobs, "teachers")
         place, seeds = self._assigned(x, y, asked, streams)
         done = 0
-        for start in range(0, self._count, at_once):
-            for said in self._several(range(start, min(start + at_once, self._count)), x, y, asked, place, seeds):
+        for start in range(0, self._count, several):
+            for said in self._several(range(start, min(start + several, self._count)), x, y, asked, place, seeds):
                 yield said
                 done += 1
                 if progress:
@@ -214,18 +215,12 @@ class Trained(Teachers):
     ) -> Iterator[Tensor | None]:
         """The answers of a few teachers, trained at once; no more are held than that."""
         left = [number for number in numbers if not ((path := self._path(number)) and path.exists())]
-        jobs = [
+        tasks = [
             (self._recipe, x[rows], y[rows], asked, seeds[number])
             for number in left
             for rows in [torch.from_numpy(np.flatnonzero(place == number))]
         ]
-        if len(jobs) < 2 or len(numbers) == 1:
-            answers = [taught(*job) for job in jobs]
-        else:
-            from joblib import Parallel, delayed
-
-            threads = _threads()
-            answers = Parallel(n_jobs=self._jobs)(delayed(_taught_elsewhere)(threads, *job) for job in jobs)
+        answers = at_once(1 if len(numbers) == 1 else self._jobs, taught, tasks)
         new = dict(zip(left, answers, strict=True))
         for number in numbers:
             if number in new:
@@ -256,45 +251,6 @@ class Trained(Teachers):
         except (OSError, ValueError, EOFError) as error:
             raise BadInput(f"{path} can't be read: {error}. Delete it, and the teacher is trained again") from error
         return torch.from_numpy(answers) if answers.size else None
-
-
-def processes(jobs: int | None) -> int:
-    """How many teachers joblib trains at once.
-
-    Raises:
-        BadInput: in threads of one process, where the random numbers of one teacher would depend on the others.
-    """
-    import joblib
-    from joblib.parallel import get_active_backend
-
-    at_once = int(joblib.effective_n_jobs(jobs))
-    backend, _ = get_active_backend()
-    if at_once > 1 and getattr(backend, "supports_sharedmem", False):
-        raise BadInput(
-            f"joblib's backend is {type(backend).__name__}: teachers in threads would draw from the same random "
-            "generators, so that one record could change several. Give a backend of processes, joblib.parallel_config("
-            '"loky"), or jobs=1'
-        )
-    return at_once
-
-
-def _threads() -> dict[str, int]:
-    """The threads that this process computes with: others need as many, or last digits would differ."""
-    from threadpoolctl import threadpool_info
-
-    most = {"torch": torch.get_num_threads()}
-    for pool in threadpool_info():
-        most[pool["user_api"]] = max(pool["num_threads"], most.get(pool["user_api"], 1))
-    return most
-
-
-def _taught_elsewhere(threads: dict[str, int], *job: Any) -> Tensor | None:
-    """`taught`, in another process."""
-    from threadpoolctl import threadpool_limits
-
-    torch.set_num_threads(threads["torch"])
-    with threadpool_limits({api: most for api, most in threads.items() if api != "torch"}):
-        return taught(*job)
 
 
 def _in_words(recipe: Any) -> str:

@@ -21,7 +21,10 @@ from privlearn.tuning.stopping import (
     alone,
     candidate_rows,
     chosen_candidate,
+    losses_of,
+    louder,
     require_candidates,
+    require_metric,
     require_room,
 )
 
@@ -44,6 +47,7 @@ class Blocks(AbstractPlan):
         retrain: whether the chosen candidate is trained again, on all the data.
         share: with `retrain`, how much of the budget goes into choosing.
         budget: what the plan was calibrated to; the limit of the ledger.
+        metric: what errors are counted by, as for `RandomStopping`.
 
     Raises:
         UnsupportedEvent: replace-one neighbours: one example would then be in two blocks.
@@ -56,10 +60,12 @@ class Blocks(AbstractPlan):
     retrain: bool = False
     share: float = 0.5
     budget: Budget | None = None
+    metric: str = "accuracy"
     kind: ClassVar[str] = "blocks"
 
     def __post_init__(self) -> None:
         require_candidates(self.candidates)
+        require_metric(self.metric)
         require_budget(self.budget)
         if self.selection_epsilon is not None:
             positive("selection_epsilon", self.selection_epsilon)
@@ -122,7 +128,7 @@ class Blocks(AbstractPlan):
         return replace(
             self,
             candidates=tuple(
-                replace(each, plan=each.plan.scaled(factor), again=each.again and each.again.scaled(factor))
+                replace(each, plan=louder(each.plan, factor), again=each.again and louder(each.again, factor))
                 for each in self.candidates
             ),
             selection_epsilon=self.selection_epsilon and self.selection_epsilon / factor,
@@ -150,7 +156,7 @@ class Blocks(AbstractPlan):
             return replace(
                 self,
                 candidates=tuple(
-                    replace(each, plan=each.plan.scaled(first), again=each.again and each.again.scaled(second))
+                    replace(each, plan=louder(each.plan, first), again=each.again and louder(each.again, second))
                     for each in candidates
                 ),
                 selection_epsilon=self.selection_epsilon or selection / first,
@@ -178,8 +184,8 @@ class Blocks(AbstractPlan):
         again = "It was then trained again on all the data." if self.retrain else "It is published as it is."
         return (
             f"Each of {len(self.candidates)} candidates was trained on a random block of the data of its own, and one "
-            "was drawn by the exponential mechanism on their errors on a further block (privacy loss of range "
-            f"{self.selection_epsilon:.4g}). {again}"
+            f"was drawn by the exponential mechanism on their {losses_of(self.metric)} on a further block (privacy "
+            f"loss of range {self.selection_epsilon:.4g}). {again}"
         )
 
     def rows(self) -> list[tuple[str, str]]:

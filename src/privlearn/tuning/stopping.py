@@ -27,6 +27,14 @@ _MOST_RUNS = 1000
 _LARGEST_SHAPE = 1000
 #: How much of the budget goes into the scores unless their noise is given.
 _SHARE = 0.05
+#: What candidates can be chosen by: sums over examples, of which each moves them by a bounded amount.
+OF_CLASSES, OF_VALUES = ("accuracy", "log_loss"), ("rmse", "mae")
+_LOSSES = {
+    "accuracy": "errors",
+    "log_loss": "clipped log losses",
+    "rmse": "clipped squared errors",
+    "mae": "clipped errors",
+}
 
 
 @final
@@ -46,9 +54,12 @@ class RandomStopping(AbstractPlan):
         score_noise: noise multiplier of the count, one example being the sensitivity; None: solved for by `calibrate`,
             a twentieth of the budget.
         budget: what the plan was calibrated to; the limit of the ledger.
+        metric: what the count is of: `accuracy`, right predictions; or one less the loss of each example, in [0, 1]:
+            `log_loss` clipped to 4 and divided by that, and of targets with bounds `mae` or `rmse`, errors (squared)
+            clipped to a quarter of the bounds' distance.
 
     Raises:
-        BadInput: a number out of range, or candidates that can't be compared.
+        BadInput: a number out of range, candidates that can't be compared, or a metric that is no sum over examples.
         AdjacencyMismatch: candidates for different kinds of neighbour.
     """
 
@@ -57,10 +68,12 @@ class RandomStopping(AbstractPlan):
     shape: float = 1.0
     score_noise: float | None = None
     budget: Budget | None = None
+    metric: str = "accuracy"
     kind: ClassVar[str] = "random-stopping"
 
     def __post_init__(self) -> None:
         require_candidates(self.candidates)
+        require_metric(self.metric)
         require_budget(self.budget)
         if any(candidate.again is not None for candidate in self.candidates):
             raise BadInput(
@@ -101,7 +114,7 @@ class RandomStopping(AbstractPlan):
         """All noise `factor` times as high, that of the scores too."""
         return replace(
             self,
-            candidates=tuple(replace(each, plan=each.plan.scaled(factor)) for each in self.candidates),
+            candidates=tuple(replace(each, plan=louder(each.plan, factor)) for each in self.candidates),
             score_noise=self.score_noise and self.score_noise * factor,
         )
 
@@ -126,7 +139,7 @@ class RandomStopping(AbstractPlan):
             return replace(
                 self,
                 candidates=tuple(
-                    replace(each, plan=plan.scaled(factor / math.sqrt(training)))
+                    replace(each, plan=louder(plan, factor / math.sqrt(training)))
                     for each, plan in zip(self.candidates, plans, strict=True)
                 ),
                 score_noise=score if scoring is None else score * factor / math.sqrt(scoring),
@@ -143,7 +156,7 @@ class RandomStopping(AbstractPlan):
         """What a card says of how the parameters were chosen."""
         return (
             f"A random number of runs ({self.mean:g} expected, shape {self.shape:g}) each trained a candidate drawn "
-            f"from {len(self.candidates)} and released a noisy count of its right predictions (noise multiplier "
+            f"from {len(self.candidates)} and released a noisy {scored_by(self.metric)} (noise multiplier "
             f"{self.score_noise:.4g}). The best run is published; how many there were is nowhere recorded."
         )
 
@@ -158,6 +171,25 @@ class RandomStopping(AbstractPlan):
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
         """What contradicts the plan of the candidate that is said to have been chosen."""
         return self.trained(facts).follows(facts)
+
+
+def require_metric(metric: str) -> None:
+    """Raise `BadInput` unless it is a sum over examples, to which each adds a bounded amount by itself."""
+    if metric not in _LOSSES:
+        raise BadInput(
+            f"candidates are to be chosen by {str(metric)[:40]}, which is no sum over examples, so that one could move "
+            f"it by more than its own share: choose by {', '.join(OF_CLASSES)}, or for numbers {', '.join(OF_VALUES)}"
+        )
+
+
+def losses_of(metric: str) -> str:
+    """What is added up of each candidate, for a card."""
+    return _LOSSES[metric]
+
+
+def scored_by(metric: str) -> str:
+    """What is released of each run, for a card."""
+    return "count of its right predictions" if metric == "accuracy" else f"sum of its {losses_of(metric)}"
 
 
 def stopping(trainings: Sequence[Event], score_noise: float, mean: float, shape: float) -> RepeatAndSelect:
@@ -280,6 +312,14 @@ def alone(plan: Plan, budget: Budget, within: Callable[[Event], Event]) -> Plan:
     """`plan` with the noise at which `within` of it would meet `budget`, were it all that is done."""
     start = 1.0 / min(plan.noise_multipliers())
     factor = solve_noise(
-        lambda factor: budget.spent(within(plan.scaled(factor).event()), plan.neighbours), budget.limit, start
+        lambda factor: budget.spent(within(louder(plan, factor).event()), plan.neighbours), budget.limit, start
     )
-    return plan.scaled(factor)
+    return louder(plan, factor)
+
+
+def louder(plan: Plan, factor: float) -> Plan:
+    """`plan` with `factor` times the noise, that of a temperature's release too, which so keeps its share."""
+    after = plan.temperature
+    if after is not None:
+        after = replace(after, noise_multiplier=after.noise_multiplier * factor)
+    return replace(plan.scaled(factor), temperature=after)

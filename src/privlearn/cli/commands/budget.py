@@ -17,7 +17,7 @@ from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.screen import earliest_end
 from privlearn.descent import rules
-from privlearn.descent.rules import Facts
+from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.schedules import Constant, ReactingSchedule, spec

@@ -39,7 +39,7 @@ def run(request: Request) -> int:
         raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
     model = load_model(request.folder, request.model, trusted=request.key, features=request.features)
     config = model.config
-    names = list(model.class_names)
+    names, labels = list(model.class_names), model.labels
     if networks.makes_maps(request.model or config["model"]):
         _require_npz(out)
     x, schema = _features(request, config) if Path(request.data).is_dir() else _inputs(request, model.schema)
@@ -50,17 +50,14 @@ def run(request: Request) -> int:
             f"the rows of {request.data} have shape {list(x.shape[1:])}: this model takes {config['input_shape']}"
         )
     require_finite(request.data, "the inputs", x)
-    scores = _scores(model, as_tensor(x, whole_is_float=bool(config["transforms"])))
-    if model.classes == 1:
-        chosen, scores = model.values(torch.from_numpy(scores)).numpy(), scores[:, :0]
-    else:
-        chosen = scores.argmax(1)
+    outputs = _outputs(model, as_tensor(x, whole_is_float=bool(config["transforms"])))
+    chosen, scores = (part.numpy() for part in model.read(outputs))
     if scores.ndim > 2:
         _require_npz(out)
     if out is None:
-        sys.stdout.write(_csv(chosen, scores, names, ids))
+        sys.stdout.write(_csv(chosen, scores, labels or names, ids))
     else:
-        _write_new(out, chosen, scores, names, ids)
+        _write_new(out, chosen, scores, labels or names, ids)
         screen.notes.print(f"{len(x)} predictions are in {screen.plain(out)}")
     return 0
 
@@ -70,17 +67,16 @@ def _require_npz(out: Path | None) -> None:
         raise BadInput("predictions are maps, which no CSV holds: give --out FILE.npz")
 
 
-def _scores(model: PublishedModel, x: torch.Tensor) -> NDArray[Any]:
-    """A score for each class, a row for each row of `x`: they add up to 1; of a model of values its output."""
+def _outputs(model: PublishedModel, x: torch.Tensor) -> torch.Tensor:
+    """What the model gives, a row for each row of `x`."""
     try:
         with torch.no_grad():
             parts = x.split(_ROWS_AT_ONCE)  # type: ignore[no-untyped-call]
-            outputs = torch.cat([model(part) for part in parts])
+            return torch.cat([model(part) for part in parts])
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(
             f"the model cannot run on these rows: {str(error)[:200]}. Is it the one that was trained?"
         ) from error
-    return np.asarray((outputs if model.classes == 1 else outputs.softmax(1)).numpy())
 
 
 def _ids(request: Request, rows: int) -> Sequence[Any] | None:
@@ -153,10 +149,12 @@ def _require_same_schema(request: Request, given: str, trained: str) -> None:
 
 
 def _columns(chosen: NDArray[Any], names: Sequence[str], ids: Sequence[Any] | None) -> dict[str, Sequence[Any]]:
-    """What stands before the scores of each row: its number, its id, the class and the class's name."""
+    """What comes before the scores of each row: its number, its id, the class and the class's name, or its labels."""
     columns: dict[str, Sequence[Any]] = {"index": range(len(chosen))}
     if ids is not None:
         columns["id"] = ["" if cell is None else cell for cell in ids]
+    if chosen.ndim == 2:  # of several labels
+        return columns | dict(zip(names, chosen.T.tolist(), strict=True))
     columns["prediction"] = [label.item() for label in chosen]
     if names:
         columns["label"] = [names[label] for label in chosen]
@@ -167,7 +165,8 @@ def _csv(chosen: NDArray[Any], scores: NDArray[Any], names: Sequence[str], ids: 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = _columns(chosen, names, ids)
-    writer.writerow([*columns, *(f"score_{c}" for c in range(scores.shape[1]))])
+    of = names if chosen.ndim == 2 else range(scores.shape[1])
+    writer.writerow([*columns, *(f"score_{c}" for c in of)])
     for cells, row in zip(zip(*columns.values(), strict=True), scores, strict=True):
         writer.writerow([*cells, *(f"{score:.6g}" for score in row)])
     return text.getvalue()
@@ -185,7 +184,8 @@ def _write_new(
                 more: dict[str, Any] = (
                     {} if ids is None else {"id": np.array(["" if cell is None else cell for cell in ids])}
                 )
-                more |= {"label": np.array(names)[chosen], "classes": np.array(names)} if names else {}
+                named = {} if chosen.ndim == 2 else {"label": np.array(names)[chosen] if names else names}
+                more |= {**named, "classes": np.array(names)} if names else {}
                 np.savez(file, index=np.arange(len(scores)), prediction=chosen, scores=scores, **more)
             else:
                 file.write(_csv(chosen, scores, names, ids).encode())

@@ -18,14 +18,13 @@ from privlearn import schedules
 from privlearn.accounting.guarantee import Adjacency, readable
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import methods, pate, screen, tune
+from privlearn.cli.checkpoints import KeptCheckpoint, kept_of
 from privlearn.cli.jobs import (
     Job,
-    KeptCheckpoint,
     Opened,
     data_of,
     descent_request,
     featured,
-    kept_of,
     loss_of,
     public_rows,
     seed_warning,
@@ -36,14 +35,25 @@ from privlearn.cli.request import Request
 from privlearn.cli.tune import Tuning, make_choice
 from privlearn.data import Dataset
 from privlearn.descent import rules
+from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Settled
-from privlearn.descent.train import facts_of, fit, length_of, network, optimizer_at, optimizer_kind, optimizer_of
+from privlearn.descent.train import (
+    facts_of,
+    fit,
+    length_of,
+    network,
+    network_for,
+    optimizer_at,
+    optimizer_kind,
+    optimizer_of,
+)
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.dpmac import dpmac
 from privlearn.methods import METHODS
 from privlearn.models import networks
 from privlearn.models.check import require_per_example
+from privlearn.models.heads import head_of
 from privlearn.plan import Plan
 from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE
@@ -74,7 +84,7 @@ def run(request: Request) -> int:
         return 0
     opened = Opened.by_the_first(request, kept, world)
     try:
-        with _settle(request, world.in_turn(lambda: data_of(request), "the data")) as job:
+        with settled_job(request, world.in_turn(lambda: data_of(request), "the data")) as job:
             first = opened
             opened = world.in_turn(lambda: first.approved(job), "the metrics")
             _say(job, opened)
@@ -104,7 +114,7 @@ def _require_known(request: Request) -> None:
         pate.require_public(request)
 
 
-def _settle(request: Request, data: Dataset) -> AbstractContextManager[Job]:
+def settled_job(request: Request, data: Dataset) -> AbstractContextManager[Job]:
     """What the method makes of options and data; public features are made while it lasts."""
     if request.tune is not None:
         return tuned_job(request, data)
@@ -124,7 +134,7 @@ def _say(job: Job, opened: Opened) -> None:
 def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) -> None:
     """Publish, and print the answer: one JSON object, or a table."""
     data, answer, request = job.data, job.answer, opened.request
-    metrics = test_metrics(result.model, data, opened)
+    metrics = test_metrics(result, data, opened)
     facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
     publish(
         result,
@@ -245,8 +255,7 @@ def _say_more(request: Request, settled: Settled, data: Dataset) -> None:
     if request.explain:
         kind = optimizer_kind(settled.optimizer).__name__
         shape = shape_after(plan.front, np.shape(data.x)[1:])
-        size = tuple(np.shape(data.y)[1:])
-        made_up = network(request.model, shape, data.classes or 1, Streams.new(0), size)
+        made_up = network_for(settled, data, Streams.new(0), shape)
         screen.explanation(settled.settings(kind, length_of(made_up.parameters())))
     if exactness := screen.noisy_validations(plan, examples):
         screen.notes.print(exactness)
@@ -262,7 +271,7 @@ def _descend(settled: Settled, data: Dataset, public: Dataset | None, answer: di
             result = _descend_by_layers(settled, data, opened, progress)
         else:
             result = fit(
-                settled, data, opened.streams(), loss=loss_of(data, settled.request.label_smoothing),
+                settled, data, opened.streams(), loss=loss_of(data, settled.request),
                 ledger=opened.ledger, progress=progress, checkpoint=checkpoint, validation=public,
             )  # fmt: skip
     if settled.plan.filter:
@@ -366,12 +375,13 @@ def _chosen_features(result: Result, kept: str) -> tuple[dict[str, Any], dict[st
 def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A private choice among the candidates of a file, of which the chosen one is published."""
     examples = request.examples or data.examples
-    choice = make_choice(request, examples)
+    facts = facts_of(data, request.examples)
+    choice = make_choice(request, facts)
     plan = methods.sharing(request, choice.plan, data)
     first = plan.candidates[0].plan
     require_same_examples(first, data)
     settled = {
-        candidate.name: Settled(descent_request(own), facts_of(data, candidate.plan.examples), candidate.plan)
+        candidate.name: Settled(_asked(own, data), facts, candidate.plan)
         for candidate, own in zip(plan.candidates, choice.requests, strict=True)
     }
     _rehearse(settled.values(), data)
@@ -389,7 +399,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
         f"({answer['adjacency']})",
         (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
         None,
-        lambda opened: _tune(plan, settled, data, opened),
+        lambda opened: _tune(plan, settled, data, opened, 1 if request.jobs is None else request.jobs),
         rows,
         # With random stopping the time would tell how many runs there were.
         timed=isinstance(plan, Blocks),
@@ -397,17 +407,26 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     )
 
 
-def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened) -> Result:
+def _asked(own: Request, data: Dataset) -> TrainRequest:
+    """What a candidate's options say, of the task that the data say."""
+    chosen = descent_request(own)
+    return replace(chosen, task=head_of(chosen.task, data).task)
+
+
+def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened, jobs: int) -> Result:
+    # What candidates need of the data: all of it would go to each process.
+    examples, losses = data.examples, {name: loss_of(data, own.request) for name, own in settled.items()}
+
     def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
         own, plan = settled[candidate.name], candidate.plan
-        own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or data.examples))
-        return fit(own, rows, streams, loss=loss_of(data, own.request.label_smoothing), ledger=ledger)
+        own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or examples))
+        return fit(own, rows, streams, loss=losses[candidate.name], ledger=ledger)
 
     on_blocks = isinstance(plan, Blocks)
     if not on_blocks:
         screen.notes.print("training; how often is decided at random and not printed")
-    with screen.progress_bar("training candidates") if on_blocks else nullcontext() as progress:
-        return tuning_run(plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=progress)
+    with screen.progress_bar("training candidates") if on_blocks else nullcontext() as bar:
+        return tuning_run(plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=bar, jobs=jobs)
 
 
 def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
@@ -422,9 +441,9 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         request, plan = settled.request, settled.plan
         shape = shape_after(plan.front, tuple(x.shape[1:]))
         networks.require_known(request.model)
-        made_up = network(request.model, shape, data.classes or 0, Streams.new(0))
+        made_up = network_for(settled, data, Streams.new(0), shape)
         require_per_example(made_up, torch.zeros(1, *shape))
         optimizer_of(settled)(made_up.parameters())
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
-        loss_of(data, request.label_smoothing)
+        loss_of(data, request)
         require_changeable(request.augmentation, plan, x, y)

@@ -1,0 +1,351 @@
+"""Replay: an auditor takes parts of a recorded run again, chosen after the run, and compares.
+
+What was published is a model and the digest of a transcript (`runs.transcript.Transcript`). The auditor is given the
+folder of the transcript and the data, in confidence, and trains as the publisher did. A part lies between two states
+that the run kept: beginning, release in front, or so many steps. A part that was not computed as stated ends in
+another state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privlearn._checks import count
+from privlearn._display import Described, Summary
+from privlearn.auditing.commitment import Tree
+from privlearn.data.dataset import Dataset
+from privlearn.errors import BadInput
+from privlearn.publishing import certificate
+from privlearn.publishing.folder import CERTIFICATE, WEIGHTS
+from privlearn.runs.checkpoint import Checkpoint, Saved
+from privlearn.runs.result import Result
+from privlearn.runs.transcript import LINES, Recording
+from privlearn.streams import Streams
+
+
+@final
+@dataclass(frozen=True)
+class Replay(Described):
+    """What an auditor found.
+
+    Attributes:
+        steps: of the run, as far as states were kept.
+        replayed: how many of them were taken again.
+        parts: of the run that have steps.
+        chosen: how many of these were taken again, all of their steps.
+        problems: what does not agree, in words; empty if all does.
+        bits: whether all that was computed again agrees bit for bit.
+        published: whether the published folder was compared, too.
+    """
+
+    steps: int
+    replayed: int
+    parts: int
+    chosen: int
+    problems: tuple[str, ...]
+    bits: bool
+    published: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether all agrees."""
+        return not self.problems
+
+    def escape(self, forged: int = 1) -> float:
+        """The probability that a run with so many forged parts would have been passed, however they are placed.
+
+        The parts were drawn at random, after the transcript was fixed: (S-f choose m) / (S choose m).
+        """
+        count("forged", forged, least=0, most=self.parts)
+        if forged > self.parts - self.chosen:
+            return 0.0
+        return math.prod((self.parts - self.chosen - n) / (self.parts - n) for n in range(forged))
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What a report says, by label."""
+        how = "bit for bit" if self.bits else "within the tolerance, or not at all"
+        one = self.escape(min(1, self.parts))
+        return [
+            ("taken again", f"{self.replayed} of {self.steps} steps, {self.chosen} of {self.parts} parts"),
+            ("numbers agree", how),
+            ("one forged part would pass", f"with probability {one:.3g}"),
+            ("published model", "compared with the last state" if self.published else "not compared"),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "ok": self.ok, "steps": self.steps, "replayed": self.replayed, "parts": self.parts, "chosen": self.chosen,
+            "bits": self.bits, "published": self.published, "problems": list(self.problems),
+            "escape": {str(forged): self.escape(forged) for forged in (1, 5, 10) if forged <= self.parts},
+        }  # fmt: skip
+
+    def _summary(self) -> Summary:
+        verdict = "agrees" if self.ok else "; ".join(self.problems)
+        return Summary("Replay of a run", [("verdict", verdict), *self.rows()])
+
+
+def replay(
+    folder: str | Path, train: Callable[[Checkpoint], Result], data: Dataset | None = None, *, steps: int = 200,
+    choice: bytes | None = None, tolerance: float = 0.0, published: str | Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Replay:  # fmt: skip
+    """Take parts of the run in `folder` again, drawn at random, and compare their ends with the states that it kept.
+
+    What is shown: that each part that was taken again is what the stated training makes of these data, with the noise
+    of the committed keys; and, with the probability of `Replay.escape`, that all parts are. Not shown: that the rows
+    are true, that no other run was made and thrown away, and that privlearn itself is right.
+
+    Args:
+        folder: of the transcript, with its secret and states.
+        train: trains as the publisher did, with the checkpoint that it is given and no streams; returns the result.
+        data: the rows, to be compared with the commitment; None: only with what the run says that it was given.
+        steps: how many steps to take again, at least; whole parts are taken.
+        choice: random bytes that decide which parts, fixed after the transcript was; None: the operating system's.
+        tolerance: 0 compares bits: the same versions, kind of processor and number of threads are needed. Else numbers
+            of a tensor may differ by this share of its largest one; batches are compared exactly all the same.
+        published: the published folder, whose certificate has to state this transcript, and whose weights have to be
+            those of the last state.
+        progress: called with (parts taken again, parts to take).
+
+    Raises:
+        BadInput: no transcript, or a damaged one; or a training that is another one at first sight.
+    """
+    recording = Recording(Path(folder))
+    problems = [] if data is None else list(_other_rows(data, recording))
+    taken = recording.taken
+    lengths = [0, *(after - before for before, after in pairwise(taken))]  # of each part
+    long = [number for number, length in enumerate(lengths) if length]
+    chosen = _chosen(long, lengths, count("steps", steps, least=0), _generator(choice, recording))
+    parts = sorted({*chosen, *(number for number, length in enumerate(lengths) if not length)})
+    bits = True
+    for done, number in enumerate(parts):
+        part = _Part(recording, number, tolerance)
+        part.run(train)
+        problems += part.problems
+        bits &= part.bits
+        if progress:
+            progress(done + 1, len(parts))
+    if published is not None:
+        problems += _unlike(Path(published), recording, train, tolerance)
+    replayed = sum(lengths[number] for number in parts)
+    return Replay(taken[-1], replayed, len(long), len(chosen), tuple(problems), bits, published is not None)
+
+
+def _generator(choice: bytes | None, recording: Recording) -> np.random.Generator:
+    if choice is None:
+        return np.random.default_rng()
+    seed = hashlib.sha256(choice + recording.digest.encode()).digest()
+    return np.random.default_rng(int.from_bytes(seed, "big"))
+
+
+def _chosen(parts: Sequence[int], lengths: Sequence[int], steps: int, rng: np.random.Generator) -> list[int]:
+    """Parts in a random order, until they have so many steps."""
+    chosen: list[int] = []
+    for place in rng.permutation(len(parts)):
+        if sum(lengths[number] for number in chosen) >= steps:
+            break
+        chosen.append(parts[place])
+    return chosen
+
+
+def _other_rows(data: Dataset, recording: Recording) -> Iterator[str]:
+    if Tree.of(data, recording.secret.secret).root != recording.secret.rows:
+        yield "the rows are not those that were committed to"
+
+
+class _Ended(Exception):
+    """The part was taken again."""
+
+
+class _Recorded(Checkpoint):
+    """A checkpoint that a recorded run begins from, and that keeps nothing."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(recording.folder / LINES)
+        self._recording = recording
+
+    def _state(self, number: int) -> Saved:
+        """A state without the run's place in a ledger: replays charge ledgers of their own."""
+        saved = self._recording.state(number)
+        return Saved(saved.tensors, {**saved.plain, "run": None})
+
+    @property
+    def due(self) -> bool:
+        """Never."""
+        return False
+
+    def streams(self) -> Streams:
+        """As the run's."""
+        return self._recording.streams()
+
+    def write(self, saved: Saved) -> None:
+        """Nothing is kept."""
+
+    def note(self, digest: str) -> None:
+        """Nothing is kept."""
+
+    def notes(self) -> list[str]:
+        """Nothing was kept."""
+        return []
+
+    def forget_notes(self) -> None:
+        """Nothing was kept."""
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """A replay does not go on with the run."""
+        yield
+
+    def delete(self) -> None:
+        """What is replayed stays."""
+
+
+@final
+class _Part(_Recorded):
+    """A checkpoint that begins at a state of the recorded run, and ends the run at the next one.
+
+    Args:
+        recording: the run.
+        number: of the state at which it ends; the run is begun anew where that is the first.
+        tolerance: as of `replay`.
+    """
+
+    def __init__(self, recording: Recording, number: int, tolerance: float) -> None:
+        super().__init__(recording)
+        self._number, self._tolerance = number, tolerance
+        self._taken = self._begun = recording.taken[number - 1] if number else 0
+        self.problems: list[str] = []
+        self.bits = True
+
+    def run(self, train: Callable[[Checkpoint], Result]) -> None:
+        """Take the part again; `problems` says what differs."""
+        try:
+            train(self)
+        except _Ended:
+            return
+        raise BadInput("train did not use the checkpoint that it was given: pass it on, checkpoint=checkpoint")
+
+    def _says(self, problem: str) -> None:
+        where = f"steps {self._begun + 1} to {self._recording.taken[self._number]}"
+        self.problems.append(f"{where if self._taken > self._begun else f'part {self._number}'}: {problem}")
+
+    def read(self) -> Saved | None:
+        """The state that the part begins with."""
+        if not self._number:
+            return None
+        saved = self._state(self._number - 1)
+        derived, stated = self._recording.streams().state(), saved.plain["streams"]
+        for name in ("noise", "sampling", "initialisation", "views"):
+            if _key(derived[name]) != _key(stated[name]):
+                self._says(f"the key of {name} does not follow from the commitment")
+        return saved
+
+    @property
+    def due(self) -> bool:
+        """Whether the part ends here."""
+        return self._taken - self._begun >= self._recording.between
+
+    def record(self, examples: Sequence[int], released: Sequence[Tensor]) -> None:
+        """Compare a step with what the transcript says of it."""
+        if self._taken < len(self._recording.steps):
+            own = self._recording.secret.step(self._taken, examples, released)
+            stated = self._recording.steps[self._taken]
+            if own["sample"] != stated["sample"]:
+                self._says(f"step {self._taken + 1} had another batch")
+            if own["released"] != stated["released"]:
+                self.bits = False
+                if not self._tolerance:
+                    self._says(f"step {self._taken + 1} released something else")
+        self._taken += 1
+
+    def write(self, saved: Saved) -> None:
+        """Compare the state that the part ends with, and end the run."""
+        stated = self._recording.state(self._number)
+        if self._taken != self._recording.taken[self._number]:
+            self._says(f"it ends after {self._taken} steps")
+        for name in ("epoch", "step", "streams", "origin", "fitted", "generators", "parts"):
+            if not _alike(saved.plain[name], stated.plain[name], self._tolerance):
+                self._says(f"it ends with other {_NAMES.get(name, name)}")
+        self._compare_tensors(saved, stated)
+        raise _Ended
+
+    def _compare_tensors(self, saved: Saved, stated: Saved) -> None:
+        if set(saved.tensors) != set(stated.tensors):
+            self._says("it ends with other tensors")
+            return
+        for name, own in saved.tensors.items():
+            theirs = stated.tensors[name]
+            if own.dtype != theirs.dtype or not torch.equal(own.detach().cpu(), theirs):
+                self.bits = False
+                if not _close(own.detach().cpu(), theirs, self._tolerance):
+                    self._says(f"it ends with another {name}")
+
+
+_NAMES = {"streams": "random streams", "origin": "draws before the run", "generators": "generators"}
+
+
+@final
+class _End(_Recorded):
+    """A checkpoint with the last state of a run, from which its result is made again."""
+
+    def read(self) -> Saved:
+        """The last state."""
+        return self._state(len(self._recording.states) - 1)
+
+
+def _unlike(
+    published: Path, recording: Recording, train: Callable[[Checkpoint], Result], tolerance: float
+) -> Iterator[str]:
+    """What of the published folder does not follow from the transcript."""
+    from safetensors.torch import load
+
+    stated, left_early = certificate.transcript_of((published / CERTIFICATE).read_bytes())
+    own = {"commitment": recording.secret.commitment, "challenge": recording.challenge, "digest": recording.digest}
+    if stated != own:
+        yield "the certificate does not state this transcript"
+    if left_early:
+        return  # nothing was kept of the steps after the last state
+    weights = load((published / WEIGHTS).read_bytes())
+    again = train(_End(recording)).model.state_dict()
+    if set(weights) != set(again) or not all(_close(again[name], own, tolerance) for name, own in weights.items()):
+        yield "the published weights are not those of the last state"
+
+
+def _key(state: dict[str, Any]) -> Any:
+    """The key in the state of a stream."""
+    if "key" in state:
+        return state["key"]
+    return state["s"]["seed"]
+
+
+def _close(own: Tensor, theirs: Tensor, tolerance: float) -> bool:
+    """Whether two tensors agree: bit for bit, or within a share of the largest number."""
+    if own.shape != theirs.shape or own.dtype != theirs.dtype:
+        return False
+    if not tolerance or not own.dtype.is_floating_point:
+        return torch.equal(own, theirs)
+    room = tolerance * float(theirs.abs().max()) if theirs.numel() else 0.0
+    return bool(((own - theirs).abs() <= room).all())
+
+
+def _alike(own: Any, theirs: Any, tolerance: float) -> bool:
+    """Whether plain values agree; of numbers with a fraction within a share."""
+    if isinstance(own, dict) and isinstance(theirs, dict):
+        return set(own) == set(theirs) and all(_alike(own[name], theirs[name], tolerance) for name in own)
+    if isinstance(own, list | tuple) and isinstance(theirs, list | tuple):
+        return len(own) == len(theirs) and all(_alike(a, b, tolerance) for a, b in zip(own, theirs, strict=True))
+    if tolerance and isinstance(own, float) and isinstance(theirs, float):
+        return math.isclose(own, theirs, rel_tol=tolerance)
+    return bool(own == theirs)

@@ -1,0 +1,81 @@
+"""`privlearn commit` and `replay`: bind a run to its rows, and check parts of a recorded run by taking them again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from privlearn._storage import loads
+from privlearn.auditing import commit, replay
+from privlearn.cli import screen
+from privlearn.cli.checkpoints import KeptCheckpoint, options_file
+from privlearn.cli.commands.train import settled_job
+from privlearn.cli.jobs import Opened, data_of
+from privlearn.cli.request import Request
+from privlearn.errors import BadInput
+from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.result import Result
+
+
+def make_commitment(request: Request) -> int:
+    """Commit to the rows of a run that is going to be recorded."""
+    own = {name: value for name, value in request.values.items() if name not in ("out", "json")}
+    data = data_of(Request.of("train", **own))
+    made = {"commitment": commit(data, request.out), "out": request.out}
+    if request.json:
+        screen.print_json(made)
+        return 0
+    screen.answers.print(f"committed: {made['commitment']}")
+    folder = screen.plain(request.out)
+    screen.notes.print(
+        f"show {folder}/commitment.json to the auditor; keep the rest of {folder}, as secret as the data"
+    )
+    screen.notes.print(f"then train with --transcript {folder} --challenge HEX, what the auditor answers")
+    return 0
+
+
+def run(request: Request) -> int:
+    """Take parts of a recorded run again; 1 if something does not agree."""
+    choice = None if request.choice is None else request.choice.encode()
+    training = _training(request)
+    data = data_of(training)
+    with settled_job(training, data) as job, screen.progress_bar("replaying", "parts") as progress:
+
+        def train(checkpoint: Checkpoint) -> Result:
+            return job.run(Opened(training, Path(request.folder), None, None, KeptCheckpoint(checkpoint)))
+
+        report = replay(
+            request.folder, train, data, steps=request.steps, choice=choice, tolerance=request.tolerance,
+            published=request.published, progress=progress,
+        )  # fmt: skip
+    if request.json:
+        screen.print_json(report.to_json())
+        return 0 if report.ok else 1
+    style = "green" if report.ok else "red"
+    screen.answers.print(f"[{style} bold]{'agrees' if report.ok else 'does not agree'}[/]")
+    for label, text in report.rows():
+        screen.answers.print(f"  {label:28} {screen.plain(text)}")
+    for problem in report.problems:
+        screen.answers.print(f"  - {screen.plain(problem)}")
+    return 0 if report.ok else 1
+
+
+def _training(request: Request) -> Request:
+    """The options of the run, with the auditor's own places of data and schema.
+
+    Raises:
+        BadInput: the folder holds none.
+    """
+    path = options_file(request.folder)
+    try:
+        stored: dict[str, Any] = loads(path.read_bytes())
+        options = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+        training = Request.of("train", **options)
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(
+            f"{path} cannot be read: {error}. A run that a script recorded is replayed by "
+            "privlearn.auditing.replay(folder, train, data)"
+        ) from error
+    own = {name: request.values[name] for name in ("data", "data_dir", "schema", "test_data")}
+    changes = {name: value for name, value in own.items() if value is not None}
+    return training.replaced(**changes, out=request.folder, ledger=None, sign=None, resume=False, paid_metrics=None)

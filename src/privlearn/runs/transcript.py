@@ -1,0 +1,278 @@
+"""A transcript: what a run was bound to before it began, and what it was every few steps, for an auditor to check.
+
+All that it states are keyed digests: without the secret they tell nothing of rows, batches or keys. With the secret and
+the data any part of the run can be computed again (`auditing.replay`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privlearn._checks import count
+from privlearn._storage import canonical, loads, write_durably
+from privlearn.errors import BadInput
+from privlearn.runs.checkpoint import Checkpoint, Saved, head_of, packed, unpacked
+from privlearn.streams import Streams
+
+COMMITMENT, SECRET, LINES, STATES = "commitment.json", "secret.json", "transcript.jsonl", "states"
+_FORMAT = "privlearn-commitment"
+
+
+@final
+class CommittedSecret:
+    """The secret that a commitment is bound to: keys of a run's streams, and of all digests, follow from it.
+
+    Args:
+        folder: where `auditing.commit` wrote it.
+
+    Attributes:
+        rows: the commitment to the rows: the root of a tree of their salted digests.
+        commitment: the digest of all that was committed to.
+
+    Raises:
+        BadInput: nothing was committed to there, or the secret is another one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            stated = loads((folder / COMMITMENT).read_bytes())
+            secret = bytes.fromhex(loads((folder / SECRET).read_bytes())["secret"])
+            self.rows, committed = str(stated["rows"]), str(stated["secret"])
+        except FileNotFoundError as error:
+            raise BadInput(
+                f"{folder} holds no commitment: commit to the rows first, privlearn.auditing.commit(data, folder) or "
+                "`privlearn commit`"
+            ) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"the commitment in {folder} cannot be read: {error}") from error
+        if hashlib.sha256(secret).hexdigest() != committed:
+            raise BadInput(f"the secret in {folder} is not the one that was committed to: get the unchanged folder")
+        self.secret, self.commitment = secret, hashlib.sha256(canonical(stated)).hexdigest()
+
+    @staticmethod
+    def write(folder: Path, rows: str, secret: bytes) -> None:
+        """Bind a run to rows and a secret: one file to be shown, one to be kept."""
+        stated = {"format": _FORMAT, "rows": rows, "secret": hashlib.sha256(secret).hexdigest()}
+        write_durably(folder / SECRET, json.dumps({"secret": secret.hex()}).encode() + b"\n", mode=0o600)
+        write_durably(folder / COMMITMENT, json.dumps(stated, indent=1).encode() + b"\n")
+
+    def streams(self, challenge: bytes, discrete: bool) -> Streams:
+        """The random streams of the run, from their beginning.
+
+        Their keys follow from the secret, from the rows' commitment, and from a value that was not known when both
+        were fixed: none can be chosen for the noise that it makes.
+        """
+        key = hashlib.blake2b(bytes.fromhex(self.commitment) + challenge, key=self.secret, person=b"streams").digest()
+        return Streams.of_key(key, discrete=discrete)
+
+    def digest(self, what: bytes, *parts: bytes | memoryview) -> str:
+        """A digest that tells nothing without the secret."""
+        digest = hmac.new(self.secret, what, hashlib.sha256)
+        for part in parts:
+            digest.update(part)
+        return digest.hexdigest()
+
+    def of_tensors(self, what: bytes, tensors: Sequence[Tensor]) -> str:
+        """The digest of the bits of tensors."""
+        bits = (own.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data for own in tensors)
+        return self.digest(what, *bits)
+
+    def step(self, number: int, examples: Sequence[int], tensors: Sequence[Tensor]) -> dict[str, Any]:
+        """What the transcript says of a step: the batch, and what was released."""
+        rows = np.ascontiguousarray(examples, dtype=np.int64).tobytes()
+        sample = self.digest(b"sample ", number.to_bytes(8, "big"), rows)
+        return {"step": number, "sample": sample, "released": self.of_tensors(b"released ", tensors)}
+
+
+@final
+class Transcript(Checkpoint):
+    """A checkpoint that keeps all states of a run, not only the last, with a digest of each: to be given as one.
+
+    An interrupted run goes on from its last state. Publishing deletes nothing: the folder holds the keys of the noise
+    and is as secret as the data. It is for the auditor, who checks it by `auditing.replay`.
+
+    Args:
+        folder: where `auditing.commit` was called, and no run was recorded yet.
+        challenge: a public value in hexadecimal digits, fixed after the commitment was shown, by the auditor or by a
+            public source of randomness. Empty: nothing keeps the publisher from trying secrets until the noise suits.
+        steps: how many steps lie between two states. An auditor takes all of them again, or none.
+        discrete: whether releases make their noise on a grid (`Streams.new`).
+
+    Raises:
+        BadInput: nothing was committed to.
+    """
+
+    def __init__(self, folder: str | Path, *, challenge: str = "", steps: int = 50, discrete: bool = False) -> None:
+        self.folder = Path(folder)
+        super().__init__(self.folder / LINES)
+        self._between = count("steps", steps)
+        self._challenge, self._discrete = _read_challenge(challenge), discrete
+        self._secret = CommittedSecret(self.folder)
+        self._lines: list[str] = []  # of steps since the last state
+        self._states, self._taken, self._since = 0, 0, 0
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the next state."""
+        return self._since >= self._between
+
+    def streams(self) -> Streams:
+        """The random streams of the run, from their beginning."""
+        return self._secret.streams(self._challenge, self._discrete)
+
+    def facts(self) -> dict[str, Any]:
+        """For the certificate: what the run was bound to, and the digest of the transcript."""
+        stated = {"commitment": self._secret.commitment, "challenge": self._challenge.hex()}
+        return {"transcript": stated | {"digest": hashlib.sha256(self.path.read_bytes()).hexdigest()}}
+
+    def read(self) -> Saved | None:
+        """The last state of an interrupted run; None if none was begun.
+
+        Raises:
+            BadInput: a run ended here; or the transcript is damaged.
+        """
+        if not self.path.exists():
+            return None
+        if self._closed.exists():
+            raise BadInput(
+                f"{self.folder} holds the transcript of a run that is over, whose keys are used up: commit anew, in "
+                "another folder"
+            )
+        recording = Recording(self.folder)
+        if recording.challenge != self._challenge.hex() or recording.between != self._between:
+            raise BadInput("the interrupted run was recorded with another challenge, or other steps between states")
+        self._states, self._taken = len(recording.states), recording.taken[-1]
+        self._lines, self._since = [], 0
+        write_durably(self.path, b"".join(recording.complete))
+        return recording.state(len(recording.states) - 1)
+
+    def write(self, saved: Saved) -> None:
+        """Add a state.
+
+        Raises:
+            BadInput: the run draws from other streams; or it can't be written.
+        """
+        key = self.streams().noise.key.hex()
+        if saved.plain["streams"]["noise"]["key"] != key:
+            raise BadInput(
+                "a run with a transcript draws from the streams that follow from its commitment: leave out streams and "
+                "seed, or give transcript.streams()"
+            )
+        content = packed(saved)
+        write_durably(state_path(self.folder, self._states), content, mode=0o600)
+        weights = [tensor for name, tensor in sorted(saved.tensors.items()) if name.startswith("network.")]
+        line = {
+            "state": self._states, "steps": self._taken, "digest": self._secret.digest(b"state ", head_of(content)),
+            "weights": self._secret.of_tensors(b"weights ", weights),
+        }  # fmt: skip
+        if not self._states:
+            stated = {"commitment": self._secret.commitment, "challenge": self._challenge.hex()}
+            self._lines.insert(0, _line(stated | {"steps": self._between, "discrete": self._discrete}))
+        with self.path.open("a", encoding="ascii") as file:
+            file.write("".join([*self._lines, _line(line)]))
+        self._lines, self._since, self._states = [], 0, self._states + 1
+
+    def record(self, examples: Sequence[int], released: Sequence[Tensor]) -> None:
+        """Note a step: its batch, and what was released."""
+        self._lines.append(_line(self._secret.step(self._taken, examples, released)))
+        self._taken, self._since = self._taken + 1, self._since + 1
+
+    def delete(self) -> None:
+        """The run is over: nothing can be added, and its keys are not used again."""
+        if self.path.exists():
+            self._closed.touch()
+
+    @property
+    def _closed(self) -> Path:
+        return self.folder / "closed"
+
+
+@final
+class Recording:
+    """A transcript as it is read back.
+
+    Args:
+        folder: of the run.
+
+    Attributes:
+        secret: what it was bound to.
+        challenge, between, discrete: as of `Transcript`.
+        states: the digest of each state.
+        taken: how many steps were taken before each.
+        steps: what is said of each step.
+        complete: the lines up to the last state.
+
+    Raises:
+        BadInput: no transcript, or a damaged one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.secret = folder, CommittedSecret(folder)
+        try:
+            content = (folder / LINES).read_bytes()
+            *lines, _ = content.split(b"\n")
+            head, *rest = [loads(line) for line in lines]
+            self.challenge, self.between, self.discrete = str(head["challenge"]), int(head["steps"]), head["discrete"]
+            commitment, at = head["commitment"], [n for n, line in enumerate(rest) if "state" in line]
+            self.states = [str(rest[n]["digest"]) for n in at]
+            self.taken = [int(rest[n]["steps"]) for n in at]
+            self.steps = [line for line in rest[: at[-1]] if "step" in line]
+            self.complete = [line + b"\n" for line in lines[: at[-1] + 2]]
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise BadInput(f"{folder / LINES} is no transcript of a run: {error!r}") from error
+        if commitment != self.secret.commitment:
+            raise BadInput(f"the transcript in {folder} is of another commitment: get the unchanged folder")
+        if self.taken[0] or [line["step"] for line in self.steps] != list(range(self.taken[-1])):
+            raise BadInput(f"{folder / LINES} leaves out steps, or states one twice: get the unchanged folder")
+        self.digest = hashlib.sha256(content).hexdigest()
+
+    def streams(self) -> Streams:
+        """The random streams that the run was bound to, from their beginning."""
+        return self.secret.streams(bytes.fromhex(self.challenge), self.discrete)
+
+    def state(self, number: int) -> Saved:
+        """A state of the run.
+
+        Raises:
+            BadInput: it is not the one that the transcript states.
+        """
+        path = state_path(self.folder, number)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+        if self.secret.digest(b"state ", head_of(content)) != self.states[number]:
+            raise BadInput(f"{path} is not the state whose digest the transcript has: it was changed, or is damaged")
+        return unpacked(content, path)
+
+
+def state_path(folder: Path, number: int) -> Path:
+    """The file of a state."""
+    (folder / STATES).mkdir(mode=0o700, exist_ok=True)
+    return folder / STATES / f"{number:08}"
+
+
+def new_secret() -> bytes:
+    """A secret of the operating system's."""
+    return secrets.token_bytes(32)
+
+
+def _read_challenge(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"challenge is {str(text)[:40]!r}: expected hexadecimal digits, two for each byte") from error
+
+
+def _line(stated: dict[str, Any]) -> str:
+    return json.dumps(stated, separators=(",", ":")) + "\n"

@@ -1,0 +1,295 @@
+"""Recorded runs: an honest one agrees in all parts; whatever was not computed as stated is found in its part."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import nn
+
+import privlearn as pv
+from privlearn.auditing import Replay, Transcript, commit, is_committed, proof_of_row, replay
+from privlearn.auditing.commitment import Tree
+from privlearn.auditing.replaying import _chosen
+from privlearn.descent import dpsgd
+from privlearn.errors import BadInput
+from privlearn.mechanisms.release import release
+from privlearn.runs.result import Result
+from privlearn.runs.transcript import CommittedSecret, Recording
+from privlearn.streams import Streams
+from tests.support.checks import check, must_raise
+
+STEPS, BETWEEN = 24, 4
+
+
+def rows(seed: int = 0) -> pv.Dataset:
+    rng = np.random.default_rng(seed)
+    x = rng.random((40, 3), np.float32)
+    return pv.Dataset(x, (x[:, 0] > 0.5).astype(np.int64), classes=2)
+
+
+def train(checkpoint: Any, data: pv.Dataset | None = None, **options: Any) -> Result:
+    """24 steps of a small network."""
+    plan = pv.Plan(pv.sampling.Poisson(0.25), 6, pv.schedules.Constant(1.0), examples=40)
+    torch.manual_seed(3)
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    loss, given = nn.CrossEntropyLoss(reduction="none"), data or rows()
+    return pv.dpsgd(plan, network, loss, given, checkpoint=checkpoint, **options)
+
+
+@contextmanager
+def recorded(publisher: Callable[..., Result] = train, challenge: str = "07", **options: Any) -> Iterator[Path]:
+    """A folder with a transcript, and beside it the published model."""
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "transcript"
+        commit(rows(), folder)
+        result = publisher(Transcript(folder, challenge=challenge, steps=BETWEEN, **options))
+        pv.publish(result, Path(place) / "model", delta=1e-5)
+        yield folder
+
+
+def replayed(folder: Path, steps: int = STEPS, train: Callable[..., Result] = train, **options: Any) -> Replay:
+    return replay(folder, train, rows(), steps=steps, published=folder.parent / "model", **options)
+
+
+@contextmanager
+def at_step(number: int, change: Callable[..., Any]) -> Iterator[None]:
+    """A publisher whose release number `number` is another."""
+    calls = iter(range(10**6))
+
+    def forged(*args: Any, **options: Any) -> Any:
+        return change(*args, **options) if next(calls) == number else release(*args, **options)
+
+    with mock.patch.object(dpsgd, "release", forged):
+        yield
+
+
+def without_noise(clipped: Any, *, noise_multiplier: float, ledger: Any, stream: Any) -> Any:
+    quiet = Streams.new(0).noise
+    with mock.patch("privlearn.mechanisms.noise.add_gaussian", lambda values, std, own: own.words(8)):
+        return release(clipped, noise_multiplier=noise_multiplier, ledger=ledger, stream=quiet)
+
+
+def with_noise_passed_over(clipped: Any, *, noise_multiplier: float, ledger: Any, stream: Any) -> Any:
+    stream.words(64)  # noise that did not suit
+    return release(clipped, noise_multiplier=noise_multiplier, ledger=ledger, stream=stream)
+
+
+@check
+def check_an_honest_run_agrees_in_all_parts() -> None:
+    """Bit for bit, with the published model; on a grid, too. Its certificate states the transcript."""
+    for discrete in (False, True):
+        with recorded(discrete=discrete) as folder:
+            found = replayed(folder)
+            assert found.ok, found.problems
+            assert found.bits
+            assert (found.steps, found.replayed, found.parts) == (STEPS, STEPS, STEPS // BETWEEN)
+            stated = json.loads((folder.parent / "model" / "privacy.json").read_text())["facts"]["transcript"]
+            assert stated["digest"] == Recording(folder).digest
+            assert pv.verify(folder.parent / "model").ok
+            assert not train(None).facts.get("transcript")
+
+
+@check
+def check_a_step_without_noise_is_found() -> None:
+    """In the part that it lies in, and in no other."""
+    with at_step(9, without_noise), recorded() as folder:
+        pass_through = replayed(folder, steps=0)
+        assert pass_through.ok
+        found = replayed(folder)
+    assert any("steps 9 to 12" in problem for problem in found.problems), found.problems
+    assert not any("steps 1 to" in problem or "steps 13" in problem for problem in found.problems)
+
+
+@check
+def check_noise_that_was_passed_over_is_found() -> None:
+    """Keys that can't be chosen would not help if a publisher could go on in the stream until the noise suits."""
+    with at_step(5, with_noise_passed_over), recorded() as folder:
+        found = replayed(folder)
+    assert any("random streams" in problem for problem in found.problems), found.problems
+
+
+@check
+def check_a_batch_that_was_not_drawn_is_found() -> None:
+    drawn = pv.sampling.Poisson.draw
+
+    def chosen(self: Any, examples: int, rng: np.random.Generator) -> Iterator[Any]:
+        for step, sample in enumerate(drawn(self, examples, rng)):
+            if step == 2:
+                sample.indices = np.arange(10)
+            yield sample
+
+    honest = mock.patch.object(pv.sampling.Poisson, "draw", drawn)
+    with mock.patch.object(pv.sampling.Poisson, "draw", chosen), recorded() as folder, honest:
+        found = replayed(folder)
+    assert any("had another batch" in problem for problem in found.problems), found.problems
+
+
+@check
+def check_other_rows_are_found() -> None:
+    """A run on rows that were not committed to; and rows that are shown in place of those of the run."""
+    with recorded(lambda checkpoint: train(checkpoint, rows(1))) as folder:
+        found = replayed(folder, train=lambda checkpoint: train(checkpoint, rows(1)))
+        assert found.ok  # the rows that were shown are committed to, and the run agrees with itself, but
+        must_raise(BadInput, lambda: replayed(folder))  # not with these rows
+        others = replay(folder, lambda checkpoint: train(checkpoint, rows(1)), rows(1), steps=4)
+        assert any("committed" in problem for problem in others.problems)
+
+
+@check
+def check_a_recorded_run_of_dpmac_agrees() -> None:
+    plan = pv.Plan(pv.sampling.Poisson(0.25), 2, pv.schedules.Constant(2.0), clip=pv.mac.Derivatives(0.3), examples=40)
+
+    def by_layers(checkpoint: Any) -> Result:
+        torch.manual_seed(3)
+        network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        return pv.dpmac(plan, network, "binary_cross_entropy", rows(), checkpoint=checkpoint)
+
+    with recorded(by_layers) as folder:
+        found = replayed(folder, train=by_layers)
+        assert found.ok, found.problems
+        assert found.replayed == 8
+
+
+@check
+def check_streams_follow_from_the_commitment() -> None:
+    """From the secret, the rows and the challenge: keys can't be chosen, and no two runs have the same."""
+    with TemporaryDirectory() as place:
+        keys = set()
+        for number, (data, challenge) in enumerate(((rows(), "00"), (rows(), "01"), (rows(1), "00"), (rows(1), "00"))):
+            folder = Path(place) / str(number)
+            with mock.patch("privlearn.auditing.commitment.new_secret", return_value=bytes(32)):
+                commit(data, folder)
+            streams = Transcript(folder, challenge=challenge).streams()
+            assert not streams.seeded
+            keys.add(streams.noise.key)
+            states = [streams.state()[name] for name in ("sampling", "initialisation", "views")]
+            assert len({str(state) for state in states}) == 3
+        assert len(keys) == 3
+        folder = Path(place) / "own"
+        commit(rows(), folder)
+        committed = CommittedSecret(folder)
+        key, committed.secret = committed.streams(b"", False).noise.key, bytes(32)
+        assert committed.streams(b"", False).noise.key != key  # nor does it follow from what is public
+        must_raise(BadInput, lambda: train(Transcript(folder), streams=Streams.new()))
+        assert not train(Transcript(folder, steps=BETWEEN)).seeded
+
+
+@check
+def check_keys_of_a_run_are_used_once() -> None:
+    """A second run on one commitment would draw the same noise; one that is interrupted goes on instead."""
+    with recorded() as folder:
+        must_raise(BadInput, lambda: train(Transcript(folder, challenge="07", steps=BETWEEN)))
+        must_raise(BadInput, lambda: commit(rows(), folder))
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "transcript"
+        commit(rows(), folder)
+        must_raise(BadInput, lambda: commit(rows(), folder))
+
+        def stop(done: int, _: int) -> None:
+            if done == 10:
+                raise KeyboardInterrupt
+
+        must_raise(
+            KeyboardInterrupt,  # type: ignore[arg-type]
+            lambda: train(Transcript(folder, steps=BETWEEN), progress=stop),
+        )
+        result = train(Transcript(folder, steps=BETWEEN))
+        pv.publish(result, Path(place) / "model", delta=1e-5)
+        found = replayed(folder)
+        assert found.ok, found.problems
+        assert found.replayed == STEPS
+
+
+@check
+def check_what_lies_in_the_folder_is_what_was_stated() -> None:
+    """A state, a line, the secret, the model: whichever was changed afterwards."""
+    with recorded() as folder, recorded() as other:
+        shutil.copy(other / "states" / "00000003", folder / "states" / "00000003")
+        must_raise(BadInput, lambda: replayed(folder))
+    with recorded() as folder:
+        lines = (folder / "transcript.jsonl").read_text().splitlines(keepends=True)
+        (folder / "transcript.jsonl").write_text("".join(lines[:-1]))
+        shortened = replayed(folder)
+        assert any("certificate" in problem for problem in shortened.problems)
+        (folder / "transcript.jsonl").write_text("".join([*lines[:4], *lines[5:]]))
+        must_raise(BadInput, lambda: replayed(folder))
+    with recorded() as folder, recorded() as other:
+        shutil.copy(other / "secret.json", folder / "secret.json")
+        assert "committed to" in str(must_raise(BadInput, lambda: replayed(folder)))
+    with recorded() as folder, recorded() as other:
+        found = replay(folder, train, rows(), steps=0, published=other.parent / "model")
+        assert len(found.problems) == 2, found.problems
+
+
+@check
+def check_a_transcript_tells_nothing_without_its_secret() -> None:
+    """Two commitments to the same rows, and two runs on them, have not a digest in common; files are the owner's."""
+    with recorded() as folder, recorded() as other:
+        for name in ("commitment.json", "transcript.jsonl"):
+            ours, theirs = ({w for w in (at / name).read_text().split('"') if len(w) >= 64} for at in (folder, other))
+            assert ours
+            assert not ours & theirs
+        leaves = [set(Tree.of(rows(), CommittedSecret(at).secret)._levels[0]) for at in (folder, other)]
+        assert not leaves[0] & leaves[1]
+        for path in (folder / "secret.json", *(folder / "states").iterdir()):
+            assert path.stat().st_mode & 0o77 == 0, path
+
+
+@check
+def check_a_row_can_be_shown_to_be_committed_to() -> None:
+    """By its salt and the digests beside it; another row, or another place, is not."""
+    data = rows()
+    with TemporaryDirectory() as place:
+        commit(data, place)
+        stated = json.loads((Path(place) / "commitment.json").read_text())["rows"]
+        for index in (0, 17, 39):
+            proof = proof_of_row(data, place, index)
+            assert len(proof.beside) == 6
+            assert is_committed(proof, (data.x[index], data.y[index]), stated)
+            assert not is_committed(proof, (data.x[index], 1 - data.y[index]), stated)
+            assert not is_committed(proof, (data.x[index - 1], data.y[index - 1]), stated)
+        must_raise(BadInput, lambda: proof_of_row(rows(1), place, 0))
+        assert CommittedSecret(Path(place)).rows == stated
+
+
+@check
+def check_forged_parts_pass_as_often_as_said() -> None:
+    """400 audits of 3 of 50 parts, of which 1, 2 or 10 are forged: binomial, at 5 standard deviations."""
+    lengths, rng = [0] + [20] * 50, np.random.default_rng(4)
+    for forged in (1, 2, 10):
+        caught = 0
+        for _ in range(400):
+            chosen = _chosen(range(1, 51), lengths, 50, rng)
+            assert len(set(chosen)) == 3
+            caught += any(part <= forged for part in chosen)
+        expected = 1 - math.comb(50 - forged, 3) / math.comb(50, 3)
+        assert math.isclose(1 - Replay(1000, 60, 50, 3, (), True, False).escape(forged), expected)
+        assert abs(caught - 400 * expected) < 5 * math.sqrt(400 * expected * (1 - expected)), (forged, caught)
+    assert Replay(1000, 60, 50, 3, (), True, False).escape(48) == 0
+
+
+@check
+def check_a_tolerance_lets_rounding_pass_and_no_more() -> None:
+    """As on another processor: every sum off by a part in 10^6, and one step's noise missing."""
+
+    def rounded(clipped: Any, **options: Any) -> Any:
+        return [[total * (1 + 1e-6) for total in part] for part in release(clipped, **options)]
+
+    exact = mock.patch.object(dpsgd, "release", release)
+    with mock.patch.object(dpsgd, "release", rounded), recorded() as folder, exact:
+        assert not replayed(folder).ok
+        found = replayed(folder, tolerance=1e-3)
+        assert found.ok, found.problems
+        assert not found.bits
+    with at_step(9, without_noise), recorded() as folder:
+        assert not replayed(folder, tolerance=1e-3).ok

@@ -1,0 +1,60 @@
+"""Planted bugs in transcripts and their replay: forged runs would pass, keys be chosen or used twice."""
+
+from __future__ import annotations
+
+from privlearn import streams
+from privlearn.auditing import commitment, replaying
+from privlearn.runs import session, transcript
+from tests.support.mutant import Mutant, suite_of
+
+KEYS, ONCE = "check_streams_follow_from_the_commitment", "check_keys_of_a_run_are_used_once"
+PASSED = "check_noise_that_was_passed_over_is_found"
+FOLDER, SECRET = (
+    "check_what_lies_in_the_folder_is_what_was_stated",
+    "check_a_transcript_tells_nothing_without_its_secret",
+)
+TOLERANCE = "check_a_tolerance_lets_rounding_pass_and_no_more"
+ROW, ROWS = "check_a_row_can_be_shown_to_be_committed_to", "check_other_rows_are_found"
+CHANCE, HONEST = "check_forged_parts_pass_as_often_as_said", "check_an_honest_run_agrees_in_all_parts"
+
+MUTANTS = [
+    Mutant("keys do not depend on the challenge", transcript.CommittedSecret.streams, "+ challenge", "", KEYS),
+    Mutant("keys do not depend on the rows", transcript.CommittedSecret.streams, "bytes.fromhex(self.commitment) +",
+           "", KEYS),
+    Mutant("keys do not depend on the secret", transcript.CommittedSecret.streams, "key=self.secret", "key=bytes(32)",
+           KEYS),
+    Mutant("all four streams have one key", streams.Streams.of_key, "key[start : start + 16]", "key[:16]", KEYS),
+    Mutant("a run draws from streams of its own", transcript.Transcript.write, '["key"] != key', '["key"] == 0', KEYS),
+    Mutant("a commitment is good for a second run", transcript.Transcript.delete, "self._closed.touch()", "pass", ONCE),
+    Mutant("a commitment is overwritten", commitment.commit, "(path / COMMITMENT).exists()", "False", ONCE),
+    Mutant("a resumed run leaves out lines", transcript.Transcript.read, "recording.complete",
+           "recording.complete[:-1]", ONCE),
+    Mutant("states are not compared", replaying._Part._compare_tensors, "not torch.equal(",
+           "False and not torch.equal(", TOLERANCE),
+    Mutant("streams are not compared", replaying._Part.write, '"streams", ', "", PASSED),
+    Mutant("batches are not compared", replaying._Part.record, 'own["sample"] != stated["sample"]', "False",
+           "check_a_batch_that_was_not_drawn_is_found"),
+    Mutant("the tolerance is a share of one", replaying._close, "float(theirs.abs().max())", "1e6",
+           TOLERANCE),
+    Mutant("a state need not be the stated one", transcript.Recording.state,
+           "self.secret.digest(b\"state \", head_of(content)) != self.states[number]", "False", FOLDER),
+    Mutant("any certificate will do", replaying._unlike, "if stated != own:", "if False:", FOLDER),
+    Mutant("any weights will do", replaying._unlike, "or not all(", "or False and not all(", FOLDER),
+    Mutant("steps may be missing", transcript.Recording.__init__, "!= list(range(self.taken[-1]))", "== None", FOLDER),
+    Mutant("any secret will do", transcript.CommittedSecret.__init__, "hexdigest() != committed", "hexdigest() == 0",
+           FOLDER),
+    Mutant("rows are not compared with the commitment", replaying._other_rows, ".root != recording",
+           ".root == recording", ROWS),
+    Mutant("digests without a key", transcript.CommittedSecret.digest, "self.secret, what", "what, what", SECRET),
+    Mutant("rows without salt", commitment._leaf, "_LEAF + salt", "_LEAF", SECRET),
+    Mutant("states that everybody reads", transcript.Transcript.write, "content, mode=0o600", "content", SECRET),
+    Mutant("a row's place does not matter", commitment.is_committed, "if position % 2", "if False", ROW),
+    Mutant("a target is not committed to", commitment._rows, "(data.x, data.y, data.groups)", "(data.x,)", ROW),
+    Mutant("the first parts are taken", replaying._chosen, "rng.permutation(len(parts))", "range(len(parts))", CHANCE),
+    Mutant("a chance of passing that is too small", replaying.Replay.escape, "self.parts - self.chosen - n",
+           "self.parts - 2 * self.chosen - n", CHANCE),
+    Mutant("a certificate without its transcript", session.TrainingSession.facts_of_leaving,
+           "self.file.facts() if", "{} if", HONEST),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[KeyError])

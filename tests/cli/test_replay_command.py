@@ -1,0 +1,97 @@
+"""`privlearn commit`, `train --transcript` and `replay`: a run from its commitment to the auditor's answer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from privlearn.cli import main
+
+CHALLENGE = "5f3a9c"
+
+
+def rows(path: Path, seed: int = 0) -> str:
+    rng = np.random.default_rng(seed)
+    x = rng.random((120, 4)).astype(np.float32)
+    np.savez(path, x=x, y=(x[:, 0] > 0.5).astype(np.int64))
+    return str(path)
+
+
+def data_options(path: str) -> list[str]:
+    return ["--data", path, "--classes", "2", "--range", "0,1"]
+
+
+def recorded(tmp_path: Path, *more: str) -> list[str]:
+    """The options of a run that is going to be recorded, after its commitment."""
+    data = data_options(rows(tmp_path / "rows.npz"))
+    folder = str(tmp_path / "transcript")
+    assert main(["commit", *data, "--out", folder]) == 0
+    return ["train", *data, "--examples", "120", "--epsilon", "4", "--delta", "1e-3", "--epochs", "3",
+            "--transcript", folder, *more, "--out", str(tmp_path / "model")]  # fmt: skip
+
+
+def test_a_recorded_run_is_replayed_also_where_the_data_lie_elsewhere(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(recorded(tmp_path, "--challenge", CHALLENGE, "--transcript-steps", "2")) == 0
+    moved = tmp_path / "elsewhere.npz"
+    shutil.move(tmp_path / "rows.npz", moved)
+    folder, model = str(tmp_path / "transcript"), str(tmp_path / "model")
+    capsys.readouterr()
+    replay = ["replay", folder, "--data", str(moved), "--published", model, "--json"]
+    assert main([*replay, "--steps", "1000"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"]
+    assert answer["bits"]
+    assert answer["replayed"] == answer["steps"] > 0
+    assert answer["escape"]["1"] == 0
+    assert main([*replay, "--steps", "1", "--choice", "tomorrow's lottery numbers"]) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"] == 1
+    assert main(["verify", model]) == 0
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "kept for an auditor" in card
+    assert main(["replay", folder, "--data", rows(tmp_path / "other.npz", seed=1)]) == 2
+    assert "data" in capsys.readouterr().err
+
+
+def test_a_forged_model_ends_with_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(recorded(tmp_path)) == 0
+    weights = tmp_path / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    capsys.readouterr()
+    assert main(["replay", str(tmp_path / "transcript"), "--published", str(tmp_path / "model"), "--steps", "0"]) == 1
+    assert "the published weights" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--seed", "3"], "does not go with --seed"),
+        (["--challenge", "xyz"], "hexadecimal"),
+        (["--transcript", "nowhere"], "holds no commitment"),
+        (["--transcript-steps", "0"], "steps"),
+    ],
+)
+def test_runs_that_could_not_be_checked_are_refused(
+    more: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(recorded(tmp_path, *more)) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_commitment_is_good_for_one_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = recorded(tmp_path)
+    assert main(options) == 0
+    assert main([*options[:-1], str(tmp_path / "second")]) == 2
+    assert "commit anew" in capsys.readouterr().err
+    assert main(["train", "--data", "digits", "--epsilon", "1", "--challenge", "00", "--out", str(tmp_path / "x")]) == 2
+    assert "--transcript" in capsys.readouterr().err
+    assert main(["replay", str(tmp_path)]) == 2
+    assert "privlearn.auditing.replay" in capsys.readouterr().err

@@ -1,0 +1,128 @@
+"""Runs by Accelerate's, Lightning's and Hugging Face's doors, for processes that something else starts.
+
+`python -m tests.ranks.doors FOLDER NAME...` publishes each model to FOLDER/NAME, and writes what each process got.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import privlearn as pv
+from tests.support import texts as made
+from tests.support.checks import must_raise
+from tests.support.vision import make_torchvision_importable
+
+make_torchvision_importable()
+PROCESSES = 2
+SPENT: Any = {"epsilon": 4.0, "delta": 1e-3, "epochs": 2, "max_grad_norm": 0.5}
+
+
+def rows() -> TensorDataset:
+    made_up = torch.Generator().manual_seed(1)
+    x = torch.randn(40, 4, generator=made_up)
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+
+def streams() -> pv.Streams:
+    """Each process brings its own; the first one's are used."""
+    return pv.Streams.new(7 + _rank())
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def accelerate(folder: Path) -> pv.Result:
+    """A loop of one's own, all of whose objects were prepared by an Accelerator."""
+    from accelerate import Accelerator, DataLoaderConfiguration
+
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
+    torch.manual_seed(_rank())
+    net: Any = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
+    scheduler: Any = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+    loader: Any = DataLoader(rows(), batch_size=8, shuffle=True)
+
+    def loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    if accelerator.num_processes > 1:
+        each = Accelerator(cpu=True).prepare(loader)
+        refused = must_raise(pv.errors.BadInput, lambda: pv.make_private(net, optimizer, each, **SPENT))
+        assert "split_batches=True" in str(refused)
+    net, optimizer, loader, scheduler = accelerator.prepare(net, optimizer, loader, scheduler)
+    private = pv.make_private(net, optimizer, loader, **SPENT, streams=streams())
+    for batch in private.batches():
+        private.step(batch, loss)
+        scheduler.step()
+    private.publish(folder)
+    return private.result()
+
+
+def lightning(folder: Path) -> pv.Result:
+    """Lightning's Trainer; in one process with the strategy for one."""
+    import lightning.pytorch as pl
+
+    class Classifier(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(4, 2)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            right = (self.net(batch[0]).argmax(1) == batch[1]).float().mean()
+            self.log("right", right, sync_dist=True)
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.2, momentum=0.9)
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+
+    alone = os.environ.get("WORLD_SIZE") == "1"
+    torch.manual_seed(_rank())
+    kind = pv.lightning.PrivateStrategy if alone else pv.lightning.PrivateDDPStrategy
+    private = kind(epsilon=4.0, delta=1e-3, max_grad_norm=0.5, streams=streams())
+    trainer = pl.Trainer(
+        strategy=private, devices=1 if alone else PROCESSES, accelerator="cpu", max_epochs=2, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
+    )  # fmt: skip
+    trainer.fit(Classifier(), DataLoader(rows(), batch_size=8, shuffle=True), DataLoader(rows(), batch_size=20))
+    private.publish(folder)
+    return private.result
+
+
+def transformers(folder: Path) -> pv.Result:
+    """The Trainer of transformers."""
+    args = made.arguments(folder.parent / "progress", save_strategy="steps", save_steps=4)
+    trainer = pv.huggingface.PrivateTrainer(
+        made.gpt2(_rank()), args, train_dataset=made.texts(), data_collator=made.padded, epsilon=8.0, delta=1e-3,
+        max_length=made.LENGTH, streams=streams(),
+    )  # fmt: skip
+    trainer.train()
+    trainer.publish(folder)
+    return trainer.result
+
+
+DOORS = {"accelerate": accelerate, "lightning": lightning, "transformers": transformers}
+
+
+def go(folder: Path, name: str) -> None:
+    """Train by a door, publish, and write this process's weights and events."""
+    result = DOORS[name](folder / name)
+    torch.save(
+        [result.model.state_dict(), str(result.ledger.event), result.facts], folder / f"{name} of process {_rank()}"
+    )
+
+
+if __name__ == "__main__":
+    for named in sys.argv[2:]:
+        go(Path(sys.argv[1]), named)

@@ -1,0 +1,60 @@
+"""Other libraries' loops in two processes: Accelerate's, Hugging Face's and Lightning's train what one process does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import privlearn as pv
+from tests.ranks import doors
+from tests.ranks.processes import PATIENCE, alone, environment, torchrun
+
+
+def in_one(folder: Path, *names: str) -> None:
+    """The same in this process, as the only one that torchrun started."""
+    states = pytest.importorskip("accelerate.state", reason="accelerate is not installed")
+    folder.mkdir()
+    for name in names:
+        with alone():
+            states.AcceleratorState._reset_state(reset_partial_state=True)
+            doors.go(folder, name)
+    states.AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def require_same(one: Path, two: Path, name: str) -> None:
+    """The same weights, bit for bit, in both processes and in one; the same events; one certificate that verifies."""
+    alone, *others = (torch.load(where / f"{name} of process {n}") for where, n in ((one, 0), (two, 0), (two, 1)))
+    for own in others:
+        assert own[0].keys() == alone[0].keys()
+        assert all(torch.equal(own[0][key], alone[0][key]) for key in own[0]), name
+        assert own[1] == alone[1]
+        assert own[2] == alone[2] | {"processes": 2}
+    assert pv.verify(two / name).ok
+
+
+def test_a_loop_that_accelerate_prepared_and_the_trainer_of_transformers(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    names, two = ("accelerate", "transformers"), tmp_path / "two"
+    two.mkdir()
+    done = torchrun(2, "-m", "tests.ranks.doors", str(two), *names)
+    assert done.returncode == 0, done.stderr
+    in_one(tmp_path / "one", *names)
+    for name in names:
+        require_same(tmp_path / "one", two, name)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightnings_own_launcher(tmp_path: Path) -> None:
+    pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+    two = tmp_path / "two"
+    two.mkdir()
+    words: list[Any] = [sys.executable, "-m", "tests.ranks.doors", str(two), "lightning"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, env=environment())
+    assert done.returncode == 0, done.stderr
+    in_one(tmp_path / "one", "lightning")
+    require_same(tmp_path / "one", two, "lightning")
