@@ -42,6 +42,8 @@ from privlearn.world import require_one_process
 _ROWS_AT_ONCE, _VOLUMES_AT_ONCE = 4096, 4
 #: Bins of confidences for the calibration error (Guo et al. 2017).
 _BINS = 15
+#: Expected counts are at least this, so that a deviance is finite.
+_LEAST_COUNT = 1e-9
 #: How often noise is drawn anew to see how much it moves the figures.
 _REDRAWS = 100
 
@@ -288,6 +290,18 @@ def of_values(predicted: Floats, y: Floats) -> Metrics:
     return Metrics(MappingProxyType(figures), len(y))
 
 
+def of_counts(outputs: Tensor, y: Tensor) -> Metrics:
+    """Metrics of expected counts: those of values, and the mean Poisson deviance."""
+    from sklearn.metrics import mean_poisson_deviance
+
+    expected, counts = outputs[:, 0].double().numpy(), y.double().numpy()
+    if counts.ndim != 1 or not (counts >= 0).all():
+        raise BadInput(f"the targets have shape {counts.shape}: expected counts, 0 or more, one for each row")
+    metrics = of_values(expected, counts)
+    deviance = float(mean_poisson_deviance(counts, expected.clip(_LEAST_COUNT)))
+    return replace(metrics, figures=MappingProxyType({"deviance": deviance, **metrics.figures}))
+
+
 def of_maps(predicted: Tensor, y: Tensor, classes: int) -> Metrics:
     """Dice of maps of classes: of each but the background, and their mean."""
     each = dice(predicted, y, classes)
@@ -296,7 +310,11 @@ def of_maps(predicted: Tensor, y: Tensor, classes: int) -> Metrics:
 
 
 #: The metrics of tasks that have their own, from outputs and targets.
-_OF_TASKS: dict[str, Callable[[Tensor, Tensor], Metrics]] = {"ordinal": of_ranks, "multilabel": of_labels}
+_OF_TASKS: dict[str, Callable[[Tensor, Tensor], Metrics]] = {
+    "ordinal": of_ranks,
+    "multilabel": of_labels,
+    "counts": of_counts,
+}
 
 
 def _rows(data: Any, targets: Any) -> tuple[Tensor, Tensor]:

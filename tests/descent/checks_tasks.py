@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.metrics import mean_poisson_deviance
 
 import privlearn as pv
 from privlearn.accounting.events import tally
@@ -20,7 +21,7 @@ from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data.rows import TensorRows
 from privlearn.descent.choices import TrainRequest
-from privlearn.models.heads import HEADS
+from privlearn.models.heads import HEADS, poisson_loss
 from privlearn.models.last_layers import CumulativeLogits
 from privlearn.runs.result import Result
 from privlearn.sampling import FullBatch
@@ -38,10 +39,15 @@ def _several(made_up: np.random.Generator, scores: Array) -> Array:
     return np.stack([scores + made_up.logistic(size=len(scores)) > at for at in (0.0, 2.0, -1.0)], 1).astype(np.int64)
 
 
+def _counts(made_up: np.random.Generator, scores: Array) -> Array:
+    return made_up.poisson(np.exp(0.7 * scores)).clip(0, 20)
+
+
 #: For each task what targets follow from scores, and what is declared of them.
 TASKS: dict[str, tuple[Callable[[np.random.Generator, Array], Array], dict[str, Any]]] = {
     "ordinal": (_ranks, {"classes": 5}),
     "multilabel": (_several, {"labels": ("pain", "fever", "cough")}),
+    "counts": (_counts, {"target_bounds": (0, 20)}),
 }
 
 
@@ -66,6 +72,8 @@ def trained(task: str, model: str = "linear") -> Result:
 
 def _loss_of_a_constant(task: str, y: Array, y_test: Array) -> tuple[str, float]:
     """The figure that a task is judged by, and what it is if the best constant is predicted."""
+    if task == "counts":
+        return "deviance", float(mean_poisson_deviance(y_test, np.full(len(y_test), y.mean())))
     if task == "multilabel":
         each = np.where(y_test == 1, y.mean(0), 1 - y.mean(0))
         return "log_loss", float(-np.log(each).mean())
@@ -180,3 +188,47 @@ def check_labels_are_predicted_one_by_one() -> None:
     torch.testing.assert_close(probabilities, 1 / (1 + (-scores).exp()))
     assert torch.equal(predicted == 1, probabilities > 0.5)
     assert {0, 1, 2, 3} == set(predicted.sum(1).tolist())
+
+
+@check
+def check_counts_are_learned_by_their_likelihood() -> None:
+    """Up to the bound the loss is the Poisson one, over the root of the bound; beyond it the derivative is bounded."""
+    high, counts = 20.0, torch.arange(8, dtype=torch.float64)
+    outputs = torch.linspace(-6, 8, 8, dtype=torch.float64)[:, None].requires_grad_()
+    losses = poisson_loss(outputs, counts, high)
+    (slopes,) = torch.autograd.grad(losses.sum(), outputs)
+    expected = (outputs.detach()[:, 0] + np.log(high) / 2).exp().clamp(max=high)
+    torch.testing.assert_close(slopes[:, 0], (expected - counts) / high**0.5)
+    assert float(slopes.abs().max()) <= high**0.5
+    inside = expected < high
+    exact = expected - counts * expected.log()
+    torch.testing.assert_close(losses.detach()[inside], exact[inside] / high**0.5)
+
+
+@check
+def check_expected_counts_lie_within_the_declared_bounds() -> None:
+    """Whatever the weights are, and whatever the rows hold; counts beyond the bound count as it."""
+    head = HEADS["counts"]({"target_bounds": (0, 20)})
+    network = head.published(torch.nn.Linear(4, 1))
+    for scale in (1.0, 1e3, 1e30):
+        counts = network(scale * torch.randn(50, 4, generator=torch.Generator().manual_seed(0)))
+        assert bool(((counts >= 0) & (counts <= 20)).all()), scale
+    assert head.prepared(np.array([0, 20, 21, 10**6])).tolist() == [0, 20, 20, 20]
+    result = trained("counts")
+    with tempfile.TemporaryDirectory() as folder:
+        out = pv.publish(result, Path(folder) / "model")
+        assert json.loads((out / "config.json").read_text())["target_bounds"] == [0, 20]
+
+
+@check
+def check_rare_counts_are_not_taken_for_none() -> None:
+    """A mean that is far below 1 is met, not the median, which is 0: gradients are not clipped short."""
+    x, _ = rows("counts", 1200, 0)
+    y = np.random.default_rng(0).poisson(0.2 * np.exp(0.4 * (x @ _SLOPES)))
+    data = pv.Dataset(x, y, low=-1.0, high=1.0, target_bounds=(0, 10))
+    for model in ("linear", "mlp:8"):
+        result = pv.train(data, epsilon=1.0, task="counts", model=model, epochs=20, streams=pv.Streams.new(0))
+        with torch.no_grad():
+            expected = result.model(torch.from_numpy(x)).mean()
+        assert 0.7 < float(expected) / y.mean() < 1.3, (model, expected)
+        assert pv.evaluate(result, x, y)["deviance"] < mean_poisson_deviance(y, np.full(len(y), y.mean()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.descent import rules
+from privlearn.descent import centring, rules
 from privlearn.models import heads, last_layers
 from privlearn.publishing import model
 from tests.descent import checks_tasks
@@ -34,6 +34,21 @@ MUTANTS = [
            "outputs == outputs.max(1, keepdim=True)[0]", "check_labels_are_predicted_one_by_one"),
     Mutant("labels are counted in the rows", heads.LabelsHead.prepared, "np.asarray(y, dtype=np.float32)",
            "np.asarray(y - y.mean(0), dtype=np.float32)", "check_targets_are_prepared_one_by_one"),
+    Mutant("counts beyond the bound count as they are", heads.CountHead.prepared, ".clip(self.low, self.high)", "",
+           "check_expected_counts_lie_within_the_declared_bounds"),
+    Mutant("counts are relative to those of the rows", heads.CountHead.prepared, ".clip(self.low, self.high)",
+           ".clip(self.low, self.high) - np.mean(y)", "check_targets_are_prepared_one_by_one"),
+    Mutant("expected counts leave the bounds", last_layers.Rate.forward, ".clamp(max=self.high)", "",
+           "check_expected_counts_lie_within_the_declared_bounds"),
+    Mutant("derivatives of counts have no bound", heads.poisson_loss, "logs.clamp(max=top).exp()", "logs.exp()",
+           "check_counts_are_learned_by_their_likelihood"),
+    Mutant("nothing is learned beyond the bound", heads.poisson_loss, " * (1 + (logs - top).clamp(min=0.0))", "",
+           "check_counts_are_learned_by_their_likelihood"),
+    Mutant("gradients of counts are clipped short", centring.clip_norm, "head.skewed", "False",
+           "check_rare_counts_are_not_taken_for_none"),
+    Mutant("logarithms are published for counts", heads.CountHead.published,
+           "nn.Sequential(network, Rate(math.sqrt(self.high), self.high))", "network",
+           "check_expected_counts_lie_within_the_declared_bounds"),
     Mutant("folders do not say the task", heads.Head.stated, "if self.named", "if not self.named", PUBLISHED),
 ]  # fmt: skip
 

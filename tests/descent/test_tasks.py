@@ -210,3 +210,60 @@ def test_labels_that_do_not_suit_are_refused(tmp_path: Path, capsys: pytest.Capt
     for declared in ({"labels": LABELS, "classes": 2}, {"labels": ["pain", "pain", "cough"]}, {"classes": 2}):
         with pytest.raises(BadInput):
             pv.train(pv.Dataset(x, y, **declared, low=-1, high=1), epsilon=1.0, task="multilabel")
+
+
+def counted(folder: Path) -> list[str]:
+    return table(folder, '[columns.visits]\nkind = "target"\nlow = 0\nhigh = 20\n', "counts", "visits")
+
+
+def test_counts_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given, out = counted(tmp_path), tmp_path / "model"
+    assert main([*given, "--explain", "--metric", "deviance", "--out", str(out)]) == 0
+    assert "test Poisson deviance" in capsys.readouterr().out
+    model, new = pv.load_model(out), pd.read_csv(tmp_path / "more.csv")
+    predicted = model.predict(new)
+    assert (model.task, model.target_bounds) == ("counts", [0.0, 20.0])
+    assert ((predicted > 0) & (predicted <= 20)).all()
+    assert not np.array_equal(predicted, predicted.round())
+    printed = predicted_elsewhere(out, tmp_path / "more.csv")
+    assert list(printed[0]) == ["index", "prediction"]
+    assert np.allclose([float(row["prediction"]) for row in printed], predicted, atol=1e-4)
+    with pytest.raises(BadInput, match="no probabilities"):
+        model.predict_proba(new)
+    more = [*given, "--model", "mlp:8", "--metrics-share", "0.1", "--json", "--out", str(tmp_path / "paid")]
+    assert main(more) == 0
+    assert {"rmse", "mae"} <= set(json.loads(capsys.readouterr().out)["test_metrics"])
+    assert main(["verify", str(tmp_path / "paid")]) == 0
+
+
+def test_counts_of_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = dataset("counts")
+    np.savez(tmp_path / "rows.npz", x=data.x, y=data.y, x_test=data.x_test, y_test=data.y_test)
+    given = ["train", "--data", str(tmp_path / "rows.npz"), "--range", "-1,1", "--task", "counts"]
+    given += ["--target-bounds", "0,20", "--epsilon", "1", "--epochs", "5", "--json"]
+    assert main([*given, "--out", str(tmp_path / "model")]) == 0
+    assert set(json.loads(capsys.readouterr().out)["test_metrics"]) == {"deviance", "rmse", "mae", "r2"}
+
+
+def test_counts_that_do_not_suit_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [*counted(tmp_path), "--out", str(tmp_path / "model")]
+    for more, said in (
+        (["--method", "boosting"], "the task counts is for --method dpsgd"),
+        (["--label-smoothing", "0.1"], "is for classes, and the task is counts"),
+        (["--task", "ordinal"], "are numbers"),
+    ):
+        own = [part for part in given if part not in ("--epochs", "20")] if "--method" in more else given
+        assert main([*own, *more]) == 2, more
+        assert said in capsys.readouterr().err, more
+    text = (tmp_path / "rows.csv").read_text()
+    for cell, said in (("0.5", "whole numbers from 0 on"), ("nan", "expected a number"), ("", "is missing")):
+        (tmp_path / "rows.csv").write_text(text.rstrip().rpartition(",")[0] + f",{cell}\n")
+        assert main(given) == 2, cell
+        assert said in capsys.readouterr().err, cell
+    x, y = rows("counts", 100, 0)
+    for wrong in (y + 0.5, y - 30, np.where(y > 0, np.nan, 0.0), y[:, None], y.astype(str)):
+        with pytest.raises(BadInput):
+            pv.train(pv.Dataset(x, wrong, target_bounds=(0, 20), low=-1, high=1), epsilon=1.0, task="counts")
+    for bounds in ((-1, 20), (0, 0.5)):
+        with pytest.raises(BadInput, match="bounds of counts"):
+            pv.train(pv.Dataset(x, y, target_bounds=bounds, low=-1, high=1), epsilon=1.0, task="counts")

@@ -423,7 +423,7 @@ def _training() -> tuple[Option, ...]:
         Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
         Option("metric", None, "the test figure that is shown first (default: accuracy, of numbers rmse)",
                choices=("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy", "rmse", "mae",
-               "r2", "f1", "subset-accuracy")),
+               "r2", "f1", "subset-accuracy", "deviance")),
         Option("paid-metrics", "E", "release the test figures with noise, for epsilon E at --delta beside that of the "
                "training: the certificate is for both, and protects test rows, too", float),
         Option("metrics-share", "S", "the same within --epsilon: training and figures together cost that, and the "

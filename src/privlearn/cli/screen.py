@@ -37,6 +37,7 @@ METRICS = {
     "mae": ("mae", "mean absolute error"),
     "r2": ("r2", "R2"),
     "f1": ("f1", "F1"),
+    "deviance": ("deviance", "Poisson deviance"),
     "subset-accuracy": ("subset_accuracy", "subset accuracy"),
 }
 

@@ -25,11 +25,12 @@ def is_table(request: TrainRequest, facts: Facts) -> bool:
 
 
 def clip_norm(request: TrainRequest, facts: Facts, usual: float) -> float:
-    """The clipping norm of a linear classifier of a table's rows, and where classes have weights; else the usual one.
+    """The clipping norm of a linear classifier of a table's rows, of counts, and where classes have weights.
 
-    Gradients that are all clipped to one short length would be alike, whatever they weigh.
+    Gradients that are all clipped to one short length would be alike, whatever they weigh. Else it is the usual one.
     """
-    long = is_table(request, facts) and head_of(request.task, facts).long_clip
+    head = head_of(request.task, facts)
+    long = head.skewed or (is_table(request, facts) and head.long_clip)
     return CLIP_NORM if long or request.class_weights is not None else usual
 
 

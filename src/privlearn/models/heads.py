@@ -6,8 +6,10 @@ of targets is public; no method but `fits` looks at more than one example.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
 
 import numpy as np
@@ -42,7 +44,9 @@ class Head(ABC):
         declared: what has to be declared of the targets.
         unsuited: choices of a run that make no sense for it.
         tempered: whether a temperature is usually fitted to the scores.
-        long_clip: whether gradients of a table's rows are clipped to about their length, not shorter.
+        long_clip: whether gradients of a table's rows are clipped to about their length, not shorter, in front of a
+            linear model.
+        skewed: whether those of any model are: clipped short, they would lead to a median in place of the mean.
         named: whether folders say the task by its name; else it follows from the number of classes and the bounds.
         reading: how predictions are read, for the card of a named task.
         outputs: of the network that is built for it.
@@ -54,6 +58,7 @@ class Head(ABC):
     unsuited: ClassVar[tuple[str, ...]] = ("label_smoothing", "select", "temperature", "class_weights")
     tempered: ClassVar[bool] = False
     long_clip: ClassVar[bool] = True
+    skewed: ClassVar[bool] = False
     named: ClassVar[bool] = True
     reading: ClassVar[str] = ""
     outputs: int
@@ -261,6 +266,61 @@ class LabelsHead(Head):
     def loss(self, request: Any) -> Any:
         """The sum over the labels: an example has one loss, and so one gradient that is clipped."""
         return sum_of_labels
+
+
+@final
+@registered
+class CountHead(Head):
+    """A count up to a declared bound: the logarithm of its expectation, and the Poisson likelihood.
+
+    The network's output 0 stands for the root of the bound, the middle of 1 and the bound on the scale of logarithms.
+    Losses are divided by that root, the standard deviation of a count whose expectation is the bound: so gradients are
+    about as long as those of classes, and clipping does not take the large counts' part away. Beyond the bound the loss
+    goes on along its tangent: it is convex, and its derivative by the output at most the root of the bound.
+    """
+
+    task, declared = "counts", BOUNDS
+    skewed = True
+    outputs = classes = 1
+    reading = (
+        "Predictions are expected counts, within the declared bounds: the mean of a Poisson distribution for each row."
+    )
+
+    def __init__(self, stated: Mapping[str, Any]) -> None:
+        bounds: tuple[float, float] = stated[BOUNDS]
+        self.low, self.high = bounds
+        if self.low < 0 or self.high < 1:
+            raise BadInput(f"bounds of counts are {self.low:g} and {self.high:g}: expected 0 or more, and 1 or more")
+
+    def fits(self, y: NDArray[Any]) -> str:
+        """Whole numbers from 0 on."""
+        numbers = y.dtype.kind in "fiub" and y.ndim == 1
+        inside = numbers and bool(((y >= 0) & (y == np.floor(y))).all())
+        return "" if inside else "whole numbers from 0 on, one for each row"
+
+    def prepared(self, y: Any) -> Any:
+        """As numbers, clipped to the bounds."""
+        return np.asarray(y, dtype=np.float64).clip(self.low, self.high).astype(np.float32)
+
+    def published(self, network: nn.Module) -> nn.Module:
+        """The network, then expected counts."""
+        from torch import nn
+
+        from privlearn.models.last_layers import Rate
+
+        return nn.Sequential(network, Rate(math.sqrt(self.high), self.high))
+
+    def loss(self, request: Any) -> Any:
+        """The negative logarithm of the Poisson likelihood, without what depends on the count alone."""
+        return partial(poisson_loss, high=float(self.high))
+
+
+def poisson_loss(outputs: Tensor, targets: Tensor, high: float) -> Tensor:
+    """The Poisson loss of one output for each example, as `CountHead` says."""
+    start, top = math.log(high) / 2, math.log(high)
+    logs = outputs[:, 0] + start
+    expected = logs.clamp(max=top).exp() * (1 + (logs - top).clamp(min=0.0))
+    return (expected - targets * logs) / math.sqrt(high)
 
 
 def sum_of_labels(outputs: Tensor, targets: Tensor) -> Tensor:

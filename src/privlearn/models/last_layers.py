@@ -57,4 +57,4 @@ class Rate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Counts of the shape of `x`."""
-        return (self.start * x.clamp(max=math.log(self.high / self.start)).exp()).clamp(max=self.high)
+        return (self.start * x.exp()).clamp(max=self.high)
