@@ -1,8 +1,8 @@
 """What a process holds at most while it trains: the whole model in each, and a model under FSDP2, on gloo, here.
 
 `python bench/sharded.py [--layers N] [--width N] [--json]`. A perceptron of equal layers, batches of 64 rows in all,
-Adam. Figures are the highest resident memory of any process, less what it was
-before the model was made, in MiB; a small model was trained before.
+Adam. Figures are the highest resident memory of any process, less what it was before the model was made, in MiB; a
+small model was trained before.
 """
 
 from __future__ import annotations
