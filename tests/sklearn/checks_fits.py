@@ -313,3 +313,34 @@ def check_a_search_costs_what_was_asked_for() -> None:
         must_raise(BudgetExceeded, lambda search=search: clone(search).fit(X, Y))  # type: ignore[misc]
         with tempfile.TemporaryDirectory() as folder:
             assert pv.verify(search.publish(Path(folder) / "model")).ok
+
+
+#: What is searched of each estimator beside `DPClassifier`.
+GRIDS: dict[str, Any] = {
+    "DPLogisticRegression": [{"epochs": 1}, {"epochs": 2}],
+    "DPRegressor": [{"epochs": 1}, {"epochs": 2}],
+    "DPRidge": [{"row_norm": 1.0}, {"row_norm": 2.0}],
+    "DPFisherClassifier": [{"keep": 1}, {"keep": 2}],
+    "DPBoostingClassifier": [{"passes": 1}, {"passes": 2}],
+    "DPBoostingRegressor": [{"passes": 1}, {"passes": 2}],
+}
+
+
+@check
+def check_every_searched_estimator_is_charged_the_whole_search() -> None:
+    """Also those that descend on nothing: one run on the ledger, held to its plan, that verifies when published."""
+    for name, options in GRIDS.items():
+        base, ledger = DECLARED[name](epsilon=50.0), pv.Ledger(pv.Budget(3.0, 1e-5))
+        way = "blocks" if name in ("DPRidge", "DPBoostingClassifier") else "random-stopping"
+        search = pv.sklearn.DPSearchCV(base, {"options": options}, epsilon=3.0, way=way, ledger=ledger)
+        search.fit(X, targets(base))
+        assert tally(ledger.event) == tally(search.result_.plan.event()), name
+        assert 2.9 <= search.privacy_.epsilon <= 3.0, name
+        assert search.best_estimator_.privacy_ is search.privacy_
+        assert search.best_estimator_._fits is search._fits
+        assert np.array_equal(search.predict(X), search.best_estimator_.predict(X)), name
+        assert hasattr(search, "predict_proba") is not is_regressor(base)
+        assert is_regressor(search) is is_regressor(base)
+        must_raise(BudgetExceeded, lambda search=search: clone(search).fit(X, targets(search.estimator)))  # type: ignore[misc]
+        with tempfile.TemporaryDirectory() as folder:
+            assert pv.verify(search.publish(Path(folder) / "model")).ok, name

@@ -297,7 +297,7 @@ def test_what_python_refuses() -> None:
         pv.tuning.Blocks([a, b])  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="validation schedule"):
         pv.tuning.Candidate("reacts", pv.Plan(pv.Poisson(0.1), schedule=pv.schedules.Validation(0.7)))
-    with pytest.raises(BadInput, match="expected a privlearn Plan"):
+    with pytest.raises(BadInput, match="such as a privlearn Plan"):
         pv.tuning.Candidate("a", "plan")  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="expected numbers and texts"):
         pv.tuning.Candidate("a", plan, settings={"x": torch.zeros(1)})

@@ -142,7 +142,9 @@ def read_plan(data: Any) -> AbstractPlan:
         trainings = [
             training for each in plan.candidates for training in (each.plan, each.again) if training is not None
         ]
-        if sum(training.epochs for training in trainings) > _MOST_EPOCHS:
+        if not all(type(training) in plans for training in trainings):
+            raise BadInput("a candidate of the plan has a plan of no method: expected one of a method's run")
+        if sum(getattr(training, "epochs", 1) for training in trainings) > _MOST_EPOCHS:
             raise BadInput(f"the candidates of the plan have more than {_MOST_EPOCHS:,} epochs: expected fewer")
     return plan
 

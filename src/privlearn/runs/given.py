@@ -29,7 +29,7 @@ from privlearn.data.dataset_rows import DatasetRows, NumberedRows
 from privlearn.data.rows import Rows, TensorRows, TransformedRows
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput, first_line
-from privlearn.plan import Plan
+from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.post_processing import ROWS, PostProcessed
 from privlearn.runs.ranks import launched
@@ -326,19 +326,19 @@ def require_no_features(augmentation: Augmentation | None, spec: str | None) -> 
         )
 
 
-def require_same_examples(plan: Plan, data: Dataset) -> None:
+def require_same_examples(plan: AbstractPlan, data: Dataset) -> None:
     """Raise `BadInput` unless the plan and the data agree on whether an example is a row or a person."""
-    if plan.rows_per_person is None and data.groups is not None:
+    if plan.unit.rows_per_person is None and data.groups is not None:
         raise BadInput(
             "the data carry person ids (groups), and the plan protects single rows: say how many rows of each person "
             "are used with Plan(rows_per_person=K), or give data without them (an .npz without groups, a schema "
             "without person), with group_size=K if a person has up to K rows"
         )
-    if plan.rows_per_person is not None and data.groups is None:
+    if plan.unit.rows_per_person is not None and data.groups is None:
         raise BadInput(
-            f"the plan uses up to {plan.rows_per_person} rows of each person, and the data do not say whose rows they "
-            "are: give `person = COLUMN` in a table's schema, groups in an .npz, or Dataset(groups=ids), a person's id "
-            "for each row"
+            f"the plan uses up to {plan.unit.rows_per_person} rows of each person, and the data do not say whose rows "
+            "they are: give `person = COLUMN` in a table's schema, groups in an .npz, or Dataset(groups=ids), a "
+            "person's id for each row"
         )
 
 

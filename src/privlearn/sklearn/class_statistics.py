@@ -10,9 +10,10 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from privlearn.accounting.ledger import Ledger
+from privlearn.data.dataset import Dataset
 from privlearn.descent.rules import SCALED_NORM
 from privlearn.plan import AbstractPlan
-from privlearn.sklearn.estimator import ADJACENCY, Array, PrivateClassifier, PrivateEstimator
+from privlearn.sklearn.estimator import ADJACENCY, Array, PrivateClassifier, PrivateEstimator, Train
 from privlearn.sklearn.spending import require_plan
 from privlearn.statistics.classifiers import fisher
 from privlearn.statistics.features import select_features
@@ -139,15 +140,15 @@ class DPFisherClassifier(PrivateClassifier):
             BudgetExceeded: the ledger has no room; before anything is drawn.
             BadInput: as `fisher`; before anything is spent.
         """
-        X, labels, reasons = self._labelled(X, y)
+        self._learn(X, y)
+        return self
+
+    def _planned(
+        self, data: Dataset, weights: Array | None = None, usual: Mapping[str, Any] | None = None
+    ) -> tuple[AbstractPlan, Dataset, Train]:
         options = self._options(FisherPlan)
         plan = _plan_of(self, FisherPlan, options.pop("keep", self.n_features_in_), **options)
-        data = self._dataset(X, labels)
-        result = self._release(
-            plan, reasons, lambda ledger, streams: fisher(plan, data, ledger=ledger, streams=streams)
-        )
-        self._keep(result.model)
-        return self
+        return plan, data, lambda plan, rows, ledger, streams: fisher(plan, rows, ledger=ledger, streams=streams)
 
 
 def _plan_of(estimator: Any, kind: type[_Plan], keep: int, **options: Any) -> _Plan:

@@ -22,6 +22,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger, Planned
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
+from privlearn.plan import AbstractPlan
 from privlearn.publishing.publish import publish
 from privlearn.runs.result import Result
 from privlearn.sklearn.spending import FitPrivacy, Held, SharedFits, spend
@@ -175,7 +176,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise BadInput(f"options has {str(unknown[0])[:40]!r}: expected some of {', '.join(sorted(known))}")
         return usual | dict(given)
 
-    def _weights(self, weights: Any, X: Array) -> Array | None:
+    def _weights(self, weights: Any, rows: int) -> Array | None:
         """Weights from 0 to 1, one for each row; None where none are given.
 
         Raises:
@@ -185,11 +186,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             return None
         own = np.asarray(weights)
         if own.ndim == 0 and own.dtype.kind in "fiub":
-            own = np.full(len(X), own)
-        if own.dtype.kind not in "fiub" or own.shape != (len(X),) or not np.isfinite(own).all() or (own < 0).any():
+            own = np.full(rows, own)
+        if own.dtype.kind not in "fiub" or own.shape != (rows,) or not np.isfinite(own).all() or (own < 0).any():
             raise BadInput(
                 f"sample_weight holds {own.dtype} values of shape {own.shape}: expected a finite number of at least 0 "
-                f"for each of the {len(X)} rows"
+                f"for each of the {rows} rows"
             )
         if not (own > 0).any():
             raise BadInput("sample_weight is zero for every row: expected at least one row with a weight above zero")
@@ -243,8 +244,35 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return {"rows": _SQUASHED} if self._squashed else {}
 
 
+#: Carries out one run by a plan, on rows, charged to a ledger, with random streams.
+Train = Callable[[Any, Dataset, Ledger, Streams], Result]
+
+
 class NetworkEstimator(PrivateEstimator):
     """An estimator that predicts by a released module."""
+
+    def _declared(self, X: Any, y: Any) -> tuple[Dataset, tuple[str, ...]]:
+        """Rows and targets with what is declared of them, and what was read off the private rows."""
+        raise NotImplementedError
+
+    def _planned(
+        self, data: Dataset, weights: Array | None = None, usual: Mapping[str, Any] | None = None
+    ) -> tuple[AbstractPlan, Dataset, Train]:
+        """The settled plan of a fit, the rows to learn from, and what carries it out.
+
+        Args:
+            data: rows and targets.
+            weights: of the rows, from 0 to 1; None: 1 each.
+            usual: settings of those that `options` may hold, where it does not.
+        """
+        raise NotImplementedError
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any = None) -> None:
+        """Fit by the estimator's plan."""
+        data, reasons = self._declared(X, y)
+        plan, data, train = self._planned(data, self._weights(sample_weight, data.examples))
+        result = self._release(plan, reasons, lambda ledger, streams: train(plan, data, ledger, streams))
+        self._keep(result.model)
 
     def _outputs(self, X: Any) -> torch.Tensor:
         """What the module makes of rows, in double precision."""
@@ -274,6 +302,10 @@ class PrivateClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc
     Attributes:
         classes_: the declared classes, sorted.
     """
+
+    def _declared(self, X: Any, y: Any) -> tuple[Dataset, tuple[str, ...]]:
+        X, labels, reasons = self._labelled(X, y)
+        return self._dataset(X, labels, len(self.classes_)), reasons
 
     def decision_function(self, X: Any) -> Array:
         """The score of each class, shape (rows, classes); of two, that of the second less the first's, (rows,)."""

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, final
 
 from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.model_selection import ParameterGrid
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
 from privlearn._checks import one_of
 from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset
-from privlearn.descent.rules import Settled
-from privlearn.descent.train import fit as fit_by_descent
-from privlearn.descent.train import settle_for
 from privlearn.errors import BadInput
 from privlearn.runs.result import Result
-from privlearn.sklearn.estimator import PrivateClassifier
-from privlearn.sklearn.supervised import DPClassifier
+from privlearn.sklearn.class_statistics import DPFisherClassifier
+from privlearn.sklearn.estimator import Array, NetworkEstimator, PrivateEstimator
+from privlearn.sklearn.supervised import (
+    DPBoostingClassifier,
+    DPBoostingRegressor,
+    DPClassifier,
+    DPRegressor,
+    DPRidge,
+    PrivateRegressor,
+)
 from privlearn.streams import Streams
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate, RandomStopping, chosen_candidate
@@ -28,31 +36,42 @@ from privlearn.tuning.tune import tune
 #: Candidates learn from rows as they are: public features would have to be chosen once for all of them.
 _AS_THEY_ARE = {"features": "raw"}
 _LONGEST = 60  # characters of a candidate's name
-#: What is searched where nothing is given.
+#: What is searched where nothing is given, of an estimator by DP-SGD.
 _USUAL = {"options": [{"epochs": 10}, {"epochs": 30}]}
+_SEARCHED = (DPClassifier, DPRegressor, DPRidge, DPFisherClassifier, DPBoostingClassifier, DPBoostingRegressor)
+#: What is the same for all candidates.
+_FIXED = {"epsilon", "delta", "classes", "bounds", "target_bounds", "ledger", "plan", "random_state"}
+
+
+def _has(name: str) -> Callable[[Any], bool]:
+    """Whether the estimator that is searched has this method."""
+    return lambda search: hasattr(DPClassifier if search.estimator is None else search.estimator, name)
 
 
 @final
-class DPSearchCV(MetaEstimatorMixin, PrivateClassifier):  # type: ignore[misc]
-    """Chooses one of several settings of a `DPClassifier`, and trains it: all of it together at one target.
+class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
+    """Chooses one of several settings of an estimator, and trains it: all of it together at one target.
 
     Guarantee: of each fit as that of `privlearn.tune`, the choice included; of several, see `privacy_`. Nothing but the
     chosen settings and their model is kept. How long it takes is not covered.
 
     Args:
-        estimator: a `DPClassifier` or `DPLogisticRegression`, for all that is not searched; None: the first. Its
-            epsilon, delta, ledger and random_state are not looked at.
+        estimator: for all that is not searched, a `DPClassifier`, `DPLogisticRegression`, `DPRegressor`, `DPRidge`,
+            `DPFisherClassifier`, `DPBoostingClassifier` or `DPBoostingRegressor`; None: the first. Its epsilon, delta,
+            ledger and random_state are not looked at.
         param_grid: values to try by parameter, or a list of such (`GridSearchCV`): `{"model": ["linear", "mlp:32"]}`.
         epsilon, delta: the target of everything together.
         way: "random-stopping" trains a random number of candidates on all rows, "blocks" each on a block of its own.
         ledger: what fits are charged to; None: one that the search shares with its clones, without a limit.
         random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
+        metric: what candidates are judged by: `accuracy` or `log_loss`, of numbers `rmse` or `mae`
+            (`privlearn.tuning.RandomStopping`); None: the first.
 
     Attributes:
+        best_estimator_: the chosen one, fitted.
         best_params_: the chosen settings.
         best_index_: their place in the grid.
-        module_: the network.
-        classes_, result_, privacy_, n_features_in_, feature_names_in_: as of `DPClassifier`.
+        classes_, result_, privacy_, n_features_in_, feature_names_in_: as of the estimator.
     """
 
     def __init__(
@@ -64,9 +83,10 @@ class DPSearchCV(MetaEstimatorMixin, PrivateClassifier):  # type: ignore[misc]
         way: str = "random-stopping",
         ledger: Ledger | None = None,
         random_state: Any = None,
+        metric: str | None = None,
     ) -> None:
         self.estimator, self.param_grid, self.epsilon, self.delta = estimator, param_grid, epsilon, delta
-        self.way, self.ledger, self.random_state = way, ledger, random_state
+        self.way, self.ledger, self.random_state, self.metric = way, ledger, random_state, metric
 
     @property
     def bounds(self) -> Any:
@@ -79,52 +99,96 @@ class DPSearchCV(MetaEstimatorMixin, PrivateClassifier):  # type: ignore[misc]
         return getattr(self.estimator, "classes", None)
 
     def fit(self, X: Any, y: Any) -> DPSearchCV:
-        """Choose and train, on rows of numbers, shape (rows, features), and their labels, (rows,).
+        """Choose and train, on rows of numbers, shape (rows, features), and their labels or targets, (rows,).
 
         Raises:
             BudgetExceeded: the ledger has no room; before anything is drawn.
-            BadInput: an estimator not trained by DP-SGD, fewer than two candidates, or what `privlearn.tune` refuses.
+            BadInput: an estimator that can't be searched, fewer than two candidates, or what `privlearn.tune` refuses.
         """
         made = DPClassifier() if self.estimator is None else self.estimator
-        if not isinstance(made, DPClassifier):
+        if not isinstance(made, _SEARCHED) or getattr(made, "plan", None) is not None:
             raise BadInput(
-                f"estimator is {shortened(repr(made), 60)}: expected a DPClassifier or a DPLogisticRegression. Search "
-                "others with GridSearchCV and ledger=pv.Ledger(pv.sklearn.budget_for(plan, fits=N, delta=D))"
+                f"estimator is {shortened(repr(made), 60)}: expected one of {', '.join(_names())}, without a plan. "
+                "Search others with GridSearchCV and ledger=pv.Ledger(pv.sklearn.budget_for(plan, fits=N, delta=D))"
             )
         one_of("way", self.way, ("random-stopping", "blocks"))
-        X, labels, reasons = self._labelled(X, y)
-        data = self._dataset(X, labels, len(self.classes_))
         grid = list(ParameterGrid(_USUAL if self.param_grid is None else self.param_grid))
-        settled = {_named(number, each): self._settled(made, each, data) for number, each in enumerate(grid)}
-        candidates = tuple(Candidate(name, own.plan) for name, own in settled.items())
+        each = [self._candidate(made, given) for given in grid]
+        data, reasons = each[0]._declared(X, y)
+        runs = {}
+        for number, (own, given) in enumerate(zip(each, grid, strict=True)):
+            if number:
+                own._declared(X, y)
+            plan, _, train = own._planned(data, usual=_AS_THEY_ARE if isinstance(own, _BY_DESCENT) else None)
+            runs[_named(number, given)] = (replace(plan, budget=None), train)
+        candidates = tuple(Candidate(name, plan) for name, (plan, _) in runs.items())
+        usual = "rmse" if isinstance(made, PrivateRegressor) else "accuracy"
+        metric = usual if self.metric is None else self.metric
         if self.way == "blocks":
-            plan: Blocks | RandomStopping = Blocks(candidates, retrain=True)
+            whole: Blocks | RandomStopping = Blocks(candidates, retrain=True, metric=metric)
         else:
-            plan = RandomStopping(candidates, mean=float(len(candidates)))
-        plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
+            whole = RandomStopping(candidates, mean=float(len(candidates)), metric=metric)
+        whole = whole.calibrate(epsilon=self.epsilon, delta=self.delta)
 
-        def train(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
-            return fit_by_descent(replace(settled[candidate.name], plan=candidate.plan), rows, streams, ledger=ledger)
+        def train_one(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
+            result: Result = runs[candidate.name][1](candidate.plan, rows, ledger, streams)
+            return result
 
         result = self._release(
-            plan, reasons, lambda ledger, streams: tune(plan, train, data, ledger=ledger, streams=streams)
+            whole, reasons, lambda ledger, streams: tune(whole, train_one, data, ledger=ledger, streams=streams)
         )
-        self._keep(result.model)
         chosen = chosen_candidate(candidates, result.facts).name
-        self.best_index_ = list(settled).index(chosen)
+        self.best_index_ = list(runs).index(chosen)
         self.best_params_ = grid[self.best_index_]
+        best = each[self.best_index_]
+        best._keep(result.model)
+        best._fits, best._held, best.privacy_ = self._shared(), self._held, self.privacy_
+        self.best_estimator_ = best
+        for name in ("classes_", "n_features_in_", "feature_names_in_"):
+            if hasattr(best, name):
+                setattr(self, name, getattr(best, name))
         return self
 
-    def _settled(self, made: DPClassifier, given: Mapping[str, Any], data: Dataset) -> Settled:
-        """A candidate with everything decided but its noise, which the whole is calibrated for."""
-        fixed = sorted({*given} & {"epsilon", "delta", "classes", "bounds", "ledger", "random_state"})
+    def _candidate(self, made: NetworkEstimator, given: Mapping[str, Any]) -> Any:
+        """An estimator with the settings of a candidate, and the target of the search."""
+        fixed = sorted({*given} & _FIXED)
         if fixed:
             raise BadInput(f"param_grid has {fixed[0]}, which is the same for all candidates: leave it out")
-        own = clone(made).set_params(**given)
-        own.classes_ = self.classes_
-        chosen = _AS_THEY_ARE | own._class_weights() | dict(own.options or {})
-        settled, _ = settle_for(data, epsilon=self.epsilon, delta=self.delta, model=own._spec, **chosen)
-        return settled
+        return clone(made).set_params(**copy.deepcopy(dict(given)), epsilon=self.epsilon, delta=self.delta)
+
+    def predict(self, X: Any) -> Array:
+        """What the chosen estimator predicts for each row."""
+        return self._best().predict(X)  # type: ignore[no-any-return]
+
+    @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities of the classes, shape (rows, classes)."""
+        return self._best().predict_proba(X)  # type: ignore[no-any-return]
+
+    @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
+    def decision_function(self, X: Any) -> Array:
+        """Scores, as of the chosen estimator."""
+        return self._best().decision_function(X)  # type: ignore[no-any-return]
+
+    def score(self, X: Any, y: Any) -> float:
+        """Accuracy, or R2 of numbers, on test rows: exact, so these rows are not protected."""
+        return float(self._best().score(X, y))
+
+    def _best(self) -> Any:
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's checks know of it: what they know of the estimator."""
+        return (DPClassifier() if self.estimator is None else self.estimator).__sklearn_tags__()
+
+
+_BY_DESCENT = (DPClassifier, DPRegressor)
+
+
+def _names() -> list[str]:
+    """The estimators that can be searched."""
+    return [own.__name__ for own in _SEARCHED]
 
 
 def _named(number: int, given: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -190,17 +191,25 @@ def _total(ledger: Ledger, delta: float) -> Guarantee:
         return ledger.spent(delta)
 
 
+def _level() -> int:
+    """How far above `_warn` the caller of `fit` is: the first outside of this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _warn(reasons: tuple[str, ...], privacy: FitPrivacy) -> None:
     """Warn the caller of `fit` if nothing is claimed, or if several fits add up without a limit."""
     if reasons:
-        warnings.warn(f"nothing is claimed of this fit: {'; '.join(reasons)}", PrivacyWarning, stacklevel=5)
+        warnings.warn(f"nothing is claimed of this fit: {'; '.join(reasons)}", PrivacyWarning, stacklevel=_level())
     elif privacy.total is not None and privacy.total.kind != "bound":
         warnings.warn(
             f"this is fit {privacy.fits} of this estimator and its clones: all that they released is together "
             f"{privacy.total}, and nothing limits it. Give ledger=pv.Ledger(pv.Budget(E, D)), which refuses what goes "
             "beyond; pv.sklearn.DPSearchCV searches within one budget",
             PrivacyWarning,
-            stacklevel=5,
+            stacklevel=_level(),
         )
 
 

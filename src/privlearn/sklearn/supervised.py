@@ -14,11 +14,23 @@ from privlearn import boosting
 from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.boosting.plan import BoostingPlan
+from privlearn.data.dataset import Dataset
 from privlearn.descent.train import fit as fit_by_descent
 from privlearn.descent.train import settle_for
 from privlearn.errors import BadInput
-from privlearn.sklearn.estimator import ADJACENCY, NO_TARGET_BOUNDS, Array, NetworkEstimator, PrivateClassifier, pair
+from privlearn.plan import AbstractPlan, Plan
+from privlearn.runs.result import Result
+from privlearn.sklearn.estimator import (
+    ADJACENCY,
+    NO_TARGET_BOUNDS,
+    Array,
+    NetworkEstimator,
+    PrivateClassifier,
+    Train,
+    pair,
+)
 from privlearn.statistics.regression import RidgePlan, ridge
+from privlearn.streams import Streams
 
 #: The norm that rows of numbers in [-1, 1] are clipped to for sums of products, over the root of their length: few rows
 #: are longer, and those that are bias the slopes.
@@ -74,17 +86,14 @@ class DPClassifier(PrivateClassifier):
             BudgetExceeded: the ledger has no room; before anything is drawn.
             BadInput: what `privlearn.train` refuses; before anything is spent.
         """
-        X, labels, reasons = self._labelled(X, y)
-        data = self._dataset(X, labels, len(self.classes_))
-        chosen = {**self._choices(), **self._class_weights(), **self._options()}
-        settled, data = settle_for(data, epsilon=self.epsilon, delta=self.delta, model=self._spec, **chosen)
-        result = self._release(
-            settled.plan,
-            reasons,
-            lambda ledger, streams: fit_by_descent(settled, data, streams, ledger=ledger),
-        )
-        self._keep(result.model)
+        self._learn(X, y)
         return self
+
+    def _planned(
+        self, data: Dataset, weights: Array | None = None, usual: Mapping[str, Any] | None = None
+    ) -> tuple[AbstractPlan, Dataset, Train]:
+        chosen = {**(usual or {}), **self._choices(), **self._class_weights(), **self._options()}
+        return _by_descent(data, epsilon=self.epsilon, delta=self.delta, model=self._spec, **chosen)
 
     @property
     def _spec(self) -> str:
@@ -138,12 +147,15 @@ class DPLogisticRegression(DPClassifier):
 
     def fit(self, X: Any, y: Any) -> DPLogisticRegression:
         """As `DPClassifier.fit`."""
-        super().fit(X, y)
+        self._learn(X, y)
+        return self
+
+    def _keep(self, module: Any) -> None:
+        NetworkEstimator._keep(self, module)
         slopes, intercepts = self._linear(self._bounds())
         if len(self.classes_) == 2:
             slopes, intercepts = slopes[1:] - slopes[:1], intercepts[1:] - intercepts[:1]
         self.coef_, self.intercept_ = slopes, intercepts
-        return self
 
     @property
     def _spec(self) -> str:
@@ -171,6 +183,10 @@ class PrivateRegressor(RegressorMixin, NetworkEstimator):  # type: ignore[misc]
             return X, y.astype(np.float64), pair("target_bounds", self.target_bounds), ()
         low, high = float(y.min()), float(y.max())
         return X, y.astype(np.float64), (low, high if high > low else low + 1.0), (NO_TARGET_BOUNDS,)
+
+    def _declared(self, X: Any, y: Any) -> tuple[Dataset, tuple[str, ...]]:
+        X, y, self._range, reasons = self._targets(X, y)
+        return replace(self._dataset(X, y), target_bounds=self._range), reasons
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn's checks know of it: scores are as poor as noise makes them."""
@@ -211,18 +227,14 @@ class DPRegressor(PrivateRegressor):
 
     def fit(self, X: Any, y: Any) -> DPRegressor:
         """Train on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
-        X, y, self._range, reasons = self._targets(X, y)
-        data = replace(self._dataset(X, y), target_bounds=self._range)
-        settled, data = settle_for(
-            data, epsilon=self.epsilon, delta=self.delta, model=self.model, **self._options(features="raw")
-        )
-        result = self._release(
-            settled.plan,
-            reasons,
-            lambda ledger, streams: fit_by_descent(settled, data, streams, ledger=ledger),
-        )
-        self._keep(result.model)
+        self._learn(X, y)
         return self
+
+    def _planned(
+        self, data: Dataset, weights: Array | None = None, usual: Mapping[str, Any] | None = None
+    ) -> tuple[AbstractPlan, Dataset, Train]:
+        chosen = {**(usual or {}), **self._options(features="raw")}
+        return _by_descent(data, epsilon=self.epsilon, delta=self.delta, model=self.model, **chosen)
 
     def predict(self, X: Any) -> Array:
         """Targets within their bounds, shape (rows,)."""
@@ -262,16 +274,21 @@ class DPRidge(PrivateRegressor):
 
     def fit(self, X: Any, y: Any) -> DPRidge:
         """Release sums of rows, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
-        X, y, self._range, reasons = self._targets(X, y)
-        features, data = self.n_features_in_, self._dataset(X, y)
+        self._learn(X, y)
+        return self
+
+    def _planned(
+        self, data: Dataset, weights: Array | None = None, usual: Mapping[str, Any] | None = None
+    ) -> tuple[AbstractPlan, Dataset, Train]:
+        features, (low, high) = self.n_features_in_, self._range
         fields = self._options(RidgePlan, row_norm=_ROW_NORM * features**0.5, adjacency=ADJACENCY)
-        plan = RidgePlan(features, low=self._range[0], high=self._range[1], **fields)
-        plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
-        result = self._release(plan, reasons, lambda ledger, streams: ridge(plan, data, ledger=ledger, streams=streams))
-        self._keep(result.model)
+        plan = RidgePlan(features, low=low, high=high, **fields).calibrate(epsilon=self.epsilon, delta=self.delta)
+        return plan, data, lambda plan, rows, ledger, streams: ridge(plan, rows, ledger=ledger, streams=streams)
+
+    def _keep(self, module: Any) -> None:
+        NetworkEstimator._keep(self, module)
         slopes, intercepts = self._linear(self._bounds())
         self.coef_, self.intercept_ = slopes[0], float(intercepts[0])
-        return self
 
     def predict(self, X: Any) -> Array:
         """Targets within their bounds, shape (rows,)."""
@@ -313,18 +330,13 @@ class DPBoostingClassifier(PrivateClassifier):
             sample_weight: of each row, from 0 to 1, private like the rows; larger ones count as 1. A row's weight may
                 not follow from other rows.
         """
-        X, labels, reasons = self._labelled(X, y)
-        weights = self._weights(sample_weight, X)
-        data = self._dataset(X, labels, len(self.classes_))
-        plan = boosting.plan_for(data, **self._options(BoostingPlan, adjacency=ADJACENCY))
-        plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
-        result = self._release(
-            plan,
-            reasons,
-            lambda ledger, streams: boosting.boost(plan, data, weights=weights, ledger=ledger, streams=streams),
-        )
-        self._keep(result.model)
+        self._learn(X, y, sample_weight)
         return self
+
+    def _planned(
+        self, data: Dataset, weights: Array | None = None, usual: Mapping[str, Any] | None = None
+    ) -> tuple[AbstractPlan, Dataset, Train]:
+        return _by_boosting(self, data, None, weights)
 
 
 @final
@@ -359,20 +371,39 @@ class DPBoostingRegressor(PrivateRegressor):
         Args:
             sample_weight: as for `DPBoostingClassifier`.
         """
-        X, y, bounds, reasons = self._targets(X, y)
-        weights = self._weights(sample_weight, X)
-        data = self._dataset(X, y)
-        options = self._options(BoostingPlan, adjacency=ADJACENCY)
-        plan = boosting.plan_for(data, boosting.Values(*bounds), **options)
-        plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
-        result = self._release(
-            plan,
-            reasons,
-            lambda ledger, streams: boosting.boost(plan, data, weights=weights, ledger=ledger, streams=streams),
-        )
-        self._keep(result.model)
+        self._learn(X, y, sample_weight)
         return self
+
+    def _planned(
+        self, data: Dataset, weights: Array | None = None, usual: Mapping[str, Any] | None = None
+    ) -> tuple[AbstractPlan, Dataset, Train]:
+        return _by_boosting(self, data, boosting.Values(*self._range), weights)
 
     def predict(self, X: Any) -> Array:
         """Targets within their bounds, shape (rows,)."""
         return np.asarray(self._outputs(X)[:, 0].numpy())
+
+
+def _by_descent(data: Dataset, **choices: Any) -> tuple[AbstractPlan, Dataset, Train]:
+    """A run of DP-SGD with these choices: its plan, the rows, and what carries it out."""
+    settled, data = settle_for(data, **choices)
+
+    def train(plan: Plan, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
+        facts = replace(settled.facts, examples=plan.examples or settled.facts.examples)
+        return fit_by_descent(replace(settled, plan=plan, facts=facts), rows, streams, ledger=ledger)
+
+    return settled.plan, data, train
+
+
+def _by_boosting(
+    estimator: Any, data: Dataset, target: Any, weights: Array | None
+) -> tuple[AbstractPlan, Dataset, Train]:
+    """Boosting by an estimator's options: its plan, the rows, and what carries it out."""
+    plan = boosting.plan_for(data, target, **estimator._options(BoostingPlan, adjacency=ADJACENCY))
+    plan = plan.calibrate(epsilon=estimator.epsilon, delta=estimator.delta)
+
+    def train(plan: BoostingPlan, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
+        plain = replace(rows, target_bounds=None)  # they are the plan's
+        return boosting.boost(plan, plain, weights=weights, ledger=ledger, streams=streams)
+
+    return plan, data, train

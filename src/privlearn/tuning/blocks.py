@@ -74,9 +74,9 @@ class Blocks(AbstractPlan):
         probability("share", self.share, open_top=True)
         for candidate in self.candidates:
             for plan in (candidate.plan, candidate.again or candidate.plan):
-                if plan.examples != self.examples:
+                if declared_by(plan) != self.examples:
                     raise BadInput(
-                        f"candidate {candidate.name!r} declares {plan.examples} examples, and "
+                        f"candidate {candidate.name!r} declares {declared_by(plan)} examples, and "
                         f"{self.candidates[0].name!r} {self.examples}: all learn from blocks of the same data. Give "
                         "all plans examples=N, the number of all examples, or none"
                     )
@@ -85,17 +85,19 @@ class Blocks(AbstractPlan):
     @property
     def examples(self) -> int | None:
         """The declared, public number of all examples; None: the data's length."""
-        return self.candidates[0].plan.examples
+        return declared_by(self.candidates[0].plan)
 
     @property
     def neighbours(self) -> Adjacency:
         """The kind of neighbour."""
-        return self.candidates[0].plan.neighbours
+        first: AbstractPlan = self.candidates[0].plan
+        return first.neighbours
 
     @property
     def unit(self) -> PrivacyUnit:
         """Whose data are protected."""
-        return self.candidates[0].plan.unit
+        first: AbstractPlan = self.candidates[0].plan
+        return first.unit
 
     def choosing(self) -> Event:
         """What choosing costs: all trainings on blocks, and the selection."""
@@ -167,12 +169,11 @@ class Blocks(AbstractPlan):
     def for_block(self, candidate: Candidate, present: int) -> Candidate:
         """`candidate` as it is trained on its block: sums are divided by a block's share of the examples."""
         share = max(1, round((self.examples or present) / (len(self.candidates) + 1)))
-        return replace(candidate, plan=replace(candidate.plan, examples=share))
+        return replace(candidate, plan=_dividing(candidate.plan, share))
 
     def for_all(self, candidate: Candidate, present: int) -> Candidate:
         """`candidate` as it is trained on all the data."""
-        plan: Plan = candidate.again or candidate.plan
-        return replace(candidate, plan=replace(plan, examples=self.examples or present))
+        return replace(candidate, plan=_dividing(candidate.again or candidate.plan, self.examples or present))
 
     def stated(self) -> Blocks:
         """Itself, with plans as they are published."""
@@ -192,16 +193,18 @@ class Blocks(AbstractPlan):
         """The candidates, each with its settings."""
         return candidate_rows(self.candidates)
 
-    def trained(self, facts: Mapping[str, Any]) -> Plan:
+    def trained(self, facts: Mapping[str, Any]) -> AbstractPlan:
         """The plan of the candidate that `facts` say was chosen, on its block or on all the data."""
         candidate = chosen_candidate(self.candidates, facts)
-        if self.examples is None:
-            return candidate.again or candidate.plan if self.retrain else candidate.plan
-        return self._settled(candidate, self.examples)
+        if self.examples is not None:
+            return self._settled(candidate, self.examples)
+        plan: AbstractPlan = (candidate.again if self.retrain else None) or candidate.plan
+        return plan
 
-    def _settled(self, candidate: Candidate, present: int) -> Plan:
+    def _settled(self, candidate: Candidate, present: int) -> AbstractPlan:
         """The plan that the chosen candidate was trained by, with its divisor."""
-        return (self.for_all if self.retrain else self.for_block)(candidate, present).plan
+        plan: AbstractPlan = (self.for_all if self.retrain else self.for_block)(candidate, present).plan
+        return plan
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
         """What contradicts the plan of the candidate said to be chosen, or the declared number of examples."""
@@ -210,6 +213,16 @@ class Blocks(AbstractPlan):
         if stated == (self.examples or stated):
             return own
         return [f"{stated} examples were divided into blocks, and the plan declares {self.examples}", *own]
+
+
+def declared_by(plan: AbstractPlan) -> int | None:
+    """The number of examples that a plan declares; None also where it divides no sums by it."""
+    return getattr(plan, "examples", None)
+
+
+def _dividing(plan: AbstractPlan, examples: int) -> AbstractPlan:
+    """`plan` with sums divided by that many examples, where it divides them."""
+    return replace(plan, examples=examples) if isinstance(plan, Plan) else plan
 
 
 def choosing(trainings: Sequence[Event], selection: Selection) -> Event:

@@ -89,12 +89,14 @@ class RandomStopping(AbstractPlan):
     @property
     def neighbours(self) -> Adjacency:
         """The kind of neighbour."""
-        return self.candidates[0].plan.neighbours
+        first: AbstractPlan = self.candidates[0].plan
+        return first.neighbours
 
     @property
     def unit(self) -> PrivacyUnit:
         """Whose data are protected."""
-        return self.candidates[0].plan.unit
+        first: AbstractPlan = self.candidates[0].plan
+        return first.unit
 
     def repeated(self) -> RepeatAndSelect:
         """What is done, as one mechanism."""
@@ -164,9 +166,10 @@ class RandomStopping(AbstractPlan):
         """The candidates, each with its settings."""
         return candidate_rows(self.candidates)
 
-    def trained(self, facts: Mapping[str, Any]) -> Plan:
+    def trained(self, facts: Mapping[str, Any]) -> AbstractPlan:
         """The plan of the candidate that `facts` say was chosen."""
-        return chosen_candidate(self.candidates, facts).plan
+        plan: AbstractPlan = chosen_candidate(self.candidates, facts).plan
+        return plan
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
         """What contradicts the plan of the candidate that is said to have been chosen."""
@@ -210,7 +213,8 @@ class Candidate:
 
     Attributes:
         name: tells it from the others; for the card.
-        plan: how it is trained to be judged. Its noise is a shape until the whole is calibrated.
+        plan: how it is trained to be judged: a `Plan`, or that of another run, with some noise. Its noise is a shape
+            until the whole is calibrated.
         again: how it is trained on all the data if it is chosen and trained again; None: by `plan`, with noise of its
             own.
         settings: what else the training callable sets for it (a learning rate, say), by name: numbers and texts, for
@@ -221,8 +225,8 @@ class Candidate:
     """
 
     name: str
-    plan: Plan
-    again: Plan | None = None
+    plan: Any
+    again: Any = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     kind: ClassVar[str] = "candidate"
 
@@ -233,11 +237,12 @@ class Candidate:
                 f"a candidate's name is {str(name)[:80]!r}: expected 1 to {_LONGEST} printable characters, no |"
             )
         for plan in (self.plan, *([self.again] if self.again is not None else [])):
-            if not isinstance(plan, Plan):
+            if not isinstance(plan, AbstractPlan) or hasattr(plan, "candidates"):
                 raise BadInput(
-                    f"the plan of candidate {name!r} is {shortened(repr(plan), 60)}: expected a privlearn Plan"
+                    f"the plan of candidate {name!r} is {shortened(repr(plan), 60)}: expected that of one run, such as "
+                    "a privlearn Plan"
                 )
-            if plan.reacts:
+            if getattr(plan, "reacts", False):
                 raise BadInput(
                     f"candidate {name!r} has a validation schedule, whose noise is not known beforehand: candidates "
                     "need schedules that are, such as exp:k=0.01"
@@ -308,18 +313,19 @@ def require_room(budget: Budget, fixed: Event, adjacency: Adjacency, what: str, 
         )
 
 
-def alone(plan: Plan, budget: Budget, within: Callable[[Event], Event]) -> Plan:
+def alone(plan: AbstractPlan, budget: Budget, within: Callable[[Event], Event]) -> AbstractPlan:
     """`plan` with the noise at which `within` of it would meet `budget`, were it all that is done."""
-    start = 1.0 / min(plan.noise_multipliers())
+    start = 1.0 / min(plan.noise_multipliers()) if isinstance(plan, Plan) else 1.0
     factor = solve_noise(
         lambda factor: budget.spent(within(louder(plan, factor).event()), plan.neighbours), budget.limit, start
     )
     return louder(plan, factor)
 
 
-def louder(plan: Plan, factor: float) -> Plan:
+def louder(plan: AbstractPlan, factor: float) -> AbstractPlan:
     """`plan` with `factor` times the noise, that of a temperature's release too, which so keeps its share."""
-    after = plan.temperature
-    if after is not None:
-        after = replace(after, noise_multiplier=after.noise_multiplier * factor)
+    after = plan.temperature if isinstance(plan, Plan) else None
+    if not isinstance(plan, Plan) or after is None:
+        return plan.scaled(factor)
+    after = replace(after, noise_multiplier=after.noise_multiplier * factor)
     return replace(plan.scaled(factor), temperature=after)
