@@ -25,7 +25,7 @@ OTHER, CLOSURE = (
 
 MUTANTS = [
     Mutant("a micro-batch is not clipped", gradients.ClippedGradients._weights,
-           "* finite\n", "* finite; weights = weights if len(rows) > 4 else weights * 0 + 1.0 * finite\n", MICRO),
+           "* finite\n", "* finite; weights = weights if len(losses) > 4 else weights * 0 + 1.0 * finite\n", MICRO),
     Mutant("accumulated sums count twice", gradients.ClippedGradients._add_up, "total.add_(block)",
            "total.add_(block, alpha=2)", MICRO),
     Mutant("the last micro-batch is left out", gradients.ClippedGradients._chunks,
