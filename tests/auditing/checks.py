@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,8 +20,9 @@ from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.accounting.tradeoff import tradeoff
 from privlearn.auditing import Audit, audit_training, distinguish
 from privlearn.auditing.bounds import Rates, epsilon_of_form, measured, one_run_epsilon, one_run_p_value
+from privlearn.errors import BadInput
 from privlearn.sampling import FullBatch, Sampler
-from tests.support.checks import check
+from tests.support.checks import check, must_raise
 
 NOISE, TRIALS, DELTA = 0.5, 400, 1e-5
 
@@ -209,3 +213,33 @@ def check_rows_that_an_audit_runs_on_are_not_taken_for_released() -> None:
                 action()
             said = any("no ledger is charged" in str(each.message) for each in caught)
             assert said is not public
+
+
+@check
+def check_a_report_is_published_and_signed_with_the_model() -> None:
+    """One on public or made-up rows: a file that the certificate speaks of, and a section of the card."""
+    plan = pv.Plan(FullBatch(), 1, pv.schedules.Constant(1.0), examples=40)
+    rng = np.random.default_rng(3)
+    data = pv.Dataset(rng.random((40, 3), np.float32), rng.integers(2, size=40), classes=2)
+    torch.manual_seed(0)
+    loss = nn.CrossEntropyLoss(reduction="none")
+    result = pv.dpsgd(plan, nn.Linear(3, 2), loss, data, streams=pv.Streams.new(2))
+    report = pv.audit(plan, trials=200, confidence=0.9999, streams=pv.Streams.new(1))
+    with TemporaryDirectory() as name:
+        place = Path(name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            private = pv.audit(plan, nn.Linear(3, 2), loss, data, trials=20, streams=pv.Streams.new(1))
+        must_raise(BadInput, lambda: pv.publish(result, place / "model", delta=1e-5, audit=private))
+        must_raise(BadInput, lambda: pv.publish(result, place / "model", delta=1e-5, audit={}))  # type: ignore[arg-type]
+        pv.publish(result, place / "model", delta=1e-5, audit=report)
+        assert pv.verify(place / "model").ok
+        assert report.verdict in (place / "model" / "README.md").read_text()
+        assert (place / "model" / "audit.json").exists()
+        stated = (place / "model" / "audit.json").read_text()
+        assert json.loads(stated) == report.to_json()
+        (place / "model" / "audit.json").write_text(stated.replace("true", "false"))
+        assert not pv.verify(place / "model").ok
+        (place / "model" / "audit.json").unlink()
+        assert not pv.verify(place / "model").ok
+        assert not distinguish(lambda took: rng.normal(float(took)), plan.event(), plan.neighbours, trials=20).public

@@ -8,11 +8,13 @@ from privlearn.auditing import bounds, canaries, distinguishing, steps
 from privlearn.clipping import clips, gradients
 from privlearn.descent import dpsgd
 from privlearn.mechanisms import noise, release
+from privlearn.publishing import publish
 from tests.support.mutant import Mutant, suite_of
 
 FULL, GRID = "check_a_step_on_all_examples_keeps_its_claim", "check_a_step_on_a_grid_keeps_its_claim"
 POISSON, PARTITION = "check_a_poisson_step_keeps_its_claim", "check_a_partitioned_epoch_keeps_its_claim"
 RUN = "check_a_training_with_canaries_keeps_its_claim"
+REPORT = "check_a_report_is_published_and_signed_with_the_model"
 OWN, BOUNDS = "check_a_network_of_ones_own_keeps_its_claim", "check_bounds_are_wrong_as_seldom_as_they_say"
 
 MUTANTS = [
@@ -49,6 +51,10 @@ MUTANTS = [
            "yield Sample(np.arange(examples), unit)", RUN),
     Mutant("an audit's rows are taken for released", steps.warn_of_rows, "if not data.public:", "if False:",
            "check_rows_that_an_audit_runs_on_are_not_taken_for_released"),
+    Mutant("a report on private rows is published", publish._require_publishable, "not audit.public", "False", REPORT),
+    Mutant("a report that nothing certifies", publish._with_report, ", AUDIT: _json(audit.to_json())", "", REPORT),
+    Mutant("what a function drew counts as public", distinguishing.distinguish, "public=False", "public=True", REPORT),
+    Mutant("private rows of an audit count as public", steps.audit, "public=data.public", "public=True", REPORT),
     Mutant("every canary takes part", canaries._rows, "np.where(coins, 1.0, 2.0)", "np.where(coins, 1.0, 1.0)", RUN),
     Mutant("no canary is clipped", clips.Flat.weights, "return ", "return 0 * norms + 1.0\n    return ", RUN),
     Mutant("a point estimate", bounds.Rates.of, "(1 - between(", "0.9 + 0 * (1 - between(", BOUNDS),

@@ -21,11 +21,13 @@ from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data.rows import TensorRows
 from privlearn.descent.choices import TrainRequest
-from privlearn.models.heads import HEADS, poisson_loss
+from privlearn.errors import BadInput
+from privlearn.models.heads import HEADS, PoissonLoss
 from privlearn.models.last_layers import CumulativeLogits
+from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import Result
 from privlearn.sampling import FullBatch
-from tests.support.checks import check
+from tests.support.checks import check, must_raise
 
 Array = NDArray[Any]
 _SLOPES = np.array([2.0, -1.5, 1.0, 0.0])
@@ -195,7 +197,7 @@ def check_counts_are_learned_by_their_likelihood() -> None:
     """Up to the bound the loss is the Poisson one, over the root of the bound; beyond it the derivative is bounded."""
     high, counts = 20.0, torch.arange(8, dtype=torch.float64)
     outputs = torch.linspace(-6, 8, 8, dtype=torch.float64)[:, None].requires_grad_()
-    losses = poisson_loss(outputs, counts, high)
+    losses = PoissonLoss(high)(outputs, counts)
     (slopes,) = torch.autograd.grad(losses.sum(), outputs)
     expected = (outputs.detach()[:, 0] + np.log(high) / 2).exp().clamp(max=high)
     torch.testing.assert_close(slopes[:, 0], (expected - counts) / high**0.5)
@@ -232,3 +234,36 @@ def check_rare_counts_are_not_taken_for_none() -> None:
             expected = result.model(torch.from_numpy(x)).mean()
         assert 0.7 < float(expected) / y.mean() < 1.3, (model, expected)
         assert pv.evaluate(result, x, y)["deviance"] < mean_poisson_deviance(y, np.full(len(y), y.mean()))
+
+
+@check
+def check_a_run_goes_on_with_the_same_loss_only() -> None:
+    """With other weights of classes or another bound of counts the same noise would be added to other sums."""
+    x, y = rows("counts", 300, 0)
+    usual: dict[str, Any] = {"epsilon": 1.0, "epochs": 3, "clip_norm": 1.0, "normalise": "none"}
+    runs: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+        ({"target_bounds": (0, 20)}, {"task": "counts"}, {"target_bounds": (0, 25)}),
+        ({"classes": 21}, {"class_weights": (1.0,) * 20 + (2.0,)}, {"class_weights": (1.001,) * 20 + (2.0,)}),
+    ]
+    for declared, chosen, other in runs:
+        with tempfile.TemporaryDirectory() as folder:
+            for number, changed in enumerate(({}, other, {})):
+                own = {**declared, **{key: value for key, value in changed.items() if key in declared}}
+                now = {**chosen, **{key: value for key, value in changed.items() if key in chosen}}
+                data = pv.Dataset(x, y, low=-1.0, high=1.0, **own)
+
+                def run(data: pv.Dataset = data, now: dict[str, Any] = now, stop: bool = number == 0) -> Result:
+                    checkpoint = Checkpoint(Path(folder) / "run", every=1e-9)
+                    return pv.train(data, **usual, **now, checkpoint=checkpoint, progress=_stop if stop else None)
+
+                if number == 0:
+                    must_raise(KeyboardInterrupt, run)
+                elif number == 1:
+                    assert "is of another run" in str(must_raise(BadInput, run)), changed
+                else:
+                    assert tally(run().ledger.event)
+
+
+def _stop(step: int, steps: int) -> None:
+    if step == 2:
+        raise KeyboardInterrupt

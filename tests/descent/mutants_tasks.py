@@ -5,6 +5,7 @@ from __future__ import annotations
 from privlearn.descent import centring, rules
 from privlearn.models import heads, last_layers
 from privlearn.publishing import model
+from privlearn.runs import result
 from tests.descent import checks_tasks
 from tests.support.mutant import Mutant, suite_of
 
@@ -40,15 +41,21 @@ MUTANTS = [
            ".clip(self.low, self.high) - np.mean(y)", "check_targets_are_prepared_one_by_one"),
     Mutant("expected counts leave the bounds", last_layers.Rate.forward, ".clamp(max=self.high)", "",
            "check_expected_counts_lie_within_the_declared_bounds"),
-    Mutant("derivatives of counts have no bound", heads.poisson_loss, "logs.clamp(max=top).exp()", "logs.exp()",
+    Mutant("derivatives of counts have no bound", heads.PoissonLoss.__call__, "logs.clamp(max=top).exp()", "logs.exp()",
            "check_counts_are_learned_by_their_likelihood"),
-    Mutant("nothing is learned beyond the bound", heads.poisson_loss, " * (1 + (logs - top).clamp(min=0.0))", "",
-           "check_counts_are_learned_by_their_likelihood"),
+    Mutant("nothing is learned beyond the bound", heads.PoissonLoss.__call__,
+           " * (1 + (logs - top).clamp(min=0.0))", "", "check_counts_are_learned_by_their_likelihood"),
     Mutant("gradients of counts are clipped short", centring.clip_norm, "head.skewed", "False",
            "check_rare_counts_are_not_taken_for_none"),
     Mutant("logarithms are published for counts", heads.CountHead.published,
            "nn.Sequential(network, Rate(math.sqrt(self.high), self.high))", "network",
            "check_expected_counts_lie_within_the_declared_bounds"),
+    Mutant("a run of counts goes on with another bound", heads.PoissonLoss.__init__,
+           'self.__qualname__ = f"PoissonLoss({high!r})"', "pass", "check_a_run_goes_on_with_the_same_loss_only"),
+    Mutant("a run goes on with other weights of classes", result.accuracy_facts, "{} if weights is None else",
+           "{} if True else", "check_a_run_goes_on_with_the_same_loss_only"),
+    Mutant("weights of classes are compared by their first digits", result.accuracy_facts, ".9g", ".2g",
+           "check_a_run_goes_on_with_the_same_loss_only"),
     Mutant("folders do not say the task", heads.Head.stated, "if self.named", "if not self.named", PUBLISHED),
 ]  # fmt: skip
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.metrics import mean_poisson_deviance
 
 import privlearn as pv
 from privlearn.cli import main
@@ -267,3 +268,17 @@ def test_counts_that_do_not_suit_are_refused(tmp_path: Path, capsys: pytest.Capt
     for bounds in ((-1, 20), (0, 0.5)):
         with pytest.raises(BadInput, match="bounds of counts"):
             pv.train(pv.Dataset(x, y, target_bounds=bounds, low=-1, high=1), epsilon=1.0, task="counts")
+
+
+def test_counts_in_scikit_learn(tmp_path: Path) -> None:
+    data = dataset("counts")
+    given = {"epsilon": 1.0, "target_bounds": (0, 20), "bounds": (-1, 1), "options": {"epochs": 20}}
+    model = pv.sklearn.DPRegressor(**given, loss="poisson").fit(data.x, data.y)
+    constant = mean_poisson_deviance(data.y_test, np.full(len(data.y_test), data.y.mean()))
+    assert mean_poisson_deviance(data.y_test, model.predict(data.x_test)) < 0.9 * constant
+    published = pv.load_model(model.publish(tmp_path / "model"))
+    assert published.task == "counts"
+    assert np.allclose(published.predict(data.x_test).numpy(), model.predict(data.x_test), atol=1e-4)
+    for wrong, y in (("huber", data.y), ("poisson", data.y + 0.5)):
+        with pytest.raises(BadInput, match=r"loss is 'huber'|whole numbers from 0 on"):
+            pv.sklearn.DPRegressor(**given, loss=wrong).fit(data.x, y)

@@ -104,6 +104,7 @@ def audit_training(
     return replace(
         report, epsilon_any=free, epsilon_lower=max(free, report.epsilon_lower),
         ok=report.ok and free <= report.epsilon_claimed, trials=canaries // 2,
+        public=data.public,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ the others are counted. It works on the code as it is, whatever that does, and n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -49,6 +49,9 @@ def distinguish(
         confidence: of all that is said.
         attack: what was attacked, for the report.
 
+    Returns:
+        A report that is not for publication: `replace(report, public=True)` declares that `run` uses no private rows.
+
     Raises:
         BadInput: outputs of several shapes, or that are no numbers.
         UnsupportedEvent: no sound accountant covers the event.
@@ -61,7 +64,8 @@ def distinguish(
     if len({one.shape for own in outputs.values() for one in own}) != 1:
         raise BadInput("run returned outputs of several shapes: expected one number, or tensors of one shape")
     absent, present = projected(np.stack(outputs[False]), np.stack(outputs[True]))
-    return Claim(lambda _: event, adjacency, None, delta).judged(absent, present, confidence, attack)
+    report = Claim(lambda _: event, adjacency, None, delta).judged(absent, present, confidence, attack)
+    return replace(report, public=False)
 
 
 @final

@@ -34,6 +34,7 @@ class Audit(Described):
         trials: runs without the example, and as many with it.
         assumes: what `epsilon_lower` rests on.
         curve: the claimed trade-off curve.
+        public: whether the rows that were run on are made up, or declared public: else the report is no release.
     """
 
     attack: str
@@ -49,6 +50,7 @@ class Audit(Described):
     trials: int
     assumes: str
     curve: TradeOff
+    public: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the curve, as plain values."""

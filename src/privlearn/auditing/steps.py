@@ -122,7 +122,8 @@ def audit(
     absent, present = (_scores(np.array(watch.seen) * scale, each, noise_multiplier)[:wanted] for watch in watches)
     claim = Claim(lambda noise: sampler.event(Gaussian(noise)), plan.neighbours, noise_multiplier, delta)
     released = f"{'a step' if each == 1 else 'an epoch'} of DP-SGD, {sampler.kind} sampling"
-    return claim.judged(absent, present, confidence, f"{released}, noise multiplier {noise_multiplier:.4g}, white box")
+    attack = f"{released}, noise multiplier {noise_multiplier:.4g}, white box"
+    return replace(claim.judged(absent, present, confidence, attack), public=data.public)
 
 
 def warn_of_rows(data: Dataset) -> None:
@@ -143,7 +144,7 @@ def _others(sampler: Sampler) -> Dataset:
     """Other examples: under sampling, where they would hide the canary, one whose gradient is zero."""
     full = isinstance(sampler, FullBatch)
     x, y = np.ones((_OTHERS if full else 1, 1), np.float32), np.full(_OTHERS if full else 1, -1.0, np.float32)
-    return Dataset(x, y if full else 0 * y)
+    return Dataset(x, y if full else 0 * y, public=True)
 
 
 def _neighbours(plan: Plan, data: Dataset, canary: tuple[Any, Any] | None) -> tuple[Dataset, Dataset]:

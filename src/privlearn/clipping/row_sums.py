@@ -263,9 +263,7 @@ def clip_rows(x: Tensor, norm: float) -> Tensor:
     return clipped
 
 
-def second_moment(
-    x: Tensor, norm: float, sample: Sample, adjacency: Adjacency, examples: Tensor | None = None
-) -> Bounded:
+def second_moment(x: Any, norm: float, sample: Sample, adjacency: Adjacency, examples: Tensor | None = None) -> Bounded:
     """The sum over the examples of the sample of x x^T, each row x clipped to `norm`; sensitivity computed here.
 
     The matrix is given as the vector of its upper triangle with the off-diagonal entries times sqrt(2), in which
@@ -273,7 +271,7 @@ def second_moment(
     at most sqrt(2) norm^2. An example of several rows adds the mean of their matrices, for which the same holds.
 
     Args:
-        x: all rows, shape (rows, features).
+        x: all rows, a tensor or an array of shape (rows, features).
         norm: the bound on each row's L2 norm; public.
         sample: the batch; its indices select the examples.
         adjacency: the kind of neighbour.
@@ -285,13 +283,15 @@ def second_moment(
     positive("norm", norm)
     import torch
 
-    features, copies = x.shape[1], 1 if examples is None else examples.shape[1]
-    gram = torch.zeros(features, features, dtype=torch.float64, device=x.device)
+    features, copies = math.prod(x.shape[1:]), 1 if examples is None else examples.shape[1]
+    gram = torch.zeros(features, features, dtype=torch.float64, device=getattr(x, "device", None))
     limit = kept(norm, [gram.dtype])
     step = min(max(1, _ROWS_AT_ONCE // (features * copies)), BLOCK)
     for start in range(0, len(sample), step):
         own = sample.indices[start : start + step]
-        rows = clip_rows(x[own if examples is None else examples[own].flatten()].double(), limit) / math.sqrt(copies)
+        places = own if examples is None else examples[own].flatten()
+        rows = x[places] if isinstance(x, torch.Tensor) else _taken(x, np.asarray(places))
+        rows = clip_rows(rows.flatten(1).double(), limit) / math.sqrt(copies)
         gram.addmm_(rows.T, rows)
     factor = math.sqrt(2) if adjacency is Adjacency.REPLACE_ONE else 1.0
     return Bounded((isometric(gram),), factor * norm**2, adjacency, sample)

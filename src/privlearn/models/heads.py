@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
 
 import numpy as np
@@ -312,15 +311,27 @@ class CountHead(Head):
 
     def loss(self, request: Any) -> Any:
         """The negative logarithm of the Poisson likelihood, without what depends on the count alone."""
-        return partial(poisson_loss, high=float(self.high))
+        return PoissonLoss(float(self.high))
 
 
-def poisson_loss(outputs: Tensor, targets: Tensor, high: float) -> Tensor:
-    """The Poisson loss of one output for each example, as `CountHead` says."""
-    start, top = math.log(high) / 2, math.log(high)
-    logs = outputs[:, 0] + start
-    expected = logs.clamp(max=top).exp() * (1 + (logs - top).clamp(min=0.0))
-    return (expected - targets * logs) / math.sqrt(high)
+@final
+class PoissonLoss:
+    """The Poisson loss of one output for each example, as `CountHead` says.
+
+    Args:
+        high: the bound of the counts; part of its name, by which a checkpoint knows the loss again.
+    """
+
+    def __init__(self, high: float) -> None:
+        self.high = high
+        self.__qualname__ = f"PoissonLoss({high!r})"
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One value for each example."""
+        top = math.log(self.high)
+        logs = outputs[:, 0] + top / 2
+        expected = logs.clamp(max=top).exp() * (1 + (logs - top).clamp(min=0.0))
+        return (expected - targets * logs) / math.sqrt(self.high)
 
 
 def sum_of_labels(outputs: Tensor, targets: Tensor) -> Tensor:

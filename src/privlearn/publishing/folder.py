@@ -23,8 +23,10 @@ ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 #: What a certificate speaks of: the files of a model, or of an adapter.
 MODEL_FILES = frozenset({WEIGHTS, CONFIG, CARD})
 ADAPTER_FILES = frozenset({ADAPTER, ADAPTER_CONFIG, CONFIG, CARD})
+#: The report of an attack on the run's claim, if there is one.
+AUDIT = "audit.json"
 #: The largest files, in bytes, that are read. Weights may have any size: they are hashed in pieces.
-LARGEST = {CERTIFICATE: 1 << 25, CONFIG: 1 << 20, CARD: 1 << 20, ADAPTER_CONFIG: 1 << 20}
+LARGEST = {CERTIFICATE: 1 << 25, CONFIG: 1 << 20, CARD: 1 << 20, ADAPTER_CONFIG: 1 << 20, AUDIT: 1 << 20}
 
 
 @final
@@ -38,7 +40,7 @@ class Contents:
         digests: SHA-256 of each file that could be read, weights included.
         problems: which files are missing or cannot be read, each a sentence.
         strangers: names of everything else, in order.
-        names: the files that are expected beside the certificate: a model's or an adapter's.
+        names: the files that are expected beside the certificate: a model's or an adapter's, and an audit's report.
     """
 
     path: Path
@@ -58,7 +60,8 @@ def read(folder: str | Path) -> Contents:
     path = Path(folder)
     files, digests, problems = {}, {}, []
     names = ADAPTER_FILES if (path / ADAPTER).exists() and not (path / WEIGHTS).exists() else MODEL_FILES
-    for name in sorted({CERTIFICATE, *names} & set(LARGEST), key=[CERTIFICATE, CONFIG, CARD, ADAPTER_CONFIG].index):
+    names |= {AUDIT} if (path / AUDIT).exists() else set()
+    for name in sorted({CERTIFICATE, *names} & set(LARGEST), key=list(LARGEST).index):
         try:
             files[name] = _small(path / name, LARGEST[name])
             digests[name] = hashlib.sha256(files[name]).hexdigest()

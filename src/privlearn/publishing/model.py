@@ -412,7 +412,7 @@ def load_model(
             problems=verification.problems,
         )
     config = parse(contents.files[CONFIG])
-    if contents.names == ADAPTER_FILES:
+    if contents.names >= ADAPTER_FILES:
         raise BadInput(
             f"{where} holds an adapter, not a model: load it with pv.huggingface.load_pretrained(folder, model)"
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from privlearn._checks import count
 from privlearn.accounting.events import Event, compose
@@ -18,6 +18,7 @@ from privlearn.publishing.folder import (
     ADAPTER,
     ADAPTER_CONFIG,
     ADAPTER_FILES,
+    AUDIT,
     CARD,
     CERTIFICATE,
     CONFIG,
@@ -70,6 +71,7 @@ def publish(
     classes: int | None = None,
     sign: str | Path | SigningKey | None = None,
     weights: Mapping[str, bytes] | None = None,
+    audit: AuditReport | None = None,
 ) -> Path:
     """Write `result` as a folder of `model.safetensors`, `privacy.json`, `config.json` and a model card.
 
@@ -91,6 +93,8 @@ def publish(
             it.
         weights: the files of another library's form of the model, by name, in place of `model.safetensors`: those of a
             model or of an adapter (`publishing.folder`). A `config.json` among them is completed.
+        audit: the report of an attack on the claim (`pv.audit`, `privlearn.auditing`), on rows that are made up or
+            public: `audit.json`, a section of the card, and signed with the rest.
 
     Raises:
         BadInput: `out` is taken, private diagnostics were passed, no delta is known, or the key cannot be read.
@@ -100,14 +104,11 @@ def publish(
     if not isinstance(result, Result):
         raise BadInput(f"result is a {type(result).__name__}: expected what a method such as dpsgd returned")
     _require_claimable(result)
+    _require_publishable(audit)
     key = read_private(sign) if isinstance(sign, str | Path) else sign
     for warning in key.warnings if key and key is not sign else ():
         warnings.warn(warning, stacklevel=2)
-    for given in (test_metrics, data):
-        if isinstance(given, PrivateDiagnostics):
-            raise BadInput(
-                "private diagnostics were passed to publish: they are not covered by the guarantee; leave them out"
-            )
+    _require_no_diagnostics(test_metrics, data)
     model_spec = result.model_spec if model_spec is None else model_spec
     classes = result.classes if classes is None else classes
     if classes is not None:
@@ -122,7 +123,7 @@ def publish(
     files = {WEIGHTS: _weights(result), CONFIG: _json(config)} if weights is None else _completed(weights, config)
     event, guarantee, others = certificate.stated(result.ledger, result.plan.event(), stated_delta)
     _require_own_facts(result, facts, event)
-    files[CARD] = card.write(
+    text = card.write(
         event,
         guarantee,
         result.plan,
@@ -133,7 +134,8 @@ def publish(
         data=data or {},
         model=model_spec,
         signed_by=key.public.fingerprint if key else None,
-    ).encode()
+    )
+    files |= _with_report(text, audit)
     body = certificate.make(event, guarantee, result.plan, facts, seeded, files, others)
     files[CERTIFICATE] = _json(keys.sign(body, key) if key else body)
     for name, most in LARGEST.items():
@@ -150,6 +152,45 @@ def _require_claimable(result: Result) -> None:
     if "unclaimed" in result.facts:
         raise BadInput(f"nothing can be claimed for this model: {result.facts['unclaimed']}")
     result.require_unchanged()
+
+
+def _require_no_diagnostics(*parts: object) -> None:
+    """Refuse figures of a run that are for its curator's eyes."""
+    for given in parts:
+        if isinstance(given, PrivateDiagnostics):
+            raise BadInput(
+                "private diagnostics were passed to publish: they are not covered by the guarantee; leave them out"
+            )
+
+
+class AuditReport(Protocol):
+    """What `privlearn.auditing` says of an attack."""
+
+    public: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+
+    def to_markdown(self) -> str:
+        """A section of a page."""
+
+
+def _require_publishable(audit: AuditReport | None) -> None:
+    """Refuse what is no report, or one that follows from private rows."""
+    if audit is not None and not callable(getattr(audit, "to_markdown", None)):
+        raise BadInput(f"audit is a {type(audit).__name__}: expected what pv.audit or privlearn.auditing returned")
+    if audit is not None and not audit.public:
+        raise BadInput(
+            "the audit ran on rows that were not declared public, so that its report is no release: audit with "
+            "made-up or public rows, Dataset(..., public=True)"
+        )
+
+
+def _with_report(card: str, audit: AuditReport | None) -> dict[str, bytes]:
+    """The card, and the report of an attack, which the card then ends with."""
+    if audit is None:
+        return {CARD: card.encode()}
+    return {CARD: f"{card}\n{audit.to_markdown()}".encode(), AUDIT: _json(audit.to_json())}
 
 
 def _completed(weights: Mapping[str, bytes], config: dict[str, Any]) -> dict[str, bytes]:

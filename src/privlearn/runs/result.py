@@ -85,7 +85,7 @@ def accuracy_facts(compute: Mapping[str, Any], loss: Loss | None) -> dict[str, A
         **({"augmentation": augmentation.summary} if augmentation else {}),
         **chosen(compute),
         **({"label_smoothing": smoothing} if smoothing else {}),
-        **({} if weights is None else {"class_weights": [float(f"{weight:.4g}") for weight in weights.tolist()]}),
+        **({} if weights is None else {"class_weights": [float(f"{weight:.9g}") for weight in weights.tolist()]}),
     }
 
 

@@ -11,12 +11,13 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import column_or_1d
 
 from privlearn import boosting
+from privlearn._checks import one_of
 from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.boosting.plan import BoostingPlan
 from privlearn.data.dataset import Dataset
 from privlearn.descent.train import fit as fit_by_descent
-from privlearn.descent.train import settle_for
+from privlearn.descent.train import require_task, settle_for
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.result import Result
@@ -32,6 +33,8 @@ from privlearn.sklearn.estimator import (
 from privlearn.statistics.regression import RidgePlan, ridge
 from privlearn.streams import Streams
 
+#: What is learned by which loss, as scikit-learn calls them.
+_TASKS = {"squared_error": "regression", "poisson": "counts"}
 #: The norm that rows of numbers in [-1, 1] are clipped to for sums of products, over the root of their length: few rows
 #: are longer, and those that are bias the slopes.
 _ROW_NORM = 0.7
@@ -197,7 +200,7 @@ class PrivateRegressor(RegressorMixin, NetworkEstimator):  # type: ignore[misc]
 
 @final
 class DPRegressor(PrivateRegressor):
-    """A regressor trained by DP-SGD on the squared error, with the settings that `privlearn.train` chooses.
+    """A regressor trained by DP-SGD, on the squared error or the Poisson loss, with the settings of `privlearn.train`.
 
     Guarantee: of each fit as that of `privlearn.dpsgd`; of several, see `privacy_`.
 
@@ -205,6 +208,7 @@ class DPRegressor(PrivateRegressor):
         target_bounds: (low, high) of the targets, public. None: they are read off the targets, and nothing is claimed.
         model: as of `DPClassifier`; it ends in a linear layer.
         epsilon, delta, bounds, options, ledger, random_state: as of `DPClassifier`.
+        loss: `squared_error`, or `poisson` for counts, whole numbers from 0 on, whose expectations are predicted.
 
     Attributes:
         module_: the network; its output is in the units of the target.
@@ -221,9 +225,11 @@ class DPRegressor(PrivateRegressor):
         options: Mapping[str, Any] | None = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        loss: str = "squared_error",
     ) -> None:
         self.epsilon, self.delta, self.target_bounds, self.bounds = epsilon, delta, target_bounds, bounds
         self.model, self.options, self.ledger, self.random_state = model, options, ledger, random_state
+        self.loss = loss
 
     def fit(self, X: Any, y: Any) -> DPRegressor:
         """Train on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
@@ -233,7 +239,9 @@ class DPRegressor(PrivateRegressor):
     def _planned(
         self, data: Dataset, weights: Array | None = None, usual: Mapping[str, Any] | None = None
     ) -> tuple[AbstractPlan, Dataset, Train]:
-        chosen = {**(usual or {}), **self._options(features="raw")}
+        task = _TASKS[one_of("loss", self.loss, _TASKS)]
+        require_task(task, data)
+        chosen = {**(usual or {}), **self._options(features="raw", task=task)}
         return _by_descent(data, epsilon=self.epsilon, delta=self.delta, model=self.model, **chosen)
 
     def predict(self, X: Any) -> Array:

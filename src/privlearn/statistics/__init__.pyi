@@ -1,4 +1,5 @@
 from privlearn.statistics.advice import advised as advised
+from privlearn.statistics.chunks import Chunks as Chunks
 from privlearn.statistics.classifiers import fisher as fisher
 from privlearn.statistics.classifiers import least_squares as least_squares
 from privlearn.statistics.draft import draft_schema as draft_schema

@@ -110,7 +110,7 @@ class Moments(PrivateTransform):
 
     def fit(
         self,
-        x: Tensor,
+        x: Any,
         adjacency: Adjacency,
         ledger: Account,
         stream: NoiseStream,
@@ -119,7 +119,8 @@ class Moments(PrivateTransform):
     ) -> Standardise:
         """Release the moments of `x`, shape (rows, ...), and return the transform that standardises by them.
 
-        `labels` are not looked at. A row that is not finite counts as none. Variances have a floor at the noise in
+        `x` is a tensor, a (memory-mapped) array, or `pv.statistics.Chunks`; rows are taken a few at a time. `labels`
+        are not looked at. A row that is not finite counts as none. Variances have a floor at the noise in
         them, so a feature that hardly varies is not blown up.
 
         Raises:
@@ -130,7 +131,7 @@ class Moments(PrivateTransform):
 
         from privlearn.transforms.modules import Standardise
 
-        rows = x.flatten(1)
+        rows = x.flatten(1) if isinstance(x, torch.Tensor) else x
         self.output_shape(tuple(rows.shape[1:]))  # before anything is charged
         if examples is not None:
             raise BadInput("moments are of rows: expected rows that are examples, not persons")

@@ -85,7 +85,7 @@ class PrivatePCA(PrivateTransform):
 
     def fit(
         self,
-        x: Tensor,
+        x: Any,
         adjacency: Adjacency,
         ledger: Account,
         stream: NoiseStream,
@@ -94,6 +94,7 @@ class PrivatePCA(PrivateTransform):
     ) -> Project:
         """Release the directions of `x`, shape (rows, ...), and return the projection onto them.
 
+        `x` is a tensor, a (memory-mapped) array, or `pv.statistics.Chunks`; rows are taken a few at a time.
         `examples` holds the rows of each example, shape (examples, rows of each), where that is more than one: what
         each adds is then the mean over its rows. `labels` are not looked at.
 
@@ -109,8 +110,8 @@ class PrivatePCA(PrivateTransform):
         from privlearn.clipping.row_sums import second_moment, symmetric
         from privlearn.transforms.modules import Project
 
-        rows = x.flatten(1)
-        features = rows.shape[1]
+        rows = x.flatten(1) if isinstance(x, torch.Tensor) else x
+        features = math.prod(rows.shape[1:])
         self.output_shape((features,))  # before anything is charged
         (sample,) = FullBatch().draw(len(rows) if examples is None else len(examples))
         moment = second_moment(rows, 1.0, sample, adjacency, examples)
@@ -118,7 +119,11 @@ class PrivatePCA(PrivateTransform):
         # By algebraic value: the noisy matrix is indefinite, and a large negative eigenvalue is noise.
         values, vectors = torch.linalg.eigh(symmetric(noisy, features).double())
         sizes = values[-self.components :].clamp(min=self.noise_multiplier * moment.sensitivity).sqrt()
-        return Project((vectors[:, -self.components :] / sizes).flip(1).to(rows))
+        return Project(
+            (vectors[:, -self.components :] / sizes)
+            .flip(1)
+            .to(rows if isinstance(rows, torch.Tensor) else torch.float32)
+        )
 
     @classmethod
     def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Project:
