@@ -86,13 +86,13 @@ def _join() -> None:
 
 def _leave_on_errors() -> None:
     """Let the others hear of an error that ends the script before anything else is done with it, by a debugger say."""
-    shown = sys.excepthook
+    handler = sys.excepthook
 
     def leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if dist.is_initialized():
             _LEFT.append(True)
             dist.destroy_process_group()
-        shown(kind, error, trace)
+        handler(kind, error, trace)
 
     if dist.get_world_size() > 1:
         sys.excepthook = leave
