@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from functools import cache
 from importlib.metadata import version
 from itertools import filterfalse
 from pathlib import Path
+from types import TracebackType
 from typing import Any, ClassVar, TypeVar, final
 
 import numpy as np
@@ -80,7 +82,22 @@ def _join() -> None:
     with _answered():
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
     atexit.register(_end)
+    _leave_on_errors()
     _JOINED.append(True)
+
+
+def _leave_on_errors() -> None:
+    """Let the others hear of an error that ends the script before anything else is done with it, by a debugger say."""
+    handler = sys.excepthook
+
+    def leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if dist.is_initialized():
+            _LEFT.append(True)
+            dist.destroy_process_group()
+        handler(kind, error, trace)
+
+    if dist.get_world_size() > 1:
+        sys.excepthook = leave
 
 
 def first_to_fail() -> bool:
