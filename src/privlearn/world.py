@@ -69,6 +69,18 @@ class World:
         """The numbers of `totals` that this process has the sum of after `parts`; None for all of them."""
         return None
 
+    def any(self, here: bool) -> bool:
+        """Whether it is so in one of the processes."""
+        return here
+
+    def total(self, own: Tensor) -> Tensor:
+        """The sum of a few numbers over all processes, in all of them; double precision."""
+        return own
+
+    def scattered(self, rows: Tensor) -> Tensor:
+        """Of `rows`, one for each process, the sum over all processes of this one's; shape (numbers,)."""
+        return rows[0]
+
     def noise(self, stream: NoiseStream) -> NoiseStream:
         """What this process draws noise from: every number of a sum has its place in it, the same for all processes."""
         return stream

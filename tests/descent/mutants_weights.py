@@ -20,7 +20,7 @@ MUTANTS = [
            "choices = choices | ({'class_weights': tuple(1 / np.bincount(np.asarray(dataset.y), minlength=2).clip(1))} "
            "if choices.get('class_weights') == 'balanced' else {})\n    request = TrainRequest(", ROWS),
     Mutant("declared shares are made exact by the rows", train.fit, "result = dpsgd(",
-           "request = replace(request, class_weights=tuple(1.0 / np.bincount(data.y, minlength=classes).clip(1)))\n"
+           "request = replace(request, class_weights=tuple(1 / np.bincount(data.y, minlength=2).clip(1)))\n"
            "    result = dpsgd(", ROWS),
     Mutant("balanced weights are the shares themselves", choices.weights_of, "1 / share for", "share for", ROWS),
     Mutant("a loss is over the weights of its batch", heads.ClassHead.loss,

@@ -24,9 +24,9 @@ OTHER, CLOSURE = (
 )
 
 MUTANTS = [
-    Mutant("a micro-batch is not clipped", gradients.ClippedGradients._add_clipped,
-           "* finite\n", "* finite; weights = weights if len(rows) > 4 else weights * 0 + 1.0 * finite\n", MICRO),
-    Mutant("accumulated sums count twice", gradients.ClippedGradients.__call__, "total.add_(block)",
+    Mutant("a micro-batch is not clipped", gradients.ClippedGradients._weights,
+           "* finite\n", "* finite; weights = weights if len(losses) > 4 else weights * 0 + 1.0 * finite\n", MICRO),
+    Mutant("accumulated sums count twice", gradients.ClippedGradients._add_up, "total.add_(block)",
            "total.add_(block, alpha=2)", MICRO),
     Mutant("the last micro-batch is left out", gradients.ClippedGradients._chunks,
            "range(0, len(own), size)", "range(0, len(own) - min(size, len(own)) + 1, size)", MICRO),

@@ -21,8 +21,8 @@ COMPANY = "check_an_examples_loss_does_not_depend_on_its_company"
 LEFT = "check_a_run_left_early_claims_its_limit"
 
 MUTANTS = [
-    Mutant("the manager's micro-batch is not clipped", gradients.ClippedGradients._add_clipped,
-           "* finite\n", "* finite; weights = weights if len(rows) > 7 else weights * 0 + 1.0 * finite\n", MEAN),
+    Mutant("the manager's micro-batch is not clipped", gradients.ClippedGradients._weights,
+           "* finite\n", "* finite; weights = weights if len(losses) > 7 else weights * 0 + 1.0 * finite\n", MEAN),
     Mutant("the script's mean is divided once more", script_loss.ScriptLoss.__call__, "own.mean(1)",
            "own.mean(1) / rows", MEAN),
     Mutant("the engine's mean is divided twice", dpsgd.Run.step, "task.divisor)), task.divisor)",

@@ -41,8 +41,8 @@ MUTANTS = [
     Mutant("noise of others is not passed over", streams.NoiseStream.skip, "if number:", "if False:", PLACES),
     Mutant("the noise that others make is passed over in part", streams.NoiseStream.skip, "-number * 8", "-number * 4",
            PLACES),
-    Mutant("sums of slices are not added up", ranks.Ranks._over_processes, "list(received.view(self.size, width))",
-           "[received.view(self.size, width)[self.rank]]", ALONE),
+    Mutant("sums of slices are not added up", ranks.Ranks.scattered, "list(received.view(rows.shape))",
+           "[received.view(rows.shape)[self.rank]]", ALONE),
     Mutant("slices are handed out before their noise", release._noised, "    if stream.discrete:",
            "    part.share and part.share.complete(part.values)\n    if stream.discrete:", BEFORE),
     Mutant("the mean of the processes' sums", ranks.Ranks.parts, "total.copy_(own.view(total.shape))",
@@ -63,7 +63,7 @@ MUTANTS = [
     Mutant("each process draws a sample of its own", ranks.Ranks.align, "if self.rank:", "if False:", CHARGED),
     Mutant("samples are not compared", ranks.Ranks.parts, 'self.require_alike("the batch that was drawn", '
            "examples.tobytes())", "pass", APART),
-    Mutant("sums are added up in another order", ranks.Ranks._over_processes, "zip(rows[::2], rows[1::2], strict=True)",
+    Mutant("sums are added up in another order", ranks._tree, "zip(rows[::2], rows[1::2], strict=True)",
            "zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True)", SUMS),
     Mutant("sums of shards are in single precision", ranks.Ranks.parts, "total.flatten().double()",
            "total.flatten().float()", SUMS),
@@ -102,9 +102,9 @@ MUTANTS = [
     # What is kept and published
     Mutant("each process writes the checkpoint", session.TrainingSession.keeps, "self.world.rank == 0",
            "True", RESUMED),
-    Mutant("each process publishes", publish._once, 'world.once(write, "the publication")', "write()",
+    Mutant("each process publishes", publish._once, 'result.world.once(write, "the publication")', "write()",
            "check_one_process_publishes"),
-    Mutant("sums are not put together", gradients.ClippedGradients.__call__, "[*sums, clipped])",
+    Mutant("sums are not put together", gradients.ClippedGradients._add_up, "[*sums, clipped])",
            "[own.clone() for own in (*sums, clipped)])", ALONE),
 ]  # fmt: skip
 

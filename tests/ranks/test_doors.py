@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 import privlearn as pv
+from privlearn.runs import ranks
 from tests.ranks import doors
 from tests.ranks.processes import PATIENCE, alone, environment, torchrun
 
@@ -58,3 +61,18 @@ def test_lightnings_own_launcher(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     in_one(tmp_path / "one", "lightning")
     require_same(tmp_path / "one", two, "lightning")
+
+
+def test_a_script_that_fails_is_left_before_its_error_is_handled() -> None:
+    """The handler, which may wait for somebody, comes after the others could hear that this process is gone."""
+    done: list[str] = []
+    group = SimpleNamespace(
+        get_world_size=lambda: 2, is_initialized=lambda: True, destroy_process_group=lambda: done.append("left")
+    )
+    with (
+        mock.patch.object(ranks, "dist", group), mock.patch.object(ranks, "_LEFT", []),
+        mock.patch.object(sys, "excepthook", side_effect=lambda *_: done.append("handled")),
+    ):  # fmt: skip
+        ranks._leave_on_errors()
+        sys.excepthook(ValueError, ValueError("of the script"), None)
+    assert done == ["left", "handled"]

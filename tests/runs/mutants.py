@@ -96,9 +96,9 @@ MUTANTS = [
     Mutant("rows fetched ahead are others", dataset_rows._Batch.fetch, "for number in rows.tolist()",
            "for number in list(self._made)[: len(rows)]", RANDOM),
     # Worlds
-    Mutant("every process computes everything", gradients.ClippedGradients.__call__, "self._chunks(rows, examples)",
+    Mutant("every process computes everything", gradients.ClippedGradients._add_up, "self._chunks(rows, examples)",
            "self._chunks(rows, sample.indices)", WORLD),
-    Mutant("each process has its own sum", gradients.ClippedGradients.__call__, "[*sums, clipped])",
+    Mutant("each process has its own sum", gradients.ClippedGradients._add_up, "[*sums, clipped])",
            "[own.clone() for own in (*sums, clipped)])", WORLD),
     Mutant("every process draws noise", session.TrainingSession.noise, "self.world.noise(self.streams.noise)",
            "self.streams.noise", WORLD),

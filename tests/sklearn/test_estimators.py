@@ -12,8 +12,9 @@ from joblib import parallel_backend
 from sklearn import config_context
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
 import privlearn as pv
@@ -227,3 +228,19 @@ def test_a_second_fit_warns() -> None:
     made = fitted("DPFisherClassifier")
     with pytest.warns(PrivacyWarning, match=r"fit 2 .*about 1\.\d+"):
         made.fit(X, Y)
+
+
+def test_weights_are_routed() -> None:
+    """Through a pipeline and cross-validation, each fold with its own rows' weights."""
+    weights = np.linspace(0, 1, len(X))
+    with config_context(enable_metadata_routing=True):
+        for name in ("DPLogisticRegression", "DPRidge"):
+            made = DECLARED[name](ledger=pv.Ledger(pv.Budget(30.0, 1e-5))).set_fit_request(sample_weight=True)
+            made.set_score_request(sample_weight=True)
+            line = make_pipeline(FunctionTransformer(), made)
+            scores = cross_validate(
+                line, X, targets(made), cv=2, params={"sample_weight": weights}, error_score="raise"
+            )
+            assert len(scores["test_score"]) == 2
+        with pytest.raises(BadInput, match="at least 0"):
+            made.fit(X, targets(made), sample_weight=-weights)

@@ -1,8 +1,6 @@
 """Which way computes the gradients of a model: the fastest that agrees with the loop over single examples.
 
-When two computations on made-up rows agree, and whether a loss is computed example by example.
-
-What a batch holds in memory, and how much it may.
+When two computations agree, whether a loss is computed example by example, and what a batch may hold in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +26,8 @@ from privlearn.models.check import made_up_rows
 if TYPE_CHECKING:
     from privlearn.clipping.augmentation import Views
 
-_BATCHES, _COMPARED = (5, 7), 4
+#: Made-up batches have so many examples; of those that are compared with single ones.
+SIZES, COMPARED = (5, 7), 4
 #: Relative difference of squared norms up to which two ways agree in double precision.
 _EXACT = 1e-4
 #: What a way raises on a model that is not for it.
@@ -65,7 +64,7 @@ class Choice:
             made = self._shape.made_up(made_up_rows(like, self._shape.inputs, size * self._copies))
             return tuple(leaf.to(device) for leaf in made)
 
-        batches, rows = [made_up(size) for size in _BATCHES], made_up(_COMPARED)
+        batches, rows = [made_up(size) for size in SIZES], made_up(COMPARED)
         paths = [batches]
 
         def layers(problem: Problem) -> PerOperation:
@@ -73,7 +72,7 @@ class Choice:
 
         with torch.random.fork_rng():
             self.writes, problem.random.active = require_uncoupled(plain, rows, batches)
-            problem.random.take(np.arange(_COMPARED, dtype=np.uint64))
+            problem.random.take(np.arange(COMPARED, dtype=np.uint64))
             views.prepare(rows[0], problem.random)
             try:
                 with plain.in_double() as exact:  # where differences tell
@@ -86,7 +85,7 @@ class Choice:
             self.way: Backend = Loop(problem)
             try:
                 self.way = fit(problem) if fit else self.way
-                self.held = held_by(self.way, *self._fresh(usable)) // _COMPARED
+                self.held = held_by(self.way, *self._fresh(usable)) // COMPARED
             except _UNFIT as error:
                 self.reason, self.way = first_line(error), Loop(problem)
                 self.way(*self._fresh(usable))

@@ -1,7 +1,4 @@
-"""`Augmentation`: changed copies of an example, which are one example.
-
-`Moves`: images mirrored and shifted at random, each by itself.
-"""
+"""`Augmentation`: changed copies of an example, which are one example: images mirrored and shifted, say."""
 
 from __future__ import annotations
 

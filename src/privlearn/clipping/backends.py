@@ -42,6 +42,7 @@ class Problem:
         random: what the examples draw.
         fixed: what the model and the loss hold beside trained parameters: after each computation it is what it was.
         shape: how the tensors that are computed with make up a batch.
+        in_step: what a forward pass is made in, which leads to a backward pass.
     """
 
     model: nn.Module
@@ -53,6 +54,7 @@ class Problem:
     random: RowRandom = field(default_factory=RowRandom)
     fixed: FrozenState | None = None
     shape: BatchShape = PAIR
+    in_step: Callable[[], AbstractContextManager[object]] = nullcontext
 
     @contextmanager
     def computing(self, draws: AbstractContextManager[object]) -> Iterator[None]:
@@ -109,9 +111,7 @@ class Problem:
 
 
 def layouts_of_draws(
-    problem: Problem,
-    batches: Sequence[Leaves],
-    run: Callable[..., object] | None = None,
+    problem: Problem, batches: Sequence[Leaves], run: Callable[..., object] | None = None
 ) -> list[Layout]:
     """Where the examples are in what each call that draws random numbers draws, when `run` computes two batches.
 
@@ -206,12 +206,12 @@ class PerOperation:
         examples = len(leaves[0]) // copies
         capture = Capture(RULES, self._trained, self._kernels, examples, copies, layouts, batch, shared)
         with problem.computing(problem.random.together(drawn)):
-            with torch.enable_grad():
+            with torch.enable_grad(), problem.in_step():
                 with capture:
                     losses = problem.forward(*leaves)
                 total = losses.sum()
-            if capture.trace != trace:
-                raise NotLayerwise("the model calls other operations than it did on made-up rows")
+                if capture.trace != trace:
+                    raise NotLayerwise("the model calls other operations than it did on made-up rows")
             ends = [*self._trained, *capture.derived.leaves]
             flows: Sequence[Tensor | None] = torch.autograd.grad(total, ends, allow_unused=True)
             capture.derived.hand_on(capture.uses.of, capture.uses.keep)

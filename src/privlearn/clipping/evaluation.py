@@ -1,8 +1,6 @@
-"""`Answers`: which examples a classifier gets right, and how many, with the most that one example can change it.
+"""Which examples a classifier gets right, and how many: counts to which each example adds at most one, by itself.
 
-How many examples a model gets right or wrong: counts to which each example adds at most one, by itself.
-
-`Fixed`: what a model holds beside its trained parameters, kept as it is.
+`FrozenState`: what a model holds beside its trained parameters, kept as it is.
 """
 
 from __future__ import annotations

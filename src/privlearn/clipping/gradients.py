@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import wraps
-from typing import Any, TypeVar, cast, final
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -29,13 +29,13 @@ from privlearn.data.rows import Rows, TensorRows, digests
 from privlearn.errors import BadInput, PrivlearnError, first_line
 from privlearn.precision import single_precision
 from privlearn.sampling import Sample
-from privlearn.world import World
+from privlearn.world import Share, World
 
 #: Called with each physical batch's losses and gradient norms, which are private.
 Observer = Callable[[Tensor, Tensor], None]
 
 #: How often a batch is computed, at most, until stand-ins for its examples that are not finite are.
-_STAND_INS = 4
+STAND_INS = 4
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -71,7 +71,6 @@ def _fresh_seed() -> bytes:
     return torch.randint(256, (16,), dtype=torch.uint8).numpy().tobytes()
 
 
-@final
 class ClippedGradients:
     """Computes sums of clipped per-example gradients of a model.
 
@@ -141,7 +140,7 @@ class ClippedGradients:
             )
         if autocast not in (None, torch.bfloat16):
             raise BadInput(f"autocast is {autocast}: expected torch.bfloat16 or None")
-        self.clip, self.adjacency = clip, adjacency
+        self._held, self.clip, self.adjacency = [*self.parameters.values()], clip, adjacency
         self.clip_norm = clip.clip_norm
         self.reason: str | None = None
         self._random, self._seeds = RowRandom(), view_seeds
@@ -215,13 +214,13 @@ class ClippedGradients:
         """
         rows = self.prepare(rows, y)
         trained = [p for p in self._model.parameters() if p.requires_grad]
-        if list(map(id, trained)) != list(map(id, self.parameters.values())):
+        if list(map(id, trained)) != list(map(id, self._held)):
             raise BadInput(
                 "the model's trainable parameters are not those that it had when this was made: make a new "
                 "ClippedGradients after parameters were replaced, frozen or unfrozen"
             )
         assert self._chunk is not None
-        own = self.buffers() if out is None else [total.zero_() for total in out]
+        own = self._here(self.buffers() if out is None else [total.zero_() for total in out])
         size = min(self._chunk, BLOCK)
         wide = len(sample) > size if self._wide is None else self._wide
         self._out = own if wide else None
@@ -230,21 +229,34 @@ class ClippedGradients:
         into = sums if self._in_double else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
-        # All of one size but for the last: an example more or less changes the shape of products there alone.
         with unmoved(self._device):
-            for examples in self._world.parts(sample.indices, [*sums, clipped]):
-                for data, part in self._chunks(rows, examples):
-                    self._add_clipped(data, torch.from_numpy(part), into, clipped)
-                    for total, block in zip(sums, into, strict=True):
-                        if total is not block:
-                            total.add_(block)
-                            block.zero_()
+            self._add_up(sample, rows, sums, into, clipped)
         if not wide and sums is not own:  # the type of what noise is added to follows from public numbers alone
             sums = [block.copy_(total) for block, total in zip(own, sums, strict=True)]
         values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
-        norm = self.clip.norm(self.clip_norm, len(self._layers))
-        share = self._world.share([*own, clipped])
-        return Bounded(values, self.adjacency.sum_sensitivity(norm), self.adjacency, sample, share=share)
+        sensitivity = self.adjacency.sum_sensitivity(self.clip.norm(self.clip_norm, len(self._layers)))
+        return Bounded(values, sensitivity, self.adjacency, sample, share=self._share([*own, clipped]))
+
+    def _add_up(
+        self, sample: Sample, rows: Rows, sums: Sequence[Tensor], into: Sequence[Tensor], clipped: Tensor
+    ) -> None:
+        """Add the examples of all processes to `sums`, by way of `into` what is computed at once, and count them."""
+        # All of one size but for the last: an example more or less changes the shape of products there alone.
+        for examples in self._world.parts(sample.indices, [*sums, clipped]):
+            for data, part in self._chunks(rows, examples):
+                self._add_clipped(data, torch.from_numpy(part), into, clipped)
+                for total, block in zip(sums, into, strict=True):
+                    if total is not block:
+                        total.add_(block)
+                        block.zero_()
+
+    def _share(self, totals: Sequence[Tensor]) -> Share | None:
+        """The numbers of the sums that this process has."""
+        return self._world.share(totals)
+
+    def _here(self, sums: Sequence[Tensor]) -> list[Tensor]:
+        """What this process keeps of sums."""
+        return list(sums)
 
     @property
     def _device(self) -> torch.device:
@@ -343,6 +355,14 @@ class ClippedGradients:
             return
         if not finite.any():
             return
+        weights = self._weights(losses, squares, finite, clipped)
+        typed = {dtype: weights.to(dtype).unbind() for dtype in {total.dtype for total in sums}}
+        for (name, layer), total in zip(self._layer_of.items(), sums, strict=True):
+            if name in gradients:
+                gradients[name].add_weighted(typed[total.dtype][layer], total)
+
+    def _weights(self, losses: Tensor, squares: Tensor, finite: Tensor, clipped: Tensor) -> Tensor:
+        """What clips each gradient, by layer and example; those that are not below the norm count in `clipped`."""
         if self._observe:
             self._observe(losses[finite], squares.sum(0)[finite].sqrt())
         norms = (squares if isinstance(self.clip, PerLayer) else squares.sum(0, keepdim=True)).sqrt()
@@ -350,10 +370,7 @@ class ClippedGradients:
         weights = self.clip.weights(norms, kept(self.clip_norm, types)).expand_as(squares) * finite
         if isinstance(self.clip, Quantile):
             clipped += (self.clip.count(norms[0], self.clip_norm) * finite).sum().to(clipped.dtype)
-        typed = {dtype: weights.to(dtype).unbind() for dtype in {total.dtype for total in sums}}
-        for (name, layer), total in zip(self._layer_of.items(), sums, strict=True):
-            if name in gradients:
-                gradients[name].add_weighted(typed[total.dtype][layer], total)
+        return weights
 
     def _finite(self, data: Rows, rows: Tensor) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor]:
         """Gradients, losses and squared norms of the examples `rows`, and which of them count.
@@ -366,7 +383,7 @@ class ClippedGradients:
             Exception: whatever the rows, the model or the loss raise on these examples.
         """
         counts: Tensor | None = None
-        for _ in range(_STAND_INS):
+        for _ in range(STAND_INS):
             gradients, losses = self._computed(data, rows)
             squares = self._squares(gradients, losses)
             finite = squares.isfinite().all(0) & losses.isfinite()

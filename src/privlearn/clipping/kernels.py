@@ -1,8 +1,7 @@
 """Matrix products and where their results go: PyTorch's own products, or oneDNN's where a probe finds them faster.
 
-`Scratch`: memory that is used again once it is free.
-
-The system clears every page that it hands out, which can take as long as the product that fills it.
+`Scratch`: memory that is used again once it is free. The system clears every page that it hands out, which can take as
+long as the product that fills it.
 """
 
 from __future__ import annotations

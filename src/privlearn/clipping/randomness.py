@@ -3,8 +3,6 @@
 Every number is a function of the batch's seed, of a digest of the example's content, of which call draws it, and of its
 place in what that call draws for the example. So one example more or less moves no other example's masks, and a sum of
 clipped gradients changes by at most the clip's norm, also for those who know the seeds.
-
-Global random generators: put to a seed for a block, and back to where they were.
 """
 
 from __future__ import annotations

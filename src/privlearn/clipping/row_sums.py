@@ -178,14 +178,7 @@ class BoxSums:
 
 
 def box_sums(
-    x: Any,
-    y: Any,
-    sample: Sample,
-    adjacency: Adjacency,
-    *,
-    classes: int,
-    bound: float,
-    prepare: Prepare | None = None,
+    x: Any, y: Any, sample: Sample, adjacency: Adjacency, *, classes: int, bound: float, prepare: Prepare | None = None
 ) -> BoxSums:
     """As `class_statistics`, for numbers clipped to [-bound, bound] one by one."""
     positive("bound", bound)

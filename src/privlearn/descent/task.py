@@ -22,6 +22,8 @@ from privlearn._checks import one_of
 from privlearn._display import Described, Summary
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.losses import BatchShape, Loss, Losses, same_loss
+from privlearn.clipping.sharded.gradients_in_rounds import clipped_gradients
+from privlearn.clipping.sharded.groups import is_sharded, require_plain
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, Whole, ahead
@@ -181,11 +183,8 @@ class Task:
     def _gradients(self, session: TrainingSession) -> ClippedGradients:
         precision = one_of("precision", self.compute.get("precision", "float32"), ["float32", "bf16"])
         assert self.loss is not None
-        return ClippedGradients(
-            self.network,
-            self.loss,
-            gradient_clip(self.plan),
-            self.plan.neighbours,
+        return clipped_gradients(
+            self.network, self.loss, gradient_clip(self.plan), self.plan.neighbours,
             microbatch=self.compute.get("microbatch"),
             expected=self.divisor,
             augmentation=self.compute.get("augmentation"),
@@ -195,7 +194,7 @@ class Task:
             fast_kernels=session.fast_kernels,
             observe=self.watch.see,
             world=session.world,
-        )
+        )  # fmt: skip
 
     def _empty(self) -> Rows:
         """No rows of the shapes and types that the network gets."""
@@ -210,7 +209,9 @@ class Task:
         where, like = device_of(None, self.network), self.rows.like
         shape = BatchShape.of(self.rows, self.loss)
         single = [leaf.new_zeros(1, *leaf.shape[1:]).to(where) for leaf in like]
-        if shape.whole or shape.inputs > 1 or len(like) != 2:
+        if is_sharded(self.network):  # no copy of it can be made; `prepare` looks at its losses
+            require_plain(reacts=self.plan.reacts, temperature=self.plan.temperature, **self.compute)
+        elif shape.whole or shape.inputs > 1 or len(like) != 2:
             require_per_example(Losses(self.network, self.loss, shape), *single, what="the loss", made_up=shape.made_up)
         else:
             require_per_example(self.network, single[0])
@@ -278,7 +279,8 @@ class Task:
 
     def model(self) -> nn.Sequential:
         """The network behind its front, for evaluation, where it was; on the processor if a device was named."""
-        self.network.to("cpu" if self.compute.get("device") is not None else device_of(None, self.network)).eval()
+        if not is_sharded(self.network):
+            self.network.to("cpu" if self.compute.get("device") is not None else device_of(None, self.network))
         return nn.Sequential(*self.front.modules, self.network).eval()
 
     def chosen(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.descent.choices import Facts, TrainRequest
 from privlearn.descent.dpsgd import dpsgd
 from privlearn.descent.rules import Settled, settle, usual_features
+from privlearn.descent.weighted import weighted
 from privlearn.errors import BadInput
 from privlearn.models import heads, networks
 from privlearn.runs.checkpoint import Checkpoint, streams_for
@@ -164,7 +165,7 @@ def facts_of(data: Dataset, declared: int | None, front: tuple[PublicTransform, 
 
 def fit(
     settled: Settled,
-    data: Dataset,
+    data: Dataset | tuple[Dataset, Any],
     streams: Streams,
     *,
     loss: Loss | None = None,
@@ -178,7 +179,8 @@ def fit(
     Args:
         settled: everything that is to be known beforehand.
         data: what `settled` was settled for. Targets with bounds are clipped to them and scaled to [-1, 1], and the
-            model gives numbers in their units.
+            model gives numbers in their units. Or a pair, with weights of the rows in [0, 1], for a plan without a
+            temperature.
         streams: the random streams, which the initial weights are drawn from, too.
         loss: one value for each example; None: that of the task (`models.heads`).
         ledger: what to charge.
@@ -189,13 +191,16 @@ def fit(
     Raises:
         BadInput: as `pv.dpsgd` does.
     """
+    data, weights = data if isinstance(data, tuple) else (data, None)
     request, head, bounds = settled.request, settled.head(vars(data)), data.target_bounds
     build = partial(network_for, settled, data, streams)
-    data = replace(data, y=head.prepared(data.y), target_bounds=None)
+    data, own = replace(data, y=head.prepared(data.y), target_bounds=None), loss or head.loss(request)
+    if weights is not None:
+        data, own = weighted(data, weights, own)
     result = dpsgd(
         settled.plan,
         build,
-        loss or head.loss(request),
+        own,
         data,
         optimizer=optimizer_of(settled),
         learning_rate_schedule=settled.learning_rate_schedule,

@@ -28,11 +28,11 @@ from privlearn.publishing.folder import (
 )
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.runs.result import PrivateDiagnostics, Result
+from privlearn.runs.shards import whole_state
 from privlearn.statistics.metric_figures import Metrics
-from privlearn.world import World
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor
 
 _Write = TypeVar("_Write", bound=Callable[..., Path])
 
@@ -48,8 +48,14 @@ def _by_the_first_process(write: _Write) -> _Write:
 
 
 def _once(result: Result, write: Callable[[], Path]) -> Path:
-    world = result.world if isinstance(result, Result) else World()
-    return world.once(write, "the publication")
+    if not isinstance(result, Result):
+        return write()
+    whole = whole_state(result.model, keep=result.world.rank == 0)  # by all processes, or none
+    object.__setattr__(result, "_whole", whole)
+    try:
+        return result.world.once(write, "the publication")
+    finally:
+        object.__setattr__(result, "_whole", {})
 
 
 @_by_the_first_process
@@ -114,7 +120,7 @@ def publish(
     seeded, paid = result.seeded or metrics.seeded, metrics.plan
     facts = {"method": result.method, **result.facts, **({certificate.PAID: paid.noise} if paid else {})}
     config = model.describe(result, model_spec, classes)
-    files = {WEIGHTS: _weights(result.model), CONFIG: _json(config)} if weights is None else _completed(weights, config)
+    files = {WEIGHTS: _weights(result), CONFIG: _json(config)} if weights is None else _completed(weights, config)
     event, guarantee, others = certificate.stated(result.ledger, result.plan.event(), stated_delta)
     _require_own_facts(result, facts, event)
     text = card.write(
@@ -231,10 +237,11 @@ def _figure(name: str, value: Any) -> float:
         raise BadInput(f"test_metrics has {name!r}: {value!r}; expected a number") from error
 
 
-def _weights(model: nn.Module) -> bytes:
+def _weights(result: Result) -> bytes:
     from safetensors.torch import save
 
-    return save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()})
+    state: Mapping[str, Tensor] = vars(result)["_whole"] or result.model.state_dict()
+    return save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()})
 
 
 def _json(value: Any) -> bytes:

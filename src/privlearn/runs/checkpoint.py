@@ -29,6 +29,7 @@ from privlearn._checks import positive
 from privlearn._storage import draft_of, loads, write_durably
 from privlearn.clipping.losses import Loss
 from privlearn.errors import BadInput
+from privlearn.runs.shards import delete_shards
 from privlearn.streams import Streams
 
 _MAGIC = b"privlearn checkpoint 1\n"
@@ -157,6 +158,7 @@ class Checkpoint:
         try:
             for path in (draft_of(self.path), self.path, self._notes, self._lock):
                 path.unlink(missing_ok=True)
+            delete_shards(self.path)
         except OSError as error:
             raise BadInput(
                 f"{self.path} cannot be deleted: {error.strerror}. Delete it yourself: anyone who reads it can take "

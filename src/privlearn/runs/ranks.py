@@ -11,13 +11,16 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from importlib.metadata import version
+from itertools import filterfalse
 from pathlib import Path
+from types import TracebackType
 from typing import Any, ClassVar, TypeVar, final
 
 import numpy as np
@@ -31,6 +34,7 @@ import privlearn
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
+from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput, PrivlearnError, ProcessLost, first_line
 from privlearn.streams import Streams
 from privlearn.world import Share, World, require_one_process
@@ -78,7 +82,22 @@ def _join() -> None:
     with _answered():
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
     atexit.register(_end)
+    _leave_on_errors()
     _JOINED.append(True)
+
+
+def _leave_on_errors() -> None:
+    """Let the others hear of an error that ends the script before anything else is done with it, by a debugger say."""
+    handler = sys.excepthook
+
+    def leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if dist.is_initialized():
+            _LEFT.append(True)
+            dist.destroy_process_group()
+        handler(kind, error, trace)
+
+    if dist.get_world_size() > 1:
+        sys.excepthook = leave
 
 
 def first_to_fail() -> bool:
@@ -181,15 +200,33 @@ class Ranks(World):
             return own
         width = -(-len(own) // self.size)
         sent = torch.cat([own, own.new_zeros(width * self.size - len(own))])
-        sent = sent if sent.is_cuda else sent.to(_control())
+        whole = torch.zeros_like(sent)
+        whole.view(self.size, width)[self.rank] = self.scattered(sent.view(self.size, width))
+        return whole[: len(own)]
+
+    def scattered(self, rows: Tensor) -> Tensor:
+        """Of `rows`, one for each process, the sum over all processes of this one's: a balanced tree."""
+        if self.size == 1:
+            return rows[0]
+        sent = rows.reshape(-1) if rows.is_cuda else rows.reshape(-1).to(_control())
         received = torch.empty_like(sent)
         with _answered():
             dist.all_to_all_single(received, sent)
-        rows = list(received.view(self.size, width))
-        while len(rows) > 1:
-            rows = [one + other for one, other in zip(rows[::2], rows[1::2], strict=True)]
-        sent.zero_().view(self.size, width)[self.rank] = rows[0]
-        return sent[: len(own)].to(own.device)
+        return _tree(list(received.view(rows.shape))).to(rows.device)
+
+    def total(self, own: Tensor) -> Tensor:
+        """The sum of a few numbers over all processes, in all of them: a balanced tree in double precision."""
+        if self.size == 1:
+            return own
+        sent = own.to(_control(), torch.float64)
+        every = [torch.empty_like(sent) for _ in range(self.size)]
+        with _answered():
+            dist.all_gather(every, sent)
+        return _tree(every).to(own.device)
+
+    def any(self, here: bool) -> bool:
+        """Whether it is so in one of the processes."""
+        return bool(self.total(torch.tensor(float(here), dtype=torch.float64)))
 
     def share(self, totals: Sequence[Tensor]) -> Share | None:
         """The slice of `totals`, laid end to end, that this process adds up."""
@@ -263,11 +300,11 @@ class Ranks(World):
             streams.move_to(positions)
 
     def copy(self, tensors: Mapping[str, Tensor]) -> None:
-        """Let `tensors` be those of the first process, in place."""
+        """Let `tensors` be those of the first process, in place; of those that are sharded each keeps its shard."""
         self.require_alike("shapes of tensors", str([(n, t.shape, t.dtype) for n, t in tensors.items()]).encode())
         if self.size == 1:
             return
-        for tensor in tensors.values():
+        for tensor in filterfalse(is_shard, tensors.values()):
             own = tensor.detach()
             sent = own.to(_control()).contiguous() if own.device.type == "cpu" else own.contiguous()
             with _answered():
@@ -326,6 +363,13 @@ class Slice:
         whole = every.view(-1)[: len(flat)].to(flat.device)
         for value, own in zip(values, torch.split(whole, [value.numel() for value in values]), strict=True):
             value.copy_(own.view(value.shape))
+
+
+def _tree(rows: list[Tensor]) -> Tensor:
+    """The sum of a power of two of rows, neighbours first."""
+    while len(rows) > 1:
+        rows = [one + other for one, other in zip(rows[::2], rows[1::2], strict=True)]
+    return rows[0]
 
 
 _ALIKE = "all have to run the same script with the same arguments. This run ends here"

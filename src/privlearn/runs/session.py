@@ -22,9 +22,11 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.clipping.kernels import Kernels, kernels
+from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved, flattened, require_same_run, whole
+from privlearn.runs.shards import delete_shards, load_shards, save_shards
 from privlearn.sampling import Sample
 from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import RowTransform
@@ -186,7 +188,10 @@ class TrainingSession(Session):
                 self.world.in_turn(lambda: self.ledger.begin(event, plan.neighbours, plan.unit), "the run's beginning")
                 if self.keeps and self.file:
                     self.file.forget_notes()
-                self.world.once(lambda: self._save(0), "the first checkpoint")
+                if self._shared:
+                    self._save(0)
+                else:
+                    self.world.once(lambda: self._save(0), "the first checkpoint")
             except BaseException:
                 self.abandon()
                 raise
@@ -196,6 +201,11 @@ class TrainingSession(Session):
             run = self.saved.plain["run"] if self.world.rank == 0 else None
             self.world.in_turn(lambda: self.ledger.resume(run, event, plan.neighbours, plan.unit), "the run's resuming")
             self._restore(self.saved)
+
+    @property
+    def _shared(self) -> bool:
+        """Whether every process writes a part of the checkpoint, that of the model which it keeps."""
+        return any(map(is_shard, self.parts["network"].state_dict().values())) if "network" in self.parts else False
 
     @property
     def keeps(self) -> bool:
@@ -293,7 +303,10 @@ class TrainingSession(Session):
 
     def keep(self, step: int, *, now: bool = False) -> None:
         """Write a checkpoint if it is time, or `now`: all before this batch of the epoch was released, it was not."""
-        if self.file and (now or self.file.due):
+        file = self.file
+        if file is None:
+            return
+        if now or (self.world.once(lambda: file.due, "the time of a checkpoint") if self._shared else file.due):
             self._save(step)
 
     def note(self, settings: str) -> None:
@@ -318,7 +331,8 @@ class TrainingSession(Session):
     def compare(self, parameters: Sequence[Tensor], *, now: bool = False) -> None:
         """Where several processes train: end all if one has other parameters; every `COMPARED` steps, or `now`."""
         if self.world.sharded and (now or self.taken % COMPARED == 0):
-            bits = (own.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for own in parameters)
+            here = [own.detach().cpu().contiguous().view(-1) for own in parameters if not is_shard(own)]
+            bits = (own.view(torch.uint8).numpy().tobytes() for own in here)
             self.world.require_alike(f"the parameters after {self.taken} steps", b"".join(bits))
 
     def batches(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
@@ -389,7 +403,7 @@ class TrainingSession(Session):
         self._save(0)
 
     def _save(self, step: int) -> None:
-        if self.file is None or not self.keeps:
+        if self.file is None or not (self.keeps or self._shared):
             return
         tensors: dict[str, Tensor] = {}
         now = self.streams.state()
@@ -408,11 +422,18 @@ class TrainingSession(Session):
             ],
             "generators": flattened(self._generators, "generators", tensors),
         }
-        self.file.write(Saved(tensors, plain))
+        shards = save_shards(self.file.path, tensors, self.world) if self._shared else None
+        if self.keeps:
+            here = {name: tensor for name, tensor in tensors.items() if not is_shard(tensor)}
+            self.file.write(Saved(here, plain | ({"shards": shards} if shards else {})))
+            delete_shards(self.file.path, keep=shards["folder"] if shards else "")
 
     def _restore(self, saved: Saved) -> None:
+        assert self.file is not None
+        like = self.parts["network"].state_dict().values()
+        tensors = {**saved.tensors, **load_shards(self.file.path, saved.plain.get("shards"), iter(like))}
         for name, part in self.parts.items():
-            part.load_state_dict(whole(saved.plain["parts"][name], saved.tensors))
+            part.load_state_dict(whole(saved.plain["parts"][name], tensors))
         self._released = [(config, whole(state, saved.tensors)) for config, state in saved.plain["fitted"]]
         self.first = (saved.plain["epoch"], saved.plain["step"])
         self.unclaimed = saved.plain.get("unclaimed", "")

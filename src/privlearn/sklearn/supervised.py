@@ -82,21 +82,27 @@ class DPClassifier(PrivateClassifier):
         self.model, self.options, self.ledger, self.random_state = model, options, ledger, random_state
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any) -> DPClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPClassifier:
         """Train on rows of numbers, shape (rows, features), and their labels, (rows,).
+
+        Args:
+            sample_weight: of each row, from 0 to 1, private like the rows; larger ones count as 1, so divide by a
+                public maximum. The loss is multiplied by it before the gradient is clipped. A row's weight may not
+                follow from other rows. With weights no temperature is fitted, and the clipping norm is 1 where none is
+                given.
 
         Raises:
             BudgetExceeded: the ledger has no room; before anything is drawn.
             BadInput: what `privlearn.train` refuses; before anything is spent.
         """
-        self._learn(X, y)
+        self._learn(X, y, sample_weight)
         return self
 
     def _planned(
         self, data: Dataset, weights: Array | None = None, usual: Mapping[str, Any] | None = None
     ) -> tuple[AbstractPlan, Dataset, Train]:
         chosen = {**(usual or {}), **self._choices(), **self._class_weights(), **self._options()}
-        return _by_descent(data, epsilon=self.epsilon, delta=self.delta, model=self._spec, **chosen)
+        return _by_descent(data, weights, epsilon=self.epsilon, delta=self.delta, model=self._spec, **chosen)
 
     @property
     def _spec(self) -> str:
@@ -148,9 +154,9 @@ class DPLogisticRegression(DPClassifier):
         self.options, self.ledger, self.random_state = options, ledger, random_state
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any) -> DPLogisticRegression:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPLogisticRegression:
         """As `DPClassifier.fit`."""
-        self._learn(X, y)
+        self._learn(X, y, sample_weight)
         return self
 
     def _keep(self, module: Any) -> None:
@@ -231,9 +237,13 @@ class DPRegressor(PrivateRegressor):
         self.model, self.options, self.ledger, self.random_state = model, options, ledger, random_state
         self.loss = loss
 
-    def fit(self, X: Any, y: Any) -> DPRegressor:
-        """Train on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
-        self._learn(X, y)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPRegressor:
+        """Train on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`.
+
+        Args:
+            sample_weight: as for `DPClassifier`.
+        """
+        self._learn(X, y, sample_weight)
         return self
 
     def _planned(
@@ -242,7 +252,7 @@ class DPRegressor(PrivateRegressor):
         task = _TASKS[one_of("loss", self.loss, _TASKS)]
         require_task(task, data)
         chosen = {**(usual or {}), **self._options(features="raw", task=task)}
-        return _by_descent(data, epsilon=self.epsilon, delta=self.delta, model=self.model, **chosen)
+        return _by_descent(data, weights, epsilon=self.epsilon, delta=self.delta, model=self.model, **chosen)
 
     def predict(self, X: Any) -> Array:
         """Targets within their bounds, shape (rows,)."""
@@ -280,9 +290,14 @@ class DPRidge(PrivateRegressor):
         self.epsilon, self.delta, self.target_bounds, self.bounds = epsilon, delta, target_bounds, bounds
         self.options, self.ledger, self.random_state = options, ledger, random_state
 
-    def fit(self, X: Any, y: Any) -> DPRidge:
-        """Release sums of rows, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
-        self._learn(X, y)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPRidge:
+        """Release sums of rows, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`.
+
+        Args:
+            sample_weight: of each row, from 0 to 1, private like the rows; larger ones count as 1. What a clipped row
+                adds is multiplied by it. A row's weight may not follow from other rows.
+        """
+        self._learn(X, y, sample_weight)
         return self
 
     def _planned(
@@ -291,7 +306,11 @@ class DPRidge(PrivateRegressor):
         features, (low, high) = self.n_features_in_, self._range
         fields = self._options(RidgePlan, row_norm=_ROW_NORM * features**0.5, adjacency=ADJACENCY)
         plan = RidgePlan(features, low=low, high=high, **fields).calibrate(epsilon=self.epsilon, delta=self.delta)
-        return plan, data, lambda plan, rows, ledger, streams: ridge(plan, rows, ledger=ledger, streams=streams)
+
+        def train(plan: RidgePlan, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
+            return ridge(plan, rows, weights=weights, ledger=ledger, streams=streams)
+
+        return plan, data, train
 
     def _keep(self, module: Any) -> None:
         NetworkEstimator._keep(self, module)
@@ -392,13 +411,16 @@ class DPBoostingRegressor(PrivateRegressor):
         return np.asarray(self._outputs(X)[:, 0].numpy())
 
 
-def _by_descent(data: Dataset, **choices: Any) -> tuple[AbstractPlan, Dataset, Train]:
+def _by_descent(data: Dataset, weights: Array | None, **choices: Any) -> tuple[AbstractPlan, Dataset, Train]:
     """A run of DP-SGD with these choices: its plan, the rows, and what carries it out."""
+    if weights is not None:  # gradients that are all clipped short would be alike, whatever they weigh
+        choices = {"temperature": 0.0, "clip_norm": 1.0} | choices
     settled, data = settle_for(data, **choices)
 
     def train(plan: Plan, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
         facts = replace(settled.facts, examples=plan.examples or settled.facts.examples)
-        return fit_by_descent(replace(settled, plan=plan, facts=facts), rows, streams, ledger=ledger)
+        given = rows if weights is None else (rows, weights)
+        return fit_by_descent(replace(settled, plan=plan, facts=facts), given, streams, ledger=ledger)
 
     return settled.plan, data, train
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import between, count
 from privlearn._public import registered
@@ -103,7 +103,12 @@ class RidgePlan(StatisticsPlan):
 
 
 def ridge(
-    plan: RidgePlan, dataset: LabelledRows, *, ledger: Ledger | None = None, streams: Streams | None = None
+    plan: RidgePlan,
+    dataset: LabelledRows,
+    *,
+    weights: Any = None,
+    ledger: Ledger | None = None,
+    streams: Streams | None = None,
 ) -> Result:
     """Release sums of products of rows and targets, and make a linear model of them.
 
@@ -114,6 +119,8 @@ def ridge(
     Args:
         plan: what will be spent, and how.
         dataset: a `Dataset` or a pair (inputs, targets), one number for each row. Declared bounds scale its rows first.
+        weights: of the rows, shape (rows,), private like these; None: 1 each. Weights beyond [0, 1] count as 0 or 1. A
+            row's weight may follow from that row, or from public numbers: never from other rows.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones.
 
@@ -137,11 +144,14 @@ def ridge(
     middle, half = (plan.low + plan.high) / 2, (plan.high - plan.low) / 2
     shares = [math.sqrt(part / math.fsum(plan.split)) for part in plan.split]
     with opened(plan, RidgePlan, dataset, ledger, streams) as rows:
+        if weights is not None and tuple(torch.as_tensor(weights).shape) != (len(rows.x),):
+            raise BadInput(f"weights have another shape than ({len(rows.x)},): expected one for each row")
         (sample,) = FullBatch().draw(len(rows.x))
         targets = (torch.as_tensor(rows.y).double() - middle) / half
         bounded = ridge_sums(
-            rows.x, targets, sample, plan.neighbours, norm=plan.row_norm, constant=plan.constant, prepare=rows.prepare
-        )
+            rows.x, targets, sample, plan.neighbours, norm=plan.row_norm, constant=plan.constant, prepare=rows.prepare,
+            weights=weights,
+        )  # fmt: skip
         (products,), (gram,) = release(
             *bounded, noise_multiplier=plan.noise, ledger=rows.ledger, stream=rows.stream, shares=shares
         )

@@ -26,6 +26,7 @@ def ridge_sums(
     norm: float,
     constant: float,
     prepare: Prepare | None = None,
+    weights: Any = None,
 ) -> tuple[Bounded, Bounded]:
     """X'y and X'X over the rows of the sample, for targets clipped to [-1, 1]; sensitivities computed here.
 
@@ -41,6 +42,8 @@ def ridge_sums(
         norm: the bound on each row's L2 norm; public.
         constant: what follows each row; public.
         prepare: as for `class_statistics`.
+        weights: what each row's products are multiplied by, after it was clipped, in [0, 1] or else counted as 0 or 1:
+            so a weight only brings a row nearer to none. Shape (rows,); None: 1 each.
 
     Returns:
         In double precision: X'y (features + 1, 1), and the vector of X'X, of which `symmetric` makes the matrix.
@@ -55,7 +58,10 @@ def ridge_sums(
         own = targets[torch.from_numpy(sample.indices[first : first + len(rows)])].nan_to_num(0.0).clamp(-1, 1)
         rows.mul_(limit / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=limit))
         longer = torch.cat([rows, follows * member], 1)
-        products, gram = products + longer.T @ (own[:, None] * member), gram + longer.T @ longer
+        if weights is not None:
+            weight = torch.as_tensor(weights).double()[torch.from_numpy(sample.indices[first : first + len(rows)])]
+            member = member * weight.nan_to_num(0.0).clamp(0, 1)[:, None]
+        products, gram = products + longer.T @ (own[:, None] * member), gram + longer.T @ (longer * member)
     replaced = adjacency is Adjacency.REPLACE_ONE
     return (
         Bounded((products.contiguous(),), adjacency.sum_sensitivity(length), adjacency, sample),

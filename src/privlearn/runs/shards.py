@@ -1,0 +1,80 @@
+"""The shards of a model under FSDP2 in a checkpoint: each process writes its own, any number of processes reads them.
+
+They are written by `torch.distributed.checkpoint` into a folder beside the checkpoint, which names it. So a crash
+leaves the folder that was written before and the checkpoint that names it, whole.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privlearn.clipping.sharded.groups import is_shard
+from privlearn.world import World
+
+
+def save_shards(path: Path, tensors: Mapping[str, Tensor], world: World) -> dict[str, Any] | None:
+    """Write those of `tensors` that are sharded beside `path`, by all processes; what `load_shards` needs, if any are.
+
+    Only the owner of the files may read them.
+    """
+    import torch.distributed.checkpoint as parallel
+
+    own = {name: tensor.detach() for name, tensor in tensors.items() if is_shard(tensor)}
+    if not own:
+        return None
+    folder = path.with_name(f"{path.name}.shards.{world.once(lambda: secrets.token_hex(4), 'a name for shards')}")
+    world.in_turn(lambda: folder.mkdir(mode=0o700, exist_ok=True), "the folder of shards")
+    mask = os.umask(0o077)
+    try:
+        parallel.save(own, checkpoint_id=folder)  # type: ignore[attr-defined]
+    finally:
+        os.umask(mask)
+    return {"folder": folder.name, "tensors": {n: [list(t.shape), str(t.dtype)] for n, t in own.items()}}
+
+
+def load_shards(path: Path, saved: dict[str, Any] | None, like: Iterator[Tensor]) -> dict[str, Tensor]:
+    """The tensors that `save_shards` wrote, sharded over today's processes as one of `like` is."""
+    import torch.distributed.checkpoint as parallel
+    from torch.distributed.tensor import Shard, zeros
+
+    if not saved:
+        return {}
+    mesh = next(own.device_mesh for own in like if is_shard(own))  # type: ignore[attr-defined]
+    own: dict[str, Any] = {
+        name: zeros(shape, dtype=getattr(torch, kind.removeprefix("torch.")), device_mesh=mesh, placements=[Shard(0)])
+        for name, (shape, kind) in saved["tensors"].items()
+    }
+    parallel.load(own, checkpoint_id=path.with_name(saved["folder"]))  # type: ignore[attr-defined]
+    return own
+
+
+def whole_state(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
+    """The state of a model under FSDP2, its tensors gathered one by one by all processes; empty if it is not sharded.
+
+    Args:
+        model: the model.
+        keep: whether this process wants it, on the processor.
+    """
+    state, whole = model.state_dict(), {}
+    if not any(map(is_shard, state.values())):
+        return {}
+    for name, tensor in state.items():
+        gathered = tensor.full_tensor() if is_shard(tensor) else tensor
+        if keep:
+            whole[name] = gathered.detach().cpu()
+    return whole
+
+
+def delete_shards(path: Path, keep: str = "") -> None:
+    """Remove the folders beside `path`, but for the one that is to be kept."""
+    for folder in path.parent.glob(f"{path.name}.shards.*"):
+        if folder.name != keep:
+            shutil.rmtree(folder, ignore_errors=True)
