@@ -23,6 +23,7 @@ from privlearn.auditing.replaying import _chosen
 from privlearn.descent import dpsgd
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
+from privlearn.runs.checkpoint import Saved
 from privlearn.runs.result import Result
 from privlearn.runs.transcript import CommittedSecret, Recording
 from privlearn.streams import Streams
@@ -184,6 +185,8 @@ def check_streams_follow_from_the_commitment() -> None:
         key, committed.secret = committed.streams(b"", False).noise.key, bytes(32)
         assert committed.streams(b"", False).noise.key != key  # nor does it follow from what is public
         must_raise(BadInput, lambda: train(Transcript(folder), streams=Streams.new()))
+        sharded = {"streams": Transcript(folder).streams().state(), "shards": {"folder": "x"}}
+        must_raise(BadInput, lambda: Transcript(folder).write(Saved({}, sharded)))
         assert not train(Transcript(folder, steps=BETWEEN)).seeded
 
 

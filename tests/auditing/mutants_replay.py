@@ -25,6 +25,7 @@ MUTANTS = [
            KEYS),
     Mutant("all four streams have one key", streams.Streams.of_key, "key[start : start + 16]", "key[:16]", KEYS),
     Mutant("a run draws from streams of its own", transcript.Transcript.write, '["key"] != key', '["key"] == 0', KEYS),
+    Mutant("states without their shards", transcript.Transcript.write, '"shards" in saved.plain', "False", KEYS),
     Mutant("a commitment is good for a second run", transcript.Transcript.delete, "self._closed.touch()", "pass", ONCE),
     Mutant("a commitment is overwritten", commitment.commit, "(path / COMMITMENT).exists()", "False", ONCE),
     Mutant("a resumed run leaves out lines", transcript.Transcript.read, "recording.complete",

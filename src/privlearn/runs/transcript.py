@@ -160,13 +160,18 @@ class Transcript(Checkpoint):
         """Add a state.
 
         Raises:
-            BadInput: the run draws from other streams; or it can't be written.
+            BadInput: the run draws from other streams, or its model is sharded; or it can't be written.
         """
         key = self.streams().noise.key.hex()
         if saved.plain["streams"]["noise"]["key"] != key:
             raise BadInput(
                 "a run with a transcript draws from the streams that follow from its commitment: leave out streams and "
                 "seed, or give transcript.streams()"
+            )
+        if "shards" in saved.plain:
+            raise BadInput(
+                "a run of a model under FSDP2 cannot be recorded: its states lie in the shards of all processes. Train "
+                "the whole model in each process, or without a transcript"
             )
         content = packed(saved)
         write_durably(state_path(self.folder, self._states), content, mode=0o600)
