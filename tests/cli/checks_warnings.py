@@ -141,7 +141,19 @@ def noisy_maps(place: Path) -> str:
 
 
 #: What gives warnings, each in a moment.
+def audited(place: Path) -> str:
+    """An attack that runs on private rows."""
+    plan = pv.Plan(pv.sampling.FullBatch(), schedule=pv.schedules.Constant(1.0), examples=9)
+    data = pv.Dataset(np.eye(4, 2, dtype=np.float32), np.array([0, 1, 0, 1]), classes=2)
+    loss = torch.nn.CrossEntropyLoss(reduction="none")
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        pv.audit(plan, torch.nn.Linear(2, 2), loss, data, trials=10)
+    return " ".join(str(each.message) for each in heard)
+
+
 TRIGGERS: dict[str, Callable[[Path], str]] = {
+    "an audit of private rows": audited,
     "a delta of an example": budget("--noise-multiplier", "4", "--delta", "0.01", "--examples", "1000"),
     "a schedule that begins to fall after the end": budget(*NOISE, "--epochs", "5", "--schedule", "exp:k=0.1,from=9"),
     "a schedule that never reacts": budget(

@@ -54,7 +54,8 @@ def check_a_weighted_example_is_clipped_as_any_other() -> None:
         loss = ClassHead({"classes": 2}).loss(TrainRequest(class_weights=given))
         gradients = ClippedGradients(network, loss, Flat(norm), Adjacency.ZERO_OUT)
         for row in range(3):
-            rows = TensorRows((100 * torch.from_numpy(X[[row]]), torch.tensor([row % 2])))
+            x = 100 * torch.from_numpy(X[[row]])
+            rows = TensorRows((x, network(x.float()).argmin(1)))  # which is wrong: its gradient is long
             gradients.prepare(rows)
             total = gradients(sample, rows)
             moved = torch.sqrt(sum(part.square().sum() for part in total.values))

@@ -19,9 +19,9 @@ MUTANTS = [
     Mutant("weights are counted in the labels", train.settle_for, "request = TrainRequest(",
            "choices = choices | ({'class_weights': tuple(1 / np.bincount(np.asarray(dataset.y), minlength=2).clip(1))} "
            "if choices.get('class_weights') == 'balanced' else {})\n    request = TrainRequest(", ROWS),
-    Mutant("declared shares are made exact by the rows", train.fit, "result = dpsgd(",
+    Mutant("declared shares are made exact by the rows", train.fit, "data, own = replace(data,",
            "request = replace(request, class_weights=tuple(1 / np.bincount(data.y, minlength=2).clip(1)))\n"
-           "    result = dpsgd(", ROWS),
+           "    data, own = replace(data,", ROWS),
     Mutant("balanced weights are the shares themselves", choices.weights_of, "1 / share for", "share for", ROWS),
     Mutant("a loss is over the weights of its batch", heads.ClassHead.loss,
            'torch.nn.CrossEntropyLoss(weights, reduction="none", label_smoothing=smoothing)',

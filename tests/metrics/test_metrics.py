@@ -148,7 +148,7 @@ def test_paid_metrics_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.
     for more, said in (
         (["--paid-metrics", "1"], "needs test rows"),
         (["--paid-metrics", "-1", "--test-data", str(tmp_path / "rows.npz")], "--paid-metrics is -1"),
-        (["--metric", "f1"], "invalid choice"),
+        (["--metric", "fame"], "invalid choice"),
     ):
         if "--test-data" in more:
             np.savez(tmp_path / "rows.npz", x=x, y=y, x_test=1 - x, y_test=y)

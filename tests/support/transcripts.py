@@ -93,14 +93,7 @@ def transcript(run: Callable[[streams_module.Streams, Path], Any], *, replay: Tr
     """Run `run` on watched streams, in an empty folder, with the releases of `replay` if it is given."""
     record = Transcript()
     seen = record.seen
-    real = streams_module.Streams.new(3)
-    streams = streams_module.Streams(
-        Stream("sampling", real.sampling, seen, rows=True),  # type: ignore[arg-type]
-        Stream("noise", real.noise, seen),  # type: ignore[arg-type]
-        Stream("initialisation", real.initialisation, seen),  # type: ignore[arg-type]
-        Stream("views", real.views, seen),  # type: ignore[arg-type]
-        seeded=True,
-    )
+    streams = _watched(streams_module.Streams.new(3), seen)
     torch.manual_seed(11)
     random.seed(11)
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
@@ -112,6 +105,7 @@ def transcript(run: Callable[[streams_module.Streams, Path], Any], *, replay: Tr
         stack.enter_context(_logged(seen))
         stack.enter_context(_charges(seen))
         stack.enter_context(_releases(record, replay))
+        stack.enter_context(_parts(seen))
         try:
             run(streams, folder)
         except Exception as error:
@@ -127,6 +121,25 @@ def transcript(run: Callable[[streams_module.Streams, Path], Any], *, replay: Tr
 
 
 _out, _err = contextlib.redirect_stdout, contextlib.redirect_stderr
+
+
+def _watched(real: streams_module.Streams, seen: list[Any]) -> streams_module.Streams:
+    """The streams, recording what is asked of them."""
+    return streams_module.Streams(
+        Stream("sampling", real.sampling, seen, rows=True),  # type: ignore[arg-type]
+        Stream("noise", real.noise, seen),  # type: ignore[arg-type]
+        Stream("initialisation", real.initialisation, seen),  # type: ignore[arg-type]
+        Stream("views", real.views, seen),  # type: ignore[arg-type]
+        seeded=True,
+    )
+
+
+@contextlib.contextmanager
+def _parts(seen: list[Any]) -> Iterator[None]:
+    """Streams that are made of others, for one of several runs, are watched, too."""
+    real = streams_module.Streams.part
+    with mock.patch.object(streams_module.Streams, "part", lambda self: _watched(real(self), seen)):
+        yield
 
 
 @contextlib.contextmanager

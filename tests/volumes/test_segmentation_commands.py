@@ -148,7 +148,7 @@ def test_what_is_public_is_told(
     assert "privlearn predict . --data DATA --out maps.npz" in card
     assert pv.verify(out).ok
 
-    monkeypatch.setattr(predict, "_scores", lambda *_: pytest.fail("computed for nothing"))
+    monkeypatch.setattr(predict, "_outputs", lambda *_: pytest.fail("computed for nothing"))
     for given in ((), ("--out", str(tmp_path / "maps.csv"))):
         code, _, err = run(["predict", str(out), "--data", str(tmp_path / "private.npz"), *given], capsys)
         assert code == 2

@@ -155,11 +155,11 @@ def _add(parser: Any, option: Option, default: Any) -> None:
 
 
 def _with_ranges(argv: list[str]) -> list[str]:
-    """Let `--range -4,7` be written without an equals sign, though its value looks like an option."""
+    """Let `--range -4,7` and `--target-bounds -1,3` be written so, though their values look like options."""
     joined: list[str] = []
     for part in argv:
-        if joined and joined[-1] == "--range":
-            joined[-1] = f"--range={part}"
+        if joined and joined[-1] in ("--range", "--target-bounds"):
+            joined[-1] = f"{joined[-1]}={part}"
         else:
             joined.append(part)
     return joined
