@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, cast
@@ -44,6 +45,8 @@ _ROWS_AT_ONCE, _VOLUMES_AT_ONCE = 4096, 4
 _BINS = 15
 #: Expected counts are at least this, so that a deviance is finite.
 _LEAST_COUNT = 1e-9
+#: R2 is told where the spread of the targets is so many times the noise in it.
+_SPREADS = 4.0
 #: How often noise is drawn anew to see how much it moves the figures.
 _REDRAWS = 100
 
@@ -216,11 +219,12 @@ def _released(
     rows = len(y) if plan.neighbours is not Adjacency.ADD_REMOVE else max(1, round(float(counted)))
     made = cast(Any, of_released if isinstance(plan, MetricsPlan) else of_released_values)
     figures = made(*noisy, plan, rows, deviation)
+    again_made = made if isinstance(plan, MetricsPlan) else partial(made, least=-1.0)
     redrawn = np.random.default_rng(0)  # of released numbers alone: anyone could do it
     again = []
     for _ in range(_REDRAWS):
         other = [part + redrawn.normal(0, deviation, part.shape) for part in noisy]
-        again.append(made(*other, plan, rows, deviation))
+        again.append(again_made(*other, plan, rows, deviation))
     errors = {name: float(np.std([other[name] for other in again if name in other])) for name in figures}
     matrix = noisy[0] if isinstance(plan, MetricsPlan) else None
     counts = None if matrix is None else tuple(tuple(round(float(number)) for number in row) for row in matrix)
@@ -268,14 +272,21 @@ def of_released(
     return figures
 
 
-def of_released_values(totals: Floats, plan: ValueMetricsPlan, rows: int, deviation: float) -> dict[str, float]:
-    """Metrics from what `privlearn.statistics.sums.error_sums` adds up, with noise of this standard deviation."""
+def of_released_values(
+    totals: Floats, plan: ValueMetricsPlan, rows: int, deviation: float, *, least: float = 0.0
+) -> dict[str, float]:
+    """Metrics from what `privlearn.statistics.sums.error_sums` adds up, with noise of this standard deviation.
+
+    Errors of figures are taken from figures that may be below 0 (`least=-1`), or they would be small where the noise
+    is large. R2 is left out where the noise in the spread of the targets is above a quarter of it.
+    """
     width = plan.high - plan.low
     most, (errors, squares, targets, their_squares) = plan.most_error * width, totals[:4] / rows
-    squared = float(np.clip(squares, 0, 1)) * most**2
-    figures = {"rmse": math.sqrt(squared), "mae": float(np.clip(errors, 0, 1)) * most}
+    squared = float(np.clip(squares, least, 1)) * most**2
+    rmse = math.copysign(math.sqrt(abs(squared)), squared)
+    figures = {"rmse": rmse, "mae": float(np.clip(errors, least, 1)) * most}
     spread = float(their_squares - targets**2)  # of targets in [-1, 1]
-    if spread > deviation / rows:  # else it may be none
+    if spread > _SPREADS * deviation / rows:
         figures["r2"] = 1 - squared / (spread * width**2 / 4)
     return figures
 

@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -265,3 +267,17 @@ def test_paths_that_no_system_knows(where: str, capsys: pytest.CaptureFixture[st
     assert "Choose another folder" in said
     assert "--out" in said
     shutil.rmtree(tmp_path)
+
+
+def test_python_verifies_in_a_process_of_its_own_without_torch(tmp_path: Path) -> None:
+    """Whatever a plan holds: what scales rows of a table, moments, directions."""
+    rng = np.random.default_rng(0)
+    x = rng.random((60, 4)).astype(np.float32)
+    data = pv.Dataset(x, (x[:, 0] > 0.5).astype(np.int64), classes=2, low=0.0, high=1.0)
+    for name, choices in (("centre", {}), ("moments", {"normalise": "moments"}), ("pca", {"pca": 2})):
+        result = pv.train(data, epsilon=5.0, delta=1e-3, epochs=2, streams=pv.Streams.new(1), **choices)
+        pv.publish(result, tmp_path / name)
+        script = f"import sys, privlearn as pv; found = pv.verify({str(tmp_path / name)!r}); print(found)\n"
+        script += "sys.exit(not found.ok or 'torch' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr

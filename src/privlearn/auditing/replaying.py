@@ -133,6 +133,8 @@ def replay(
     long = [number for number, length in enumerate(lengths) if length]
     chosen = _chosen(long, lengths, count("steps", steps, least=0), _generator(choice, recording))
     parts = sorted({*chosen, *(number for number, length in enumerate(lengths) if not length)})
+    if problems:
+        return Replay(taken[-1], 0, len(long), 0, tuple(problems), False, published is not None)
     bits = True
     for done, number in enumerate(parts):
         part = _Part(recording, number, tolerance)

@@ -25,6 +25,7 @@ from privlearn.errors import BadInput, PrivlearnError
 from privlearn.methods import METHODS
 from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import CERTIFICATE
+from privlearn.transforms import base as transforms
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import RandomStopping
 
@@ -132,6 +133,7 @@ def read_plan(data: Any) -> AbstractPlan:
         BadInput: no such plan, or values that no plan has.
         UnsupportedEvent: it is not priced for its kind of neighbour.
     """
+    transforms.kinds()  # which plans hold
     plan: AbstractPlan = from_json(data)
     plans: dict[type[AbstractPlan], str] = {own: own.kind for method in METHODS.values() for own in method.plans}
     plans |= {Blocks: Blocks.kind, RandomStopping: RandomStopping.kind}
