@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import date
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privlearn.data.schema import Category, Date, Number, Schema
 from privlearn.data.tables import Cell, Table
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, first_line
 
 #: Python's float() also takes "nan", "inf", "1_000" and digits of other scripts.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -207,3 +208,18 @@ def listed(names: Sequence[str]) -> str:
 def _short(cell: Cell) -> str:
     text = repr(cell.item() if isinstance(cell, np.generic) else cell)
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+def columns_of(frame: Any, names: Sequence[str]) -> NDArray[np.float32]:
+    """Columns of numbers of a data frame, in the order of `names`, shape (rows, columns).
+
+    Raises:
+        BadInput: one is not there, or holds other than numbers.
+    """
+    try:
+        return np.column_stack([np.asarray(frame[name], dtype=np.float32) for name in names])
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise BadInput(
+            f"the data frame can't be read: {first_line(error)[:80]}. Expected numbers in the columns "
+            f"{', '.join(names)[:100]}"
+        ) from error

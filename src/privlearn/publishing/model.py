@@ -21,6 +21,7 @@ from privlearn._checks import count
 from privlearn._display import Described, Summary, shortened
 from privlearn._storage import loads
 from privlearn.data.dataset import as_tensor
+from privlearn.data.encoding import columns_of
 from privlearn.data.named import load_features
 from privlearn.data.schema import Schema
 from privlearn.data.tables import framed, is_frame
@@ -78,6 +79,7 @@ def parse(content: bytes) -> dict[str, Any]:
     for part in transforms:
         _require_transform(part)
     _require_bounds(data)
+    _require_names(data)
     stated_head(data)
     if "table" in data and Schema.from_json(data["table"], CONFIG).digest != data.get("schema"):
         raise BadInput(f"table in {CONFIG} is not the one of its digest: get an unchanged copy")
@@ -218,8 +220,8 @@ class PublishedModel(Described, nn.Sequential):
         input_shape: of one example.
         classes: how many there are.
         schema: of the table that it was trained on, which `predict` reads data frames by; None if it was none.
-        class_names: what the classes are called, as the schema says; empty if it does not. Of a model of labels, those
-            that say that a label does not hold, and that it does.
+        class_names: what the classes are called, as the schema or the estimator says; empty if neither does. Of a model
+            of labels, those that say that a label does not hold, and that it does.
         labels: what is predicted, of a model of several labels; else empty.
         task: its name, where the folder says one (`models.heads`); else None.
         target_bounds: the bounds of the values that it predicts, where they were declared.
@@ -232,7 +234,7 @@ class PublishedModel(Described, nn.Sequential):
         self.input_shape: tuple[int, ...] = tuple(config["input_shape"])
         self.classes: int | None = config["classes"]
         self.schema = Schema.from_json(config["table"], CONFIG) if "table" in config else None
-        self.class_names = () if self.schema is None else self.schema.classes
+        self.class_names = tuple(config.get("class_names", ())) if self.schema is None else self.schema.classes
         self._head = stated_head(config)
         self.task = None if self._head is None else self._head.task
         self.labels: tuple[str, ...] = tuple(config.get("labels", ()))
@@ -358,7 +360,9 @@ class PublishedModel(Described, nn.Sequential):
         return path
 
     def _features(self, frame: Any) -> Any:
-        """The features of a data frame, by the schema that the model was trained with."""
+        """The features of a data frame, by the schema or the names of columns that the model was trained with."""
+        if self.schema is None and "columns" in self.config:
+            return columns_of(frame, self.config["columns"]).reshape(-1, *self.input_shape)
         if self.schema is None:
             raise BadInput(
                 f"the model was trained on rows of shape {self.input_shape}, not on a table with a schema: give an "
@@ -377,6 +381,15 @@ class PublishedModel(Described, nn.Sequential):
         kinds = [own.dtype for own in self[-1].parameters() if own.is_floating_point()]
         whole = not values.is_floating_point() and len(self) == 1
         return values if whole or not kinds else values.to(kinds[0])
+
+
+def _require_names(data: dict[str, Any]) -> None:
+    """Refuse names of classes or columns that are none, or not as many as there are."""
+    for name, size in {"class_names": data["classes"], "columns": math.prod(data["input_shape"])}.items():
+        given = data.get(name)
+        texts = isinstance(given, list) and len(given) == size and all(isinstance(own, str) for own in given)
+        if name in data and not texts:
+            raise BadInput(f"{name} in {CONFIG} are not {size} texts: get an unchanged copy")
 
 
 def load_model(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import numbers
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -236,8 +237,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             )
         if self.privacy_.total is None:
             raise BadInput(f"nothing can be claimed for this model: {'; '.join(self.privacy_.undeclared)[:200]}")
+        result.require_unchanged()
         said = {**self._said(), **(arguments.pop("data", None) or {})}
-        return publish(result, out, data=said, **arguments)
+        named = replace(result, architecture=result.architecture | self._names(result))
+        return publish(named, out, data=said, **arguments)
+
+    def _names(self, result: Result) -> dict[str, list[str]]:
+        """What the published model calls its classes and the columns of a data frame, where these have names."""
+        classes, columns = getattr(self, "classes_", None), getattr(self, "feature_names_in_", None)
+        names = {}
+        if classes is not None and list(classes) != list(range(len(classes))):
+            names["class_names"] = [str(label) for label in classes]
+        taken = math.prod(result.architecture.get("input_shape", ()))
+        if columns is not None and not self._squashed and len(columns) == taken:
+            names["columns"] = [str(name) for name in columns]
+        return names
 
     def _said(self) -> dict[str, str]:
         """What the card says of the rows that the published model takes."""
