@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 
+from privlearn.accounting import filters, rdp, trees
+from privlearn.accounting.pld import pairs
 from privlearn.errors import PrivlearnError
 from tests.support.checks import every_check
+
+#: Cached functions that prices go through: what a bug made of them must not be there for the next test.
+_PRICES = (filters._widest_in_rho, filters.of_ledger, pairs.sketch, rdp._poisson, trees.gamma)
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ def suite_of(
 
     Args:
         mutants: the bugs.
-        caches: cached functions that may remember what a mutant computed.
+        caches: cached functions that may remember what a mutant computed, besides those of prices.
         errors: what a check may raise besides an AssertionError or one of privlearn's own. Anything else, a NameError
             say, would be a broken mutant, not a catch.
     """
@@ -93,5 +98,5 @@ def suite_of(
 
 
 def _forget(caches: Sequence[Any]) -> None:
-    for cached in caches:
+    for cached in {*_PRICES, *caches}:
         cached.cache_clear()
