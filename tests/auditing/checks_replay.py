@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -136,6 +137,26 @@ def check_a_batch_that_was_not_drawn_is_found() -> None:
     with mock.patch.object(pv.sampling.Poisson, "draw", chosen), recorded() as folder, honest:
         found = replayed(folder)
     assert any("had another batch" in problem for problem in found.problems), found.problems
+
+
+@check
+def check_a_certificate_of_another_plan_is_found() -> None:
+    """A run with less noise than is certified: it agrees with itself in all parts, and the folder verifies."""
+
+    def published_otherwise(checkpoint: Any) -> Result:
+        result = train(checkpoint)
+        claimed = replace(result.plan, schedule=pv.schedules.Constant(9.0))
+        ledger = pv.Ledger()
+        ledger.charge(claimed.event(), claimed.neighbours)
+        facts = {name: value for name, value in result.facts.items() if name != "noise_multipliers"}
+        return replace(result, plan=claimed, ledger=ledger, facts=facts)
+
+    with recorded(published_otherwise) as folder:
+        assert pv.verify(folder.parent / "model").ok
+        found = replayed(folder)
+        assert found.commitment == CommittedSecret(folder).commitment
+        assert found.challenge == "07"
+    assert any("another plan" in problem for problem in found.problems), found.problems
 
 
 @check

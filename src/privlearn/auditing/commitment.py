@@ -27,7 +27,7 @@ def commit(data: Dataset, folder: str | Path) -> str:
 
     Args:
         data: what will be trained on, as it will be given.
-        folder: where to write the commitment, to be shown to the auditor before the run, and the secret, to be kept.
+        folder: where to write the commitment, for the auditor before the run, and the secret, to be kept.
 
     Returns:
         The commitment: what the certificate of the run will state.

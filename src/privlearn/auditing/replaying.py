@@ -23,11 +23,13 @@ from torch import Tensor
 
 from privlearn._checks import between, count
 from privlearn._display import Described, Summary
+from privlearn._storage import digest
 from privlearn.auditing.commitment import Tree
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE, WEIGHTS
+from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved, facts_of_this_process
 from privlearn.runs.result import Result
 from privlearn.runs.transcript import LINES, Recording
@@ -46,7 +48,9 @@ class Replay(Described):
         chosen: how many of these were taken again, all of their steps.
         problems: what does not agree, in words; empty if all does.
         bits: whether all that was computed again agrees bit for bit.
-        published: whether the published folder was compared, too.
+        published: whether the published folder was compared, too: files, plan and weights.
+        commitment: that the run was bound to: the one that the auditor was given before the run, or it proves nothing.
+        challenge: that the run was bound to, in hexadecimal digits: likewise the auditor's own; empty without one.
     """
 
     steps: int
@@ -56,6 +60,8 @@ class Replay(Described):
     problems: tuple[str, ...]
     bits: bool
     published: bool
+    commitment: str = ""
+    challenge: str = ""
 
     @property
     def ok(self) -> bool:
@@ -80,14 +86,17 @@ class Replay(Described):
             ("taken again", f"{self.replayed} of {self.steps} steps, {self.chosen} of {self.parts} parts"),
             ("numbers agree", how),
             ("one forged part would pass", f"with probability {one:.3g}"),
-            ("published model", "compared with the last state" if self.published else "not compared"),
+            ("commitment", f"{self.commitment}: compare it with the one that came before the run"),
+            ("challenge", f"{self.challenge}: compare it with your own" if self.challenge else "none was given"),
+            ("published model", "files, plan and weights compared" if self.published else "not compared"),
         ]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
             "ok": self.ok, "steps": self.steps, "replayed": self.replayed, "parts": self.parts, "chosen": self.chosen,
-            "bits": self.bits, "published": self.published, "problems": list(self.problems),
+            "bits": self.bits, "published": self.published,
+            "commitment": self.commitment, "challenge": self.challenge, "problems": list(self.problems),
             "escape": {str(forged): self.escape(forged) for forged in (1, 5, 10) if forged <= self.parts},
         }  # fmt: skip
 
@@ -103,8 +112,8 @@ def replay(
 ) -> Replay:  # fmt: skip
     """Take parts of the run in `folder` again, drawn at random, and compare their ends with the states that it kept.
 
-    What is shown: that each part that was taken again is what the stated training makes of these data, with the noise
-    of the committed keys; and, with the probability of `Replay.escape`, that all parts are. Not shown: that the rows
+    What this proves: that each part that was taken again is what the stated training makes of these data, with noise of
+    the committed keys; and, with the probability of `Replay.escape`, that all parts are. Not proved: that the rows
     are true, that no other run was made and thrown away, and that privlearn itself is right.
 
     Args:
@@ -128,13 +137,13 @@ def replay(
     stated = None if published is None else _stated(Path(published))
     recording = Recording(Path(folder))
     problems = [] if data is None else list(_other_rows(Dataset.of(data), recording))
-    taken = recording.taken
+    taken, bound = recording.taken, (recording.secret.commitment, recording.challenge)
     lengths = [0, *(after - before for before, after in pairwise(taken))]  # of each part
     long = [number for number, length in enumerate(lengths) if length]
     chosen = _chosen(long, lengths, count("steps", steps, least=0), _generator(choice, recording))
     parts = sorted({*chosen, *(number for number, length in enumerate(lengths) if not length)})
     if problems:
-        return Replay(taken[-1], 0, len(long), 0, tuple(problems), False, published is not None)
+        return Replay(taken[-1], 0, len(long), 0, tuple(problems), False, published is not None, *bound)
     bits = True
     for done, number in enumerate(parts):
         part = _Part(recording, number, tolerance)
@@ -146,7 +155,7 @@ def replay(
     if stated is not None:
         problems += _unlike(stated, recording, train, tolerance)
     replayed = sum(lengths[number] for number in parts)
-    return Replay(taken[-1], replayed, len(long), len(chosen), tuple(problems), bits, published is not None)
+    return Replay(taken[-1], replayed, len(long), len(chosen), tuple(problems), bits, published is not None, *bound)
 
 
 def _generator(choice: bytes | None, recording: Recording) -> np.random.Generator:
@@ -325,8 +334,19 @@ class _End(_Recorded):
         return self._state(len(self._recording.states) - 1)
 
 
-def _stated(published: Path) -> tuple[Any, bool, dict[str, Tensor]]:
-    """What a published folder states: its transcript, whether the run was left early, and the weights.
+@dataclass(frozen=True, repr=False)
+class _Published:
+    """What a published folder states of the run."""
+
+    problems: tuple[str, ...]
+    transcript: Any
+    left_early: bool
+    plan: Any
+    weights: dict[str, Tensor]
+
+
+def _stated(folder: Path) -> _Published:
+    """What the folder states, and what `verify` finds wrong with it.
 
     Raises:
         BadInput: it can't be read.
@@ -335,24 +355,28 @@ def _stated(published: Path) -> tuple[Any, bool, dict[str, Tensor]]:
     from safetensors.torch import load
 
     try:
-        stated = certificate.transcript_of((published / CERTIFICATE).read_bytes())
-        return *stated, load((published / WEIGHTS).read_bytes())
+        problems = tuple(verify(folder).problems)
+        content = (folder / CERTIFICATE).read_bytes()
+        weights = load((folder / WEIGHTS).read_bytes())
     except (OSError, SafetensorError) as error:
-        raise BadInput(f"{published} is no published model: {error}. Expected the folder that publish wrote") from error
+        raise BadInput(f"{folder} is no published model: {error}. Expected the folder that publish wrote") from error
+    return _Published(problems, *certificate.transcript_of(content), certificate.parse(content)["plan"], weights)
 
 
 def _unlike(
-    published: tuple[Any, bool, dict[str, Tensor]], recording: Recording, train: Callable[[Checkpoint], Result],
-    tolerance: float,
-) -> Iterator[str]:  # fmt: skip
-    """What of the published folder does not follow from the transcript."""
-    stated, left_early, weights = published
+    published: _Published, recording: Recording, train: Callable[[Checkpoint], Result], tolerance: float
+) -> Iterator[str]:
+    """What of the published folder does not follow from the transcript, and from the training that was replayed."""
+    yield from published.problems
     own = {"commitment": recording.secret.commitment, "challenge": recording.challenge, "digest": recording.digest}
-    if stated != own:
+    if published.transcript != own:
         yield "the certificate does not state this transcript"
-    if left_early:
+    result = train(_End(recording, tolerance))
+    if digest(result.plan.to_json()) != digest(published.plan):
+        yield "the certificate states another plan than that of the training, so that its epsilon is of another run"
+    if published.left_early:
         return  # nothing was kept of the steps after the last state
-    again = train(_End(recording, tolerance)).model.state_dict()
+    again, weights = result.model.state_dict(), published.weights
     if set(weights) != set(again) or not all(_close(again[name], own, tolerance) for name, own in weights.items()):
         yield "the published weights are not those of the last state"
 

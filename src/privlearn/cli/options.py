@@ -290,7 +290,7 @@ _OTHERS = (
     ),
     Option("file", "FILE", "for the private key, which must not be there yet; the public one: FILE.pub",
            commands=("key",), flag=False),
-    Option("out", "DIR", "the folder to write: the commitment, to be shown, and its secret", commands=("commit",),
+    Option("out", "DIR", "the folder to write: the commitment, for the auditor, and its secret", commands=("commit",),
            needed=True),
     *_group(
         None, ("replay",),

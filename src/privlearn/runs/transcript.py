@@ -61,7 +61,7 @@ class CommittedSecret:
 
     @staticmethod
     def write(folder: Path, rows: str, secret: bytes) -> None:
-        """Bind a run to rows and a secret: one file to be shown, one to be kept."""
+        """Bind a run to rows and a secret: one file for the auditor, one to be kept."""
         stated = {"format": _FORMAT, "rows": rows, "secret": hashlib.sha256(secret).hexdigest()}
         write_durably(folder / SECRET, json.dumps({"secret": secret.hex()}).encode() + b"\n", mode=0o600)
         write_durably(folder / COMMITMENT, json.dumps(stated, indent=1).encode() + b"\n")
@@ -103,8 +103,9 @@ class Transcript(Checkpoint):
 
     Args:
         folder: where `auditing.commit` was called, and no run was recorded yet.
-        challenge: a public value in hexadecimal digits, fixed after the commitment was shown, by the auditor or by a
-            public source of randomness. Empty: nothing keeps the publisher from trying secrets until the noise suits.
+        challenge: a public value in hexadecimal digits, fixed after the auditor had the commitment: by the auditor, or
+            by a public source of randomness. Empty: nothing keeps the publisher from trying secrets until the noise
+            suits.
         steps: how many steps lie between two states. An auditor takes all of them again, or none.
         discrete: whether releases make their noise on a grid (`Streams.new`).
 
