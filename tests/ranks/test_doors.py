@@ -15,7 +15,7 @@ import torch
 import privlearn as pv
 from privlearn.runs import ranks
 from tests.ranks import doors
-from tests.ranks.processes import PATIENCE, alone, environment, torchrun
+from tests.ranks.processes import PATIENCE, alone, environment, started, torchrun
 
 
 def in_one(folder: Path, *names: str) -> None:
@@ -61,6 +61,23 @@ def test_lightnings_own_launcher(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     in_one(tmp_path / "one", "lightning")
     require_same(tmp_path / "one", two, "lightning")
+
+
+OWN_GROUP = """
+import atexit, sys
+import torch.distributed as dist
+from privlearn.runs.ranks import launched
+
+atexit.register(lambda: print("in the group" if dist.is_initialized() else "left", file=sys.stderr))
+dist.init_process_group("gloo")
+assert launched().size == 2
+"""
+
+
+def test_a_group_that_the_caller_began_is_left_at_the_end(tmp_path: Path) -> None:
+    """Threads of gloo that are still there abort the end of the interpreter now and then."""
+    with started(2, tmp_path, "-c", OWN_GROUP) as both:
+        assert both.end() == ([0, 0], ["left\n"] * 2)
 
 
 def test_a_script_that_fails_is_left_before_its_error_is_handled() -> None:

@@ -70,6 +70,7 @@ def launched() -> World:
     if size == 1 and not torchrun:
         return World()
     _require_size(size)
+    _leave_at_exit()
     return Ranks(dist.get_rank(), size)
 
 
@@ -81,9 +82,14 @@ def _join() -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     with _answered():
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
-    atexit.register(_end)
     _leave_on_errors()
     _JOINED.append(True)
+
+
+def _leave_at_exit() -> None:
+    """Also a group that the caller, or another library, began and did not leave."""
+    atexit.unregister(_end)
+    atexit.register(_end)
 
 
 def _leave_on_errors() -> None:
