@@ -105,7 +105,7 @@ def check_one_run_bounds_err_as_seldom_as_they_say() -> None:
 
 @check
 def check_one_run_bounds_of_a_curve_err_as_seldom_as_they_say() -> None:
-    """Gaussian releases of known mu: of 300 at confidence .95 at most 15 are refuted; with a third of it at mu 1 most."""
+    """Gaussian releases of known mu: of 300 at confidence .95 at most 15 are refuted; with a third of it most."""
     rng = np.random.default_rng(2)
     for mu in (0.3, 1.0, 2.0):
         curve = tradeoff(Gaussian(1 / mu), Adjacency.ADD_REMOVE)
