@@ -1,0 +1,82 @@
+"""What a folder states is what was given and computed, and a value of another kind is a named problem."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import privlearn as pv
+from privlearn.accounting.events import compose
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.errors import BadInput
+from privlearn.publishing import certificate, folder, keys, model
+from tests.publishing.checks import body_of, forge, key_in, published
+
+
+def test_metrics_are_stated_as_they_were_given(tmp_path: Path) -> None:
+    out = published(tmp_path, test_metrics={"accuracy": 0.8125})
+    card = (out / "README.md").read_text()
+    assert "| accuracy | 0.8125 |" in card
+    more = published(tmp_path, "more", test_metrics={"accuracy": 0.8125}, test_rows=1)
+    assert "| accuracy | 0.8125 on 1 rows |" in (more / "README.md").read_text()
+    with pytest.raises(BadInput, match="expected a number"):
+        published(tmp_path, "none", test_metrics={"accuracy": "high"})
+
+
+def test_a_verification_states_what_was_recomputed(tmp_path: Path) -> None:
+    key = key_in(tmp_path)
+    out = published(tmp_path, sign=key)
+    verification = pv.verify(out)
+    assert verification.ok
+    assert verification.epsilon == pytest.approx(body_of(out)["claim"]["epsilon"], rel=1e-6)
+    assert keys.read_private(key).public.fingerprint in repr(verification)
+    assert "no one: nothing says who the publisher is" in repr(pv.verify(published(tmp_path, "unsigned")))
+    assert "3 classes" in repr(pv.load_model(out))
+
+
+@pytest.mark.parametrize("name", ["epsilon", "rho", "delta"])
+@pytest.mark.parametrize("value", [True, "1", None, 1e301, -1.0, [1.0]])
+def test_a_figure_of_another_kind_is_a_problem(tmp_path: Path, name: str, value: Any) -> None:
+    out = published(tmp_path)
+    body = body_of(out)
+    if body["claim"][name] is value:
+        return  # the run has no rho
+    body["claim"][name] = value
+    forge(out, body)
+    verification = pv.verify(out)
+    assert not verification.ok
+    assert any(name in problem or "recomputed" in problem for problem in verification.problems)
+
+
+@pytest.mark.parametrize("version", [certificate.VERSION + 1, float(certificate.VERSION), True, None])
+def test_other_versions_of_certificates_are_refused(tmp_path: Path, version: Any) -> None:
+    body = {**body_of(published(tmp_path)), "version": version}
+    with pytest.raises(BadInput, match="version"):
+        certificate.parse(json.dumps(body).encode())
+
+
+def test_names_of_classes_are_texts(tmp_path: Path) -> None:
+    config = json.loads((published(tmp_path) / "config.json").read_text())
+    assert model.parse(json.dumps({**config, "class_names": ["a", "b", "c"]}).encode())
+    for names in (["a", 3, "c"], ["a", "b"], "abc"):
+        with pytest.raises(BadInput, match="class_names"):
+            model.parse(json.dumps({**config, "class_names": names}).encode())
+
+
+def test_paid_metrics_need_a_release_of_their_own() -> None:
+    run, paid = compose([Gaussian(2.0)]), {certificate.PAID: 5.0}
+    assert certificate.unpaid(paid, run, run)
+    assert certificate.unpaid(paid, compose([Gaussian(5.0)]), run)
+    assert not certificate.unpaid(paid, compose([Gaussian(2.0), Gaussian(5.0)]), run)
+    assert not certificate.unpaid({}, run, run)
+
+
+def test_nothing_is_written_below_a_program(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("")
+    program.chmod(0o777)
+    with pytest.raises(BadInput, match="not a folder"):
+        folder.require_free(program / "model")
