@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import privlearn as pv
 from privlearn.accounting.events import compose
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
-from privlearn.publishing import certificate, folder, keys, model
+from privlearn.publishing import certificate, folder, keys, model, publish
 from tests.publishing.checks import body_of, forge, key_in, published
 
 
@@ -80,3 +81,40 @@ def test_nothing_is_written_below_a_program(tmp_path: Path) -> None:
     program.chmod(0o777)
     with pytest.raises(BadInput, match="not a folder"):
         folder.require_free(program / "model")
+
+
+def test_what_is_not_to_be_published_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    refused: dict[str, dict[str, Any]] = {
+        "expected what pv.audit": {"audit": 3},
+        "not declared public": {"audit": SimpleNamespace(public=False, to_markdown=str)},
+        "another network": {"model_spec": "mlp:8"},
+        "without classes": {"classes": None},
+        "could not be read": {"data": {"name": "x" * (1 << 26)}},
+        "expected those of a model": {"weights": {"other": b""}},
+        "privlearn's own would overwrite": {"weights": {"model.safetensors": b"", "config.json": b'{"classes": 3}'}},
+    }
+    for message, options in refused.items():
+        with pytest.raises(BadInput, match=message):
+            published(tmp_path, **options)
+    with pytest.raises(BadInput, match="expected what a method"):
+        publish.publish("a model", tmp_path / "model")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_configurations_of_another_kind_are_refused(tmp_path: Path) -> None:
+    config = json.loads((published(tmp_path) / "config.json").read_text())
+    wrong: list[dict[str, Any]] = [
+        {"target_bounds": [1.0, 0.0], "classes": 1},
+        {"target_bounds": [0.0, 1.0]},
+        {"target_bounds": "01", "classes": 1},
+        {"transforms": "none"},
+        {"transforms": [{"kind": "unheard of"}]},
+        {"transforms": [3]},
+        {"input_shape": [1 << 20, 1 << 20]},
+        {"input_shape": "8"},
+        {"input_shape": [1] * 100},
+    ]
+    for change in wrong:
+        with pytest.raises(BadInput):
+            model.parse(json.dumps({**config, **change}).encode())
+    assert model.parse(json.dumps({**config, "target_bounds": [0.0, 1.0], "classes": 1}).encode())
