@@ -2,4 +2,20 @@
 
 from __future__ import annotations
 
-EXPLAINED: dict[str, str] = {}
+_CLOSE = "a tie: both sides give the same value"
+
+EXPLAINED: dict[str, str] = {
+    "accounting/comparisons.py: theorem_three: need <= rho * (top - 1) ** 2 -> need < rho * (top - 1) ** 2": _CLOSE,
+    "accounting/pld/pairs.py: least_bound: (trial := bound(order * factor)) < best -> "
+    "(trial := bound(order * factor)) <= best": _CLOSE,
+    "accounting/events.py: require_adjacency: leaf.phrase or type(leaf).__name__ -> "
+    "leaf.phrase and type(leaf).__name__": "a word of a message",
+    "mechanisms/noise.py: _on_circles: 2 -> 3": "one more row is allocated, and not handed out",
+    "mechanisms/release.py: _factors: whole > 1 + 1e-09 -> whole >= 1 + 1e-09": (
+        "noise is scaled up by what squares exceed 1, so that either is sound"
+    ),
+    "sampling.py: Poisson.steps: 1e-09 -> 1.01e-09": "room for the rounding of 1 / q, which is a millionth of it",
+    "publishing/certificate.py: contradictions: not _among(described, event) -> _among(described, event)": (
+        "which of two problems is named; there is one either way"
+    ),
+}
