@@ -27,13 +27,16 @@ class Audit(Described):
         epsilon_claimed: by the accountant, for what was attacked.
         delta: where all three are stated.
         confidence: that nothing here is said wrongly by chance.
-        ok: False if the claim is refuted, at the confidence and without any assumption.
+        ok: False if the claim is refuted, at the confidence and without any assumption (but that trials are
+            independent; of one run: that its canaries are, if only `epsilon_lower` exceeds the claim).
         false_positive_rate: of the attack: at most this.
         true_positive_rate: at least this.
         true_positive_rate_claimed: the most that the claim allows at that false-positive rate.
         trials: runs without the example, and as many with it.
         assumes: what `epsilon_lower` rests on.
         curve: the claimed trade-off curve.
+        epsilon_curve: of one run, without taking its canaries for independent trials: epsilon is at least this if the
+            run has the claimed trade-off curve, or that for some other noise. None: not of one run.
         public: whether the rows that were run on are made up, or declared public: else the report is no release.
     """
 
@@ -50,6 +53,7 @@ class Audit(Described):
     trials: int
     assumes: str
     curve: TradeOff
+    epsilon_curve: float | None = None
     public: bool = True
 
     def to_json(self) -> dict[str, Any]:
@@ -98,11 +102,19 @@ class Audit(Described):
         def figure(epsilon: float) -> str:
             return "unlimited" if math.isinf(epsilon) else f"{epsilon:.4g}"
 
+        of_curve = (
+            []
+            if self.epsilon_curve is None
+            else [
+                ("without independence", f"{figure(self.epsilon_curve)}, if the trade-off curve has the claimed form")
+            ]
+        )
         return [
             ("attack", self.attack),
             ("epsilon claimed", f"{figure(self.epsilon_claimed)} at delta {self.delta:g}"),
             ("epsilon at least", f"{figure(self.epsilon_lower)}, if {self.assumes}"),
-            ("without that assumption", figure(self.epsilon_any)),
+            *of_curve,
+            ("without any assumption", figure(self.epsilon_any)),
             (
                 "rates",
                 f"false positives at most {self.false_positive_rate:.4f}, true positives at least "
