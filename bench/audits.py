@@ -1,7 +1,7 @@
 """Audits of whole trainings: what one run with a thousand canaries proves, for each method, and what canaries cost.
 
-`python bench/audits.py [--part dpsgd|dpmac|boosting|pate|lira|steps] [--quick]` prints a line of JSON for each audit.
-MNIST and Adult have to be there (`PRIVLEARN_DATA`). Tables made of it are on docs/auditing.md.
+`python bench/audits.py [--part dpsgd|dpmac|boosting|pate|lira|steps] [--canaries N] [--quick]` prints a line of JSON
+for each audit. MNIST and Adult have to be there (`PRIVLEARN_DATA`). Tables made of it are on docs/auditing.md.
 """
 
 from __future__ import annotations
@@ -282,10 +282,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", choices=list(PARTS), action="append")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--canaries", type=int)
     given = parser.parse_args()
+    size = QUICK if given.quick else FULL
+    size = replace(size, canaries=given.canaries or size.canaries)
     for name in given.part or PARTS:
         began = time.perf_counter()
-        for answer in PARTS[name](QUICK if given.quick else FULL):
+        for answer in PARTS[name](size):
             sys.stdout.write(json.dumps({**answer, "seconds": round(time.perf_counter() - began, 1)}) + "\n")
             sys.stdout.flush()
             began = time.perf_counter()
