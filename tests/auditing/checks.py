@@ -20,7 +20,8 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.accounting.tradeoff import tradeoff
 from privlearn.auditing import Audit, audit_training, distinguish
-from privlearn.auditing.bounds import Rates, epsilon_of_form, measured, one_run_epsilon, one_run_p_value
+from privlearn.auditing.bounds import Rates, epsilon_of_form, measured
+from privlearn.auditing.one_run import one_run_epsilon, one_run_p_value
 from privlearn.errors import BadInput
 from privlearn.sampling import FullBatch, Sampler
 from tests.support.checks import check, must_raise
@@ -122,7 +123,7 @@ def check_bounds_come_near_the_truth() -> None:
     for noise, trials in ((0.5, 20_000), (1.0, 20_000), (4.0, 40_000)):
         curve = tradeoff(Gaussian(noise), Adjacency.ADD_REMOVE)
         rates = measured(*simulated(noise, trials, rng), curve, 0.95)
-        lower = epsilon_of_form(rates, Gaussian, Adjacency.ADD_REMOVE, noise, DELTA)
+        lower = epsilon_of_form(rates.refute, Gaussian, Adjacency.ADD_REMOVE, noise, DELTA)
         claimed = pv.Plan(FullBatch(), 1, pv.schedules.Constant(noise), examples=9).guarantee(DELTA).epsilon
         assert 0.75 * claimed <= lower <= claimed, (noise, lower, claimed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn import sampling
 from privlearn.accounting import guarantee, mechanisms
-from privlearn.auditing import bounds, canaries, distinguishing, steps
+from privlearn.auditing import bounds, canaries, distinguishing, one_run, steps
 from privlearn.clipping import clips, gradients
 from privlearn.descent import dpsgd
 from privlearn.mechanisms import noise, release
@@ -61,7 +61,7 @@ MUTANTS = [
     Mutant("a point estimate", bounds.Rates.of, "(1 - between(", "0.9 + 0 * (1 - between(", BOUNDS),
     Mutant("every claim stands", distinguishing.Claim.judged, "ok=not rates.refute(curve)", "ok=True",
            "check_functions_of_ones_own_are_judged"),
-    Mutant("delta costs nothing", bounds.one_run_p_value, "2 * canaries * delta", "0 * delta",
+    Mutant("delta costs nothing", one_run.one_run_p_value, "2 * canaries * delta", "0 * delta",
            "check_one_run_bounds_have_their_closed_forms"),
     Mutant("the canary is in both data sets", steps._neighbours, "without = (x, y)", "without = among", FULL),
 ]  # fmt: skip

@@ -57,6 +57,20 @@ class TradeOff:
         above = 1 - np.exp(-_EPSILONS) * (1 - deltas - rate)
         return float(min(1.0, below.min(), above.min()))
 
+    def false_positive_rate(self, true_positive_rate: float) -> float:
+        """The least that an attack with this true-positive rate can have: the inverse of `true_positive_rate`.
+
+        Raises:
+            BadInput: the rate is not from 0 to 1.
+        """
+        rate = between("true_positive_rate", true_positive_rate, 0, 1)
+        if self.mu is not None:
+            return float(ndtr(ndtri(rate) - self.mu)) if 0 < rate < 1 else rate
+        deltas = np.array(self.deltas)
+        below = np.exp(-_EPSILONS) * (rate - deltas)
+        above = 1 - deltas - np.exp(_EPSILONS) * (1 - rate)
+        return float(max(0.0, below.max(), above.max()))
+
     @property
     def success(self) -> float:
         """How often an attacker guesses right at most, of whose examples one half took part: 1/2 + advantage/2."""

@@ -17,7 +17,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
-from scipy.stats import beta, binom
+from scipy.stats import beta
 
 from privlearn._checks import between
 from privlearn.accounting import accountant
@@ -128,20 +128,21 @@ def measured(absent: Floats, present: Floats, curve: TradeOff, confidence: float
 
 
 def epsilon_of_form(
-    rates: Rates, event: Callable[[float], Event], adjacency: Adjacency, noise_multiplier: float, delta: float
-) -> float:
-    """The least epsilon that allows the attack, if the mechanism is `event` of some noise multiplier.
+    refuted_by: Callable[[TradeOff], bool], event: Callable[[float], Event], adjacency: Adjacency, noise: float,
+    delta: float,
+) -> float:  # fmt: skip
+    """The least epsilon that allows an attack, if the mechanism is `event` of some noise multiplier.
 
     Args:
-        rates: of the attack.
+        refuted_by: whether the attack refutes a trade-off curve: `Rates.refute`, say.
         event: the mechanism by its noise multiplier; more noise has a lower trade-off curve.
         adjacency: the kind of neighbour.
-        noise_multiplier: the claimed one, where the search begins.
+        noise: the claimed one, where the search begins.
         delta: where epsilon is stated.
     """
 
     def refuted(factor: float) -> bool:
-        return rates.refute(tradeoff(event(factor * noise_multiplier), adjacency))
+        return refuted_by(tradeoff(event(factor * noise), adjacency))
 
     if not refuted(_FURTHEST):
         return 0.0
@@ -149,40 +150,4 @@ def epsilon_of_form(
     while high / low > 1 + _ACCURACY:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if refuted(middle) else (middle, high)
-    return accountant.guarantees(event(high * noise_multiplier), adjacency, delta)[0].epsilon
-
-
-def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """How likely as many right guesses are, at most, if a run with independent coins is (epsilon, delta)-DP.
-
-    The number of right guesses is below a binomial with success probability e^epsilon / (1 + e^epsilon), but for what
-    delta allows (Steinke, Nasr and Jagielski 2023, Theorem 5.2).
-
-    Args:
-        canaries: examples of which each took part or not by a fair coin.
-        guesses: for how many of them the attack says which.
-        right: for how many of these it is right.
-        epsilon: claimed, for add/remove of one example.
-        delta: claimed.
-    """
-    share = 1 / (1 + math.exp(-epsilon))
-    tail = float(binom.sf(right - 1, guesses, share))
-    steps = np.arange(1, right + 1)
-    masses = np.cumsum(binom.pmf(right - steps, guesses, share)) / steps
-    return min(1.0, tail + 2 * canaries * delta * float(masses.max(initial=0.0)))
-
-
-def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
-    """The largest epsilon that as many right guesses refute, at `delta` and at the confidence; 0 if none."""
-    if one_run_p_value(canaries, guesses, right, 0.0, delta) > 1 - confidence:
-        return 0.0
-    low, high = 0.0, 1.0
-    while one_run_p_value(canaries, guesses, right, high, delta) <= 1 - confidence:
-        low, high = high, 2 * high
-        if high > 1e3:
-            return low
-    while high - low > 1e-4:
-        middle = (low + high) / 2
-        refuted = one_run_p_value(canaries, guesses, right, middle, delta) <= 1 - confidence
-        low, high = (middle, high) if refuted else (low, middle)
-    return low
+    return accountant.guarantees(event(high * noise), adjacency, delta)[0].epsilon

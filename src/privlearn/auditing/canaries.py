@@ -21,8 +21,9 @@ from torch.utils.data import Dataset as TorchDataset
 
 from privlearn._checks import count
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.auditing.bounds import Floats, one_run_epsilon
+from privlearn.auditing.bounds import epsilon_of_form
 from privlearn.auditing.distinguishing import Claim
+from privlearn.auditing.one_run import Bools, OneRun
 from privlearn.auditing.report import Audit
 from privlearn.auditing.steps import warn_of_rows
 from privlearn.clipping.losses import Loss
@@ -30,12 +31,12 @@ from privlearn.data.dataset import Dataset
 from privlearn.descent.dpsgd import dpsgd
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
+from privlearn.runs.given import gradient_clip
+from privlearn.sampling import Poisson
 from privlearn.streams import Streams
 
 #: How much longer than 1 a canary's gradient is: it is clipped at any usual norm.
 _LONG = 1e4
-#: Shares of the canaries that are guessed at: those with the highest and the lowest scores.
-_GUESSED = (0.05, 0.2, 1.0)
 _ASSUMES = "the run is the claimed one with some other noise, which is independent for each parameter"
 
 
@@ -53,9 +54,10 @@ def audit_training(
 ) -> Audit:
     """Train once with canaries of which half take part, and say what their guessing proves about the whole run.
 
-    The attacker sees every released step. `epsilon_any` assumes nothing (Steinke et al. 2023, Theorem 5.2) and is far
-    below the truth, as all bounds from one run are; `epsilon_lower` takes the canaries as independent trials, which
-    they are if the noise of each parameter is drawn by itself.
+    The attacker sees every released step. `epsilon_any` assumes nothing, and `epsilon_curve` that the run's trade-off
+    curve is the claimed one or that for some other noise (Mahloujifar et al. 2024); both are far below the truth, as
+    such bounds from one run are. `epsilon_lower` takes the canaries as independent trials, which they are if the noise
+    of each parameter is drawn by itself.
 
     Args:
         plan: of the training; canaries count among its examples.
@@ -79,12 +81,11 @@ def audit_training(
     warn_of_rows(data)
     x, y = data.tensors()
     streams = streams or Streams.new()
-    coins = streams.views.integers(2, size=canaries).astype(bool)
-    if min(coins.sum(), (~coins).sum()) < 2:
-        raise BadInput(f"of {canaries} canaries all but one fell on one side: expected more of them, 100 at least")
+    coins = fair_coins(canaries, streams)
     network = copy.deepcopy(model) if isinstance(model, nn.Module) else model(tuple(x.shape[1:]))
     audited = replace(plan, temperature=None, examples=plan.examples or len(x) + canaries)
-    watch = _Watch(canaries, audited.noise_multipliers(), audited.sampling.steps(len(x) + canaries))
+    layers = 1 + sum(parameter.requires_grad for parameter in network.parameters())
+    watch = _Watch(audited, len(x) + canaries, canaries, layers)
     make = arguments.pop("optimizer", None) or (lambda parameters: torch.optim.SGD(parameters, lr=0.1))
 
     def optimizer(parameters: Any) -> torch.optim.Optimizer:
@@ -99,24 +100,39 @@ def audit_training(
     scores = watch.scores
     claim = Claim(lambda factor: audited.scaled(factor).event(), audited.neighbours, 1.0, delta, _ASSUMES)
     attack = f"a training of {audited.epochs} epochs with {canaries:,} canaries, white box"
-    report = claim.judged(scores[~coins], scores[coins], confidence, attack)
-    free = _guessed(scores, coins, delta, confidence)
+    half = (1 + confidence) / 2  # half of the error is for independent trials, half for the run as a whole
+    report = claim.judged(scores[~coins], scores[coins], half, attack)
+    report = with_guesses(report, claim, OneRun.of(scores, coins, half))
+    return replace(report, confidence=confidence, trials=canaries // 2, public=data.public)
+
+
+def with_guesses(report: Audit, claim: Claim, run: OneRun) -> Audit:
+    """A report of one run, with what guesses at its canaries prove.
+
+    Args:
+        report: what is proved if canaries are independent trials.
+        claim: of the run, as an event for each factor on its noise.
+        run: the guesses.
+    """
+    free = run.epsilon(claim.delta)
+    assert claim.noise is not None
+    of_curve = max(free, epsilon_of_form(run.refute, claim.event, claim.adjacency, claim.noise, claim.delta))
     return replace(
-        report, epsilon_any=free, epsilon_lower=max(free, report.epsilon_lower),
-        ok=report.ok and free <= report.epsilon_claimed, trials=canaries // 2,
-        public=data.public,
+        report, epsilon_any=free, epsilon_curve=of_curve, epsilon_lower=max(of_curve, report.epsilon_lower),
+        ok=report.ok and free <= report.epsilon_claimed and not run.refute(report.curve),
     )  # fmt: skip
 
 
-def _guessed(scores: Floats, coins: Any, delta: float, confidence: float) -> float:
-    """Epsilon from guesses at the canaries with the highest and lowest scores, the best of several shares of them."""
-    order = np.argsort(scores)
-    lower = []
-    for share in _GUESSED:
-        half = max(1, int(share * len(scores) / 2))
-        right = int(coins[order[-half:]].sum() + (~coins[order[:half]]).sum())
-        lower.append(one_run_epsilon(len(scores), 2 * half, right, delta, 1 - (1 - confidence) / len(_GUESSED)))
-    return max(lower)
+def fair_coins(canaries: int, streams: Streams) -> Bools:
+    """Which canaries take part: each by a fair coin of its own.
+
+    Raises:
+        BadInput: so few that nothing can be told of them.
+    """
+    coins = streams.views.integers(2, size=canaries).astype(bool)
+    if min(coins.sum(), (~coins).sum()) < 2:
+        raise BadInput(f"of {canaries} canaries all but one fell on one side: expected more of them, 100 at least")
+    return coins
 
 
 @final
@@ -169,22 +185,38 @@ def _rows(x: Tensor, y: Tensor, coins: Any) -> _Rows:
 
 @final
 class _Watch:
-    """Adds up what is released along the canaries' parameters, each step weighted by one over its noise's variance.
+    """Adds up the log likelihood ratios of what is released along the canaries' parameters.
+
+    A sampled canary is in a batch with the sampling rate, or in one batch of each epoch that is kept secret.
 
     Args:
+        plan: of the run.
+        examples: rows, canaries among them.
         canaries: how many.
-        noise_multipliers: of each epoch.
-        steps: in an epoch.
+        layers: parameters that are trained.
     """
 
-    def __init__(self, canaries: int, noise_multipliers: tuple[float, ...], steps: int) -> None:
-        self._weights = np.repeat(1 / np.square(noise_multipliers), steps)
-        self._taken = 0
+    def __init__(self, plan: Plan, examples: int, canaries: int, layers: int) -> None:
+        sampler, clip = plan.sampling, gradient_clip(plan)
+        size, longest = sampler.expected_batch_size(plan.examples or examples), clip.norm(clip.clip_norm, layers)
+        self._scale, self._signal = size / longest, clip.norm(clip.clip_norm, 1) / longest
+        self._steps = sampler.steps(examples)
+        self._noise = np.repeat(plan.noise_multipliers(), self._steps)
+        self._rate = sampler.sampling_rate if isinstance(sampler, Poisson) else None
+        self._epoch, self._taken = np.full(canaries, -np.inf), 0
         self.scores = np.zeros(canaries)
 
     def see(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Before each step of the optimizer."""
         own = next(p for group in optimizer.param_groups for p in group["params"] if p.shape == (len(self.scores), 1))
         assert own.grad is not None
-        self.scores += self._weights[self._taken] * own.grad[:, 0].double().cpu().numpy()
+        released = self._scale * own.grad[:, 0].double().cpu().numpy()
+        ratios = (released - self._signal / 2) * self._signal / self._noise[self._taken] ** 2
         self._taken += 1
+        if self._rate is not None and self._rate < 1:
+            self.scores += np.logaddexp(np.log1p(-self._rate), np.log(self._rate) + ratios)
+            return
+        self._epoch = np.logaddexp(self._epoch, ratios)
+        if self._taken % self._steps == 0:
+            self.scores += self._epoch
+            self._epoch = np.full_like(self.scores, -np.inf)

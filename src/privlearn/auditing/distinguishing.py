@@ -102,7 +102,7 @@ class Claim:
         rates = measured(absent, present, curve, confidence)
         free = lower = rates.epsilon(self.delta)
         if self.noise is not None:
-            lower = max(free, epsilon_of_form(rates, self.event, self.adjacency, self.noise, self.delta))
+            lower = max(free, epsilon_of_form(rates.refute, self.event, self.adjacency, self.noise, self.delta))
         return Audit(
             attack=attack,
             epsilon_lower=lower,
