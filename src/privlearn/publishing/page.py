@@ -166,7 +166,8 @@ def _meaning(said: Statement) -> str:
     others = "".join(f"<p>{text(line)}</p>\n" for line in lines if line)
     return (
         f"<p>Suppose one {one} {other}. The training, which is random, would then give the same model with another "
-        f"probability. The privacy loss limits how far the two probabilities may lie apart. {text(guarantee.meaning)}</p>\n"
+        f"probability. The privacy loss limits how far the two probabilities may lie apart. "
+        f"{text(guarantee.meaning)}</p>\n"
         f"<p>{text(attack)} This holds for attackers who know all other training data.</p>\n{others}"
         f'<div class="pair"><figure>{picture}<figcaption>An attacker tries to tell whether one {one} took part. '
         "No attack lies above the solid line; the dashed line is guessing without the model.</figcaption></figure>\n"
