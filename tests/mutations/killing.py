@@ -17,6 +17,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -50,6 +52,11 @@ class Killing:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = {item.nodeid: item for item in session.items}
+        for file in {mutation.file for mutation in self.tests}:
+            import_module("privlearn." + file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        _functions()
+        forget()
+        gc.freeze()  # or each process would copy what its collector looks at
         for mutation, tests in self.tests.items():
             outcome = self._outcome(mutation, [test for test in tests if test in self.items])
             with self.report.open("a") as file:
@@ -113,17 +120,22 @@ def patch(mutation: Mutation) -> None:
     new = dict(_codes(compile(mutation.tree(), str(path), "exec", dont_inherit=True)))
     old = dict(_codes(compile(ast.parse(path.read_text("utf-8")), str(path), "exec", dont_inherit=True)))
     key = max(key for key in old if key[0] == mutation.function and key[1] <= mutation.lines[0])
-    functions = [
-        own
-        for own in gc.get_objects()
-        if type(own) is FunctionType
-        and own.__code__.co_filename == str(path)
-        and (own.__code__.co_qualname, own.__code__.co_firstlineno) == key
-    ]
+    functions = _functions().get((str(path), *key), [])
     assert functions, f"{mutation.name}: no such function"
     for function in functions:
         function.__code__ = new[key]
     forget()
+
+
+@cache
+def _functions() -> dict[tuple[str, str, int], list[FunctionType]]:
+    """The functions of the package that there are, by file, qualified name and first line."""
+    known: dict[tuple[str, str, int], list[FunctionType]] = {}
+    for own in gc.get_objects():
+        if type(own) is FunctionType and own.__code__.co_filename.startswith(str(PACKAGE)):
+            code = own.__code__
+            known.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(own)
+    return known
 
 
 def _codes(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
