@@ -3,7 +3,7 @@
 `python bench/scale.py [--measure] [--json]` prints the tables of docs/scale.md. Rates are the assumptions in `Rates`,
 but for that of noise, which `--measure` measures here, with the time to draw from 10^10 rows and to price 10^6 steps.
 Every term follows from what the code does: each process holds the model; sums go in double precision to the process
-that adds up these numbers and adds their noise, and back (`runs.ranks`).
+that adds up these numbers and adds their noise, and back in single precision (`runs.ranks`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Rates:
 
 def step(parameters: int, ranks: int, rates: Rates) -> dict[str, Any]:
     """Bytes and seconds of one step, of one process; Adam's two moments are in the optimizer's state."""
-    travels = 2 * DOUBLE * parameters * (ranks - 1) / ranks  # to be added up, and to be handed out
+    travels = (DOUBLE + SINGLE) * parameters * (ranks - 1) / ranks  # to be added up, and to be handed out
     seconds = {
         "compute": 6 * parameters * rates.examples * rates.tokens * rates.slower / ranks / rates.flops,
         "sending": travels / rates.bytes,
@@ -56,7 +56,7 @@ def step(parameters: int, ranks: int, rates: Rates) -> dict[str, Any]:
     }
     return {
         "weights and optimizer": 3 * SINGLE * parameters,
-        "sums": (SINGLE + (3 * DOUBLE if ranks > 1 else 0)) * parameters,  # its own, what it sends and what it receives
+        "sums": (SINGLE + (3 if ranks > 1 else 1) * DOUBLE) * parameters,  # its own, what it sends and what it receives
         "norms": math.ceil(rates.examples / ranks) * SINGLE,
         "traffic": travels,
         "checkpoint": 3 * SINGLE * parameters,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from privlearn.errors import BadInput
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 _Value = TypeVar("_Value")
+#: Examples, and the tensors to which what they add up to is to be added.
+Part: TypeAlias = "tuple[NDArray[np.int64], Sequence[Tensor]]"
 
 
 class Share(Protocol):
@@ -46,24 +48,28 @@ class World:
     Attributes:
         rank: the number of this process.
         size: how many processes there are.
-        sharded: whether sums are added up shard by shard, so that they do not depend on the number of processes.
+        sharded: whether sums are added up shard by shard, so that no bit depends on the number of processes.
     """
 
     rank: int = 0
     size: int = 1
-    sharded: ClassVar[bool] = False
+    sharded: bool = False
+
+    def exact(self) -> World:
+        """The same processes, with sums that do not depend on how many there are, to the last bit."""
+        return self
 
     def own(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Of the examples that all processes drew alike, those that this one computes."""
         return examples
 
-    def parts(self, examples: NDArray[np.int64], totals: Sequence[Tensor]) -> Iterator[NDArray[np.int64]]:
-        """This process's examples, part by part, each to be added to `totals`, which are zero at first.
+    def parts(self, examples: NDArray[np.int64], totals: Sequence[Tensor]) -> Iterator[Part]:
+        """This process's examples, part by part, and the tensors to which each part is to be added, which are zero.
 
         After the last part `totals` hold, in the numbers that are this process's `share`, the sums over the examples of
-        all processes, and zeros in the others.
+        all processes, and zeros in the others. The last of them is a count.
         """
-        yield examples
+        yield examples, totals
 
     def share(self, totals: Sequence[Tensor]) -> Share | None:
         """The numbers of `totals` that this process has the sum of after `parts`; None for all of them."""

@@ -6,6 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -236,6 +237,7 @@ def check_a_report_is_published_and_signed_with_the_model() -> None:
         pv.publish(result, place / "model", delta=1e-5, audit=report)
         assert pv.verify(place / "model").ok
         assert report.verdict in (place / "model" / "README.md").read_text()
+        assert escape(report.verdict) in (place / "model" / "card.html").read_text()
         assert (place / "model" / "audit.json").exists()
         stated = (place / "model" / "audit.json").read_text()
         assert json.loads(stated) == report.to_json()

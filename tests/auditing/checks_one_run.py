@@ -15,7 +15,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.accounting.tradeoff import tradeoff
 from privlearn.auditing.bounds import Rates, epsilon_of_form, measured
-from privlearn.auditing.canaries import tossed
+from privlearn.auditing.canaries import fair_coins
 from privlearn.auditing.one_run import Guesses, OneRun, one_run_p_value
 from tests.support.checks import check
 
@@ -133,7 +133,7 @@ def check_a_curve_tells_more_than_epsilon_and_delta() -> None:
 @check
 def check_canaries_take_part_by_fair_coins() -> None:
     """Half of them, whichever their place, and each for itself."""
-    tosses = np.array([tossed(500, pv.Streams.new(seed)) for seed in range(40)], float)
+    tosses = np.array([fair_coins(500, pv.Streams.new(seed)) for seed in range(40)], float)
     assert abs(tosses.mean() - 0.5) < 4 * 0.5 / math.sqrt(tosses.size)
     assert abs(tosses.mean(0) - 0.5).max() < 0.42
     assert abs((tosses[:, 1:] == tosses[:, :-1]).mean() - 0.5) < 0.02

@@ -54,6 +54,20 @@ def test_code_of_ones_own_is_attacked_and_a_false_claim_ends_with_1(
     assert "100 canaries" in json.loads(capsys.readouterr().out)["attack"]
 
 
+def test_membership_is_inferred_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code = tmp_path / "own.py"
+    code.write_text(OWN.replace("np.eye(4, 2, dtype=np.float32), np.array([0, 1, 0, 1])", "*ROWS").replace(
+        "data =", "ROWS = np.tile(np.eye(2, dtype=np.float32), (20, 1)), np.arange(40) % 2\ndata ="
+    ))  # fmt: skip
+    assert main(["audit", "--code", str(code), "--shadows", "2", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert "2 shadow models" in answer["attack"]
+    assert [each["false_positive_rate"] for each in answer["detected"]] == [0.01, 0.001]
+    assert all(each["limit"] > each["false_positive_rate"] for each in answer["detected"])
+    assert main(["audit", "--code", str(code), "--shadows", "0"]) == 0
+    assert "finds at 0.1%" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -65,6 +79,7 @@ def test_code_of_ones_own_is_attacked_and_a_false_claim_ends_with_1(
         (["audit", "--noise-multiplier", "1", "--out", "report.pdf"], ".png"),
         (["audit", "--code", "nowhere.py"], "can't be run"),
         (["audit", "--noise-multiplier", "1", "--canaries", "9"], "--code FILE.py"),
+        (["audit", "--noise-multiplier", "1", "--shadows", "9"], "--code FILE.py"),
         (["audit", "--noise-multiplier", "1", "--confidence", "2", "--trials", "50"], "confidence"),
     ],
 )

@@ -82,7 +82,7 @@ MUTANTS = [
            SAME),
     Mutant("nothing is smoothed", heads.ClassHead.loss, "label_smoothing=smoothing", "label_smoothing=0.0",
            "check_smoothed_labels_are_what_is_learned_from"),
-    Mutant("the card is silent", card._training, "*_stated_rows(plan, facts)", "", TOLD),
+    Mutant("the card is silent", card.settings, "*_stated_rows(plan, said.facts),", "", TOLD),
     Mutant("features are moved as if they were images", given.require_no_features,
            "spec is not None", "False", REFUSED),
     Mutant("maps stay where their images leave", given.require_changeable, "if y.dim() > 2:", "if False:",

@@ -34,7 +34,7 @@ from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.descent.epoch_noise import ReactingNoise
 from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.plan import Plan
-from privlearn.publishing import card, certificate, publish
+from privlearn.publishing import card, certificate, page, publish
 from privlearn.schedules import Schedule, Validation
 from tests.descent.checks_leaks import PICKY, PRICED, ROWS, Picky, require_neighbours_alike
 from tests.runs.checks_resuming import Run, folder, in_a_child, weights
@@ -701,10 +701,15 @@ def _certified(result: pv.Result, out: Path) -> pv.Verification:
     ledger = Ledger()
     ledger.charge(result.plan.event(), result.adjacency)
 
-    def head(event: Any, found: Any, *_: Any, **__: Any) -> str:
-        return certificate.header(found.epsilon, found.delta, found.adjacency.value, str(found.unit), None)
+    def head(said: Any, *_: Any) -> list[Any]:
+        claim = said.guarantee
+        return [claim.epsilon, claim.delta, claim.adjacency.value, str(claim.unit), None]
 
-    with mock.patch.object(card, "write", head), mock.patch.object(publish, "_require_own_facts"):
+    with (
+        mock.patch.object(card, "write", lambda said: certificate.header(*head(said))),
+        mock.patch.object(page, "write", lambda *said: certificate.page_head(*head(*said))),
+        mock.patch.object(publish, "_require_own_facts"),
+    ):
         return pv.verify(pv.publish(dataclasses.replace(result, ledger=ledger), out, delta=1e-5))
 
 

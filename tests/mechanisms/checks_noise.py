@@ -20,8 +20,10 @@ from tests.support.checks import check
 from tests.support.nets import bounded, require_standard_deviation
 
 
-def on_grid(value: torch.Tensor, multiplier: float = 1.0, sensitivity: float = 1.0, seed: int = 0) -> torch.Tensor:
-    stream = streams_module.Streams.new(seed, discrete=True).noise
+def on_grid(
+    value: torch.Tensor, multiplier: float = 1.0, sensitivity: float = 1.0, seed: int = 0, *, discrete: bool = True
+) -> torch.Tensor:
+    stream = streams_module.Streams.new(seed, discrete=discrete).noise
     ((noisy,),) = release(
         bounded(value.clone(), sensitivity), noise_multiplier=multiplier, ledger=Ledger(), stream=stream
     )
@@ -151,6 +153,29 @@ def check_everything_lies_on_the_grid() -> None:
         assert np.equal(np.mod(noisy, 2.0**-20), 0).all()
     centred = on_grid(torch.full((200_000,), 0.1, dtype=torch.float64), 1.0, 1.0).numpy() - 0.1
     require_standard_deviation(centred, 1.0)
+
+
+def finer_than(bits: int, value: float, dtype: torch.dtype, multiplier: float, *, discrete: bool) -> float:
+    """How often a released number below 1/2 is no multiple of 2^-bits, where `value` was released."""
+    there = torch.full((50_000,), value, dtype=dtype)
+    noisy = on_grid(there, multiplier, seed=int(value), discrete=discrete).double().numpy()
+    return float(np.mean((np.abs(noisy) < 0.5) & (np.mod(noisy, 2.0**-bits) != 0)))
+
+
+@check
+def check_low_bits_tell_nothing_on_a_grid() -> None:
+    """The attack of Mironov (2012), for Gaussians: what is below the spacing of 1 + noise can't have come from 1.
+
+    In floating point it tells 0 from its neighbour 1 for certain in a quarter of all numbers at noise multiplier 1
+    (docs/gaps.md); on a grid in none.
+    """
+    for dtype, bits in ((torch.float32, 24), (torch.float64, 53)):
+        for multiplier, sure in ((1.0, 0.257), (4.0, 0.066)):
+            given = {"bits": bits, "dtype": dtype, "multiplier": multiplier}
+            assert finer_than(value=1.0, discrete=False, **given) == 0  # type: ignore[arg-type]
+            assert abs(finer_than(value=0.0, discrete=False, **given) - sure) < 0.01  # type: ignore[arg-type]
+            for value in (0.0, 1.0):
+                assert finer_than(value=value, discrete=True, **given) == 0  # type: ignore[arg-type]
 
 
 @check

@@ -64,7 +64,7 @@ def body_of(out: Path) -> dict[str, Any]:
 
 def forge(out: Path, body: dict[str, Any]) -> None:
     """Write `body` as a careful forger does: with the hashes of the files as they are now, and fresh digests."""
-    for name in ("model.safetensors", "config.json", "README.md"):
+    for name in body["files"]:
         body["files"][name] = hashlib.sha256((out / name).read_bytes()).hexdigest()
     store(out, {**body, "digests": {part: certificate.digest(body[part]) for part in certificate.PARTS}})
 
@@ -122,7 +122,7 @@ def check_swapped_files_are_found() -> None:
     with workplace() as place:
         key = key_in(place)
         one, other = published(place, "one", sign=key), published(place, "other", sign=key, seed=1)
-        for name in ("model.safetensors", "README.md"):
+        for name in ("model.safetensors", "README.md", "card.html"):
             original = (one / name).read_bytes()
             swapped = (other / name).read_bytes() + (b"" if name == "model.safetensors" else b"\n")
             assert swapped != original
@@ -159,15 +159,17 @@ def check_a_stripped_signature_is_found() -> None:
         del body["signature"]
         store(out, body)
         assert says(verify(out, key=f"{key}.pub"), "the certificate is not signed")
-        assert says(verify(out), "README.md does not begin with what is certified")
+        for name in ("README.md", "card.html"):
+            assert says(verify(out), f"{name} does not begin with what is certified")
         for nothing in (None, {}, [], "", False):
             store(out, {**body, "signature": nothing})
             assert says(verify(out), "the signature has other fields")
             assert says(verify(out, key=f"{key}.pub"), "the signature has other fields")
-        card = (out / "README.md").read_text()
-        (out / "README.md").write_text(
-            "".join(line for line in card.splitlines(True) if not line.startswith("signed_by"))
-        )
+        for name in ("README.md", "card.html"):
+            lines = (out / name).read_text().splitlines(True)
+            unsigned = [line for line in lines if not line.startswith(("signed_by", '<meta name="signed_by"'))]
+            assert len(unsigned) == len(lines) - 1
+            (out / name).write_text("".join(unsigned))
         forge(out, body)
         assert verify(out).ok  # a whole forgery by somebody who signs nothing: no claim of a publisher is left in it
         assert verify(out).signed_by is None
@@ -195,6 +197,7 @@ def check_another_key_is_found() -> None:
         forge(out, body)
         store(out, keys.sign(body_of(out), keys.read_private(theirs)))
         assert says(verify(out), "README.md does not begin with what is certified")
+        assert not says(verify(out), "card.html")
 
 
 @check
@@ -310,6 +313,46 @@ def check_the_card_says_what_is_certified() -> None:
             (unsigned / "README.md").write_text(card.replace(old, new, 1))
             forge(unsigned, body_of(unsigned))
             assert says(verify(unsigned), "README.md does not begin with what is certified"), new
+
+
+@check
+def check_the_page_says_what_is_certified() -> None:
+    """So does the page: its first lines are the claim's, with the key that signs, and nothing before or between."""
+    with workplace() as place:
+        key = key_in(place)
+        out = published(place, sign=key)
+        signer = verify(out).signed_by
+        original = (out / "card.html").read_text()
+        assert original.count(f'<meta name="signed_by" content="{signer}">') == 1
+        for old, new in (
+            ("<!DOCTYPE", "<!-- epsilon 0.1 --><!DOCTYPE"), ('content="1e-05"', 'content="1e-06"'),
+            ('<meta name="epsilon"', '<meta name="epsilon" content="0.1"><meta name="epsilon"'),
+            ("<title>A model", "<title>Epsilon 0.1. A model"), (f' content="{signer}"', ' content="someone"'),
+        ):  # fmt: skip
+            assert old in original
+            (out / "card.html").write_text(original.replace(old, new, 1))
+            body = {name: value for name, value in body_of(out).items() if name != "signature"}
+            forge(out, body)
+            store(out, keys.sign(body_of(out), keys.read_private(key)))
+            assert says(verify(out), "card.html does not begin with what is certified"), new
+            assert not says(verify(out), "README.md"), new
+
+
+@check
+def check_folders_from_before_the_page_verify() -> None:
+    """A folder without the page is whole if its certificate does not speak of one, and only then."""
+    with workplace() as place:
+        out = published(place)
+        page = (out / "card.html").read_bytes()
+        (out / "card.html").unlink()
+        assert verify(out).problems == ["card.html is missing"]
+        body = body_of(out)
+        del body["files"]["card.html"]
+        forge(out, body)
+        assert verify(out).ok
+        pv.load_model(out)
+        (out / "card.html").write_bytes(page)
+        assert says(verify(out), "does not speak of exactly model.safetensors, config.json, card.html and README.md")
 
 
 @check

@@ -101,20 +101,24 @@ CHANGES = [_halve_count, _drop_event, _more_noise, _smaller_claim, _larger_claim
 
 
 def _require_found(out: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    path, card = out / "privacy.json", out / "README.md"
-    original, original_card = path.read_text(), card.read_text()
+    path, heads = out / "privacy.json", {"README.md": certificate.header, "card.html": certificate.page_head}
+    cards = {out / name: head for name, head in heads.items()}
+    original, original_cards = path.read_text(), {card: card.read_text() for card in cards}
     for forge in (False, True):
         body = json.loads(original)
-        before = certificate.header(*_stated(body["claim"]), None)
+        before = _stated(body["claim"])
         change(body)
-        if forge:  # a careful forger mends card and digests too; the arithmetic remains
-            card.write_text(original_card.replace(before, certificate.header(*_stated(body["claim"]), None)))
-            body["files"]["README.md"] = hashlib.sha256(card.read_bytes()).hexdigest()
+        if forge:  # a careful forger mends cards and digests too; the arithmetic remains
+            for card, head in cards.items():
+                mended = head(*_stated(body["claim"]), None) + original_cards[card].removeprefix(head(*before, None))
+                card.write_text(mended)
+                body["files"][card.name] = hashlib.sha256(card.read_bytes()).hexdigest()
             body["digests"] = {part: certificate.digest(body[part]) for part in body["digests"]}
         path.write_text(json.dumps(body))
         found = verify.verify(out)
         path.write_text(original)
-        card.write_text(original_card)
+        for card, text in original_cards.items():
+            card.write_text(text)
         if not forge or change is not _unseeded:
             assert not found.ok, f"{change.__name__} went unnoticed"
             assert found.problems

@@ -21,7 +21,7 @@ from privlearn.errors import BadInput
 from privlearn.publishing import folder
 from tests.publishing.checks import published
 
-NAMES = ("model.safetensors", "config.json", "README.md", "privacy.json")
+NAMES = ("model.safetensors", "config.json", "README.md", "card.html", "privacy.json")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -80,15 +81,20 @@ def bits(result: pv.Result) -> bytes:
     return b"".join(own.detach().numpy().tobytes() for own in result.model.state_dict().values())
 
 
+def require_close(one: pv.Result, other: pv.Result) -> None:
+    for own, theirs in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(own, theirs, rtol=1e-4, atol=1e-5)
+
+
 def on(size: int, *given: Any, **options: Any) -> list[pv.Result]:
     return together(size, lambda world: trained(*given, world=world, **options))
 
 
+GRID: tuple[Any, Any] = ((), {"discrete": True})
 #: Runs that differ in what the processes have to share.
 RUNS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "poisson": ((), {}),
     "partition and quantile": ((plan(sampling.Partition(3), pv.clipping.Quantile(0.5)),), {}),
-    "on a grid": ((), {"discrete": True}),
     "dropout, copies and an average": (
         (),
         {"dropout": 0.4, "average": 0.5, "augmentation": Augmentation(2, blurred)},
@@ -102,32 +108,37 @@ RUNS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         (plan(sampling.Partition(3), schedule=pv.schedules.Validation(0.7, noise=20.0), epochs=4).calibrate(rho=3.0),),
         {},
     ),
+    "in double precision": ((plan(sampling.Poisson(0.6), epochs=1), rows(1200)), {}),
     "shuffled, in small pieces": ((plan(sampling.Shuffle(7)),), {"microbatch": 2}),
 }  # fmt: skip
 
 
 @check
 def check_the_number_of_processes_changes_no_bit() -> None:
-    """On 1, 2 and 4 processes: the same events and weights, whatever streams, seeds and weights the others bring."""
-    for name, (given, options) in RUNS.items():
+    """On a grid: the same events and weights on 1, 2 and 4, whatever streams, seeds and weights the others bring.
+
+    In floating point the same bits in all processes, and those of another number up to the rounding of sums.
+    """
+    for (name, (given, options)), discrete in itertools.product(RUNS.items(), (True, False)):
         net = network if "releases" not in name else (lambda dropout: nn.Sequential(nn.Linear(3, 3)))
-        sizes = (1, 2, 4) if name in ("poisson", "on a grid") else (1, 2)
         with mock.patch(f"{__name__}.network", net):
-            one, *others = (on(size, *given, **options) for size in sizes)
+            sizes = (1, 2, 4) if name == "poisson" else (1, 2)
+            one, *others = (on(size, *given, **options, discrete=discrete) for size in sizes)
         for results in others:
+            assert len({bits(result) for result in results}) == 1, name
+            assert not discrete or bits(results[0]) == bits(one[0]), name
+            require_close(results[0], one[0])
             for result in results:
                 assert result.ledger.event == one[0].ledger.event, name
-                assert bits(result) == bits(one[0]), name
                 assert result.facts | {"processes": 1} == one[0].facts, name
 
 
 @check
 def check_several_processes_train_what_one_does() -> None:
     """Up to the rounding of sums the result is that of one process by itself: the noise is added once, and whole."""
-    for given, options in (RUNS["poisson"], RUNS["partition and quantile"], RUNS["on a grid"]):
+    for given, options in (RUNS["poisson"], RUNS["partition and quantile"], RUNS["in double precision"], GRID):
         alone, (result, _) = trained(*given, **options), on(2, *given, **options)
-        for one, other in zip(alone.model.parameters(), result.model.parameters(), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        require_close(alone, result)
         assert alone.ledger.event == result.ledger.event
         assert {**alone.facts, "processes": 2} == result.facts
 
@@ -137,10 +148,10 @@ def check_processes_without_examples_take_every_step() -> None:
     """With 1 to 4 examples expected in a batch most processes have none: all take and charge all steps."""
     for expected in (1, 2, 4):
         own = plan(sampling.Poisson(expected / ROWS), epochs=1)
-        results = on(4, own)
+        results = on(4, own, discrete=True)
         steps = own.sampling.steps(ROWS)
         assert [number(result.ledger.event) for result in results] == [steps] * 4
-        assert len({bits(result) for result in results} | {bits(on(1, own)[0])}) == 1
+        assert len({bits(result) for result in [*results, *on(1, own, discrete=True)]}) == 1
 
 
 @check
@@ -313,21 +324,25 @@ def check_processes_end_with_the_same_weights() -> None:
 
 @check
 def check_a_run_goes_on_with_any_number_of_processes() -> None:
-    """Interrupted on 2 processes, continued on 1, 2 or 4: the same bits, and every release charged once."""
+    """Interrupted on 2 processes, continued on 1, 2 or 4: the same bits, and every release charged once.
+
+    In floating point the same bits on 2 processes.
+    """
     own = plan(front=(pv.transforms.PrivatePCA(components=5, noise_multiplier=2.0),))
-    whole, *_ = on(2, own)
     write = pv.runs.Checkpoint.write
 
     def by_the_first(self: pv.runs.Checkpoint, saved: Any) -> None:
         assert ranks.dist.rank() == 0  # type: ignore[attr-defined]
         write(self, saved)
 
-    for size in (1, 2, 4):
+    for size, discrete in ((1, True), (2, True), (4, True), (2, False)):
+        whole, *_ = on(2, own, discrete=discrete)
         with tempfile.TemporaryDirectory() as there, mock.patch.object(pv.runs.Checkpoint, "write", by_the_first):
             file = pv.runs.Checkpoint(Path(there) / "run", every=1e-9)
-            stopped = outcomes(2, lambda world, file=file: trained(own, world=world, stop=5, checkpoint=file))
+            given: Any = {"checkpoint": file, "discrete": discrete}
+            stopped = outcomes(2, lambda world, given=given: trained(own, world=world, stop=5, **given))
             assert all(isinstance(result, Stopped) for result in stopped), stopped
-            results = on(size, own, checkpoint=file)
+            results = on(size, own, **given)
         assert {bits(result) for result in results} == {bits(whole)}, size
         assert results[0].ledger.event == whole.ledger.event
 
@@ -376,8 +391,8 @@ def check_sums_have_the_same_bits() -> None:
 
     def work(world: Ranks) -> bytes:
         totals = [torch.zeros(30, dtype=torch.float64), torch.zeros(20, dtype=torch.float64)]
-        for part in world.parts(np.arange(100), totals):
-            for total, own in zip(totals, torch.from_numpy(made_up[part].sum(0)).split([30, 20]), strict=True):
+        for part, into in world.exact().parts(np.arange(100), totals):
+            for total, own in zip(into, torch.from_numpy(made_up[part].sum(0)).split([30, 20]), strict=True):
                 total += own
         if share := world.share(totals):
             share.complete(totals)
@@ -386,9 +401,10 @@ def check_sums_have_the_same_bits() -> None:
     sums = [together(size, work) for size in (1, 2, 4, 8)]
     assert len({own for every in sums for own in every}) == 1
     np.testing.assert_allclose(np.frombuffer(sums[0][0]), made_up.sum(0), rtol=0, atol=1e-7)
-    clipper = ClippedGradients(network(), cross_entropy, pv.Flat(1.0), ADD_REMOVE, fast_kernels=True, world=Ranks(0, 1))
-    products: Any = clipper._kernels
-    assert [products._own(size) for size in (100, 101, 100)] == [96, 96, 96]
+    for world in (Ranks(0, 1).exact(), Ranks(0, 2)):
+        clipper = ClippedGradients(network(), cross_entropy, pv.Flat(1.0), ADD_REMOVE, fast_kernels=True, world=world)
+        products: Any = clipper._kernels
+        assert [products._own(size) for size in (100, 101, 100)] == [96, 96, 96]
 
 
 @check

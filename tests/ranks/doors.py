@@ -31,9 +31,9 @@ def rows() -> TensorDataset:
     return TensorDataset(x, (x[:, 0] > 0).long())
 
 
-def streams() -> pv.Streams:
-    """Each process brings its own; the first one's are used."""
-    return pv.Streams.new(7 + _rank())
+def streams(*, discrete: bool = True) -> pv.Streams:
+    """Each process brings its own; the first one's are used. On a grid no bit depends on the number of processes."""
+    return pv.Streams.new(7 + _rank(), discrete=discrete)
 
 
 def _rank() -> int:
@@ -90,7 +90,7 @@ def lightning(folder: Path) -> pv.Result:
     alone = os.environ.get("WORLD_SIZE") == "1"
     torch.manual_seed(_rank())
     kind = pv.lightning.PrivateStrategy if alone else pv.lightning.PrivateDDPStrategy
-    private = kind(epsilon=4.0, delta=1e-3, max_grad_norm=0.5, streams=streams())
+    private = kind(epsilon=4.0, delta=1e-3, max_grad_norm=0.5, streams=streams(discrete=False))
     trainer = pl.Trainer(
         strategy=private, devices=1 if alone else PROCESSES, accelerator="cpu", max_epochs=2, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,

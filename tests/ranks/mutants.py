@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn import streams
-from privlearn.clipping import gradients, kernels
+from privlearn.clipping import kernels
 from privlearn.data import torch_rows
 from privlearn.descent import dpsgd, driven, task
 from privlearn.mechanisms import noise, release
@@ -25,16 +25,17 @@ OTHERS = "check_other_trainers_take_one_process"
 PLACES = "check_parts_of_sums_get_the_noise_of_the_whole"
 BEFORE = "check_sums_are_handed_out_with_their_noise"
 SUMS = "check_sums_have_the_same_bits"
+BITS = "check_the_number_of_processes_changes_no_bit"
 SHARDS = "check_shards_are_shared_out_equally"
 
 MUTANTS = [
     # Noise
-    Mutant("noise on each process, added up", ranks.Ranks.parts, "torch.cat([total.flatten().double()",
-           "torch.cat([total.flatten().double() + 0.1 * torch.randn_like(total.flatten().double())", ALONE),
+    Mutant("noise on each process, added up", ranks.Ranks._over_processes, "*(total.flatten().to(",
+           "*((total + 0.1 * torch.randn_like(total)).flatten().to(", ALONE),
     Mutant("each process draws noise of its own", session.TrainingSession.noise,
            "self.world.noise(self.streams.noise)", "Streams.new(self.world.rank).noise", ALONE),
-    Mutant("noise divided by the number of processes", ranks.Ranks.parts, "total.copy_(own.view(total.shape))",
-           "total.copy_(own.view(total.shape) * self.size)", ALONE),
+    Mutant("noise divided by the number of processes", ranks.Ranks._over_processes,
+           "total.copy_(piece.view(total.shape))", "total.copy_(piece.view(total.shape) * self.size)", ALONE),
     Mutant("one place of the noise for two slices", noise.add_gaussian, "(size + start,", "(size,", PLACES),
     Mutant("a slice of the grid has the noise of another", noise.add_on_grid, "noise[begin - first : end - first]",
            "noise[: end - begin]", PLACES),
@@ -45,16 +46,21 @@ MUTANTS = [
            "[received.view(rows.shape)[self.rank]]", ALONE),
     Mutant("slices are handed out before their noise", release._noised, "    if stream.discrete:",
            "    part.share and part.share.complete(part.values)\n    if stream.discrete:", BEFORE),
-    Mutant("the mean of the processes' sums", ranks.Ranks.parts, "total.copy_(own.view(total.shape))",
-           "total.copy_(own.view(total.shape) / self.size)", ALONE),
+    Mutant("the mean of the processes' sums", ranks.Ranks._over_processes, "total.copy_(piece.view(total.shape))",
+           "total.copy_(piece.view(total.shape) / self.size)", ALONE),
     # Batches and steps
     Mutant("a process without examples skips the step", ranks.Ranks.parts,
            'self.require_alike("the batch that was drawn"',
            'if not len(self.own(examples)): return\n    self.require_alike("the batch that was drawn"', EMPTY),
     Mutant("the local count as divisor", dpsgd.Run.step, "divisor)), task.divisor)",
            "divisor)), max(1, len(session.world.own(batch.sample.indices))))", ALONE),
-    Mutant("every process computes everything", ranks.Ranks.parts, "yield examples[examples % self.shards == shard]",
+    Mutant("every process computes everything", ranks.Ranks.parts, "yield self.own(examples)", "yield examples", ALONE),
+    Mutant("every process computes every shard", ranks.Ranks.parts, "yield examples[examples % self.shards == shard]",
            "yield examples", ALONE),
+    Mutant("a shard is added to the next one", ranks.Ranks.parts, "torch._foreach_zero_(list(spare[-1]))", "pass",
+           SUMS),
+    Mutant("sums on a grid depend on the number of processes", session.Session.__init__, "world.exact() if", "world if",
+           BITS),
     Mutant("a shard is left out", ranks.Ranks.parts, "examples % self.shards == shard]",
            "examples % self.shards == max(shard, 1)]", ALONE),
     Mutant("a shard lies in two processes", ranks.Ranks._own_shards, "(self.rank + 1) * each", "(self.rank + 2) * each",
@@ -65,8 +71,8 @@ MUTANTS = [
            "examples.tobytes())", "pass", APART),
     Mutant("sums are added up in another order", ranks._tree, "zip(rows[::2], rows[1::2], strict=True)",
            "zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True)", SUMS),
-    Mutant("sums of shards are in single precision", ranks.Ranks.parts, "total.flatten().double()",
-           "total.flatten().float()", SUMS),
+    Mutant("sums are sent in single precision", ranks.Ranks._over_processes, "torch.float64 if double",
+           "torch.float32 if double", SUMS),
     Mutant("fast products, which depend on the batches before", kernels.kernels, " if fitted else 0", "", SUMS),
     # Ledgers
     Mutant("the first process's ledger is charged last", ranks.Ranks.in_turn,
@@ -80,13 +86,13 @@ MUTANTS = [
     # Agreement
     Mutant("facts are not compared", session.TrainingSession._begin, "self.world.require_same(self.facts)", "pass",
            DIFFER),
-    Mutant("facts are not there to compare", task.Task.facts, "if session.file or session.world.sharded:",
+    Mutant("facts are not there to compare", task.Task.facts, "if session.file or session.world.size > 1:",
            "if session.file:", DIFFER),
     Mutant("the code is not compared", ranks.Ranks.require_same, '"code of privlearn": _code(), ', "", DIFFER),
     Mutant("shapes are not compared", ranks.Ranks.copy, "self.require_alike(", "str(", DIFFER),
     Mutant("initial weights are each process's own", task.Task.__init__,
            "session.world.copy(self.network.state_dict())", "pass", CHARGED),
-    Mutant("parameters are not compared", session.TrainingSession.compare, "self.world.sharded and", "False and",
+    Mutant("parameters are not compared", session.TrainingSession.compare, "self.world.size > 1 and", "False and",
            APART),
     Mutant("parameters are not compared at the end", session.TrainingSession.stop, "now=True", "now=False", ALIKE),
     Mutant("who leaves early is not missed", session.TrainingSession.stop, "self.world.require_alike(", "str(", APART),
@@ -104,8 +110,8 @@ MUTANTS = [
            "True", RESUMED),
     Mutant("each process publishes", publish._once, 'result.world.once(write, "the publication")', "write()",
            "check_one_process_publishes"),
-    Mutant("sums are not put together", gradients.ClippedGradients._add_up, "[*sums, clipped])",
-           "[own.clone() for own in (*sums, clipped)])", ALONE),
+    Mutant("sums are not put together", ranks.Ranks._over_processes, "total.copy_(piece.view(total.shape))", "pass",
+           ALONE),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[RuntimeError])

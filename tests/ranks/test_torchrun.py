@@ -15,7 +15,7 @@ from privlearn.publishing.verify import verify
 from tests.ranks.processes import free_port, here, kill_until_done, started, told, torchrun, wait_for
 
 TRAIN = ("train", "--data", "digits", "--examples", "1437", "--epsilon", "4", "--model", "mlp:8", "--optimizer", "Adam",
-         "--batch-size", "64", "--seed", "3", "--epochs", "6")  # fmt: skip
+         "--batch-size", "64", "--seed", "3", "--epochs", "6", "--discrete")  # fmt: skip
 
 
 def options(folder: Path, name: str, *more: str) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def test_what_can_not_train_together_is_said_once(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize("seed", range(8))
 def test_killed_processes_end_where_undisturbed_ones_do(seed: int, tmp_path: Path) -> None:
     """On a grid, 40 kills in all: one of 1, 2 or 4 processes is killed, 5 times, and others go on: the same files."""
-    words = ("--checkpoint-every", "0.05", "--epochs", "100", "--discrete")
+    words = ("--checkpoint-every", "0.05", "--epochs", "100")
     assert here(*options(tmp_path, "whole", *words)) == 0
     whole = LedgerFile(tmp_path / "whole.json").read().event
     killed = kill_until_done(options(tmp_path, "killed", *words), tmp_path / "killed", 5, 100 * 23, seed)

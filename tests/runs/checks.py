@@ -509,7 +509,7 @@ class Pair(World):
     calls: list[str] = field(default_factory=list)
 
     def parts(self, examples: Any, totals: Sequence[Tensor]) -> Iterator[Any]:
-        yield examples[::2]
+        yield examples[::2], totals
         self.calls.append("sum")
         clipper, rows = self.other
         theirs = clipper(sampling.Sample(examples[1::2], None), rows).values  # type: ignore[arg-type]

@@ -98,8 +98,6 @@ MUTANTS = [
     # Worlds
     Mutant("every process computes everything", gradients.ClippedGradients._add_up, "self._chunks(rows, examples)",
            "self._chunks(rows, sample.indices)", WORLD),
-    Mutant("each process has its own sum", gradients.ClippedGradients._add_up, "[*sums, clipped])",
-           "[own.clone() for own in (*sums, clipped)])", WORLD),
     Mutant("every process draws noise", session.TrainingSession.noise, "self.world.noise(self.streams.noise)",
            "self.streams.noise", WORLD),
 ]  # fmt: skip

@@ -194,7 +194,7 @@ def test_paid_components_are_the_same_by_either_name(rows: str, tmp_path: Path, 
     one, other = tmp_path / "one", tmp_path / "other"
     assert main(["train", "--data", rows, *COMMON, "--pca", "4", "--pca-noise", "9", "--out", str(one)]) == 0
     assert main(["train", "--data", rows, *COMMON, "--features", "pca:4", "--pca-noise", "9", "--out", str(other)]) == 0
-    for file in ("model.safetensors", "config.json", "privacy.json", "README.md"):
+    for file in ("model.safetensors", "config.json", "privacy.json", "README.md", "card.html"):
         assert (one / file).read_bytes() == (other / file).read_bytes()
     capsys.readouterr()
     for more, said in (

@@ -123,7 +123,7 @@ def tradeoff(event: Event, adjacency: Adjacency, group_size: int = 1) -> TradeOf
 def describe(figures: dict[str, float], unit: PrivacyUnit) -> str:
     """What `TradeOff.figures` mean to a reader, for a unit of protection."""
     whom = "a person" if unit != PrivacyUnit() else "an example"
-    success, first, second = (_percent(figure) for figure in figures.values())
+    success, first, second = (percent_up(figure) for figure in figures.values())
     return (
         f"An attacker who is 50 % sure that {whom} took part guesses right at most {success} of the time.\n"
         f"At 1 % (0.1 %) false positives an attack detects at most {first} ({second}) of those who took part."
@@ -160,7 +160,7 @@ def _of_pure(pure: float) -> Array:
     return np.asarray(gap / (1 + math.exp(pure)))
 
 
-def _percent(share: float) -> str:
+def percent_up(share: float) -> str:
     """`share` for reading, in percent, never below the figure itself."""
     digits = 1 if share >= 0.1 else 2
     return f"{math.ceil(share * 100 * 10**digits - 1e-9) / 10**digits:.{digits}f} %"

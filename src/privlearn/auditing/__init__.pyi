@@ -5,9 +5,11 @@ from privlearn.auditing.commitment import is_committed as is_committed
 from privlearn.auditing.commitment import proof_of_row as proof_of_row
 from privlearn.auditing.distinguishing import distinguish as distinguish
 from privlearn.auditing.installation import selfcheck as selfcheck
+from privlearn.auditing.membership import infer_membership as infer_membership
 from privlearn.auditing.one_run import one_run_epsilon as one_run_epsilon
 from privlearn.auditing.replaying import Replay as Replay
 from privlearn.auditing.replaying import replay as replay
 from privlearn.auditing.report import Audit as Audit
+from privlearn.auditing.report import Detected as Detected
 from privlearn.auditing.steps import audit as audit
 from privlearn.runs.transcript import Transcript as Transcript

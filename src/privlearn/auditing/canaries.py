@@ -81,7 +81,7 @@ def audit_training(
     warn_of_rows(data)
     x, y = data.tensors()
     streams = streams or Streams.new()
-    coins = tossed(canaries, streams)
+    coins = fair_coins(canaries, streams)
     network = copy.deepcopy(model) if isinstance(model, nn.Module) else model(tuple(x.shape[1:]))
     audited = replace(plan, temperature=None, examples=plan.examples or len(x) + canaries)
     layers = 1 + sum(parameter.requires_grad for parameter in network.parameters())
@@ -123,7 +123,7 @@ def with_guesses(report: Audit, claim: Claim, run: OneRun) -> Audit:
     )  # fmt: skip
 
 
-def tossed(canaries: int, streams: Streams) -> Bools:
+def fair_coins(canaries: int, streams: Streams) -> Bools:
     """Which canaries take part: each by a fair coin of its own.
 
     Raises:

@@ -16,6 +16,36 @@ if TYPE_CHECKING:
 
 
 @final
+@dataclass(frozen=True)
+class Detected:
+    """How many members an attack finds at a rate of false positives, beside the claimed limit of every attack.
+
+    Attributes:
+        false_positive_rate: the share of others that the attack takes for members at most.
+        false_positive_rate_high: an upper bound on that share of new examples.
+        true_positive_rate: the share of members that it finds.
+        true_positive_rate_low: a lower bound on that share of new examples.
+        true_positive_rate_high: an upper bound on it.
+        limit: the most that the claim's trade-off curve allows at `false_positive_rate`.
+    """
+
+    false_positive_rate: float
+    false_positive_rate_high: float
+    true_positive_rate: float
+    true_positive_rate_low: float
+    true_positive_rate_high: float
+    limit: float
+
+    def row(self) -> tuple[str, str]:
+        """A label and a text."""
+        return (
+            f"finds at {self.false_positive_rate:.1%}",
+            f"{self.true_positive_rate:.2%} ({self.true_positive_rate_low:.2%} to {self.true_positive_rate_high:.2%}) "
+            f"of members; the claim allows {self.limit:.2%}",
+        )
+
+
+@final
 @dataclass(frozen=True, repr=False)
 class Audit(Described):
     """What an attack on neighbouring data sets proves about a privacy claim, at a stated confidence.
@@ -37,6 +67,7 @@ class Audit(Described):
         curve: the claimed trade-off curve.
         epsilon_curve: of one run, without taking its canaries for independent trials: epsilon is at least this if the
             run has the claimed trade-off curve, or that for some other noise. None: not of one run.
+        detected: of membership inference: how many members are found at low rates of false positives.
         public: whether the rows that were run on are made up, or declared public: else the report is no release.
     """
 
@@ -54,11 +85,13 @@ class Audit(Described):
     assumes: str
     curve: TradeOff
     epsilon_curve: float | None = None
+    detected: tuple[Detected, ...] = ()
     public: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the curve, as plain values."""
-        return {name: value for name, value in asdict(self).items() if name != "curve"}
+        plain = {name: value for name, value in asdict(self).items() if name != "curve"}
+        return {**plain, "detected": list(plain["detected"])}
 
     def to_markdown(self) -> str:
         """A section for a page or a model card."""
@@ -68,11 +101,19 @@ class Audit(Described):
     @property
     def verdict(self) -> str:
         """What was found, in two sentences."""
+        one_run = self.epsilon_curve is not None
         tried = f"{self.trials:,} trials with and without one example"
+        if one_run:
+            tried = f"Guesses at who took part, of some {2 * self.trials:,} by fair coins,"
         if self.ok:
             return (
                 f"{tried} do not contradict the claim. They prove that epsilon is at least {self.epsilon_lower:.3g}; "
                 "they do not prove that it is no more."
+            )
+        if one_run:
+            return (
+                f"{tried} refute the claim: epsilon is at least {self.epsilon_lower:.3g}, and claimed is "
+                f"{self.epsilon_claimed:.3g}. This holds at confidence {self.confidence:g}."
             )
         return (
             f"{tried} refute the claim: the attack finds {self.true_positive_rate:.2%} of those who took part, and the "
@@ -115,6 +156,7 @@ class Audit(Described):
             ("epsilon at least", f"{figure(self.epsilon_lower)}, if {self.assumes}"),
             *of_curve,
             ("without any assumption", figure(self.epsilon_any)),
+            *(each.row() for each in self.detected),
             (
                 "rates",
                 f"false positives at most {self.false_positive_rate:.4f}, true positives at least "

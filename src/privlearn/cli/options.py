@@ -281,6 +281,7 @@ _OTHERS = (
         Option("code", "FILE.py", "attack code of one's own: a file that defines plan, and model, loss and data, or a "
                "function run(took_part)"),
         Option("canaries", "N", "with --code: train once, with N canaries of which half take part", int),
+        Option("shadows", "N", "with --code: tell whom the model was trained on, by N models beside it (LiRA)", int),
         Option("delta", "D", "where epsilon is stated (default: 1e-5)", float, 1e-05),
         Option("trials", "T", "runs with the example, and as many without it (default: 5,000 to 40,000; 1,000 for "
                "run)", int),

@@ -149,7 +149,7 @@ class ClippedGradients:
         self._rows = rows
         self._copies = (1 if rows is None else rows.shape[1]) * self._views.copies
         self._autocast, self._loss = autocast, loss
-        self._kernels = kernels(fast_kernels, fitted=not world.sharded)  # or sums depend on the batches before
+        self._kernels = kernels(fast_kernels, fitted=world.size == 1 and not world.sharded)  # or on earlier batches
         layers = [name.rpartition(".")[0] for name in self.parameters]
         self._layers = sorted(set(layers))
         self._layer_of = dict(zip(self.parameters, map(self._layers.index, layers), strict=True))
@@ -226,11 +226,10 @@ class ClippedGradients:
         self._out = own if wide else None
         several = len(sample) > size or _padded(rows) or self._world.sharded
         sums = [total.double() for total in own] if wide or several else own
-        into = sums if self._in_double else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
         with unmoved(self._device):
-            self._add_up(sample, rows, sums, into, clipped)
+            self._add_up(sample, rows, sums, own, clipped)
         if not wide and sums is not own:  # the type of what noise is added to follows from public numbers alone
             sums = [block.copy_(total) for block, total in zip(own, sums, strict=True)]
         values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
@@ -238,14 +237,15 @@ class ClippedGradients:
         return Bounded(values, sensitivity, self.adjacency, sample, share=self._share([*own, clipped]))
 
     def _add_up(
-        self, sample: Sample, rows: Rows, sums: Sequence[Tensor], into: Sequence[Tensor], clipped: Tensor
+        self, sample: Sample, rows: Rows, sums: Sequence[Tensor], blocks: Sequence[Tensor], clipped: Tensor
     ) -> None:
-        """Add the examples of all processes to `sums`, by way of `into` what is computed at once, and count them."""
+        """Add the examples of all processes to `sums`, by way of `blocks` what is computed at once, and count them."""
         # All of one size but for the last: an example more or less changes the shape of products there alone.
-        for examples in self._world.parts(sample.indices, [*sums, clipped]):
+        for examples, (*totals, seen) in self._world.parts(sample.indices, [*sums, clipped]):
+            into = totals if self._in_double else blocks
             for data, part in self._chunks(rows, examples):
-                self._add_clipped(data, torch.from_numpy(part), into, clipped)
-                for total, block in zip(sums, into, strict=True):
+                self._add_clipped(data, torch.from_numpy(part), into, seen)
+                for total, block in zip(totals, into, strict=True):
                     if total is not block:
                         total.add_(block)
                         block.zero_()

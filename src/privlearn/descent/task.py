@@ -269,7 +269,7 @@ class Task:
             **accuracy_facts(self.compute, self.loss),
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
-        if session.file or session.world.sharded:
+        if session.file or session.world.size > 1:
             session.facts = facts(
                 self.network, self.loss, _digested(self.rows) if self.indexed else (self.front.rows, self.y),
                 self.persons, self.validation, copies.transform if copies else None, plan=self.plan,

@@ -92,7 +92,7 @@ def load_pretrained(where: str | Path, model: Any, *, trusted: str | Path | None
             f"{where} does not verify: {'; '.join(verification.problems)}. Get an unchanged copy",
             problems=verification.problems,
         )
-    adapts = contents.names == ADAPTER_FILES
+    adapts = contents.names >= ADAPTER_FILES
     if adapts != isinstance(model, nn.Module):
         kind, expected = (
             ("an adapter", "the model that it is for") if adapts else ("a model", "a class, AutoModelFor...")

@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from privlearn._checks import printable
-from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
-from privlearn.accounting.tradeoff import tradeoff
 from privlearn.models.heads import HEADS
 from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.plan import AbstractPlan
 from privlearn.publishing import certificate
 from privlearn.publishing.certificate import header
+from privlearn.publishing.statement import Statement
 from privlearn.runs.post_processing import ROWS
 from privlearn.runs.result import SCRIPTS_RATES
-from privlearn.statistics.metric_figures import Metrics
 from privlearn.transforms.base import public_features
 from privlearn.transforms.select import choice_lines
 
@@ -28,7 +26,7 @@ _VERBS = {
 }
 
 
-def _neighbours(guarantee: Guarantee) -> str:
+def neighbours(guarantee: Guarantee) -> str:
     """What two neighbouring training sets differ in."""
     verb = _VERBS[guarantee.adjacency.value]
     if guarantee.rows_per_person is not None:
@@ -38,7 +36,7 @@ def _neighbours(guarantee: Guarantee) -> str:
     return guarantee.unit.change(verb)
 
 
-def _protected(unit: PrivacyUnit) -> str:
+def protected(unit: PrivacyUnit) -> str:
     """What is protected, and what is protected less."""
     if unit.rows_per_person is not None:
         return (f"{unit}. That the rows were rightly assigned to persons is the publisher's word, as is the rest of "
@@ -60,90 +58,65 @@ _WEIGHTED = (
 _NOT_SCALED = "Scores add up to 1 and rank the classes; they are not calibrated probabilities."
 
 
-def _read(facts: dict[str, Any]) -> str:
-    """How predictions are read, where the task has no name."""
+def reading(facts: dict[str, Any]) -> str:
+    """How predictions are read."""
+    if "task" in facts:
+        return HEADS[facts["task"]].reading
     texts = {"target_bounds": _VALUES, "class_weights": _WEIGHTED, "fitted_temperature": _SCALED}
     return next((text for name, text in texts.items() if name in facts), _NOT_SCALED)
 
 
-def write(
-    event: Event,
-    guarantee: Guarantee,
-    plan: AbstractPlan,
-    facts: dict[str, Any],
-    *,
-    seeded: bool,
-    others: dict[str, Any] | None,
-    test_metrics: Metrics,
-    data: dict[str, str],
-    model: str | None,
-    signed_by: str | None = None,
-) -> str:
-    """Return the card's text, Markdown with a YAML header.
-
-    Args:
-        event, guarantee: what the claim is about, and the claim.
-        plan: of the run.
-        facts: public values that only the run could tell.
-        seeded: whether anyone may know the seed.
-        others: what the certificate says of other runs on the ledger, if there are any.
-        test_metrics: figures from test data; of 0 rows where their number is not known.
-        data: what to say of the data.
-        model: the network's spec, if it has one.
-        signed_by: fingerprint of the key that signs the certificate, if one does.
-    """
-    attack = tradeoff(event, guarantee.adjacency, guarantee.group_size).describe(guarantee.unit)
-    paid = certificate.PAID in facts
-    lines = _guarantee(guarantee, attack, seeded, others, paid=paid) + _signature(signed_by)
-    if test_metrics.figures:
+def write(said: Statement) -> str:
+    """Return the card's text, Markdown with a YAML header."""
+    guarantee, facts, metrics = said.guarantee, said.facts, said.test_metrics
+    lines = _guarantee(said) + _signature(said.signed_by)
+    if metrics.figures:
         lines += ["## Test figures", "", "| figure | value |", "| --- | --- |"]
-        rows = f" on {test_metrics.rows} rows" if test_metrics.rows else ""
-        named = {name.replace("_", " "): test_metrics.text(name) for name in test_metrics.figures}
-        lines += [f"| {name} | {text}{rows} |" for name, text in named.items()]
-        lines += ["", _paid(facts[certificate.PAID]) if certificate.PAID in facts else _EXACT, ""]
-    lines += _choosing(plan, facts) + _training(guarantee, plan.trained(facts), facts, data, model)
-    lines += [
-        "## Use",
-        "",
-        "```",
-        f"privlearn verify .{' --key PUBLISHERS_KEY.pub' if signed_by else ''}",
-        f"privlearn predict . --data {_data_to_predict(facts)}"
-        f"{'' if is_built_in(model) else ' --model PACKAGE.MODULE:FUNCTION'}"
-        f"{' --out maps.npz' if makes_maps(model) else ''}",
-        "```",
-        "",
-        HEADS[facts["task"]].reading if "task" in facts else _read(facts),
-        "",
+        rows = f" on {metrics.rows} rows" if metrics.rows else ""
+        named = {name.replace("_", " "): metrics.text(name) for name in metrics.figures}
+        lines += [_row(name, f"{text}{rows}") for name, text in named.items()]
+        lines += ["", figures_from(said.paid), ""]
+    lines += _choosing(said.plan, facts) + _training(said, said.trained)
+    lines += ["## Use", "", "```", *commands(said), "```", "", reading(facts), ""]
+    if said.audit is not None:
+        lines += [said.audit.to_markdown()]
+    head = header(guarantee.epsilon, guarantee.delta, guarantee.adjacency.value, guarantee.unit, said.signed_by)
+    return head + "\n".join(lines)
+
+
+def commands(said: Statement) -> list[str]:
+    """How the folder is checked and its model used, from within the folder."""
+    return [
+        f"privlearn verify .{' --key PUBLISHERS_KEY.pub' if said.signed_by else ''}",
+        f"privlearn predict . --data {_data_to_predict(said.facts)}"
+        f"{'' if is_built_in(said.model) else ' --model PACKAGE.MODULE:FUNCTION'}"
+        f"{' --out maps.npz' if makes_maps(said.model) else ''}",
     ]
-    return header(guarantee.epsilon, guarantee.delta, guarantee.adjacency.value, guarantee.unit, signed_by) + "\n".join(
-        lines
-    )
 
 
-_EXACT = "Computed on separate test data, exactly: the test data are not protected by the guarantee."
-
-
-def _paid(noise: float) -> str:
-    """How test metrics are protected."""
+def figures_from(paid: float | None) -> str:
+    """How test metrics were computed, and what protects the test data; `paid` is the noise, if there is any."""
+    if paid is None:
+        return "Computed on separate test data, exactly: the test data are not protected by the guarantee."
     return (
-        f"Released with noise (noise multiplier {noise:.4g}), by one of the events that the guarantee is for: it "
+        f"Released with noise (noise multiplier {paid:.4g}), by one of the events that the guarantee is for: it "
         "protects a row of the test data as it protects one of the training data. After ± stands what the noise may "
         "have moved a figure by, one standard deviation."
     )
 
 
-def _guarantee(
-    guarantee: Guarantee, attack: str, seeded: bool, others: dict[str, Any] | None, *, paid: bool
-) -> list[str]:
+def _guarantee(said: Statement) -> list[str]:
     """What is guaranteed to whom."""
+    guarantee, paid, others = said.guarantee, said.paid is not None, said.others
+    attack = said.curve.describe(guarantee.unit)
     lines = [
         f"# A model trained with ({rounded_up(guarantee.epsilon)}, {guarantee.delta:g}) differential privacy",
         "",
         "## What is guaranteed",
         "",
-        f"Two training sets are neighbours if {_neighbours(guarantee)}. For any such pair, the "
+        f"Two training sets are neighbours if {neighbours(guarantee)}. For any such pair, the "
         f"probability of any outcome of the training differs by at most a factor e^{rounded_up(guarantee.epsilon)}, "
-        f"plus {guarantee.delta:g}. What is protected is {_protected(guarantee.unit)}",
+        f"plus {guarantee.delta:g}. What is protected is {protected(guarantee.unit)}",
         "",
         f"{attack} This holds for attackers who know all other training data.",
         "",
@@ -157,7 +130,7 @@ def _guarantee(
         "",
     ]
     lines += certificate.card_lines(others) if others else []
-    if seeded:
+    if said.seeded:
         lines += [
             "> **This run used a fixed seed.** Anyone who knows the seed can take the noise off the weights. Do not "
             "rely on the guarantee for data that matter.",
@@ -199,9 +172,7 @@ def _choosing(plan: AbstractPlan, facts: dict[str, Any]) -> list[str]:
     ]
 
 
-def _training(
-    guarantee: Guarantee, plan: AbstractPlan, facts: dict[str, Any], data: dict[str, str], model: str | None
-) -> list[str]:
+def _training(said: Statement, plan: AbstractPlan) -> list[str]:
     """How it was trained: what the plan says, and what only the run could tell."""
     return [
         "## How it was trained",
@@ -209,12 +180,20 @@ def _training(
         *([plan.summary, ""] if plan.summary else []),
         "| | |",
         "| --- | --- |",
-        *(f"| {key} | {value} |" for key, value in data.items()),
-        _row("method", facts["method"]),
-        _row("network", model or "given in Python"),
-        *(_row(label, text) for label, text in (*plan.rows(), *_stated_rows(plan, facts))),
-        _row("epsilon computed by", guarantee.method),
+        *(_row(label, text) for label, text in said.data.items()),
+        *(_row(label, text) for label, text in settings(said, plan)),
         "",
+    ]
+
+
+def settings(said: Statement, plan: AbstractPlan) -> list[tuple[str, str]]:
+    """A label and a text for each thing that was settled before training, and each that the run tells."""
+    return [
+        ("method", said.facts["method"]),
+        ("network", said.model or "given in Python"),
+        *plan.rows(),
+        *_stated_rows(plan, said.facts),
+        ("epsilon computed by", said.guarantee.method),
     ]
 
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import replace
+from html import escape
 from typing import Any
 
+from privlearn._checks import printable
 from privlearn._public import from_json
 from privlearn._storage import digest, loads
 from privlearn.accounting import accountant
@@ -113,13 +115,31 @@ def transcript_of(content: bytes) -> tuple[Any, bool]:
     return facts.get("transcript"), bool(facts.get("left_early"))
 
 
-def header(epsilon: object, delta: object, adjacency: object, unit: object, signed_by: str | None) -> str:
-    """The head of the card that belongs to a claim: what a reader sees first, and what `verify` compares."""
+def header(*claim: object) -> str:
+    """The head of the card that belongs to a claim: what a reader sees first, and what `verify` compares.
+
+    Args:
+        claim: epsilon, delta, adjacency, unit, and the fingerprint of the key that signs it, or None.
+    """
     lines = ["---", "library_name: privlearn", "tags: [differential-privacy]"]
-    lines += [f"epsilon: {epsilon}", f"delta: {delta}", f"adjacency: {adjacency}"]
-    lines += [f"unit: {unit}"] if str(unit) != str(PrivacyUnit()) else []
-    lines += [f"signed_by: {signed_by}"] if signed_by else []
+    lines += [f"{name}: {value}" for name, value in _in_front(*claim).items()]
     return "\n".join([*lines, "---", "", ""])
+
+
+def page_head(*claim: object) -> str:
+    """As `header`, of the page `card.html`: its first lines."""
+    lines = ["<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">']
+    figures = {name: escape(printable(value)) for name, value in _in_front(*claim).items()}
+    lines += [f'<meta name="{name}" content="{value}">' for name, value in figures.items()]
+    title = f"A model trained with differential privacy: epsilon {figures['epsilon']}, delta {figures['delta']}"
+    return "\n".join([*lines, f"<title>{title}</title>", ""])
+
+
+def _in_front(epsilon: object, delta: object, adjacency: object, unit: object, signed_by: object) -> dict[str, object]:
+    """What both cards begin with, by name."""
+    figures = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
+    figures |= {"unit": unit} if str(unit) != str(PrivacyUnit()) else {}
+    return figures | ({"signed_by": signed_by} if signed_by else {})
 
 
 #: Epochs of all candidates together that are priced: more would take minutes.

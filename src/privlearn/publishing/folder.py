@@ -18,6 +18,8 @@ from privlearn.errors import BadInput, CertificateMismatch
 
 #: File names of a published model.
 WEIGHTS, CERTIFICATE, CONFIG, CARD = "model.safetensors", "privacy.json", "config.json", "README.md"
+#: The card as a page for people, which folders that were published earlier do not have.
+PAGE = "card.html"
 #: Those of an adapter of PEFT, which is published without the model that it is for.
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 #: What a certificate speaks of: the files of a model, or of an adapter.
@@ -25,8 +27,10 @@ MODEL_FILES = frozenset({WEIGHTS, CONFIG, CARD})
 ADAPTER_FILES = frozenset({ADAPTER, ADAPTER_CONFIG, CONFIG, CARD})
 #: The report of an attack on the run's claim, if there is one.
 AUDIT = "audit.json"
+#: What a folder may hold besides: where it does, the certificate has to speak of it, and the other way round.
+OPTIONAL = frozenset({PAGE, AUDIT})
 #: The largest files, in bytes, that are read. Weights may have any size: they are hashed in pieces.
-LARGEST = {CERTIFICATE: 1 << 25, CONFIG: 1 << 20, CARD: 1 << 20, ADAPTER_CONFIG: 1 << 20, AUDIT: 1 << 20}
+LARGEST = {CERTIFICATE: 1 << 25, CONFIG: 1 << 20, CARD: 1 << 20, ADAPTER_CONFIG: 1 << 20, AUDIT: 1 << 20, PAGE: 1 << 22}
 
 
 @final
@@ -40,7 +44,8 @@ class Contents:
         digests: SHA-256 of each file that could be read, weights included.
         problems: which files are missing or cannot be read, each a sentence.
         strangers: names of everything else, in order.
-        names: the files that are expected beside the certificate: a model's or an adapter's, and an audit's report.
+        names: the files that are expected beside the certificate: a model's or an adapter's, and which of `OPTIONAL`
+            there are.
     """
 
     path: Path
@@ -60,7 +65,7 @@ def read(folder: str | Path) -> Contents:
     path = Path(folder)
     files, digests, problems = {}, {}, []
     names = ADAPTER_FILES if (path / ADAPTER).exists() and not (path / WEIGHTS).exists() else MODEL_FILES
-    names |= {AUDIT} if (path / AUDIT).exists() else set()
+    names |= {name for name in OPTIONAL if os.path.lexists(path / name)}
     for name in sorted({CERTIFICATE, *names} & set(LARGEST), key=list(LARGEST).index):
         try:
             files[name] = _small(path / name, LARGEST[name])
@@ -78,6 +83,13 @@ def read(folder: str | Path) -> Contents:
     except _Unreadable as error:
         problems.append(str(error))
     return Contents(path, files, digests, tuple(problems), _strangers(path, names), names)
+
+
+def in_memory(path: Path, files: dict[str, bytes]) -> Contents:
+    """What `read` would give, were `files` written to `path`."""
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    small = {name: files[name] for name in LARGEST if name in files}
+    return Contents(path, small, digests, (), (), frozenset(files) - {CERTIFICATE})
 
 
 def weights_in(names: frozenset[str]) -> str:

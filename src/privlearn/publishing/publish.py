@@ -1,4 +1,4 @@
-"""A published model: one folder with weights, certificate, configuration and card, written all or nothing."""
+"""A published model: one folder with weights, certificate, configuration and two cards, written all or nothing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from privlearn._checks import count
 from privlearn.accounting.events import Event, compose
 from privlearn.errors import BadInput
-from privlearn.publishing import card, certificate, folder, keys, model
+from privlearn.publishing import card, certificate, folder, keys, model, page
 from privlearn.publishing.folder import (
     ADAPTER,
     ADAPTER_CONFIG,
@@ -24,9 +24,12 @@ from privlearn.publishing.folder import (
     CONFIG,
     LARGEST,
     MODEL_FILES,
+    PAGE,
     WEIGHTS,
 )
 from privlearn.publishing.keys import SigningKey, read_private
+from privlearn.publishing.statement import AuditReport, Statement
+from privlearn.publishing.verify import verify_contents
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.shards import whole_state
 from privlearn.statistics.metric_figures import Metrics
@@ -74,6 +77,9 @@ def publish(
     audit: AuditReport | None = None,
 ) -> Path:
     """Write `result` as a folder of `model.safetensors`, `privacy.json`, `config.json` and a model card.
+
+    The card is there twice: as Markdown (`README.md`), and as a page for people (`card.html`), which loads and runs
+    nothing.
 
     The folder appears under its final name only when it is complete.
 
@@ -123,21 +129,20 @@ def publish(
     files = {WEIGHTS: _weights(result), CONFIG: _json(config)} if weights is None else _completed(weights, config)
     event, guarantee, others = certificate.stated(result.ledger, result.plan.event(), stated_delta)
     _require_own_facts(result, facts, event)
-    text = card.write(
+    said = Statement(
         event,
         guarantee,
         result.plan,
         facts,
-        seeded=seeded,
-        others=others,
-        test_metrics=metrics,
-        data=data or {},
-        model=model_spec,
-        signed_by=key.public.fingerprint if key else None,
+        seeded,
+        others,
+        metrics,
+        data or {},
+        model_spec,
+        key.public.fingerprint if key else None,
+        audit,
     )
-    files |= _with_report(text, audit)
-    body = certificate.make(event, guarantee, result.plan, facts, seeded, files, others)
-    files[CERTIFICATE] = _json(keys.sign(body, key) if key else body)
+    files = _complete(said, files, key, path)
     for name, most in LARGEST.items():
         if len(files.get(name, b"")) > most:
             raise BadInput(f"{name} would be larger than {most >> 20} MiB, and could not be read: shorten `data`")
@@ -163,16 +168,17 @@ def _require_no_diagnostics(*parts: object) -> None:
             )
 
 
-class AuditReport(Protocol):
-    """What `privlearn.auditing` says of an attack."""
+def _complete(said: Statement, files: dict[str, bytes], key: SigningKey | None, path: Path) -> dict[str, bytes]:
+    """All files of a folder: `files`, the audit's report, both cards, and the certificate that speaks of them."""
 
-    public: bool
+    def certified(files: dict[str, bytes]) -> dict[str, bytes]:
+        body = certificate.make(said.event, said.guarantee, said.plan, said.facts, said.seeded, files, said.others)
+        return files | {CERTIFICATE: _json(keys.sign(body, key) if key else body)}
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-
-    def to_markdown(self) -> str:
-        """A section of a page."""
+    report = {AUDIT: _json(said.audit.to_json())} if said.audit else {}
+    files = files | {CARD: card.write(said).encode()} | report
+    checked = verify_contents(folder.in_memory(path, certified(files)))
+    return certified(files | {PAGE: page.write(said, checked).encode()})
 
 
 def _require_publishable(audit: AuditReport | None) -> None:
@@ -184,13 +190,6 @@ def _require_publishable(audit: AuditReport | None) -> None:
             "the audit ran on rows that were not declared public, so that its report is no release: audit with "
             "made-up or public rows, Dataset(..., public=True)"
         )
-
-
-def _with_report(card: str, audit: AuditReport | None) -> dict[str, bytes]:
-    """The card, and the report of an attack, which the card then ends with."""
-    if audit is None:
-        return {CARD: card.encode()}
-    return {CARD: f"{card}\n{audit.to_markdown()}".encode(), AUDIT: _json(audit.to_json())}
 
 
 def _completed(weights: Mapping[str, bytes], config: dict[str, Any]) -> dict[str, bytes]:

@@ -20,11 +20,12 @@ from privlearn.publishing.certificate import (
     PARTS,
     contradictions,
     header,
+    page_head,
     parse,
     read_plan,
     unpaid,
 )
-from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, Contents, read
+from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, OPTIONAL, PAGE, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public, signer_of
 from privlearn.transforms.base import public_features
 
@@ -171,6 +172,9 @@ def _changed_files(contents: Contents, certificate: dict[str, Any]) -> list[str]
     files = certificate["files"]
     expected = sorted(contents.names, reverse=True)
     if not isinstance(files, dict) or set(files) != set(expected):
+        gone = sorted(OPTIONAL & set(files) - contents.names) if isinstance(files, dict) else []
+        if gone and set(files) == {*expected, *gone}:
+            return [*(f"{name} is missing" for name in gone), *contents.problems]
         said = f"{', '.join(expected[:-1])} and {expected[-1]}"
         return [f"{CERTIFICATE} does not speak of exactly {said}", *contents.problems]
     return [
@@ -217,14 +221,16 @@ def _agrees(stated: Any, true: float) -> bool:
 
 
 def _card_contradictions(contents: Contents, claim: dict[str, Any], signed_by: str | None) -> list[str]:
-    """The card's header repeats the claim and names the key; it must not say something else."""
-    if CARD not in contents.files or not set(claim) >= _CLAIMS:
+    """The heads of both cards repeat the claim and name the key; they must not say something else."""
+    if not set(claim) >= _CLAIMS:
         return []  # reported already
-    head = header(claim["epsilon"], claim["delta"], claim["adjacency"], claim["unit"], signed_by)
-    if contents.files[CARD].startswith(head.encode(errors="replace")):
-        return []
+    figures = (*(claim[name] for name in ("epsilon", "delta", "adjacency", "unit")), signed_by)
     stated = ", ".join(f"{name} {str(claim[name])[:40]}" for name in ("epsilon", "delta", "adjacency"))
-    return [f"{CARD} does not begin with what is certified: {stated}, signed by {signed_by or 'no one'}"]
+    return [
+        f"{name} does not begin with what is certified: {stated}, signed by {signed_by or 'no one'}"
+        for name, head in ((CARD, header(*figures)), (PAGE, page_head(*figures)))
+        if name in contents.files and not contents.files[name].startswith(head.encode(errors="replace"))
+    ]
 
 
 def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str]:

@@ -1,8 +1,9 @@
 """Data parallel training on torch.distributed: all processes draw the same batch, and each computes its shards of it.
 
-Rows belong to a fixed number of logical shards, row i to shard i % 8. Each shard's clipped sum is computed by itself,
-and these sums are added up as a balanced tree, in double precision. So a sum has the same bits whether its shards lie
-on 1, 2, 4 or 8 processes. Each process has a slice of the sum, and adds noise to it: every number has its place in one
+Rows belong to a fixed number of logical shards, row i to shard i % 8. With noise on a grid each shard's clipped sum is
+computed by itself, and these sums are added up as a balanced tree, in double precision: a sum has the same bits whether
+its shards lie on 1, 2, 4 or 8 processes. In floating point a process computes its shards at once, which is faster, and
+sums differ by rounding. Each process has a slice of the sum, and adds noise to it: every number has its place in one
 keyed stream. Then all processes are handed all slices.
 """
 
@@ -14,14 +15,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from importlib.metadata import version
 from itertools import filterfalse
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ from privlearn.accounting.ledger import Account
 from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput, PrivlearnError, ProcessLost, first_line
 from privlearn.streams import Streams
-from privlearn.world import Share, World, require_one_process
+from privlearn.world import Part, Share, World, require_one_process
 
 #: Logical shards of the rows; where there are more processes, as many as these.
 SHARDS = 8
@@ -165,8 +166,6 @@ class Ranks(World):
     Sums without noise, and the keys of random streams, go over the network: its links have to be trusted or encrypted.
     """
 
-    sharded: ClassVar[bool] = True
-
     @property
     def shards(self) -> int:
         """How many there are."""
@@ -183,32 +182,41 @@ class Ranks(World):
         own: NDArray[np.int64] = examples[(shard >= self._own_shards.start) & (shard < self._own_shards.stop)]
         return own
 
-    def parts(self, examples: NDArray[np.int64], totals: Sequence[Tensor]) -> Iterator[NDArray[np.int64]]:
-        """This process's examples, shard by shard; an empty shard, too, is a part of the sum."""
-        self.require_alike("the batch that was drawn", examples.tobytes())
-        sums: list[Tensor] = []  # of neighbouring shards: 1, 2, 4, ... of them
-        for place, shard in enumerate(self._own_shards, start=1):
-            yield examples[examples % self.shards == shard]
-            sums.append(torch.cat([total.flatten().double() for total in totals]))
-            for total in totals:
-                total.zero_()
-            for _ in range((place & -place).bit_length() - 1):
-                last = sums.pop()
-                sums[-1] += last
-        (whole,) = sums
-        whole = self._over_processes(whole)
-        for total, own in zip(totals, torch.split(whole, [total.numel() for total in totals]), strict=True):
-            total.copy_(own.view(total.shape))
+    def exact(self) -> Ranks:
+        """These processes, and sums shard by shard."""
+        return replace(self, sharded=True)
 
-    def _over_processes(self, own: Tensor) -> Tensor:
-        """The sum over all processes, as a balanced tree, in this process's slice of the numbers; zeros elsewhere."""
+    def parts(self, examples: NDArray[np.int64], totals: Sequence[Tensor]) -> Iterator[Part]:
+        """This process's examples at once; or shard by shard: an empty shard, too, is a part of the sum."""
+        self.require_alike("the batch that was drawn", examples.tobytes())
+        if self.sharded:
+            sums: list[Sequence[Tensor]] = []  # of neighbouring shards: 1, 2, 4, ... of them
+            spare = [totals]
+            for place, shard in enumerate(self._own_shards, start=1):
+                sums.append(spare.pop() if spare else [torch.zeros_like(total) for total in totals])
+                yield examples[examples % self.shards == shard], sums[-1]
+                for _ in range((place & -place).bit_length() - 1):
+                    spare.append(sums.pop())
+                    torch._foreach_add_(list(sums[-1]), list(spare[-1]))
+                    torch._foreach_zero_(list(spare[-1]))
+        else:
+            yield self.own(examples), totals
+        self._over_processes(totals)
+
+    def _over_processes(self, totals: Sequence[Tensor]) -> None:
+        """Add up `totals` over all processes, as a balanced tree, in this process's slice; zeros elsewhere."""
         if self.size == 1:
-            return own
-        width = -(-len(own) // self.size)
-        sent = torch.cat([own, own.new_zeros(width * self.size - len(own))])
-        whole = torch.zeros_like(sent)
-        whole.view(self.size, width)[self.rank] = self.scattered(sent.view(self.size, width))
-        return whole[: len(own)]
+            return
+        double = any(total.dtype == torch.float64 for total in totals[:-1])
+        kind, sizes = torch.float64 if double else torch.float32, [total.numel() for total in totals]
+        width = -(-sum(sizes) // self.size)
+        rest = totals[0].new_zeros(width * self.size - sum(sizes), dtype=kind)
+        whole = torch.cat([*(total.flatten().to(kind) for total in totals), rest]).view(self.size, width)
+        mine = self.scattered(whole)
+        whole.zero_()[self.rank] = mine
+        pieces = torch.split(whole.view(-1)[: sum(sizes)], sizes)
+        for total, piece in zip(totals, pieces, strict=True):
+            total.copy_(piece.view(total.shape))
 
     def scattered(self, rows: Tensor) -> Tensor:
         """Of `rows`, one for each process, the sum over all processes of this one's: a balanced tree."""
@@ -237,7 +245,8 @@ class Ranks(World):
     def share(self, totals: Sequence[Tensor]) -> Share | None:
         """The slice of `totals`, laid end to end, that this process adds up."""
         width = -(-sum(total.numel() for total in totals) // self.size)
-        return Slice(self.rank * width, width, self.size) if self.size > 1 else None
+        plain = not self.sharded and all(total.dtype == torch.float32 for total in totals[:-1])
+        return Slice(self.rank * width, width, self.size, plain) if self.size > 1 else None
 
     def once(self, action: Callable[[], _Value], what: str = "") -> _Value:
         """What `action` returns or raises in the first process, where alone it runs; in all of them."""
@@ -338,11 +347,13 @@ class Slice:
         start: the first of them.
         width: how many each process has; the last ones may reach beyond the end.
         processes: how many there are.
+        plain: whether they are handed out in single precision, which is that of the parameters.
     """
 
     start: int
     width: int
     processes: int
+    plain: bool = False
 
     def own(self, values: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[int, int]]]:
         """The parts of `values` in the slice, as views, with their places; a value that lies outside has an empty one.
@@ -360,7 +371,7 @@ class Slice:
 
     def complete(self, values: Sequence[Tensor]) -> None:
         """Hand out this slice, which has its noise, and take the others'."""
-        (dtype, *more) = {value.dtype for value in values}
+        (dtype, *more) = {torch.float32} if self.plain else {value.dtype for value in values}
         flat = torch.cat([value.view(-1).to(torch.float64 if more else dtype) for value in values])
         sent = flat if flat.is_cuda else flat.to(_control())
         every = torch.cat([sent, sent.new_zeros(self.width * self.processes - len(sent))]).view(-1, self.width)

@@ -66,7 +66,7 @@ class Session:
         self, plan: AbstractPlan, ledger: Ledger | None, streams: Streams | None, *, charged: bool = True,
         world: World = World(),  # noqa: B008 - a frozen value
     ) -> None:  # fmt: skip
-        self.plan, self.charged, self.world = plan, charged, world
+        self.plan, self.charged = plan, charged
         if world.rank:
             ledger = Ledger.allowing(plan.event(), plan.neighbours, plan.unit) if charged else Ledger()
         self.ledger = Ledger(plan.budget if charged else None) if ledger is None else ledger
@@ -74,6 +74,7 @@ class Session:
             world.once(self._require_room, "room in the ledger")
         self.streams = streams or Streams.new()
         world.align(self.streams)
+        self.world = world.exact() if self.streams.noise.discrete else world
 
     def _require_room(self) -> None:
         """Raise unless the ledger has room for the plan."""
@@ -303,8 +304,7 @@ class TrainingSession(Session):
 
     def keep(self, step: int, *, now: bool = False) -> None:
         """Write a checkpoint if it is time, or `now`: all before this batch of the epoch was released, it was not."""
-        file = self.file
-        if file is None:
+        if (file := self.file) is None:
             return
         if now or (self.world.once(lambda: file.due, "the time of a checkpoint") if self._shared else file.due):
             self._save(step)
@@ -330,7 +330,7 @@ class TrainingSession(Session):
 
     def compare(self, parameters: Sequence[Tensor], *, now: bool = False) -> None:
         """Where several processes train: end all if one has other parameters; every `COMPARED` steps, or `now`."""
-        if self.world.sharded and (now or self.taken % COMPARED == 0):
+        if self.world.size > 1 and (now or self.taken % COMPARED == 0):
             here = [own.detach().cpu().contiguous().view(-1) for own in parameters if not is_shard(own)]
             bits = (own.view(torch.uint8).numpy().tobytes() for own in here)
             self.world.require_alike(f"the parameters after {self.taken} steps", b"".join(bits))
@@ -384,7 +384,7 @@ class TrainingSession(Session):
         """Whether fast products are used: as in a saved run, or in the first process; None: where they are faster."""
         if self.saved:
             return bool(dict(self.saved.plain["parts"]["gradients"]["items"])["fast_kernels"])
-        return self.world.once(lambda: type(kernels()) is not Kernels, "products") if self.world.sharded else None
+        return self.world.once(lambda: type(kernels()) is not Kernels, "products") if self.world.size > 1 else None
 
     @property
     def agreed(self) -> Account:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import runpy
 from collections.abc import Iterator
@@ -10,10 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.auditing import Audit, audit, audit_training, distinguish, selfcheck
+from privlearn.auditing import Audit, audit, audit_training, distinguish, infer_membership, selfcheck
 from privlearn.cli import screen
 from privlearn.cli.request import Request
+from privlearn.data.dataset import Dataset
+from privlearn.descent.dpsgd import dpsgd
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.sampling import FullBatch, named
@@ -58,10 +63,11 @@ def _plan(request: Request) -> Plan:
     Raises:
         BadInput: no noise, or a sampling without a batch size.
     """
-    if request.canaries is not None:
-        raise BadInput(
-            "--canaries are for a training: say what is trained, --code FILE.py with plan, model, loss, data"
-        )
+    for name, given in (("canaries", request.canaries), ("shadows", request.shadows)):
+        if given is not None:
+            raise BadInput(
+                f"--{name} are for a training: say what is trained, --code FILE.py with plan, model, loss, data"
+            )
     if request.noise_multiplier is None:
         raise BadInput("nothing to attack: give --noise-multiplier S, or code of your own with --code FILE.py")
     if request.sampling != FullBatch.kind and request.batch_size is None:
@@ -116,6 +122,8 @@ def _of_code(request: Request, own: dict[str, Any]) -> Audit:
                 f"--code {request.code} defines no {' and no '.join(missing)}: expected model, loss and data, or a "
                 "function run(took_part) that returns what is released"
             )
+        if request.shadows is not None:
+            return _of_membership(request, own)
         if request.canaries is not None:
             return audit_training(
                 plan, own["model"], own["loss"], own["data"], canaries=request.canaries, delta=request.delta,
@@ -128,6 +136,26 @@ def _of_code(request: Request, own: dict[str, Any]) -> Audit:
     return distinguish(
         attacked, plan.event(), plan.neighbours, delta=request.delta, trials=request.trials or _RUNS,
         confidence=request.confidence, attack=f"run of {Path(request.code).name}",
+    )  # fmt: skip
+
+
+def _of_membership(request: Request, own: dict[str, Any]) -> Audit:
+    """Whom of a file's data a model was trained on: half of them take part.
+
+    Raises:
+        BadInput: the plan has transforms in front of the network.
+    """
+    plan, model, streams = own["plan"], own["model"], _streams(request)
+    if plan.front:
+        raise BadInput(f"the plan in --code {request.code} has transforms in front of the network: leave them out")
+
+    def train(rows: Dataset) -> nn.Module:
+        network = copy.deepcopy(model) if isinstance(model, nn.Module) else model
+        return dpsgd(plan, network, own["loss"], rows, **own.get("arguments", {})).model
+
+    return infer_membership(
+        train, own["data"], plan, shadows=request.shadows, delta=request.delta, confidence=request.confidence,
+        streams=streams,
     )  # fmt: skip
 
 

@@ -83,7 +83,7 @@ class ShardedGradients(ClippedGradients):
     """
 
     def __init__(self, model: nn.Module, *given: Any, **options: Any) -> None:
-        super().__init__(model, *given, **options)
+        super().__init__(model, *given, **options | {"world": options["world"].exact()})
         self._groups = Groups(model, self._world)
         self.parameters = self._groups.whole
         self._number = {name: number for number, name in enumerate(self.parameters)}
@@ -118,11 +118,11 @@ class ShardedGradients(ClippedGradients):
         return replace(super()._problem(autocast), in_step=self._groups.in_step)
 
     def _add_up(
-        self, sample: Sample, rows: Rows, sums: Sequence[Tensor], into: Sequence[Tensor], clipped: Tensor
+        self, sample: Sample, rows: Rows, sums: Sequence[Tensor], blocks: Sequence[Tensor], clipped: Tensor
     ) -> None:
-        parts = [*self._world.parts(sample.indices, [torch.zeros(1, dtype=torch.float64)])]
+        parts = self._world.parts(sample.indices, [torch.zeros(1, dtype=torch.float64)])
         waiting = deque(
-            Waiting(data, torch.from_numpy(own)) for examples in parts for data, own in self._chunks(rows, examples)
+            Waiting(data, torch.from_numpy(own)) for examples, _ in parts for data, own in self._chunks(rows, examples)
         )
         kind = torch.float64 if self._in_double else torch.float32
         while self._world.any(bool(waiting)):

@@ -1,0 +1,48 @@
+"""Planted bugs in `card.html`, each of which a named check must catch."""
+
+from __future__ import annotations
+
+from privlearn.publishing import accuracy, charts, costs, folder, page, publish, questions, verify
+from tests.publishing.checks_page import pages
+from tests.support.mutant import Mutant, suite_of
+
+STRANGERS = "check_names_of_strangers_are_only_text"
+BEFORE = "check_folders_from_before_the_page_verify"
+TEST_ROWS = "check_a_page_tells_what_protects_the_test_rows"
+INTERVALS = "check_intervals_of_accuracies"
+SHARES = "check_shares_of_costs"
+
+MUTANTS = [
+    Mutant("names are not escaped", page.text, "escape(printable(given))", "printable(given)", STRANGERS),
+    Mutant("control characters stay", page.text, "printable(given)", "str(given)", STRANGERS),
+    Mutant("a page that nothing certifies", publish._complete,
+           "certified(files | {PAGE: page.write(said, checked).encode()})",
+           "certified(files) | {PAGE: page.write(said, checked).encode()}",
+           "check_the_page_says_what_is_certified"),
+    Mutant("a page that was taken away", verify._changed_files, "{*expected, *gone}:", "{*expected, *gone}:\n"
+           "            return []\n        if gone:", BEFORE),
+    Mutant("a page that was put in passes", folder.read, "for name in OPTIONAL if",
+           "for name in OPTIONAL - {PAGE} if", BEFORE),
+    Mutant("pages load what they like", page.write, "{escape(_POLICY)}", "default-src *",
+           "check_pages_are_whole_and_load_nothing"),
+    Mutant("pictures without words", charts._picture, '<desc id="{name}-text">{escape(description)}</desc>', "",
+           "check_pages_can_be_read_without_seeing_them"),
+    Mutant("seeds are kept quiet", page._seed, "if not said.seeded:", "if True:",
+           "check_pages_are_made_of_what_is_published"),
+    Mutant("a page passes unchecked", page._check, "if checked.ok else", "if True else",
+           "check_a_failed_check_is_said"),
+    Mutant("exact figures count as protected", questions.is_open, "said.paid is None:", "False:", TEST_ROWS),
+    Mutant("paid figures cost nothing", page._of_run, "[] if said.paid is None else [Gaussian(said.paid)]", "()",
+           TEST_ROWS),
+    Mutant("the noise in figures is forgotten", accuracy.interval, ' + metrics.errors.get("accuracy", 0.0) ** 2', "",
+           INTERVALS),
+    Mutant("intervals too narrow", accuracy.interval, "tail = (1 - _CONFIDENCE) / 2", "tail = 1 - _CONFIDENCE",
+           INTERVALS),
+    Mutant("a release is left out", costs._grouped, "range(0, len(same), size)", "range(0, len(same) - size, size)",
+           SHARES),
+    Mutant("costs by their number", costs.costs, "float(curve[best] / total[best])", "1 / len(curves)", SHARES),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
+    MUTANTS, caches=[pages], errors=[UnicodeEncodeError]
+)
