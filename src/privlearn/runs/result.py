@@ -198,9 +198,9 @@ class Result(Described):
 
     def summary(self) -> str:
         """All that the card would say of how it was trained, as text; quotes no private figure, and prices nothing."""
-        shown = self._summary()
-        rows = [shown.rows[0], *self.plan.rows(), *self.plan._summary().rows[-2:]]
-        return "\n".join([shown.title, *(f"  {label}: {text}" for label, text in rows)])
+        title, known = self._summary()
+        rows = [known[0], *self.plan.rows(), *self.plan._summary().rows[-2:]]
+        return "\n".join([title, *(f"  {label}: {text}" for label, text in rows)])
 
     @property
     def adjacency(self) -> Adjacency:
