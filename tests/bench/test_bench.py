@@ -237,3 +237,12 @@ def test_training_from_a_packed_table_is_measured(monkeypatch: pytest.MonkeyPatc
     disk, memory = (table.train(tmp_path / "packed", 3, in_memory=own) for own in (False, True))
     assert disk["weights"] == memory["weights"]
     assert min(disk["seconds_a_step"], memory["seconds_a_step"]) > 0
+
+
+def test_audits_of_what_needs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    audits = importlib.import_module("audits")
+    size = replace(audits.QUICK, trials=20)
+    answers = [answer for part in ("pate", "steps") for answer in audits.PARTS[part](size)]
+    assert len(answers) == 1 + 3
+    assert all(answer["ok"] and answer["epsilon_lower"] <= answer["epsilon_claimed"] for answer in answers)

@@ -1,0 +1,43 @@
+"""Broken builds exceed their claims: some of the thirty every time, all of them, with the page's table, at night."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.auditing.broken_builds import AUDITS, BUILDS, CONFIDENCE, effort, rows
+from tests.conftest import ROOT
+from tests.support.checks import every_check
+
+QUICK = {
+    "less noise than was charged": ("run", 100),
+    "biases are released without noise": ("step", 400),
+    "a layer is clipped by the first one's norm": ("per layer", 100),
+    "a loader that is billed as Poisson": ("Poisson", 400),
+}
+
+
+def test_there_are_thirty_each_with_a_check_that_catches_it() -> None:
+    assert len(BUILDS) == len({build.name for build in BUILDS}) == 30
+    assert {build.mutant().caught_by for build in BUILDS} <= set(every_check())
+    assert {audit for build in BUILDS for audit in build.audits} == set(AUDITS)
+    assert CONFIDENCE == 0.99
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [*QUICK])
+def test_a_broken_build_is_refuted(name: str) -> None:
+    build = next(each for each in BUILDS if each.name == name)
+    audit, trials = QUICK[name]
+    assert effort(build, audit, (trials,)) == str(trials)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("audit", ["step", "Poisson", "per layer"])
+def test_a_sound_build_is_not(audit: str) -> None:
+    assert AUDITS[audit](200).ok
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+def test_the_page_has_the_table_of_all() -> None:
+    assert "\n".join(rows()) in (ROOT / "docs" / "auditing.md").read_text("utf-8")
