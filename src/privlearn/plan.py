@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 from privlearn import _public, reacting, solving
 from privlearn._checks import count
@@ -31,6 +31,9 @@ from privlearn.temperature import Temperature
 from privlearn.transforms.base import PrivateTransform, Transform, other_features, priced, require_chain
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures, check_choices
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _STEEPEST = 1e6
 #: Why add/remove neighbours need a declared number of examples, and what to do.
@@ -352,6 +355,15 @@ class Plan(AbstractPlan):
             ("earlier releases", ", ".join(earlier) or "none"),
             *([] if self.temperature is None else [("release after training", self.temperature.text())]),
         ]
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """The noise multiplier by epoch, by matplotlib; on new axes by default. Raises as `noise_multipliers`."""
+        import matplotlib.pyplot as plt
+
+        axes = plt.subplots(figsize=(5, 3), layout="constrained")[1] if axes is None else axes
+        axes.stairs(self.noise_multipliers(), [epoch + 0.5 for epoch in range(self.epochs + 1)], baseline=None)
+        axes.set(xlabel="epoch", ylabel="noise multiplier", ylim=(0, None))
+        return axes
 
     def _noise_rows(self) -> list[tuple[str, str]]:
         sigmas = self.noise_multipliers()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -22,6 +22,9 @@ from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.pld.pairs import Array
 from privlearn.accounting.trees import for_group, per_block
 from privlearn.errors import UnsupportedEvent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: The epsilons at which delta is computed, besides 0.
 _EPSILONS = np.concatenate([[0.0], np.geomspace(1e-4, 60.0, 200)])
@@ -92,6 +95,18 @@ class TradeOff:
     def describe(self, unit: PrivacyUnit) -> str:
         """The figures in words, for a unit of protection."""
         return describe(self.figures(), unit)
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """The limit on every attack, and guessing, by matplotlib; on new axes by default."""
+        import matplotlib.pyplot as plt
+
+        axes = plt.subplots(figsize=(5, 4), layout="constrained")[1] if axes is None else axes
+        rates = np.concatenate([[0.0], np.geomspace(1e-4, 1, 200)])
+        axes.plot(rates, [self.true_positive_rate(rate) for rate in rates], label="claimed limit of any attack")
+        axes.plot([0, 1], [0, 1], color="0.6", linestyle=":", label="guessing")
+        axes.set(xlabel="false-positive rate", ylabel="true-positive rate", xlim=(0, 1), ylim=(0, 1))
+        axes.legend(loc="lower right", fontsize=8)
+        return axes
 
     def __str__(self) -> str:
         return self.describe(PrivacyUnit())

@@ -6,8 +6,6 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
-import numpy as np
-
 from privlearn._display import Described, Summary
 from privlearn.accounting.tradeoff import TradeOff
 
@@ -122,17 +120,12 @@ class Audit(Described):
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """The claimed limit on every attack, and what this one reached; on new axes by default."""
-        import matplotlib.pyplot as plt
-
-        axes = plt.subplots(figsize=(5, 4), layout="constrained")[1] if axes is None else axes
-        rates = np.concatenate([[0.0], np.geomspace(1e-4, 1, 200)])
-        axes.plot(rates, [self.curve.true_positive_rate(rate) for rate in rates], label="claimed limit of any attack")
-        axes.plot([0, 1], [0, 1], color="0.6", linestyle=":", label="guessing")
+        axes = self.curve.plot(axes)
         axes.plot(
             [self.false_positive_rate], [self.true_positive_rate], "o", color="C2" if self.ok else "C3",
             label=f"this attack, at confidence {self.confidence:g}",
         )  # fmt: skip
-        axes.set(xlabel="false-positive rate", ylabel="true-positive rate", title=self.attack, xlim=(0, 1), ylim=(0, 1))
+        axes.set_title(self.attack)
         axes.title.set_fontsize(9)
         axes.legend(loc="lower right", fontsize=8)
         return axes

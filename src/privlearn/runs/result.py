@@ -196,6 +196,12 @@ class Result(Described):
             ],
         )
 
+    def summary(self) -> str:
+        """All that the card would say of how it was trained, as text; quotes no private figure, and prices nothing."""
+        title, known = self._summary()
+        rows = [known[0], *self.plan.rows(), *self.plan._summary().rows[-2:]]
+        return "\n".join([title, *(f"  {label}: {text}" for label, text in rows)])
+
     @property
     def adjacency(self) -> Adjacency:
         """The kind of neighbour."""
