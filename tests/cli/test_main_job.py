@@ -40,7 +40,7 @@ def test_train_publish_verify_predict(capsys: pytest.CaptureFixture[str], tmp_pa
     assert found["test_accuracy"] == found["test_metrics"]["accuracy"] > 0.88
     assert 3.988 <= found["epsilon"] <= 4
     assert sorted(path.name for path in out.iterdir()) == [
-        "README.md", "config.json", "model.safetensors", "privacy.json",
+        "README.md", "card.html", "config.json", "model.safetensors", "privacy.json",
     ]  # fmt: skip
 
     code, shown = run(capsys, "verify", str(out), "--json")

@@ -206,7 +206,7 @@ def test_adapters_are_published_alone(tmp_path: Path) -> None:
         assert name not in frozen or torch.equal(own, frozen[name])
     folder = trainer.publish(tmp_path / "model")
     assert {path.name for path in folder.iterdir()} == {
-        "adapter_model.safetensors", "adapter_config.json", "config.json", "README.md", "privacy.json"
+        "adapter_model.safetensors", "adapter_config.json", "config.json", "README.md", "card.html", "privacy.json"
     }  # fmt: skip
     assert pv.verify(folder).ok
     x = torch.arange(3, 11)[None]
