@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import math
 import platform
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +26,8 @@ from typing import Any
 import torch
 
 HERE = Path(__file__).resolve().parent
+#: A number with a decimal point; digests have none.
+_FRACTION = r"-?\d+\.\d+(?:e[+-]?\d+)?"
 
 
 def frozen(section: str) -> dict[str, Any]:
@@ -53,13 +57,29 @@ def elsewhere() -> list[str]:
     ]
 
 
-def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """Each difference as lines of text: where it is, what it was, what it is."""
+def differences(old: Any, new: Any, path: str = "", rounding: float = 0.0) -> Iterator[str]:
+    """Each difference as lines of text: where it is, what it was, what it is. Numbers may differ by `rounding`."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
-            yield from differences(old.get(key, _Missing), new.get(key, _Missing), f"{path}/{key}" if path else key)
-    elif old != new or type(old) is not type(new):
+            where = f"{path}/{key}" if path else key
+            yield from differences(old.get(key, _Missing), new.get(key, _Missing), where, rounding)
+    elif (old != new or type(old) is not type(new)) and not (rounding and _close(old, new, rounding)):
         yield f"{path}\n" + "\n".join(_changed(old, new))
+
+
+def _close(old: Any, new: Any, rounding: float) -> bool:
+    """Whether two values of one type differ in fractions alone, and in these by at most `rounding`, relative or not."""
+    if old is _Missing or new is _Missing or type(old) is not type(new):
+        return False
+    (words, numbers), (others, theirs) = (_parted(_text(value)) for value in (old, new))
+    return words == others and all(
+        math.isclose(one, other, rel_tol=rounding, abs_tol=rounding) for one, other in zip(numbers, theirs, strict=True)
+    )
+
+
+def _parted(text: str) -> tuple[list[str], list[float]]:
+    """The text around fractions, and these."""
+    return re.split(_FRACTION, text), [float(number) for number in re.findall(_FRACTION, text)]
 
 
 class _Missing:
