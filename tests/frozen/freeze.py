@@ -26,8 +26,8 @@ from typing import Any
 import torch
 
 HERE = Path(__file__).resolve().parent
-#: A number with a decimal point; digests have none.
-_FRACTION = r"-?\d+\.\d+(?:e[+-]?\d+)?"
+#: A number with a point, decimal or as `float.hex` writes it; digests have none.
+_FRACTION = r"-?0x[01]\.[0-9a-f]+p[+-]\d+|-?\d+\.\d+(?:e[+-]?\d+)?"
 
 
 def frozen(section: str) -> dict[str, Any]:
@@ -79,7 +79,8 @@ def _close(old: Any, new: Any, rounding: float) -> bool:
 
 def _parted(text: str) -> tuple[list[str], list[float]]:
     """The text around fractions, and these."""
-    return re.split(_FRACTION, text), [float(number) for number in re.findall(_FRACTION, text)]
+    numbers = re.findall(_FRACTION, text)
+    return re.split(_FRACTION, text), [float.fromhex(own) if "0x" in own else float(own) for own in numbers]
 
 
 class _Missing:
