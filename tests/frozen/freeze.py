@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import math
 import platform
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -24,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_info
 
 HERE = Path(__file__).resolve().parent
-#: A number with a point, decimal or as `float.hex` writes it; digests have none.
-_FRACTION = r"-?0x[01]\.[0-9a-f]+p[+-]\d+|-?\d+\.\d+(?:e[+-]?\d+)?"
 
 
 def frozen(section: str) -> dict[str, Any]:
@@ -46,7 +43,12 @@ def machine() -> dict[str, str]:
         else []
     )
     kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {''.join(models[:1])}"
-    return {"python": platform.python_version(), "processor": kind} | versions
+    blas = {pool["architecture"] for pool in threadpool_info() if pool["user_api"] == "blas"}  # OPENBLAS_CORETYPE, too
+    return {
+        "python": platform.python_version(),
+        "processor": kind,
+        "kernels of BLAS": ", ".join(sorted(blas)),
+    } | versions
 
 
 def elsewhere() -> list[str]:
@@ -57,30 +59,13 @@ def elsewhere() -> list[str]:
     ]
 
 
-def differences(old: Any, new: Any, path: str = "", rounding: float = 0.0) -> Iterator[str]:
-    """Each difference as lines of text: where it is, what it was, what it is. Numbers may differ by `rounding`."""
+def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    """Each difference as lines of text: where it is, what it was, what it is."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
-            where = f"{path}/{key}" if path else key
-            yield from differences(old.get(key, _Missing), new.get(key, _Missing), where, rounding)
-    elif (old != new or type(old) is not type(new)) and not (rounding and _close(old, new, rounding)):
+            yield from differences(old.get(key, _Missing), new.get(key, _Missing), f"{path}/{key}" if path else key)
+    elif old != new or type(old) is not type(new):
         yield f"{path}\n" + "\n".join(_changed(old, new))
-
-
-def _close(old: Any, new: Any, rounding: float) -> bool:
-    """Whether two values of one type differ in fractions alone, and in these by at most `rounding`, relative or not."""
-    if old is _Missing or new is _Missing or type(old) is not type(new):
-        return False
-    (words, numbers), (others, theirs) = (_parted(_text(value)) for value in (old, new))
-    return words == others and all(
-        math.isclose(one, other, rel_tol=rounding, abs_tol=rounding) for one, other in zip(numbers, theirs, strict=True)
-    )
-
-
-def _parted(text: str) -> tuple[list[str], list[float]]:
-    """The text around fractions, and these."""
-    numbers = re.findall(_FRACTION, text)
-    return re.split(_FRACTION, text), [float.fromhex(own) if "0x" in own else float(own) for own in numbers]
 
 
 class _Missing:
