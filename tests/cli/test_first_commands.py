@@ -16,7 +16,7 @@ def test_without_a_command_it_says_which_there_are(capsys: pytest.CaptureFixture
     assert main([]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("privlearn: expected a command:\n")
+    assert said.err.startswith("privlearn: expected a command\n")
     for name, summary in COMMANDS.items():
         assert any(line.split() == [name, *summary.split()] for line in said.err.splitlines()), name
     examples = [line for line in said.err.splitlines() if line.strip().startswith("privlearn ")]

@@ -342,7 +342,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "a clip that is no number": ((*TRAIN, "--clip-norm", "nan"), ("--clip-norm is nan",)),
     "a group of nobody": ((*BUDGET, "--group-size", "0"), ("--group-size is 0",)),
-    "an option cut short": ((*TRAIN, "--eps", "1"), ("--eps 1",)),
+    "an option cut short": ((*TRAIN, "--eps", "1"), ("--eps.", "--epsilon")),
     "nothing to do": (("reproduce", "nothing"), ("'nothing'", "yu-fig1")),
     "steps that are too long": (
         (*TRAIN, "--learning-rate", "1e38", "--clip-norm", "100"),

@@ -85,7 +85,7 @@ def test_options_exist() -> None:
     known = set(_OTHERS)
     for command in _COMMANDS:
         with contextlib.redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit):
-            main([*command.split(), "--help"])
+            main([*command.split(), "--help-all"])
         known |= set(re.findall(r"--[a-z][a-z-]+", said.getvalue()))
     for name, text in _TEXTS.items():
         if "results/yu" in name or "results/dpmac" in name:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn import plan, world
-from privlearn.cli import jobs, methods
+from privlearn.cli import jobs, methods, tuned
 from privlearn.cli import pate as pate_command
 from privlearn.cli import tune as candidates
 from privlearn.cli.commands import train
@@ -66,8 +66,8 @@ MUTANTS = [
     Mutant("learning rates by the file's length", *FACTS, ALIKE + "poisson"),
     Mutant("moments by the file's length", *FACTS, ALIKE + "usual_moments"),
     Mutant("explained by the file's length", *FACTS, ALIKE + "explained"),
-    Mutant("candidates by the file's length", train.tuned_job, *REAL, ALIKE + "blocks"),
-    Mutant("candidates' rates by the file's length", train._tune, "plan.examples or examples", "examples",
+    Mutant("candidates by the file's length", tuned.tuned_job, *REAL, ALIKE + "blocks"),
+    Mutant("candidates' rates by the file's length", tuned._tune, "plan.examples or examples", "examples",
            ALIKE + "random_stopping"),
     Mutant("blocks by the real number", tune._tuning, "plan.examples or data.examples", "data.examples",
            ALIKE + "blocks"),

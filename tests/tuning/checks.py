@@ -848,7 +848,7 @@ def check_losers_leave_no_trace() -> None:
         trained.append(result)
         return result
 
-    from privlearn.cli.commands import train as command
+    from privlearn.cli import tuned as command
     from privlearn.descent import train as descent
 
     real_train = descent.dpsgd

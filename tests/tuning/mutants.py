@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn import plan, sampling, streams
 from privlearn.accounting import accountant, ledger, mechanisms, trees
-from privlearn.cli.commands import train as command
+from privlearn.cli import tuned as command
 from privlearn.data import dataset
 from privlearn.mechanisms import selection
 from privlearn.tuning import blocks, stopping, sums, tune

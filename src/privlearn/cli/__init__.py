@@ -17,6 +17,15 @@ from privlearn.errors import PrivlearnError
 #: Where a command is, if not in `run` of the module of its name.
 _ELSEWHERE = {"key": ("verify", "make_key"), "selfcheck": ("audit", "check_installation"),
               "commit": ("replay", "make_commitment")}  # fmt: skip
+#: What an interruption leaves: of commands that charge a ledger, and of others.
+_CHARGED = "what a ledger was charged stays charged"
+_INTERRUPTED = {
+    "train": _CHARGED,
+    "data": _CHARGED,
+    "audit": "the attack proves nothing before its end",
+    "predict": "nothing was written",
+    "reproduce": "runs that are finished are kept, and the same command goes on with the others",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"privlearn: {message if request is None else in_options(message, request.command)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("privlearn: interrupted; what a ledger was charged stays charged", file=sys.stderr)
+        left = _INTERRUPTED.get(request.command if request else "", "nothing was changed")
+        print(f"privlearn: interrupted; {left}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()

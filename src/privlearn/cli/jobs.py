@@ -26,6 +26,7 @@ from privlearn.data.dataset import are_training_rows
 from privlearn.data.schema import read_schema
 from privlearn.descent import rules
 from privlearn.descent.choices import TrainRequest
+from privlearn.descent.rules import Settled
 from privlearn.descent.train import facts_of, require_task
 from privlearn.errors import BadInput
 from privlearn.metrics import evaluate
@@ -60,6 +61,8 @@ class Job:
         notes: said below the headline.
         timed: False where the time would tell something.
         plan: all that it is going to be charged; None: it is not known before the run, or not here.
+        settled: a run of DP-SGD, whose steps can be tried on made-up rows; None: it is of another method.
+        loss: its loss, if not the task's.
     """
 
     data: Dataset
@@ -72,6 +75,8 @@ class Job:
     notes: tuple[Callable[[], None], ...] = ()
     timed: bool = True
     plan: AbstractPlan | None = None
+    settled: Settled | None = None
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 @final

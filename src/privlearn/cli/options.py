@@ -17,18 +17,31 @@ DPSGD, DPMAC, PATE, FEATURES, BOOSTING = "dpsgd", "dpmac", "pate", "features", "
 #: What each command is for.
 COMMANDS = {
     "train": "plan, train and publish a private model",
-    "budget": "what a plan costs, or the noise that meets a target; needs no data",
-    "verify": "recompute the guarantee, the hashes and the signature of a published model",
+    "budget": "what a plan costs, or the noise that meets a target; no data",
+    "verify": "recompute guarantee, hashes and signature of a folder",
     "predict": "use a published model; writes CSV",
-    "commit": "bind a run to its rows before it begins, so that an auditor can check it afterwards",
-    "replay": "check a recorded run: take parts of it again, chosen at random, on the data",
-    "audit": "attack a release: what its noise proves about epsilon, beside what is claimed",
+    "commit": "bind a run to its rows beforehand, so that it can be checked",
+    "replay": "check a recorded run: take random parts of it again",
+    "audit": "attack a release: what its noise proves about epsilon",
     "ledger": "what was spent on what, by whom, and what remains of a budget",
-    "key": "make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a passphrase",
-    "selfcheck": "check this installation: known answers, noise, clipping, a release; under a minute",
+    "key": "make a pair of keys to sign with",
+    "selfcheck": "check this installation in under a minute",
     "reproduce": "a table or figure of a paper, its numbers beside ours",
-    "data": "the named data sets; a template for a table's schema; tables packed for training from disk",
+    "data": "named data sets; templates for tables' schemas; packed tables",
+    "completion": "a script that completes commands and options in your shell",
 }
+#: What `--help` shows of commands with many options; `--help-all` shows every one.
+USUAL = {
+    "train": (
+        "data", "schema", "test-data", "classes", "range", "epsilon", "delta", "examples", "epochs", "method", "model",
+        "ledger", "dry-run", "out",
+    ),
+    "budget": (
+        "epsilon", "delta", "examples", "noise-multiplier", "batch-size", "epochs", "sampling", "method", "plot",
+        "json",
+    ),
+    "audit": ("noise-multiplier", "sampling", "examples", "batch-size", "code", "canaries", "delta", "trials", "out"),
+}  # fmt: skip
 TRAIN, BUDGET = ("train",), ("budget",)
 _BOTH = (*TRAIN, *BUDGET)
 
@@ -139,6 +152,12 @@ class Option:
     def in_words(self) -> str:
         """The option with what stands for its value."""
         return f"--{self.name} {self.metavar}" if self.metavar else f"--{self.name}"
+
+    @property
+    def in_usage(self) -> str:
+        """What stands for it in a line of usage."""
+        value = self.in_words if self.flag else self.metavar or self.name.upper()
+        return f"[{value}]" if self.optional else value
 
 
 def _group(group: str | None, commands: tuple[str, ...], *rows: Option, part: Any = "training") -> tuple[Option, ...]:
@@ -337,13 +356,16 @@ _OTHERS = (
         Option("classes", "K", "check: declared number of classes, for an .npz", int),
         Option("range", "LO,HI", "check: declared range of the inputs, for an .npz", value_range,
                argument="value_range")),
+    Option("shell", None, "which one", choices=("bash", "zsh", "fish"), commands=("completion",), flag=False),
     Option("json", None, "print one JSON object and nothing else", bool, False,
-           commands=tuple(name for name in COMMANDS if name != 'predict')),
+           commands=tuple(name for name in COMMANDS if name not in ("predict", "completion"))),
 )  # fmt: skip
 
 
 def _method() -> Option:
-    return Option("method", None, "(default: dpsgd)", str, DPSGD, choices=tuple(METHODS), part="plan")
+    return Option(
+        "method", "NAME", f"{', '.join(METHODS)} (default: dpsgd)", str, DPSGD, choices=tuple(METHODS), part="plan"
+    )
 
 
 def _fields() -> Iterator[Option]:
@@ -375,11 +397,43 @@ _RECORDED = (
            50),
 )  # fmt: skip
 
+_RUN = _group(
+    "the run", TRAIN,
+    Option("dry-run", None, "say the plan, its price, the expected time and memory, and which layers are slow; "
+           "nothing is spent or written", bool, False),
+    Option("explain", None, "for dpsgd: say what was chosen for you, and why", bool, False),
+    Option("jobs", "N", "for pate and --tune: teachers or candidates that are trained at once, in as many "
+           "processes, -1 for all processors; the result is the same (default: 1)", int),
+    Option("microbatch", "N|auto", "examples computed at once; the result is the same (default: auto, what fits "
+           "into memory)", microbatch),
+    Option("device", "D", "where to compute: cpu (default) or cuda"),
+    Option("precision", "P", "float32 (default), or bf16 to run the model in bfloat16", str, "float32"),
+    Option("seed", "S", "repeatable run; the certificate then warns", int),
+    Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
+    Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
+    Option("resume", None, "go on with an interrupted run, as if nothing had happened", bool, False),
+    Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0),
+    *_RECORDED,
+    part=None,
+) + _group(
+    "what is published", TRAIN,
+    Option("metric", "NAME", "the test figure that is shown first (default: accuracy, of numbers rmse)",
+           choices=("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy", "rmse", "mae",
+           "r2", "f1", "subset-accuracy", "deviance")),
+    Option("paid-metrics", "E", "release the test figures with noise, for epsilon E at --delta beside that of the "
+           "training: the certificate is for both, and protects test rows, too", float),
+    Option("metrics-share", "S", "the same within --epsilon: training and figures together cost that, and the "
+           "figures take this share of it (of its rho), such as 0.1", float),
+    Option("sign", "KEY", "sign the certificate with this private key; see `privlearn key`"),
+    Option("out", "DIR", "the folder to publish into", needed=True),
+    part=None,
+)  # fmt: skip
+
 
 def _training() -> tuple[Option, ...]:
     """The options of training, with those of the tables of methods and of post-processing, as they are now."""
     return _group(
-        "training", TRAIN,
+        "what is trained", TRAIN,
         _method(),
         Option("model", "SPEC", "linear (default), mlp:100, cnn, unet, or package.module:function, called with "
                "input_shape= and classes=", str, "linear", candidate=True),
@@ -390,7 +444,9 @@ def _training() -> tuple[Option, ...]:
         Option("features-cache", "DIR", "where to keep them, as secret as the rows (default: named data sets' in the "
                "user's cache, others' nowhere)"),
         _NORMALISE,
-        Option("explain", None, "for dpsgd: say what was chosen for you, and why", bool, False),
+        part=None,
+    ) + _group(
+        "how it descends", TRAIN,
         Option("optimizer", "NAME", "a class of torch.optim (default: SGD; Adam for dpmac)",
                candidate=True),
         Option("learning-rate", "L", "(default: by a rule; for pate: of the student, 0.001)", float,
@@ -409,34 +465,16 @@ def _training() -> tuple[Option, ...]:
                "balanced, one over --class-frequencies", by_class),
         Option("class-frequencies", "C=F,..", "publicly known shares of the classes, for --class-weights balanced",
                by_class),
+        part=None,
+    ) + _group(
+        "for other methods than dpsgd", TRAIN,
         Option("z-steps", "N", "for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)",
                int),
         Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float), *_VOTES,
         Option("teacher", "SPEC", "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn"),
-        Option("jobs", "N", "for pate and --tune: teachers or candidates that are trained at once, in as many "
-               "processes, -1 for all processors; the result is the same (default: 1)", int),
         *_fields(),
-        Option("microbatch", "N|auto", "examples computed at once; the result is the same (default: auto, what fits "
-               "into memory)", microbatch),
-        Option("device", "D", "where to compute: cpu (default) or cuda"),
-        Option("precision", "P", "float32 (default), or bf16 to run the model in bfloat16", str, "float32"),
-        Option("seed", "S", "repeatable run; the certificate then warns", int),
-        Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
-        Option("metric", None, "the test figure that is shown first (default: accuracy, of numbers rmse)",
-               choices=("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy", "rmse", "mae",
-               "r2", "f1", "subset-accuracy", "deviance")),
-        Option("paid-metrics", "E", "release the test figures with noise, for epsilon E at --delta beside that of the "
-               "training: the certificate is for both, and protects test rows, too", float),
-        Option("metrics-share", "S", "the same within --epsilon: training and figures together cost that, and the "
-               "figures take this share of it (of its rho), such as 0.1", float),
-        Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
-        Option("resume", None, "go on with an interrupted run, as if nothing had happened", bool, False),
-        Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0),
-        *_RECORDED,
-        Option("sign", "KEY", "sign the certificate with this private key; see `privlearn key`"),
-        Option("out", "DIR", "the folder to publish into", needed=True),
         part=None,
-    )  # fmt: skip
+    ) + _RUN  # fmt: skip
 
 
 def options() -> tuple[Option, ...]:

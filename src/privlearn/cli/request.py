@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import argparse
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, final
 
-from privlearn.cli.options import COMMANDS, DPSGD, Option, options_of
+from privlearn.cli.options import COMMANDS, DPSGD, USUAL, Option, options_of
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS
 
-_EPILOG = """examples:
+_EXAMPLES = """examples:
+  privlearn budget --examples 60000 --epsilon 2
   privlearn train --data digits --epsilon 4 --out runs/digits
-  privlearn budget --examples 60000 --batch-size 600 --noise-multiplier 6 --epochs 400
   privlearn verify runs/digits
-  privlearn key signing-key
-  privlearn predict runs/digits --data digits
 """
-#: What the headings and the commands say of themselves.
+#: What headings and commands say of themselves.
 _ABOUT = {
-    "training": "where it says `for METHOD`, for no other; for pate --model is the student",
+    "what is trained": "where it says `for METHOD`, for no other; for pate --model is the student",
+    "commit": "Bind a run to its rows before it begins, so that an auditor can check it afterwards.",
+    "key": "Make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a passphrase.",
+    "completion": 'Print a script that completes commands and options: `eval "$(privlearn completion bash)"` in '
+    "~/.bashrc, the same with zsh in ~/.zshrc, or `privlearn completion fish | source` in fish's config.",
     "predict": "Use a published model: index, prediction and score_0, score_1, ... of each row, as CSV. Scores add "
     "up to 1: estimates of probabilities where a temperature was fitted, as the model's card says.",
 }
@@ -108,11 +111,14 @@ def parse(argv: list[str]) -> Request:
     """Read a command line.
 
     Raises:
-        BadInput: an option that is unknown, missing or cannot be read.
+        BadInput: a command or an option that is unknown, missing or cannot be read.
     """
     if not argv:
-        raise BadInput(f"expected a command:\n{_commands()}\n{_EPILOG}`privlearn COMMAND --help` names its options")
-    values = vars(_parser().parse_args(_with_ranges(_with_config(argv))))
+        raise BadInput(f"expected a command\n\n{_EXAMPLES}\ncommands:\n{_commands()}\n`privlearn COMMAND --help` names "
+                       "its options")  # fmt: skip
+    argv = _with_ranges(_with_config(argv))
+    _require_known(argv)
+    values = vars(_parser(every="--help-all" in argv).parse_args(argv))
     return Request(values.pop("command"), values)
 
 
@@ -121,22 +127,59 @@ def _commands() -> str:
     return "\n".join(f"  {name:10} {summary}" for name, summary in COMMANDS.items())
 
 
-def _parser() -> argparse.ArgumentParser:
+def _require_known(argv: Sequence[str]) -> None:
+    """Refuse a command or an option that there is not, with the one that was probably meant.
+
+    Raises:
+        BadInput: there is none of that name.
+    """
+    command, *rest = argv
+    if command.startswith("-"):
+        return
+    if command not in COMMANDS:
+        raise BadInput(f"there is no command {command[:40]!r}.{_nearest(command, COMMANDS)} See `privlearn --help`")
+    known = [*(option.name for option in options_of(command).values() if option.flag), "help", "help-all"]
+    for part in rest:
+        name = part.partition("=")[0].removeprefix("--")
+        if part.startswith("--") and name not in known:
+            near = _nearest(name, known, "--")
+            raise BadInput(f"{command} has no option --{name[:40]}.{near} See `privlearn {command} --help-all`")
+
+
+def _nearest(name: str, known: Collection[str], dashes: str = "") -> str:
+    """What to say of the name that is most like this one; nothing if none is."""
+    near = [own for own in known if own.startswith(name)] or get_close_matches(name, known, n=1)
+    return f" Did you mean {dashes}{near[0]}?" if near else ""
+
+
+def _parser(*, every: bool) -> argparse.ArgumentParser:
+    """The parser of all commands, whose help shows `every` option, or those that are usual."""
     parser = _Parser(
         prog="privlearn",
-        description="Train models under differential privacy, and publish them with a certificate anyone can check.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="privlearn COMMAND [options]",
+        description="Train models under differential privacy, and publish them with a certificate\n"
+        "that anyone can check.",
+        epilog=f"{_EXAMPLES}\n`privlearn COMMAND --help` names the options of a command",
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=20),
     )
     parser.add_argument("--version", action="version", version=f"privlearn {version('privlearn')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=_ABOUT.get(name, summary), allow_abbrev=False)
+        usual, needed = (
+            None if every else USUAL.get(name),
+            [o for o in options_of(name).values() if o.needed or not o.flag],
+        )
+        command.usage = " ".join([f"privlearn {name}", *(own.in_usage for own in needed), "[options]"])
         groups: dict[str | None, Any] = {None: command}
         for option in options_of(name).values():
-            if option.group not in groups:
-                groups[option.group] = command.add_argument_group(option.group, _ABOUT.get(str(option.group)))
-            _add(groups[option.group], option, option.default)
+            visible = usual is None or option.name in usual
+            group = option.group if visible else None
+            if group not in groups:
+                groups[group] = command.add_argument_group(group, _ABOUT.get(str(group)) if usual is None else None)
+            _add(groups[group], option if visible else replace(option, help=argparse.SUPPRESS), option.default)
+        text = f"all {len(options_of(name))} options, in groups" if name in USUAL else argparse.SUPPRESS
+        command.add_argument("--help-all", action="help", help=text)
     return parser
 
 
@@ -227,7 +270,7 @@ def plain_options(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
         name = key.replace("_", "-")
         if name in plain:
             raise BadInput(f"{key} stands twice in {path}, once with _ and once with -: keep one of them")
-        if name in ("config", "help") or not key.isascii() or not name.replace("-", "a").isalnum():
+        if name in ("config", "help", "help-all") or not key.isascii() or not name.replace("-", "a").isalnum():
             raise BadInput(
                 f"{key[:40]!r} in {path} is no option: expected names as on the command line, such as epsilon"
             )

@@ -118,6 +118,19 @@ def limit_text(limit: Limit) -> str:
     )
 
 
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} seconds" if seconds >= 2 else f"{max(0.1, seconds):.1f} seconds"
+
+
+def size(count: float) -> str:
+    """A number of bytes in the unit that suits it."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(1.0, count / 2**20):.0f} MiB"
+
+
 @contextmanager
 def progress_bar(title: str, unit: str = "steps") -> Iterator[Callable[[int, int], None]]:
     """A progress bar on standard error; yields a function of (done, all)."""

@@ -153,10 +153,11 @@ def _of_membership(request: Request, own: dict[str, Any]) -> Audit:
         network = copy.deepcopy(model) if isinstance(model, nn.Module) else model
         return dpsgd(plan, network, own["loss"], rows, **own.get("arguments", {})).model
 
-    return infer_membership(
-        train, own["data"], plan, shadows=request.shadows, delta=request.delta, confidence=request.confidence,
-        streams=streams,
-    )  # fmt: skip
+    with screen.notes.status(f"training a model, and {request.shadows} beside it"):
+        return infer_membership(
+            train, own["data"], plan, shadows=request.shadows, delta=request.delta, confidence=request.confidence,
+            streams=streams,
+        )  # fmt: skip
 
 
 def _write(report: Audit, out: Path) -> None:

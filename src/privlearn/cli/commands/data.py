@@ -85,7 +85,8 @@ def _check(request: Request) -> int:
     )
     for note in data.remarks:
         screen.notes.print(note, markup=False)
-    checked = check_rows(data)
+    with screen.notes.status("looking at all rows"):
+        checked = check_rows(data)
     if request.json:
         screen.print_json({"name": request.name, "rows": checked.rows, "unusable": len(checked.unusable)})
     else:

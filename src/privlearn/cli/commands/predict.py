@@ -70,9 +70,13 @@ def _require_npz(out: Path | None) -> None:
 def _outputs(model: PublishedModel, x: torch.Tensor) -> torch.Tensor:
     """What the model gives, a row for each row of `x`."""
     try:
-        with torch.no_grad():
-            parts = x.split(_ROWS_AT_ONCE)  # type: ignore[no-untyped-call]
-            return torch.cat([model(part) for part in parts])
+        parts, outputs = x.split(_ROWS_AT_ONCE), []  # type: ignore[no-untyped-call]
+        with torch.no_grad(), screen.progress_bar("predicting", "parts") as progress:
+            for part in parts:
+                outputs.append(model(part))
+                if len(parts) > 1:
+                    progress(len(outputs), len(parts))
+        return torch.cat(outputs)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(
             f"the model cannot run on these rows: {str(error)[:200]}. Is it the one that was trained?"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,8 +16,7 @@ from rich.table import Table
 
 from privlearn import schedules
 from privlearn.accounting.guarantee import Adjacency, readable
-from privlearn.accounting.ledger import Ledger
-from privlearn.cli import methods, pate, screen, tune
+from privlearn.cli import dry_run, methods, pate, screen, tune
 from privlearn.cli.checkpoints import KeptCheckpoint, kept_of
 from privlearn.cli.jobs import (
     Job,
@@ -32,10 +31,9 @@ from privlearn.cli.jobs import (
 )
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
-from privlearn.cli.tune import Tuning, make_choice
+from privlearn.cli.tuned import tuned_job
 from privlearn.data import Dataset
 from privlearn.descent import rules
-from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Settled
 from privlearn.descent.train import (
     facts_of,
@@ -45,20 +43,17 @@ from privlearn.descent.train import (
     network_for,
     optimizer_at,
     optimizer_kind,
-    optimizer_of,
 )
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.dpmac import dpmac
 from privlearn.methods import METHODS
 from privlearn.models import networks
-from privlearn.models.check import require_per_example
-from privlearn.models.heads import head_of
 from privlearn.plan import Plan
 from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE
 from privlearn.publishing.publish import publish
-from privlearn.runs.given import require_changeable, require_same_examples
+from privlearn.runs.given import require_same_examples
 from privlearn.runs.result import Result
 from privlearn.statistics.classifiers import fisher, least_squares
 from privlearn.statistics.features import release_features
@@ -66,9 +61,6 @@ from privlearn.statistics.plan import LeastSquaresPlan, RowsPlan
 from privlearn.streams import Streams
 from privlearn.transforms.base import shape_after
 from privlearn.transforms.select import choice_lines
-from privlearn.tuning.blocks import Blocks
-from privlearn.tuning.stopping import Candidate
-from privlearn.tuning.tune import tune as tuning_run
 
 #: DP-MAC's learning rate for the paper's 1,800 steps, and of its steps on the coordinates; mu where these are swept.
 _MAC_RATE, _MAC_STEPS, _MAC_LARGEST_RATE, _Z_RATE, _MU = 0.01, 1800, 0.05, 0.003, 100.0
@@ -79,6 +71,10 @@ def run(request: Request) -> int:
     world = methods.world_of(request)
     request = methods.with_pca(request)
     _require_known(request)
+    if request.dry_run:
+        with settled_job(request, data_of(request)) as job:
+            _say(job)
+            return dry_run.show(request, job)
     kept = pate.kept_of(request) if request.method == PATE else kept_of(request)
     if request.resume and world.once(lambda: kept.published(request.out), "what is published"):
         return 0
@@ -87,7 +83,7 @@ def run(request: Request) -> int:
         with settled_job(request, world.in_turn(lambda: data_of(request), "the data")) as job:
             first = opened
             opened = world.in_turn(lambda: first.approved(job), "the metrics")
-            _say(job, opened)
+            _say(job, *(opened.key.warnings if opened.key else ()))
             result = job.run(opened)
             if world.rank:
                 publish(result, opened.out)  # waits for the first process, which publishes
@@ -122,9 +118,9 @@ def settled_job(request: Request, data: Dataset) -> AbstractContextManager[Job]:
     return jobs.get(request.method, method_job)(request, data)
 
 
-def _say(job: Job, opened: Opened) -> None:
+def _say(job: Job, *warnings: str) -> None:
     """Print what is going to be done, and what to be warned of."""
-    screen.warn(*job.warnings, *(opened.key.warnings if opened.key else ()))
+    screen.warn(*job.warnings, *warnings)
     if job.headline is not None:
         screen.notes.print(f"plan: {job.headline}")
     for note in job.notes:
@@ -204,13 +200,19 @@ def method_job(request: Request, data: Dataset) -> Iterator[Job]:
     plan = methods.sharing(request, methods.method_plan(request, facts_of(data, request.examples)), data)
     answer = screen.priced(plan, request.delta) | {"plan": plan.to_json()}
     said = ", ".join(f"{label} {text}" for label, text in plan.rows())
+
+    def run(opened: Opened) -> Result:
+        with screen.notes.status("training"):
+            trained: Result = train(plan, data, request, ledger=opened.ledger, streams=opened.streams())
+        return trained
+
     yield Job(
         data,
         answer,
         f"{said}, epsilon {answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})",
         (*screen.delta_warning(request.delta, request.examples or data.examples), *seed_warning(request)),
         None,
-        lambda opened: train(plan, data, request, ledger=opened.ledger, streams=opened.streams()),
+        run,
         lambda result: {},
         plan=plan,
     )
@@ -246,6 +248,8 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
             lambda result: _descent_rows(request, plan, answer, result),
             (lambda: _say_more(request, settled, data),),
             plan=plan,
+            settled=None if mac else settled,
+            loss=None if mac else loss_of(data, settled.request),
         )
 
 
@@ -366,84 +370,3 @@ def _chosen_features(result: Result, kept: str) -> tuple[dict[str, Any], dict[st
     choice = result.facts["chosen"][0]
     listed = [screen.plain(line) for line in choice_lines(choice)]
     return {"chosen": choice}, {"features": "\n".join([f"{kept}, the best first:", *listed])}
-
-
-# Choosing among candidates
-
-
-@contextmanager
-def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
-    """A private choice among the candidates of a file, of which the chosen one is published."""
-    examples = request.examples or data.examples
-    facts = facts_of(data, request.examples)
-    choice = make_choice(request, facts)
-    plan = methods.sharing(request, choice.plan, data)
-    first = plan.candidates[0].plan
-    require_same_examples(first, data)
-    settled = {
-        candidate.name: Settled(_asked(own, data), facts, candidate.plan)
-        for candidate, own in zip(plan.candidates, choice.requests, strict=True)
-    }
-    _rehearse(settled.values(), data)
-    answer = tune.figures(plan, request.delta)
-
-    def rows(result: Result) -> dict[str, str]:
-        answer["chosen"] = plan.candidates[result.facts["tuning"]["chosen"]].name
-        name = screen.plain(answer["chosen"])
-        return {"chosen": f"[bold]{name}[/], from {tune.headline(plan)}; choosing is charged, too"}
-
-    yield Job(
-        data,
-        answer,
-        f"{tune.headline(plan)}, epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
-        f"({answer['adjacency']})",
-        (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
-        None,
-        lambda opened: _tune(plan, settled, data, opened, 1 if request.jobs is None else request.jobs),
-        rows,
-        # With random stopping the time would tell how many runs there were.
-        timed=isinstance(plan, Blocks),
-        plan=plan,
-    )
-
-
-def _asked(own: Request, data: Dataset) -> TrainRequest:
-    """What a candidate's options say, of the task that the data say."""
-    chosen = descent_request(own)
-    return replace(chosen, task=head_of(chosen.task, data).task)
-
-
-def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened, jobs: int) -> Result:
-    # What candidates need of the data: all of it would go to each process.
-    examples, losses = data.examples, {name: loss_of(data, own.request) for name, own in settled.items()}
-
-    def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
-        own, plan = settled[candidate.name], candidate.plan
-        own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or examples))
-        return fit(own, rows, streams, loss=losses[candidate.name], ledger=ledger)
-
-    on_blocks = isinstance(plan, Blocks)
-    if not on_blocks:
-        screen.notes.print("training; how often is decided at random and not printed")
-    with screen.progress_bar("training candidates") if on_blocks else nullcontext() as bar:
-        return tuning_run(plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=bar, jobs=jobs)
-
-
-def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
-    """Make every candidate's network and optimizer once, so that what can't be made is refused before anything is
-    charged.
-
-    Raises:
-        BadInput, NotPerExample: one that can't be made.
-    """
-    x, y = data.tensors()
-    for settled in every:
-        request, plan = settled.request, settled.plan
-        shape = shape_after(plan.front, tuple(x.shape[1:]))
-        networks.require_known(request.model)
-        made_up = network_for(settled, data, Streams.new(0), shape)
-        require_per_example(made_up, torch.zeros(1, *shape))
-        optimizer_of(settled)(made_up.parameters())
-        settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
-        loss_of(data, request)
-        require_changeable(request.augmentation, plan, x, y)

@@ -1,0 +1,58 @@
+"""`privlearn train --dry-run`: what a run would cost and take; nothing is charged, written or published."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from privlearn.cli import screen
+from privlearn.cli.jobs import Job
+from privlearn.cli.request import Request
+from privlearn.descent.rehearsal import Rehearsal, rehearse
+from privlearn.errors import BadInput
+from privlearn.publishing.folder import require_free
+
+#: How gradients of single examples are computed, in words.
+_WAYS = {
+    "layers": "layer by layer, the fast way",
+    "vmap": "by torch.func.vmap, which is slow",
+    "loop": "one example at a time, which is slowest",
+}
+
+
+def show(request: Request, job: Job) -> int:
+    """Print the plan, its price, and what a step takes on made-up rows."""
+    require_free(request.out)
+    if job.plan is None and job.headline is None:
+        raise BadInput(f"--dry-run needs a plan that is known before the run: --method {request.method} has none")
+    took = None if job.settled is None else rehearse(job.settled, job.data, job.loss)
+    if request.json:
+        screen.print_json(job.answer | {"dry_run": None if took is None else _figures(took)})
+        return 0
+    screen.guarantee_lines(job.answer)
+    screen.answers.print(f"\n{screen.meaning(job.answer)}\n")
+    table = Table(box=None, padding=(0, 2), show_header=False)
+    for label, text in (_rows(took) if took else {"time": f"not estimated for --method {request.method}"}).items():
+        table.add_row(label, text)
+    screen.answers.print(table)
+    screen.answers.print("\nA dry run: nothing was trained, charged, written or published.")
+    return 0
+
+
+def _figures(took: Rehearsal) -> dict[str, Any]:
+    return {**vars(took), "seconds": took.seconds, "factor": took.factor}
+
+
+def _rows(took: Rehearsal) -> dict[str, str]:
+    why = f": {screen.plain(took.reason)}" if took.reason else ""
+    advice = "" if took.way == "layers" else "\ndocs/architectures.md says which layers have a fast way"
+    memory = "not estimated with --microbatch" if took.memory is None else f"about {screen.size(took.memory)}"
+    return {
+        "steps": f"{took.steps:,}, of about {took.batch:,} examples each",
+        "time": f"about {screen.duration(took.seconds)} on this machine, beside public features and test metrics",
+        "a step": f"{took.step_seconds:.2g} s, {took.factor:.1f} times as long as without privacy",
+        "memory": f"{memory} beside the data",
+        "weights": f"{took.parameters:,}",
+        "gradients": f"{_WAYS[took.way]}{why}{advice}",
+    }

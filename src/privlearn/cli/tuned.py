@@ -1,0 +1,108 @@
+"""`privlearn train --tune`: a private choice among candidates, of which the chosen one is published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+
+import torch
+
+from privlearn.accounting.guarantee import readable
+from privlearn.accounting.ledger import Ledger
+from privlearn.cli import methods, screen, tune
+from privlearn.cli.jobs import Job, Opened, descent_request, loss_of, seed_warning
+from privlearn.cli.request import Request
+from privlearn.cli.tune import Tuning, make_choice
+from privlearn.data import Dataset
+from privlearn.descent.choices import TrainRequest
+from privlearn.descent.rules import Settled
+from privlearn.descent.train import facts_of, fit, network_for, optimizer_of
+from privlearn.models import networks
+from privlearn.models.check import require_per_example
+from privlearn.models.heads import head_of
+from privlearn.runs.given import require_changeable, require_same_examples
+from privlearn.runs.result import Result
+from privlearn.streams import Streams
+from privlearn.transforms.base import shape_after
+from privlearn.tuning.blocks import Blocks
+from privlearn.tuning.stopping import Candidate
+from privlearn.tuning.tune import tune as tuning_run
+
+
+@contextmanager
+def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
+    """A private choice among the candidates of a file, of which the chosen one is published."""
+    examples = request.examples or data.examples
+    facts = facts_of(data, request.examples)
+    choice = make_choice(request, facts)
+    plan = methods.sharing(request, choice.plan, data)
+    first = plan.candidates[0].plan
+    require_same_examples(first, data)
+    settled = {
+        candidate.name: Settled(_asked(own, data), facts, candidate.plan)
+        for candidate, own in zip(plan.candidates, choice.requests, strict=True)
+    }
+    _rehearse(settled.values(), data)
+    answer = tune.figures(plan, request.delta)
+
+    def rows(result: Result) -> dict[str, str]:
+        answer["chosen"] = plan.candidates[result.facts["tuning"]["chosen"]].name
+        name = screen.plain(answer["chosen"])
+        return {"chosen": f"[bold]{name}[/], from {tune.headline(plan)}; choosing is charged, too"}
+
+    yield Job(
+        data,
+        answer,
+        f"{tune.headline(plan)}, epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
+        f"({answer['adjacency']})",
+        (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
+        None,
+        lambda opened: _tune(plan, settled, data, opened, 1 if request.jobs is None else request.jobs),
+        rows,
+        # With random stopping the time would tell how many runs there were.
+        timed=isinstance(plan, Blocks),
+        plan=plan,
+    )
+
+
+def _asked(own: Request, data: Dataset) -> TrainRequest:
+    """What a candidate's options say, of the task that the data say."""
+    chosen = descent_request(own)
+    return replace(chosen, task=head_of(chosen.task, data).task)
+
+
+def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened, jobs: int) -> Result:
+    # What candidates need of the data: all of it would go to each process.
+    examples, losses = data.examples, {name: loss_of(data, own.request) for name, own in settled.items()}
+
+    def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
+        own, plan = settled[candidate.name], candidate.plan
+        own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or examples))
+        return fit(own, rows, streams, loss=losses[candidate.name], ledger=ledger)
+
+    on_blocks = isinstance(plan, Blocks)
+    if not on_blocks:
+        screen.notes.print("training; how often is decided at random and not printed")
+    with screen.progress_bar("training candidates") if on_blocks else nullcontext() as bar:
+        return tuning_run(plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=bar, jobs=jobs)
+
+
+def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
+    """Make every candidate's network and optimizer once, so that what can't be made is refused before anything is
+    charged.
+
+    Raises:
+        BadInput, NotPerExample: one that can't be made.
+    """
+    x, y = data.tensors()
+    for settled in every:
+        request, plan = settled.request, settled.plan
+        shape = shape_after(plan.front, tuple(x.shape[1:]))
+        networks.require_known(request.model)
+        made_up = network_for(settled, data, Streams.new(0), shape)
+        require_per_example(made_up, torch.zeros(1, *shape))
+        optimizer_of(settled)(made_up.parameters())
+        settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
+        loss_of(data, request)
+        require_changeable(request.augmentation, plan, x, y)

@@ -1,0 +1,155 @@
+"""What a step of a settled run takes: measured on made-up rows of the same shape, so that nothing private is looked at.
+
+Time, memory, and whether gradients of single examples are computed the fast way.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from statistics import mean
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.agreement import room
+from privlearn.clipping.bounded import BLOCK
+from privlearn.clipping.losses import Loss
+from privlearn.data.dataset import Dataset
+from privlearn.descent.dpsgd import Run
+from privlearn.descent.rules import Settled
+from privlearn.descent.train import network_for, optimizer_of
+from privlearn.plan import Plan
+from privlearn.runs.given import device_of
+from privlearn.sampling import Poisson
+from privlearn.schedules import Constant
+from privlearn.streams import Streams
+from privlearn.transforms.base import shape_after
+
+#: Epochs of two steps that are taken, and examples of a step, at most.
+_EPOCHS, _MOST_EXAMPLES = 3, 2048
+
+
+@final
+@dataclass(frozen=True)
+class Rehearsal:
+    """What was measured: estimates, no promises.
+
+    Attributes:
+        steps: in the whole run.
+        batch: examples in a batch, expected.
+        step_seconds: of a step of such a batch.
+        plain_seconds: of a step on it without privacy.
+        memory: bytes that training holds beside the data, about; None where the number of examples that are computed at
+            once was given.
+        parameters: numbers that are trained.
+        way: how gradients of single examples are computed: `layers` is the fast way, `vmap` and `loop` are slow.
+        reason: why it is not `layers`.
+    """
+
+    steps: int
+    batch: int
+    step_seconds: float
+    plain_seconds: float
+    memory: int | None
+    parameters: int
+    way: str
+    reason: str | None
+
+    @property
+    def seconds(self) -> float:
+        """All steps together."""
+        return self.steps * self.step_seconds
+
+    @property
+    def factor(self) -> float:
+        """How many times as long as a step without privacy a step takes."""
+        return self.step_seconds / self.plain_seconds
+
+
+def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehearsal:
+    """Take a few steps of a settled run of DP-SGD on made-up rows; nothing is charged to any ledger but its own.
+
+    Args:
+        settled: the run.
+        data: what it was settled for, of which only shapes and types are read.
+        loss: another loss than the task's.
+
+    Raises:
+        BadInput, NotPerExample: whatever the run would refuse of the network, the loss and the optimizer.
+    """
+    plan, head, request = settled.plan, settled.head(vars(data)), settled.request
+    rows = plan.rows_per_person or 1
+    batch = max(1, math.ceil(plan.sampling.expected_batch_size(settled.facts.examples)))
+    size = min(batch * rows, _MOST_EXAMPLES)
+    made_up = _made_up(settled, data, 2 * size)
+    own = loss or head.loss(request)
+    # Half of twice as many: batches differ in size, as those of the run do.
+    trial = Plan(Poisson(0.5), epochs=_EPOCHS, schedule=Constant(1.0), clip=plan.clip, adjacency=Adjacency.ZERO_OUT)
+    streams = Streams.new(0)
+    run = Run(
+        trial, partial(network_for, settled, data, streams), own, made_up, optimizer=optimizer_of(settled),
+        streams=streams, microbatch=request.microbatch, augmentation=request.augmentation, device=request.device,
+        precision=request.precision,
+    )  # fmt: skip
+    task = run._task
+    private = mean([*_step_seconds(run)][1:])  # the first one has to warm up
+    gradients, share = task.gradients, batch * rows / size
+    at_once = gradients.state_dict()["microbatch"]
+    held = None
+    if request.microbatch is None:
+        held = round(min(size, at_once, BLOCK) / at_once * room(device_of(None, task.network)))
+        held += 4 * sum(
+            parameter.nbytes for parameter in task.parameters
+        )  # weights, sums, and what the optimizer keeps
+    return Rehearsal(
+        plan.epochs * plan.sampling.steps(settled.facts.examples), batch, private * share,
+        mean([_plain_seconds(task.network, own, made_up, size) for _ in range(4)][1:]) * share, held,
+        sum(parameter.numel() for parameter in task.parameters), str(gradients.way), gradients.reason,
+    )  # fmt: skip
+
+
+def _made_up(settled: Settled, data: Dataset, size: int) -> Dataset:
+    """Made-up rows as the network gets them, with the first class, or the number 0, as targets."""
+    shape = shape_after(settled.plan.front, tuple(np.shape(data.x)[1:]))
+    kind = torch.as_tensor(data.x[:0]).dtype
+    x = torch.zeros(size, *shape, dtype=kind if not settled.plan.front else torch.float32)
+    if x.is_floating_point():
+        x.uniform_(generator=torch.Generator().manual_seed(0))
+    y = np.zeros((size, *np.shape(data.y)[1:]), np.asarray(data.y[:0]).dtype)
+    return Dataset(x, settled.head(vars(data)).prepared(y), classes=data.classes, labels=data.labels)
+
+
+def _step_seconds(run: Run) -> Iterator[float]:
+    """The seconds of each step of a run, with what comes before and after it."""
+    started = time.perf_counter()
+    with run:
+        for epoch in run:
+            for batch in epoch:
+                run.step(batch)
+                _finish(run.optimizer.param_groups[0]["params"][0])
+                yield (now := time.perf_counter()) - started
+                started = now
+
+
+def _plain_seconds(network: nn.Module, loss: Any, data: Dataset, size: int) -> float:
+    """The seconds of one step on so many examples without privacy: forward, backward, without the optimizer."""
+    device = device_of(None, network)
+    x, y = (torch.as_tensor(part[:size]).to(device) for part in (data.x, data.y))
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    started = time.perf_counter()
+    torch.autograd.grad(loss(network(x), y).sum(), trained, allow_unused=True)
+    _finish(trained[0])
+    return time.perf_counter() - started
+
+
+def _finish(tensor: Tensor) -> None:
+    """Wait for the device."""
+    if tensor.device.type == "cuda":
+        torch.cuda.synchronize(tensor.device)
