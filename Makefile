@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 DEMO := runs/digits-demo
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo check test nightly coverage lint clean
+.PHONY: demo check test nightly coverage lint docs clean
 
 demo: $(BASE)
 	@rm -rf $(DEMO)
@@ -34,6 +34,11 @@ coverage: $(READY)
 	$(BIN)/coverage combine -q
 	for room in $(ROOMS); do \
 	  $(BIN)/coverage report --fail-under=95 --skip-covered --include="src/privlearn/$$room*" || exit 1; done
+
+# The site, in site/: tutorials are run (minutes), links are checked, and a warning is an error.
+docs: $(READY)
+	$(PIP) -e ".[docs]"
+	OMP_NUM_THREADS=2 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(READY)
 	$(BIN)/ruff check .
