@@ -362,6 +362,8 @@ def _without_data() -> tuple[Option, ...]:
         Option("numbers", "P", "for features, --select and --normalise: numbers in a row", int),
         _NORMALISE,
         Option("plot", "F.png", "draw the noise and the spending over the epochs"),
+        Option("serve", None, "plan in the browser, by sliders: a page that this machine alone can open", bool, False),
+        Option("port", "P", "with --serve: its port (default: a free one)", int, 0),
         *_fields(),
         part="plan",
     )  # fmt: skip
