@@ -1,18 +1,20 @@
-"""What a published folder says and draws: places in pictures, who signed, whose data are protected, intervals."""
+"""What a published folder says and draws: places in pictures, who signed, whose data are protected, figures."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
+import privlearn as pv
 from privlearn.accounting.guarantee import Adjacency, Guarantee
 from privlearn.errors import BadInput
 from privlearn.publishing import card, keys
 from privlearn.publishing.accuracy import interval
 from privlearn.publishing.charts import Axis, interval_chart, number_axis
 from privlearn.statistics.metric_figures import Metrics
-from tests.publishing.checks import key_in, published, workplace
+from tests.publishing.checks import body_of, forge, key_in, published, workplace
 
 
 def test_a_value_lies_between_the_ends_of_its_axis() -> None:
@@ -71,3 +73,20 @@ def test_as_many_classes_as_there_may_be() -> None:
         assert published(place, "many", model_spec=None, classes=10**7).exists()
         with pytest.raises(BadInput, match="classes"):
             published(place, "more", model_spec=None, classes=10**7 + 1)
+
+
+def test_the_rows_of_releases_are_numbered_to_the_last() -> None:
+    with workplace() as place:
+        text = (published(place) / "card.html").read_text()
+    assert '<th scope="row" class="number">1 to 8</th>' in text  # four batches in each of two epochs
+
+
+@pytest.mark.parametrize("stated", [True, 1e301, "3.0", None])
+def test_an_epsilon_that_is_no_number_of_the_events_is_reported(stated: Any) -> None:
+    with workplace() as place:
+        out = published(place)
+        body = body_of(out)
+        body["claim"]["epsilon"] = stated
+        forge(out, body)
+        problems = pv.verify(out).problems
+    assert any("the events give epsilon" in problem for problem in problems), problems
