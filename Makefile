@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 DEMO := runs/digits-demo
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo check test nightly coverage lint clean
+.PHONY: demo check test nightly coverage wheel lint clean
 
 demo: $(BASE)
 	@rm -rf $(DEMO)
@@ -35,6 +35,12 @@ coverage: $(READY)
 	$(BIN)/coverage combine -q
 	for room in $(ROOMS); do \
 	  $(BIN)/coverage report --fail-under=95 --skip-covered --include="src/privlearn/$$room.py,src/privlearn/$$room/*" || exit 1; done
+
+# The wheel that is released, the same to the byte wherever it is built, and its hash.
+wheel: $(BASE)
+	rm -rf dist
+	$(BIN)/python -m pip wheel -q . --no-deps -w dist
+	cd dist && sha256sum *.whl > SHA256SUMS && cat SHA256SUMS
 
 lint: $(READY)
 	$(BIN)/ruff check .
