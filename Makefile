@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 DEMO := runs/digits-demo
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo check test nightly coverage lint docs clean
+.PHONY: demo check test nightly coverage wheel docs lint clean
 
 demo: $(BASE)
 	@rm -rf $(DEMO)
@@ -40,6 +40,12 @@ coverage: $(READY)
 docs: $(READY)
 	$(PIP) -e ".[docs]"
 	OMP_NUM_THREADS=2 $(BIN)/mkdocs build --strict --quiet
+
+# The wheel that is released, the same to the byte wherever it is built, and its hash.
+wheel: $(BASE)
+	rm -rf dist
+	$(BIN)/python -m pip wheel -q . --no-deps -w dist
+	cd dist && sha256sum *.whl > SHA256SUMS && cat SHA256SUMS
 
 lint: $(READY)
 	$(BIN)/ruff check .
