@@ -1,7 +1,7 @@
 """Audits of whole trainings: what one run with a thousand canaries proves, for each method, and what canaries cost.
 
-`python bench/audits.py [--part dpsgd|dpmac|boosting|pate|lira|steps] [--canaries N] [--quick]` prints a line of JSON
-for each audit. MNIST and Adult have to be there (`PRIVLEARN_DATA`). Tables made of it are on docs/auditing.md.
+`python bench/audits.py [--part dpsgd|again|dpmac|boosting|pate|lira|steps] [--canaries N] [--quick]` prints a line of
+JSON for each audit. MNIST and Adult have to be there (`PRIVLEARN_DATA`). Tables made of it are on docs/auditing.md.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Size:
         epsilons: that are claimed.
         repetitions: of the audit of a step.
         step_trials: of each; None: as by default.
+        seeds: with which one audit is repeated.
     """
 
     rows: int
@@ -51,10 +52,11 @@ class Size:
     epsilons: tuple[float, ...]
     repetitions: int
     step_trials: int | None
+    seeds: int
 
 
-FULL = Size(5_000, 1_000, 10, 1_000, 4, (1.0, 4.0, 8.0), 20, None)
-QUICK = Size(300, 100, 2, 50, 2, (8.0,), 1, 100)
+FULL = Size(5_000, 1_000, 10, 1_000, 4, (1.0, 4.0, 8.0), 20, None, 12)
+QUICK = Size(300, 100, 2, 50, 2, (8.0,), 1, 100, 1)
 
 
 def digits(size: Size) -> tuple[Dataset, torch.Tensor, torch.Tensor]:
@@ -100,6 +102,19 @@ def of_dpsgd(size: Size) -> Iterator[dict[str, Any]]:
             without = replace(plan, examples=size.rows)
             bare = pv.dpsgd(without, bare, ENTROPY, data, optimizer=sgd, streams=pv.Streams.new(1)).model
             yield line(f"DP-SGD, {sampler.kind}", report, accuracy(model, x, y), accuracy(bare, x, y))
+
+
+def of_seeds(size: Size) -> Iterator[dict[str, Any]]:
+    """DP-SGD under Poisson sampling at epsilon 4, with other seeds: an audit that refuted, repeated."""
+    data = digits(size)[0]
+    plan = pv.Plan(pv.Poisson(0.05), size.epochs, examples=size.rows + size.canaries)
+    plan = plan.calibrate(epsilon=4.0, delta=DELTA)
+    for seed in range(1001, 1001 + size.seeds):
+        report = audit_training(
+            plan, lambda _: linear(), ENTROPY, data, canaries=size.canaries, delta=DELTA, confidence=CONFIDENCE,
+            streams=pv.Streams.new(seed), optimizer=sgd,
+        )  # fmt: skip
+        yield line(f"DP-SGD, Poisson, seed {seed}", report)
 
 
 def with_own_column(size: Size, data: Dataset, label: int) -> tuple[Dataset, Dataset]:
@@ -266,7 +281,8 @@ def of_steps(size: Size) -> Iterator[dict[str, Any]]:
 
 
 PARTS: dict[str, Callable[[Size], Iterator[dict[str, Any]]]] = {
-    "dpsgd": of_dpsgd, "dpmac": of_dpmac, "boosting": of_boosting, "pate": of_pate, "lira": of_lira, "steps": of_steps,
+    "dpsgd": of_dpsgd, "again": of_seeds, "dpmac": of_dpmac, "boosting": of_boosting, "pate": of_pate, "lira": of_lira,
+    "steps": of_steps,
 }  # fmt: skip
 
 

@@ -52,3 +52,10 @@ def test_refusals() -> None:
         with pytest.raises(BadInput):
             rdp.divergence(rate, sigma, order)
     assert rdp.divergence(1.0, 2.0, [2.0, 3.0]).tolist() == [0.25, 0.375]
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3, 0.9])
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_a_group_that_is_sampled_costs_no_more_than_one_that_is_always_there(rate: float, k: int) -> None:
+    always = rdp.ORDERS * k**2 / (2 * 1.5**2)
+    assert (rdp.sampled_group(rate, k, 1.5, rdp.ORDERS) <= always * (1 + 1e-9)).all()

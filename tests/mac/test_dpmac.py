@@ -17,10 +17,12 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn import cli
 from privlearn.accounting.events import walk
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import NonPrivate
 from privlearn.clipping.derivative_bounds import shares_of_parts
 from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.mac.network import SOFTPLUS, layers_of
+from privlearn.mac.sums import DerivativeSums
 from tests.mac import checks_sensitivities as mac_sensitivity_checks
 from tests.mac import nets as mac_nets
 from tests.mac.checks_runs import settled
@@ -370,3 +372,9 @@ def test_fixed_batches_on_the_command_line(capsys: pytest.CaptureFixture[str]) -
     by_method = {row["method"]: row["epsilon"] for row in answer["guarantees"]}
     assert by_method["zcdp-2016"] == pytest.approx(11.3269, abs=1e-3)
     assert answer["adjacency"] == "zero_out"
+
+
+@pytest.mark.parametrize("limits", [[[0.3, 0.0]], [[0.3, -1.0]], [[0.3, math.inf]], [[0.3, 0.2], [0.1, 0.1]]])
+def test_each_limit_is_a_positive_number(limits: list[list[float]]) -> None:
+    with pytest.raises(BadInput, match="positive numbers"):
+        DerivativeSums([(3, 4)], limits, torch.zeros(2), Adjacency.ADD_REMOVE)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from privlearn.mechanisms.noise import _BLOCK, _BLOCK_ON_GRID, add_gaussian, add_on_grid, gaussian
-from privlearn.mechanisms.selection import gumbel
+from privlearn.mechanisms.selection import gumbel, truth
 from privlearn.streams import Streams
 
 ENDS = (-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 1)
@@ -57,3 +57,11 @@ def _require_parts_agree(dtype: torch.dtype, sizes: tuple[int, int], add: Any, *
         for part, whole, begin, end in zip(parts, wholes, begins, ends, strict=True):
             assert torch.equal(part, whole[begin:end])
         assert np.array_equal(stream.words(4), after)
+
+
+@pytest.mark.parametrize("categories", [2, 3, 10])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+def test_a_randomised_response_is_as_much_more_likely_as_epsilon_allows(epsilon: float, categories: int) -> None:
+    """Of two records with different answers, the one that has it reports it at most e^epsilon times as often."""
+    own = truth(epsilon, categories)
+    assert own / ((1 - own) / (categories - 1)) == pytest.approx(np.exp(epsilon), rel=1e-12)

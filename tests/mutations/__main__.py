@@ -21,10 +21,11 @@ from tests.mutations.draw import PACKAGE, ROOMS, Mutation, drawn
 from tests.mutations.explained import EXPLAINED
 
 ROOT = PACKAGE.parents[1]
-#: The tests that are recorded: those of the rooms, and all named checks.
+#: The tests that are recorded: those of the rooms, the laws on layers, and all named checks.
 TESTS = (
     "tests/test_checks.py", "tests/accounting", "tests/mechanisms", "tests/sampling", "tests/publishing",
-    "tests/clipping", "tests/boosting", "tests/statistics", "tests/mac", "tests/teachers", "tests/tuning",
+    "tests/clipping", "tests/laws/test_layer_kinds.py", "tests/boosting", "tests/statistics", "tests/mac",
+    "tests/teachers", "tests/tuning",
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from privlearn.accounting.trees import OneOf, Parallel, RepeatAndSelect, one_of
 from privlearn.cli import main
 from privlearn.errors import AdjacencyMismatch, BadInput, UnsupportedEvent
 from privlearn.runs.result import PrivateDiagnostics
+from privlearn.tuning import sums
 from privlearn.tuning import tune as tune_module
 from tests.support.nets import cross_entropy
 from tests.tuning.checks import ADD, EMPTY, REPLACE, both_ways, candidates, data, train
@@ -464,3 +465,21 @@ def test_candidates_of_numbers_are_chosen_by_their_errors(tmp_path: Path, capsys
     assert main([*given, "--metric", "mae"]) == 0
     assert "clipped errors" in (tmp_path / "model" / "README.md").read_text()
     assert pv.verify(tmp_path / "model").ok
+
+
+@pytest.mark.parametrize(("metric", "loss"), [("mae", 0.4), ("rmse", 0.16)])
+def test_errors_of_numbers_are_measured_against_the_declared_bounds(metric: str, loss: float) -> None:
+    """An error of a tenth of the bounds' distance is .4 of the largest that counts, wherever the bounds are."""
+    data = pv.Dataset(np.zeros((3, 1), np.float32), np.array([13.0, 12.5, 17.0]), target_bounds=(10.0, 15.0))
+    answers = torch.nn.Linear(1, 1)
+    with torch.no_grad():
+        answers.bias.fill_(12.5)
+    losses = sums._losses(answers, data, metric)
+    np.testing.assert_allclose(losses, [loss, 0.0, 1.0], atol=1e-9)
+
+
+def test_targets_that_a_metric_does_not_fit_are_refused() -> None:
+    rows = np.zeros((2, 1), np.float32)
+    for y, metric in ((np.array([0, 1]), "mae"), (np.array([[0, 1], [1, 0]]), "accuracy"), (rows[:, 0], "accuracy")):
+        with pytest.raises(BadInput, match="targets are"):
+            sums.require_targets(pv.Dataset(rows, y), metric)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _EPSILONS = np.concatenate([[0.0], np.geomspace(1e-4, 60.0, 200)])
 #: Mass that tails may move to infinity: what it adds to a rate is not to be seen.
 _NEGLIGIBLE = 1e-9
+#: False-positive rates at which pictures show the curve.
+RATES = (0.0, *(10 ** (-4 + place / 20) for place in range(81)))
 
 
 @final

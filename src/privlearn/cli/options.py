@@ -37,8 +37,8 @@ USUAL = {
         "ledger", "dry-run", "out",
     ),
     "budget": (
-        "epsilon", "delta", "examples", "noise-multiplier", "batch-size", "epochs", "sampling", "method", "plot",
-        "json",
+        "epsilon", "delta", "examples", "noise-multiplier", "batch-size", "epochs", "sampling", "method", "serve",
+        "plot", "json",
     ),
     "audit": ("noise-multiplier", "sampling", "examples", "batch-size", "code", "canaries", "delta", "trials", "out"),
 }  # fmt: skip
@@ -384,6 +384,8 @@ def _without_data() -> tuple[Option, ...]:
         Option("numbers", "P", "for features, --select and --normalise: numbers in a row", int),
         _NORMALISE,
         Option("plot", "F.png", "draw the noise and the spending over the epochs"),
+        Option("serve", None, "plan in the browser, by sliders: a page that this machine alone can open", bool, False),
+        Option("port", "P", "with --serve: its port (default: a free one)", int, 0),
         *_fields(),
         part="plan",
     )  # fmt: skip

@@ -44,7 +44,7 @@ METRICS = {
 answers = Console(highlight=False, soft_wrap=True)
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
 
-_METHODS = {
+METHODS_IN_WORDS = {
     "gaussian": "exact, for Gaussian releases",
     "pld": "privacy loss distributions",
     "rdp": "Renyi DP",
@@ -86,7 +86,11 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
     bounds = [row for row in figures["guarantees"] if row["kind"] == "bound"]
     for row in bounds:
         best = row is bounds[0]
-        mark = "[bold]<- the tightest sound bound: the guarantee[/]" if best else f"[dim]{_METHODS[row['method']]}[/]"
+        mark = (
+            "[bold]<- the tightest sound bound: the guarantee[/]"
+            if best
+            else f"[dim]{METHODS_IN_WORDS[row['method']]}[/]"
+        )
         table.add_row(f"[bold]{row['method']}[/]" if best else row["method"], f"{readable(row['epsilon'])}", mark)
     for row in figures["guarantees"]:
         if row["kind"] != "bound":

@@ -11,7 +11,7 @@ from privlearn._checks import printable
 from privlearn.accounting.events import Composed, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, rounded_up
 from privlearn.accounting.mechanisms import Gaussian
-from privlearn.accounting.tradeoff import percent_up
+from privlearn.accounting.tradeoff import RATES, percent_up
 from privlearn.errors import PrivlearnError
 from privlearn.plan import Plan
 from privlearn.publishing import certificate, questions
@@ -26,7 +26,6 @@ from privlearn.publishing.verify import Verification
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 #: False-positive rates of the table beside the trade-off curve.
 _RATES = (0.001, 0.01, 0.05, 0.1, 0.25)
-_CURVE = [0.0, *(10 ** (-4 + place / 20) for place in range(81))]
 #: Epochs that a picture of the noise shows at most.
 _MOST_EPOCHS = 400
 
@@ -152,7 +151,7 @@ def _meaning(said: Statement) -> str:
     replaced = guarantee.adjacency is Adjacency.REPLACE_ONE
     other = "had other values" if replaced else "were missing from the training data"
     attack = said.curve.describe(guarantee.unit).replace("\n", " ")
-    points = [(rate, said.curve.true_positive_rate(rate)) for rate in _CURVE]
+    points = [(rate, said.curve.true_positive_rate(rate)) for rate in RATES]
     picture = line_chart(
         "tradeoff",
         "The limit on every attack",

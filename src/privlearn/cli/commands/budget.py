@@ -29,7 +29,11 @@ _NAMES = {"pca": "a PCA", "moments": "means and variances of the features"}
 
 
 def run(request: Request) -> int:
-    """Print the guarantee of the plan by every sound accountant."""
+    """Print the guarantee of the plan by every sound accountant, or serve the page that plans in the browser."""
+    if request.serve:
+        from privlearn.cli import planner
+
+        return planner.serve(request)
     methods.require_combinable(request)
     pages = {DPSGD: _descent, DPMAC: _descent, PATE: _votes, FEATURES: _features}
     pages.get(request.method, _method)(request)
@@ -56,9 +60,24 @@ def _method(request: Request) -> None:
 # DP-SGD
 
 
-def _descent(request: Request) -> None:
+def descent_plan(request: Request) -> Plan:
+    """The plan of DP-SGD for a declared number of examples, without releases before training.
+
+    Raises:
+        BadInput: options that do not go together, or no number of examples.
+    """
+    methods.require_combinable(request)
+    _require_examples(request)
+    return rules.settle(methods.training_request(request), Facts(request.examples)).plan
+
+
+def _require_examples(request: Request) -> None:
     if request.examples is None:
         raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
+
+
+def _descent(request: Request) -> None:
+    _require_examples(request)
     if request.tune is not None:
         tune.require_combinable(request)
         tune.show_cost(request)
@@ -206,9 +225,6 @@ def _show_votes(answer: dict[str, Any], plan: PatePlan) -> None:
     out.print(f"\n{screen.meaning(answer)}")
 
 
-_POINTS = 24
-
-
 def draw_plan(plan: Plan, delta: float, path: str) -> None:
     """Draw the noise of each epoch, and the epsilon spent by then, one line for each accountant.
 
@@ -238,7 +254,7 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
         title = "Noise"
     noise.set(xlabel="epoch", ylabel="noise multiplier", title=title)
     noise.set_ylim(bottom=0)
-    for method, points in _spending(plan, delta).items():
+    for method, points in spending(plan, delta).items():
         spending.plot(*zip(*points, strict=True), label=method, marker="." if len(points) < 3 else None)
     spending.set(
         xlabel="epoch",
@@ -260,9 +276,9 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
         plt.close(figure)
 
 
-def _spending(plan: Plan, delta: float) -> dict[str, list[tuple[int, float]]]:
-    """For each accountant (epoch, epsilon) at up to two dozen epochs; under a filter its limit, from the start."""
-    stops = sorted({max(1, round(plan.epochs * i / _POINTS)) for i in range(1, _POINTS + 1)})
+def spending(plan: Plan, delta: float, most: int = 24) -> dict[str, list[tuple[int, float]]]:
+    """For each accountant (epoch, epsilon) at up to `most` epochs; under a filter its limit, from the start."""
+    stops = sorted({1, *(max(1, round(plan.epochs * i / most)) for i in range(1, most + 1))})
     lines: dict[str, list[tuple[int, float]]] = {}
     for epochs in stops:
         for guarantee in replace(plan, epochs=epochs).guarantees(delta):
