@@ -143,7 +143,7 @@ def _require_known(argv: Sequence[str]) -> None:
         name = part.partition("=")[0].removeprefix("--")
         if part.startswith("--") and name not in known:
             near = _nearest(name, known, "--")
-            raise BadInput(f"{command} has no option --{name[:40]}.{near} See `privlearn {command} --help-all`")
+            raise BadInput(f"{command} has no option {part[:60]}.{near} See `privlearn {command} --help-all`")
 
 
 def _nearest(name: str, known: Collection[str], dashes: str = "") -> str:
