@@ -57,11 +57,13 @@ def _values() -> Iterator[tuple[str, str]]:
                 yield f'"{command} --{option.name}"', f'"{" ".join(option.choices or ())}"'
 
 
-def _fish() -> Iterator[str]:
+def _fish() -> list[str]:
+    lines = []
     for command, summary in COMMANDS.items():
-        yield f"complete -c privlearn -n __fish_use_subcommand -f -a {command} -d {quote(summary)}"
+        lines.append(f"complete -c privlearn -n __fish_use_subcommand -f -a {command} -d {quote(summary)}")
         for option in options_of(command).values():
-            yield f"complete -c privlearn -n '__fish_seen_subcommand_from {command}' {_in_fish(option)}"
+            lines.append(f"complete -c privlearn -n '__fish_seen_subcommand_from {command}' {_in_fish(option)}")
+    return lines
 
 
 def _in_fish(option: Option) -> str:
