@@ -30,12 +30,12 @@ SHARDS = "check_shards_are_shared_out_equally"
 
 MUTANTS = [
     # Noise
-    Mutant("noise on each process, added up", ranks.Ranks._over_processes, "*(total.flatten().to(",
-           "*((total + 0.1 * torch.randn_like(total)).flatten().to(", ALONE),
+    Mutant("noise on each process, added up", ranks.Ranks._over_processes, "*(total.view(-1).to(",
+           "*((total + 0.1 * torch.randn_like(total)).view(-1).to(", ALONE),
     Mutant("each process draws noise of its own", session.TrainingSession.noise,
            "self.world.noise(self.streams.noise)", "Streams.new(self.world.rank).noise", ALONE),
     Mutant("noise divided by the number of processes", ranks.Ranks._over_processes,
-           "total.copy_(piece.view(total.shape))", "total.copy_(piece.view(total.shape) * self.size)", ALONE),
+           "part.copy_(piece)", "part.copy_(piece * self.size)", ALONE),
     Mutant("one place of the noise for two slices", noise.add_gaussian, "(size + start,", "(size,", PLACES),
     Mutant("a slice of the grid has the noise of another", noise.add_on_grid, "noise[begin - first : end - first]",
            "noise[: end - begin]", PLACES),
@@ -46,8 +46,8 @@ MUTANTS = [
            "[received.view(rows.shape)[self.rank]]", ALONE),
     Mutant("slices are handed out before their noise", release._noised, "    if stream.discrete:",
            "    part.share and part.share.complete(part.values)\n    if stream.discrete:", BEFORE),
-    Mutant("the mean of the processes' sums", ranks.Ranks._over_processes, "total.copy_(piece.view(total.shape))",
-           "total.copy_(piece.view(total.shape) / self.size)", ALONE),
+    Mutant("the mean of the processes' sums", ranks.Ranks._over_processes, "part.copy_(piece)",
+           "part.copy_(piece / self.size)", ALONE),
     # Batches and steps
     Mutant("a process without examples skips the step", ranks.Ranks.parts,
            'self.require_alike("the batch that was drawn"',
@@ -110,8 +110,7 @@ MUTANTS = [
            "True", RESUMED),
     Mutant("each process publishes", publish._once, 'result.world.once(write, "the publication")', "write()",
            "check_one_process_publishes"),
-    Mutant("sums are not put together", ranks.Ranks._over_processes, "total.copy_(piece.view(total.shape))", "pass",
-           ALONE),
+    Mutant("sums are not put together", ranks.Ranks._over_processes, "part.copy_(piece)", "pass", ALONE),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[RuntimeError])

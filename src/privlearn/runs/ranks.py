@@ -13,6 +13,7 @@ import atexit
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -128,6 +129,7 @@ def _end() -> None:
         with suppress(RuntimeError):
             dist.barrier(async_op=True).wait(timeout=timedelta(seconds=30))
         dist.destroy_process_group()
+        time.sleep(0.2)  # gloo's threads let go of their last tensors, for which they need the interpreter's lock
 
 
 def _require_size(size: int) -> None:
@@ -208,15 +210,15 @@ class Ranks(World):
         if self.size == 1:
             return
         double = any(total.dtype == torch.float64 for total in totals[:-1])
-        kind, sizes = torch.float64 if double else torch.float32, [total.numel() for total in totals]
-        width = -(-sum(sizes) // self.size)
-        rest = totals[0].new_zeros(width * self.size - sum(sizes), dtype=kind)
-        whole = torch.cat([*(total.flatten().to(kind) for total in totals), rest]).view(self.size, width)
-        mine = self.scattered(whole)
-        whole.zero_()[self.rank] = mine
-        pieces = torch.split(whole.view(-1)[: sum(sizes)], sizes)
-        for total, piece in zip(totals, pieces, strict=True):
-            total.copy_(piece.view(total.shape))
+        kind, size = torch.float64 if double else torch.float32, sum(total.numel() for total in totals)
+        width = -(-size // self.size)
+        rest = totals[0].new_zeros(width * self.size - size, dtype=kind)
+        whole = torch.cat([*(total.view(-1).to(kind) for total in totals), rest])
+        mine = self.scattered(whole.view(self.size, width))
+        torch._foreach_zero_(list(totals))
+        parts, _ = Slice(self.rank * width, width, self.size).own(totals)
+        for part, piece in zip(parts, torch.split(mine[: sum(map(len, parts))], list(map(len, parts))), strict=True):
+            part.copy_(piece)
 
     def scattered(self, rows: Tensor) -> Tensor:
         """Of `rows`, one for each process, the sum over all processes of this one's: a balanced tree."""
@@ -250,26 +252,29 @@ class Ranks(World):
 
     def once(self, action: Callable[[], _Value], what: str = "") -> _Value:
         """What `action` returns or raises in the first process, where alone it runs; in all of them."""
-        box: list[Any] = [None]
-        failed: Exception | None = None
+        outcome: tuple[Any, Exception | None] = None, None
         if self.rank == 0:
             try:
-                box = [(what, action(), None)]
+                outcome = action(), None
             except Exception as error:
-                failed, box = error, [(what, None, _plain(error))]
-                failed.shared = True  # type: ignore[attr-defined]
-        if self.size > 1:
-            with _answered():
-                dist.broadcast_object_list(box, 0, device=_control())
+                outcome = None, error
+        value, failed = self._from_first(what, outcome) if self.size > 1 else outcome
         if failed is not None:
+            failed.shared = True  # type: ignore[attr-defined]
             raise failed
-        named, value, theirs = box[0]
-        if named != what:
-            raise ProcessLost(f"process 0 is at {named!r}, and process {self.rank} at {what!r}: {_ALIKE}")
-        if theirs is not None:
-            theirs.shared = True
-            raise theirs
         return value  # type: ignore[no-any-return]
+
+    def _from_first(self, what: str, outcome: tuple[Any, Exception | None]) -> tuple[Any, Exception | None]:
+        """The outcome in the first process: one message of a fixed length where it returned None, as charges do."""
+        own = np.frombuffer(_digest(what.encode()) + bytes([outcome != (None, None)] * 8), np.int64)
+        first, box = torch.tensor(own, device=_control()), [(outcome[0], outcome[1] and _plain(outcome[1]))]
+        with _answered():
+            dist.broadcast(first, 0)
+            if first[-1]:
+                dist.broadcast_object_list(box, 0, device=_control())
+        if first[:-1].tolist() != own[:-1].tolist():
+            raise ProcessLost(f"process 0 is elsewhere than process {self.rank}, which is at {what!r}: {_ALIKE}")
+        return box[0] if self.rank else outcome
 
     def in_turn(self, action: Callable[[], _Value], what: str = "") -> _Value:
         """Run `action` in the first process, and then, unless it raises there, in the others."""
@@ -285,8 +290,7 @@ class Ranks(World):
         """Raise in all processes unless they have the same `value`."""
         if self.size == 1:
             return
-        digest = hashlib.blake2b(what.encode() + b"\0" + value, digest_size=16).digest()
-        own = torch.tensor(np.frombuffer(digest, np.int64).copy(), device=_control())
+        own = torch.tensor(np.frombuffer(_digest(what.encode() + b"\0" + value), np.int64).copy(), device=_control())
         every = [torch.empty_like(own) for _ in range(self.size)]
         with _answered():
             dist.all_gather(every, own)
@@ -372,14 +376,14 @@ class Slice:
     def complete(self, values: Sequence[Tensor]) -> None:
         """Hand out this slice, which has its noise, and take the others'."""
         (dtype, *more) = {torch.float32} if self.plain else {value.dtype for value in values}
-        flat = torch.cat([value.view(-1).to(torch.float64 if more else dtype) for value in values])
-        sent = flat if flat.is_cuda else flat.to(_control())
-        every = torch.cat([sent, sent.new_zeros(self.width * self.processes - len(sent))]).view(-1, self.width)
+        own = torch.cat([part.to(torch.float64 if more else dtype) for part in self.own(values)[0]])
+        sent = torch.cat([own, own.new_zeros(self.width - len(own))]).to(own.device if own.is_cuda else _control())
+        every = sent.new_empty(self.processes, self.width)
         with _answered():
-            dist.all_gather(list(every), every[self.start // self.width].clone())
-        whole = every.view(-1)[: len(flat)].to(flat.device)
-        for value, own in zip(values, torch.split(whole, [value.numel() for value in values]), strict=True):
-            value.copy_(own.view(value.shape))
+            dist.all_gather(list(every), sent)
+        whole, sizes = every.view(-1).to(own.device), [value.numel() for value in values]
+        for value, piece in zip(values, torch.split(whole[: sum(sizes)], sizes), strict=True):
+            value.copy_(piece.view(value.shape))
 
 
 def _tree(rows: list[Tensor]) -> Tensor:
@@ -395,6 +399,10 @@ _ALIKE = "all have to run the same script with the same arguments. This run ends
 def _control() -> torch.device:
     """Where small tensors are compared: the processor, unless the group knows GPUs only."""
     return torch.device("cpu" if "cpu" in str(dist.get_backend_config()) else "cuda")
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.blake2b(value, digest_size=16).digest()
 
 
 def _plain(error: Exception) -> PrivlearnError:
