@@ -239,7 +239,7 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, (noise, spending) = plt.subplots(1, 2, figsize=(10, 3.8), dpi=130, layout="constrained")
+    figure, (noise, spent) = plt.subplots(1, 2, figsize=(10, 3.8), dpi=130, layout="constrained")
     epochs = range(1, plan.epochs + 1)
     if isinstance(plan.schedule, ReactingSchedule):
         noise.step(epochs, [plan.schedule.start] * plan.epochs, where="mid", color="tab:blue", linestyle="--",
@@ -255,17 +255,17 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
     noise.set(xlabel="epoch", ylabel="noise multiplier", title=title)
     noise.set_ylim(bottom=0)
     for method, points in spending(plan, delta).items():
-        spending.plot(*zip(*points, strict=True), label=method, marker="." if len(points) < 3 else None)
-    spending.set(
+        spent.plot(*zip(*points, strict=True), label=method, marker="." if len(points) < 3 else None)
+    spent.set(
         xlabel="epoch",
         ylabel=f"epsilon at delta {delta:g}",
         title="Claimed as a whole" if plan.filter else "Spent by the end of the epoch",
     )
-    spending.set_ylim(bottom=0)
+    spent.set_ylim(bottom=0)
     if plan.budget is not None and plan.budget.epsilon is not None:
-        spending.axhline(plan.budget.epsilon, color="grey", linestyle=":", label="target")
-    spending.legend(frameon=False, loc="best")
-    for axes in (noise, spending):
+        spent.axhline(plan.budget.epsilon, color="grey", linestyle=":", label="target")
+    spent.legend(frameon=False, loc="best")
+    for axes in (noise, spent):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
     try:
