@@ -264,9 +264,12 @@ def test_arrays_are_taken_as_tensors_are() -> None:
 
 
 def test_help_has_the_numbers_for_volumes(capsys: pytest.CaptureFixture[str]) -> None:
-    for command, told in (("train", ("250; 32 for maps", "for maps of classes 20")), ("predict", ("--out maps.npz",))):
+    for command, asked, told in (
+        ("train", "--help-all", ("250; 32 for maps", "for maps of classes 20")),
+        ("predict", "--help", ("--out maps.npz",)),
+    ):
         with pytest.raises(SystemExit):
-            request.parse([command, "--help"])
+            request.parse([command, asked])
         said = " ".join(capsys.readouterr().out.split())
         for part in told:
             assert part in said
