@@ -13,14 +13,14 @@ FOLDER = Path(__file__).parent
 
 def cells(text: str) -> list[tuple[str, str]]:
     """The cells of a program in percent format: "markdown" or "python", and what is in them."""
-    found: list[tuple[str, str]] = []
+    parts: list[tuple[str, str]] = []
     for part in re.split(r"^# %%", text, flags=re.MULTILINE)[1:]:
         head, _, body = part.partition("\n")
         if "[markdown]" in head:
-            found.append(("markdown", re.sub(r"^# ?", "", body, flags=re.MULTILINE).strip()))
+            parts.append(("markdown", re.sub(r"^# ?", "", body, flags=re.MULTILINE).strip()))
         else:
-            found.append(("python", body.strip()))
-    return found
+            parts.append(("python", body.strip()))
+    return parts
 
 
 def page_of(path: Path) -> tuple[str, dict[str, bytes]]:

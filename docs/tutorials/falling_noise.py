@@ -10,7 +10,7 @@ import privlearn as pv
 data = pv.load("digits")
 schedules = {"constant": pv.schedules.Constant(), "falling": pv.schedules.Exponential(k=0.05)}
 plans = {
-    name: pv.Plan(pv.Poisson(0.18), epochs=30, schedule=schedule).calibrate(epsilon=2.0, delta=1e-5)
+    name: pv.Plan(pv.Poisson(0.18), epochs=30, schedule=schedule, examples=1437).calibrate(epsilon=2.0, delta=1e-5)
     for name, schedule in schedules.items()
 }
 for name, plan in plans.items():

@@ -37,6 +37,7 @@ data = pv.Dataset(x[:700], y[:700], x[700:], y[700:], classes=2, low=0.0, high=2
 
 # %% [markdown]
 # ## A small convolutional network
+# Its test figures are exact: of private images they would have to be paid for, by `pv.evaluate(..., paid=)`.
 
 # %%
 plan = pv.Plan(pv.Poisson(0.1), epochs=10, clip=pv.Flat(0.1), examples=700).calibrate(epsilon=3.0, delta=1e-5)

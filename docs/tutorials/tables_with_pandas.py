@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A table, with pandas
 # A data frame becomes private features by a schema: bounds and categories are declared, never read off the rows. The
-# rows are made up here; yours come from `pandas.read_csv`.
+# rows are made up here, so they can be shown; yours come from `pandas.read_csv`.
 
 # %%
 import tempfile
@@ -29,6 +29,7 @@ data = pv.load(people[:1600], schema=schema, test=people[1600:])
 
 # %% [markdown]
 # ## Train, publish, verify
+# These test figures are exact, and the test rows made up. Of private rows they would have to be paid for: `paid=`.
 
 # %%
 result = pv.train(data, epsilon=2.0, examples=1600)

@@ -1,7 +1,8 @@
 # %% [markdown]
 # # PATE between three hospitals
-# Each hospital keeps its records and trains teachers at home. They vote on public inputs; only noisy votes leave, and
-# only a student that learned from them is published.
+# Each hospital keeps its records and trains teachers at home. They vote on public inputs. One party, whom all trust,
+# counts the votes: exact votes are not private, and go to nobody else. What leaves it is noisy: a student that learned
+# from noisy counts.
 
 # %%
 import tempfile
@@ -30,7 +31,7 @@ for hospital in range(3):
         np.savez(answers[-1], predictions=trained.predict(public[:60].reshape(60, -1)))
 
 # %% [markdown]
-# ## In the middle: noisy votes, and a student
+# ## At the trusted party: noisy votes, and a student
 # With 30 teachers the noise is loud; twice the teachers have half the share of noise.
 
 # %%

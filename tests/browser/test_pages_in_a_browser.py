@@ -9,7 +9,6 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -183,15 +182,3 @@ def test_a_slow_answer_is_announced(browser: Any, address: str) -> None:
         go_on.set()
         ready(page)
     assert page.inner_text("#say-steps") == "1200"
-
-
-def test_pictures_of_the_pages_are_kept_where_they_are_wanted(browser: Any, address: str, card: str) -> None:
-    """Set PRIVLEARN_SCREENSHOTS to a folder to look at them."""
-    wanted = os.environ.get("PRIVLEARN_SCREENSHOTS")
-    if not wanted:
-        pytest.skip("PRIVLEARN_SCREENSHOTS names no folder")
-    for name, place in zip(("planner", "card"), both(address, card), strict=True):
-        for width in WIDTHS:
-            page = opened(browser, place, width, "dark" if width == 768 else "light")
-            page.screenshot(path=str(Path(wanted) / f"{name}-{width}.png"), full_page=True)
-            page.context.close()

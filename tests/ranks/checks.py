@@ -305,6 +305,24 @@ def check_processes_that_fall_apart_end() -> None:
 
 
 @check
+def check_what_the_first_process_did_is_known_in_all() -> None:
+    """Nothing, a value or an error, with and without others; a process that is elsewhere takes no part in it."""
+
+    def failing() -> None:
+        raise BadInput("no")
+
+    for action, expected in ((lambda: None, None), (lambda: 0, 0), (lambda: {"a": 1}, {"a": 1})):
+        assert outcomes(2, lambda world: world.once(action, "here")) == [expected] * 2  # noqa: B023
+        first, second = outcomes(2, lambda world: world.once(action, f"place {world.rank}"))  # noqa: B023
+        assert first == expected
+        assert isinstance(second, ProcessLost), second
+        assert "place 1" in str(second), second
+    for result in outcomes(2, lambda world: world.once(failing, "here")):
+        assert isinstance(result, BadInput), result
+        assert "no" in str(result), result
+
+
+@check
 def check_processes_end_with_the_same_weights() -> None:
     """Weights that something else changed in one process end all of them, at the latest when the run ends."""
 

@@ -26,6 +26,7 @@ PLACES = "check_parts_of_sums_get_the_noise_of_the_whole"
 BEFORE = "check_sums_are_handed_out_with_their_noise"
 SUMS = "check_sums_have_the_same_bits"
 BITS = "check_the_number_of_processes_changes_no_bit"
+PLACE = "check_what_the_first_process_did_is_known_in_all"
 SHARDS = "check_shards_are_shared_out_equally"
 
 MUTANTS = [
@@ -78,6 +79,10 @@ MUTANTS = [
     Mutant("the first process's ledger is charged last", ranks.Ranks.in_turn,
            "self.once(lambda: own.append(action()), what)",
            "own.extend([action()] * bool(self.rank)); self.once(lambda: own.append(action()), what)", REFUSED),
+    Mutant("others do not hear of a refusal in the first process", ranks.Ranks._from_first,
+           "bytes([outcome != (None, None)]", "bytes([False]", REFUSED),
+    Mutant("processes at different places go on together", ranks.Ranks._from_first,
+           "first[:-1].tolist() != own[:-1].tolist()", "False", PLACE),
     Mutant("charges are not agreed on", ranks.Ranks.agreed, "AgreedAccount(account, self)", "account", REFUSED),
     Mutant("each process charges the shared ledger", session.Session.__init__, "if world.rank:", "if False:", CHARGED),
     Mutant("room in the ledger is each process's own affair", session.Session.__init__,

@@ -20,6 +20,7 @@ _ELSEWHERE = {"key": ("verify", "make_key"), "selfcheck": ("audit", "check_insta
 #: What an interruption leaves: of commands that charge a ledger, and of others.
 _CHARGED = "what a ledger was charged stays charged"
 _INTERRUPTED = {
+    **dict.fromkeys(("budget", "verify", "completion"), "nothing was changed"),
     "train": _CHARGED,
     "data": _CHARGED,
     "audit": "the attack proves nothing before its end",
@@ -45,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"privlearn: {message if request is None else in_options(message, request.command)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        left = _INTERRUPTED.get(request.command if request else "", "nothing was changed")
-        print(f"privlearn: interrupted; {left}", file=sys.stderr)
+        left = _INTERRUPTED.get(request.command if request else "")
+        print(f"privlearn: interrupted{f'; {left}' if left else ''}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()

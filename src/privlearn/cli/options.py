@@ -401,7 +401,7 @@ _RECORDED = (
 
 _RUN = _group(
     "the run", TRAIN,
-    Option("dry-run", None, "say the plan, its price, the expected time and memory, and which layers are slow; "
+    Option("dry-run", None, "say the plan, its price, the expected time and memory, and whether gradients are slow; "
            "nothing is spent or written", bool, False),
     Option("explain", None, "for dpsgd: say what was chosen for you, and why", bool, False),
     Option("jobs", "N", "for pate and --tune: teachers or candidates that are trained at once, in as many "

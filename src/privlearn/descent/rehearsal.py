@@ -105,9 +105,8 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
     held = None
     if request.microbatch is None:
         held = round(min(size, at_once, BLOCK) / at_once * room(device_of(None, task.network)))
-        held += 4 * sum(
-            parameter.nbytes for parameter in task.parameters
-        )  # weights, sums, and what the optimizer keeps
+        # Weights, sums, and what the optimizer keeps.
+        held += 4 * sum(parameter.nbytes for parameter in task.parameters)
     return Rehearsal(
         plan.epochs * plan.sampling.steps(settled.facts.examples), batch, private * share,
         mean([_plain_seconds(task.network, own, made_up, size) for _ in range(4)][1:]) * share, held,
