@@ -19,6 +19,8 @@ _WAYS = {
     "vmap": "by torch.func.vmap, which is slow",
     "loop": "one example at a time, which is slowest",
 }
+#: Seconds of a step without privacy from which on one with it is compared with it.
+_COMPARABLE = 0.005
 
 
 def show(request: Request, job: Job) -> int:
@@ -48,10 +50,12 @@ def _rows(took: Rehearsal) -> dict[str, str]:
     why = f": {screen.plain(took.reason)}" if took.reason else ""
     advice = "" if took.way == "layers" else "\ndocs/architectures.md says which layers have a fast way"
     memory = "not estimated with --microbatch" if took.memory is None else f"about {screen.size(took.memory)}"
+    # In shorter steps most is a fixed cost, and the quotient is not the network's.
+    factor = f", {took.factor:.1f} times as long as without privacy" if took.plain_seconds >= _COMPARABLE else ""
     return {
         "steps": f"{took.steps:,}, of about {took.batch:,} examples each",
         "time": f"about {screen.duration(took.seconds)} on this machine, beside public features and test metrics",
-        "a step": f"{took.step_seconds:.2g} s, {took.factor:.1f} times as long as without privacy",
+        "a step": f"{took.step_seconds:.2g} s{factor}",
         "memory": f"{memory} beside the data",
         "weights": f"{took.parameters:,}",
         "gradients": f"{_WAYS[took.way]}{why}{advice}",
