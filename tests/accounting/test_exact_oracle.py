@@ -149,8 +149,3 @@ def test_moments_of_partitions(batches: int, sigma: float) -> None:
     assert float(moments[1].real) == pytest.approx(third, rel=1e-13)
     if batches == 1:
         assert complex(moments[2]) == pytest.approx(complex(exact_moments.gaussian_moments(sigma)([acb(2, 3)])[0]))
-
-
-def test_what_it_cannot_decide_it_says() -> None:
-    with pytest.raises(exact_moments.Undecided):
-        exact_oracle.truth(Repeated(PoissonSampled(1e-5, Gaussian(0.3)), 3), 1e-9, 0.5)
