@@ -7,12 +7,8 @@ import sys
 import warnings as python_warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-<<<<<<< HEAD
 from dataclasses import replace
-from typing import Any
-=======
 from typing import Any, final
->>>>>>> main
 
 from rich.console import Console
 from rich.markup import escape
@@ -29,11 +25,8 @@ from privlearn.accounting.tradeoff import describe, tradeoff
 from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
 from privlearn.plan import AbstractPlan, Plan
-<<<<<<< HEAD
-from privlearn.solving import noise_in_weights
-=======
 from privlearn.runs.callbacks import Callback, TrainingProgress
->>>>>>> main
+from privlearn.solving import noise_in_weights
 from privlearn.statistics.metric_figures import Metrics
 
 #: What `--metric` calls the figures, and what tables do.
