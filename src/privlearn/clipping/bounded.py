@@ -76,6 +76,11 @@ def kept(norm: float, dtypes: Iterable[torch.dtype]) -> float:
     return norm / (1 + max(ROOM[dtype.itemsize] for dtype in dtypes))
 
 
+def rounded(sums: list[Tensor], into: list[Tensor]) -> list[Tensor]:
+    """`sums` in the type of `into`, and in its place."""
+    return sums if sums is into else [own.copy_(total) for own, total in zip(into, sums, strict=True)]
+
+
 def in_steps(values: Tensor) -> Tensor:
     """`values`, at most 1 in size, rounded towards 0 to multiples of 2^-36: sums below 2^17 are exact in float64."""
     return (values.double() * 2.0**36).trunc_().mul_(2.0**-36)
