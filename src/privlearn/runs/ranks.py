@@ -269,7 +269,7 @@ class Ranks(World):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Slice:
     """Of values that are laid end to end, the numbers that one process adds up, and adds noise to, for all.
 
