@@ -219,9 +219,8 @@ class ClippedGradients:
                 "the model's trainable parameters are not those that it had when this was made: make a new "
                 "ClippedGradients after parameters were replaced, frozen or unfrozen"
             )
-        assert self._chunk is not None
         own = self._here(self.buffers() if out is None else [total.zero_() for total in out])
-        size = min(self._chunk, BLOCK)
+        size = min(self._chunk or BLOCK, BLOCK)
         wide = len(sample) > size if self._wide is None else self._wide
         self._out = own if wide else None
         several = len(self._world.own(sample.indices)) > size or _padded(rows)
