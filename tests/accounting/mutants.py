@@ -26,7 +26,7 @@ MUTANTS = [
            "check_masses_are_kept"),
     Mutant("only one direction is read", pld.Composition.epsilon, "max(self.epsilons(delta))",
            "min(self.epsilons(delta))", "check_partitions_have_their_golden_prices"),
-    Mutant("a law composed once for all its steps", fourier.Product.multiply, "power(spectrum, factor.times)",
+    Mutant("a law composed once for all its steps", fourier.Spectra.multiply, "power(spectrum, factor.times)",
            "spectrum", "check_sampling_has_its_golden_prices"),
     Mutant("the sampling rate squared", pairs.poisson_pair, "p_below = (1 - rate) * q_below + rate * ndtr(u - sd)",
            "p_below = (1 - rate) * q_below + rate**2 * ndtr(u - sd)", "check_sampling_has_its_golden_prices"),

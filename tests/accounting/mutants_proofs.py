@@ -12,11 +12,11 @@ MUTANTS = [
            "_PER_DOUBLING * (math.log2(size) + 1) * UNIT", "UNIT / 2", SHORT),
     Mutant("transforms of any length", fourier.length, "next_fast_len(cells, real=True)", "cells",
            "check_lengths_have_small_factors"),
-    Mutant("what is not known of a factor is free", fourier.Product.multiply, "transform_error(self.size) + "
+    Mutant("what is not known of a factor is free", fourier.Spectra.multiply, "transform_error(self.size) + "
            "factor.error", "transform_error(self.size)", FACTORS),
-    Mutant("what is not known of a factor counts once", fourier.Product.multiply,
+    Mutant("what is not known of a factor counts once", fourier.Spectra.multiply,
            "self._errors + factor.times * error / bound", "self._errors + error / bound", FACTORS),
-    Mutant("frequencies that are left out are free", fourier.Product._trim, "self._left_out + 2 *",
+    Mutant("frequencies that are left out are free", fourier.Spectra._trim, "self._left_out + 2 *",
            "self._left_out + 0 *", FACTORS),
     Mutant("cells are as they come out of the transform", fourier.convolve, "0.0) + error", "0.0)", CELLS),
     Mutant("cells are as they come out, in each tilt", fourier.convolve, "0.0) + error", "0.0)", TILTS),

@@ -1,7 +1,6 @@
 """Powers of laws by Fourier transform, with a bound on what rounding does to them (docs/accounting-proofs.md).
 
-The laws are nonnegative vectors, and what comes out is an upper bound on every cell of their convolution. So nothing
-about errors is left to whoever reads it.
+The laws are nonnegative vectors, and what comes out is an upper bound on every cell of their convolution.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def power(base: Spectrum, exponent: int) -> Spectrum:
 
 def convolve(factors: Iterable[Factor], size: int) -> tuple[Array, float]:
     """The cyclic convolution of all factors, no cell below its exact value; and how much each may be above it."""
-    total, last = Product(size), size // 2
+    total, last = Spectra(size), size // 2
     for factor in factors:
         total.multiply(factor)
     spectrum = np.zeros(last + 1, dtype=np.complex128)
@@ -80,7 +79,7 @@ def convolve(factors: Iterable[Factor], size: int) -> tuple[Array, float]:
 
 
 @final
-class Product:
+class Spectra:
     """The product of spectra, at the frequencies where it does not vanish, and how far it may be off."""
 
     def __init__(self, size: int) -> None:
