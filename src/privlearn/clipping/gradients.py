@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from privlearn._checks import count
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.agreement import Choice, room
+from privlearn.clipping.agreement import Choice, room, warn_of_slowness
 from privlearn.clipping.augmentation import Augmentation, Views
 from privlearn.clipping.backends import Backend, Gradients, Loop, Problem, gradients_apart
 from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, Bounded, kept
@@ -315,6 +315,7 @@ class ClippedGradients:
                     "gradients flow"
                 ) from error
             self._ways[_shapes(given)] = self._way, self._chunk
+            warn_of_slowness(self._way.name, self.reason)
         return given
 
     def _chunks(self, rows: Rows, examples: NDArray[np.int64]) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
