@@ -65,7 +65,9 @@ def release(
         raise BadInput(
             "a value is bounded in L1: Gaussian noise is for values that are bounded in L2. Nothing was charged"
         )
-    if not isinstance(stream, NoiseStream) and (len(parts) > 1 or parts[0].share):
+    from privlearn.mechanisms.correlated import CorrelatedStream
+
+    if isinstance(stream, CorrelatedStream) and (len(parts) > 1 or parts[0].share):
         raise BadInput(
             "correlated noise is for one bounded value a step, in one process: release the parts with a noise stream"
         )
@@ -93,8 +95,9 @@ def _factors(shares: Sequence[float], parts: int) -> list[float]:
 
 def _noised(part: Bounded, multiplier: float, stream: NoiseStream | CorrelatedStream) -> tuple[Tensor, ...]:
     from privlearn.mechanisms import noise
+    from privlearn.mechanisms.correlated import CorrelatedStream
 
-    if not isinstance(stream, NoiseStream):
+    if isinstance(stream, CorrelatedStream):
         stream.add(part.values, multiplier * part.sensitivity)
         return part.values
     values, places = part.share.own(part.values) if part.share else (part.values, None)
