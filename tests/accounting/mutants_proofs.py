@@ -30,7 +30,7 @@ MUTANTS = [
     Mutant("delta as it was added up", pld._spent, "slack - np.expm1", "-np.expm1", READ),
     Mutant("a curve as it was added up", pld._deltas, "UNIT * units * 2 * above[first]", "0.0", READ),
     Mutant("a window's tail for one step", composing._beyond, "n * moment)", "moment)", TAILS),
-    Mutant("a window's tail by the other law", composing._beyond, "(tilt + order)", "order", TAILS),
+    Mutant("a window's tail by the other law", composing._beyond, "pair.q, tilt + order", "pair.q, order", TAILS),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -101,7 +101,7 @@ def _deltas(losses: Array, mass: Array, infinite: float, h: float, epsilons: Arr
     gap = epsilons - np.append(losses, epsilons.max())[first]
     found = infinite + above[first] - np.exp(np.minimum(gap, 0.0)) * discounted[first]
     # Sums of n terms, and n powers of e^-h, are off by a few n units; losses and epsilons by one each.
-    units = 8 * len(mass) + 32 + 8 * (np.abs(epsilons) + float(np.abs(losses).max()))
+    units = 8 * (len(mass) - first) + 32 + 8 * (np.abs(epsilons) + float(np.abs(losses).max()))
     return np.asarray(np.minimum(1.0, found * (1 + 4 * UNIT) + UNIT * units * 2 * above[first]), dtype=np.float64)
 
 
