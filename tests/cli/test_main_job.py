@@ -254,6 +254,10 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
         {"epsilon": 9.0, "epochs": 3, "schedule": "exp", "solve": "rate", "noise_multiplier": 3.0,
          "learning_rate_schedule": "step:k=0.5,period=1"},
     ),
+    "correlated noise": (
+        "--epsilon 9 --epochs 2 --batch-size 10 --sampling cyclic-poisson --mechanism banded:bands=2",
+        {"epsilon": 9.0, "epochs": 2, "batch_size": 10, "sampling": "cyclic-poisson", "mechanism": "banded:bands=2"},
+    ),
     "a task": ("--epsilon 9 --epochs 2 --task classification", {"epsilon": 9.0, "epochs": 2, "task": "classification"}),
     "weights of classes": (
         "--epsilon 9 --epochs 2 --class-weights balanced --class-frequencies 0=0.5,1=0.3,2=0.2",

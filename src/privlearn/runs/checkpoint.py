@@ -182,6 +182,18 @@ def streams_for(checkpoint: Checkpoint | str | Path | None) -> Streams:
     return bound or Streams.new()
 
 
+def run_of(file: Checkpoint) -> Saved | None:
+    """What a file holds of a run in steps; None if there is no such file.
+
+    Raises:
+        BadInput: it is damaged, or holds something else.
+    """
+    saved = file.read()
+    if saved and not saved.plain.keys() >= _FIELDS:
+        raise BadInput(f"{file.path} is no checkpoint of privlearn: it does not say where the run was")
+    return saved
+
+
 def packed(saved: Saved) -> bytes:
     """The content of a checkpoint's file."""
     plain = torch.frombuffer(bytearray(json.dumps(saved.plain).encode()), dtype=torch.uint8)
@@ -211,8 +223,8 @@ def unpacked(content: bytes, path: Path) -> Saved:
     try:
         tensors = load_tensors(body)
         plain = loads(bytes(tensors.pop(_PLAIN).tolist()))
-        if not isinstance(plain, dict) or not plain.keys() >= _FIELDS:
-            raise ValueError("it does not say where the run was")
+        if not isinstance(plain, dict):
+            raise ValueError("it holds no fields by name")
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise BadInput(f"{path} is no checkpoint of privlearn: {error}") from error
     return Saved(tensors, plain)

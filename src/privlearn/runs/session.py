@@ -26,7 +26,7 @@ from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.runs.checkpoint import Checkpoint, Saved, flattened, require_same_run, whole
+from privlearn.runs.checkpoint import Checkpoint, Saved, flattened, require_same_run, run_of, whole
 from privlearn.runs.shards import delete_shards, load_shards, save_shards
 from privlearn.sampling import Sample
 from privlearn.streams import NoiseStream, Streams
@@ -129,7 +129,7 @@ class TrainingSession(Session):
         charged: bool = True, world: World = World(),  # noqa: B008 - a frozen value
     ) -> None:  # fmt: skip
         self.file = file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
-        self.saved = world.once(file.read, "the checkpoint") if file else None
+        self.saved = world.once(lambda: run_of(file), "the checkpoint") if file else None
         bound = file.streams() if file and not world.rank else None
         super().__init__(plan, ledger, streams or bound, charged=charged, world=world)
         if self.saved:
