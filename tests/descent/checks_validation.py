@@ -119,6 +119,10 @@ def by_the_paper(schedule: Validation, accuracies: list[float]) -> list[float]:
     return used
 
 
+def no_stream() -> Any:
+    raise AssertionError("nothing is drawn here")
+
+
 @check
 def check_the_validation_rule_is_the_papers() -> None:
     made_up = random.Random(1)
@@ -157,7 +161,7 @@ def check_table_two_of_yu_by_validation() -> None:
     assert (plan.epochs, plan.filter) == (156, GaussianFilter(rho=0.78125))  # 156 epochs at 10 would take 0.78
     ledger, noise = Ledger(plan.budget), [10.0] * 29 + [7.0] * 20 + [4.9] * 10 + [3.43] * 9
     with mock.patch.object(Validation, "after", lambda self, accuracies: noise[len(accuracies)]):
-        pace = ReactingNoise(plan, plan.schedule, lambda *_: 0.0, [], {}, streams.Streams.new(0).noise)  # type: ignore[arg-type]
+        pace = ReactingNoise(plan, plan.schedule, lambda *_: 0.0, [], {}, no_stream)  # type: ignore[arg-type]
         account = pace.begin(ledger)
         for _, sigma in pace:
             account.charge(plan.epoch_event(sigma), plan.neighbours)
@@ -186,9 +190,7 @@ def check_filters_hold_whatever_the_accuracies_are() -> None:
                     assert BUDGET.spent(plan.event(), plan.neighbours) <= BUDGET.limit
                     curve = iter(lambda: made_up.choice([0.0, 0.5, 1.0, made_up.random()]), None)
                     spent: list[Event] = []
-                    pace = ReactingNoise(
-                        plan, schedule, lambda *_, curve=curve: next(curve), [], {}, streams.Streams.new(0).noise
-                    )
+                    pace = ReactingNoise(plan, schedule, lambda *_, curve=curve: next(curve), [], {}, no_stream)
                     account = pace.begin(Ledger(BUDGET))
                     for _, sigma in pace:
                         step, times = next(walk(sampler.epoch_event(Gaussian(sigma))))

@@ -161,18 +161,18 @@ def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
         return session.world.once(lambda: own, "the accuracy")
 
     facts = {"rows": task.examples if public is None else len(public[0]), "public": public is not None}
-    return ReactingNoise(plan, schedule, validate, task.accuracies, facts, session.noise)
+    return ReactingNoise(plan, schedule, validate, task.accuracies, facts, lambda: session.noise)
 
 
-def _steps_stream(task: Task, session: TrainingSession) -> NoiseStream | CorrelatedStream:
-    """What the noise of steps is drawn from: the run's stream, or one that correlates it, which a checkpoint keeps.
+def _steps_stream(task: Task, session: TrainingSession) -> Callable[[], NoiseStream | CorrelatedStream]:
+    """Gives what the noise of a step is drawn from: the run's stream, or one that correlates it, kept in checkpoints.
 
     Raises:
         BadInput: batches in which an example comes again too soon, several processes, noise on a grid or a transcript.
     """
-    plan, noise = task.plan, session.noise
+    plan = task.plan
     if plan.correlation is None:
-        return noise
+        return lambda: session.noise
     if session.world.size > 1:
         raise BadInput("correlated noise is for one process: leave out the mechanism, or train without torchrun")
     if isinstance(session.file, Transcript):
@@ -180,9 +180,9 @@ def _steps_stream(task: Task, session: TrainingSession) -> NoiseStream | Correla
             "the noise of a correlated step can't be replayed by itself: leave out the transcript, or the mechanism"
         )
     plan.correlation.require_suited(plan.sampling, task.present)
-    stream = CorrelatedStream(noise, plan.correlation.coefficients(plan.epochs * task.steps))
+    stream = CorrelatedStream(session.noise, plan.correlation.coefficients(plan.epochs * task.steps))
     session.parts["correlated noise"] = stream
-    return stream
+    return lambda: stream
 
 
 #: (what the run's releases are charged to, inputs, targets) to the accuracy of the model as it is now.
@@ -193,9 +193,14 @@ Validate = Callable[[Account, Tensor, Tensor], float]
 class PlannedNoise:
     """The noise of a plan that knows that of every epoch. Releases are charged to the ledger."""
 
-    def __init__(self, plan: Plan, stream: NoiseStream | CorrelatedStream) -> None:
-        self._plan, self.stream = plan, stream
+    def __init__(self, plan: Plan, stream: Callable[[], NoiseStream | CorrelatedStream]) -> None:
+        self._plan, self._stream = plan, stream
         self.epochs = plan.epochs
+
+    @property
+    def stream(self) -> NoiseStream | CorrelatedStream:
+        """What the noise of the next step is drawn from."""
+        return self._stream()
 
     def begin(self, ledger: Account) -> Account:
         """What the epochs' releases are to be charged to."""
@@ -226,17 +231,22 @@ class ReactingNoise:
         validate: computes an accuracy, and charges it where it is a release.
         accuracies: those seen so far, one for each epoch, in a run that is continued; new ones are appended.
         facts: public facts of the validation, for the certificate.
-        stream: what the noise of steps is drawn from.
+        stream: gives what the noise of a step is drawn from.
     """
 
     def __init__(
         self, plan: Plan, schedule: ReactingSchedule, validate: Validate, accuracies: list[float],
-        facts: dict[str, Any], stream: NoiseStream,
+        facts: dict[str, Any], stream: Callable[[], NoiseStream],
     ) -> None:  # fmt: skip
-        self._plan, self._schedule, self._validate, self.stream = plan, schedule, validate, stream
+        self._plan, self._schedule, self._validate, self._stream = plan, schedule, validate, stream
         self._accuracies, self._facts = accuracies, facts
         self._filter: PrivacyFilter | None = None
         self._noise_multipliers: list[float] = []
+
+    @property
+    def stream(self) -> NoiseStream:
+        """What the noise of the next step is drawn from."""
+        return self._stream()
 
     @property
     def epochs(self) -> int:

@@ -32,7 +32,7 @@ from privlearn.transforms.base import public_features
 #: Relative difference below which a recomputed epsilon confirms the stated one.
 _AGREE = 1e-6
 #: An epsilon that is larger by so much is true, too: earlier versions priced less tightly.
-_ABOVE = 1e-3
+_ABOVE = 5e-4
 _CLAIMS = {"epsilon", "delta", "adjacency", "method", "rho", "unit"}
 
 
