@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.write and options.case:
         parser.error("--write freezes whole sections: leave out --case")
-    sys.path.insert(0, str(HERE))
+    sys.path[:0] = [str(HERE), str(HERE.parents[1])]
     from figures import SECTIONS  # takes a moment
 
     sections = options.only.split(",") if options.only else list(SECTIONS)
