@@ -12,6 +12,7 @@ from typing import Any, Unpack, final
 from filelock import Timeout
 from torch import Tensor, nn
 
+from privlearn._checks import checked
 from privlearn._display import Described, Summary
 from privlearn.accounting.guarantee import Adjacency, Guarantee
 from privlearn.accounting.ledger import Ledger
@@ -69,6 +70,7 @@ class LoopSettings(Compute, total=False):
 _OWN = set(LoopSettings.__annotations__) - set(Compute.__annotations__)
 
 
+@checked
 def make_private(
     model: nn.Module, optimizer: Any, loader: Any, *,
     epochs: int, epsilon: float | None = None, delta: float | None = None, max_grad_norm: float | None = None,

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from privlearn._checks import checked
 from privlearn._display import shortened
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
@@ -53,6 +54,7 @@ _REDRAWS = 100
 Floats = NDArray[np.float64]
 
 
+@checked
 def evaluate(
     model: Any,
     data: Any,

@@ -237,6 +237,18 @@ def require_budget(budget: object) -> None:
         )
 
 
+#: Targets below these are those of no privacy loss at all, and lost in the rounding of what is computed for them.
+_LEAST_EPSILON, _LEAST_RHO = 1e-6, 1e-12
+
+
+def _require_target(name: str, value: float, least: float) -> None:
+    """Raise `BadInput` unless `value` is a number from `least` on."""
+    if positive(name, value) < least:
+        raise BadInput(
+            f"{name} is {value:g}: expected at least {least:g}. Less than that is no release at all", name=name
+        )
+
+
 #: Relative slack when spending is compared with a budget: sums of floats must not lose the last epoch.
 _SLACK = 1e-12
 
@@ -264,11 +276,11 @@ class Budget:
         if (self.epsilon is None) == (self.rho is None):
             raise BadInput("a budget needs either epsilon (with delta) or rho: give exactly one of the two")
         if self.epsilon is not None:
-            positive("epsilon", self.epsilon)
+            _require_target("epsilon", self.epsilon, _LEAST_EPSILON)
             if self.delta is None:
                 raise BadInput("a budget of epsilon needs its delta: give delta too, for example 1e-5")
         if self.rho is not None:
-            positive("rho", self.rho)
+            _require_target("rho", self.rho, _LEAST_RHO)
         if self.delta is not None:
             valid_delta(self.delta)
 

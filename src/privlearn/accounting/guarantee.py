@@ -12,7 +12,7 @@ from decimal import ROUND_CEILING, Context
 from enum import StrEnum, unique
 from typing import Any, Literal, final
 
-from privlearn._checks import count, one_of
+from privlearn._checks import checked, count, one_of, quoted
 from privlearn._display import Described, Summary
 from privlearn.errors import AdjacencyMismatch, BadInput
 
@@ -22,6 +22,7 @@ MOST_IN_A_GROUP = 10_000
 ALL = "all"
 
 
+@checked
 @final
 @dataclass(frozen=True)
 class PrivacyUnit:
@@ -86,6 +87,10 @@ class Adjacency(StrEnum):
     ADD_REMOVE = "add_remove"
     ZERO_OUT = "zero_out"
     REPLACE_ONE = "replace_one"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Adjacency:
+        raise BadInput(f"adjacency is {quoted(value)}: expected one of {', '.join(cls)}")
 
     @classmethod
     def parse(cls, name: str) -> Adjacency:

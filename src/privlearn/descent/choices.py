@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
-from privlearn._checks import between, one_of
+from privlearn._checks import between, checked, one_of
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
@@ -68,6 +68,11 @@ class Facts:
         return math.sqrt(self.numbers) if self.front and self.front[-1].normalises else None
 
 
+#: Learning rates that are ones: with others, weights don't move or are no numbers after a step.
+_RATES = (1e-30, 1e30)
+
+
+@checked
 @final
 @dataclass(frozen=True)
 class TrainRequest:
@@ -191,6 +196,10 @@ class TrainRequest:
                         "select=M"
                     )
         object.__setattr__(self, "post_processing", post_processing.chosen(self.post_processing))
+        if self.learning_rate is not None:
+            between("learning_rate", self.learning_rate, *_RATES)
+        if self.momentum is not None:
+            between("momentum", self.momentum, 0.0, 1.0)
         if self.label_smoothing is not None:
             between("label_smoothing", self.label_smoothing, 0.0, MOST_SMOOTHING)
         adjacency = None if self.adjacency is None else Adjacency.parse(str(self.adjacency))

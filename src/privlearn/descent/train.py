@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from privlearn._checks import one_of
+from privlearn._checks import checked, one_of
 from privlearn.accounting.ledger import Ledger, Planned
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
@@ -32,6 +32,7 @@ from privlearn.transforms.base import PublicTransform, shape_after
 from privlearn.transforms.chain import read_features
 
 
+@checked
 def train(
     dataset: Dataset,
     *,

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, final
 
 import torch
 from torch import Tensor, nn
 
-from privlearn._checks import count, positive
+from privlearn._checks import count, positive, require_fit
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.bounded import Bounded
@@ -126,6 +127,7 @@ def dpmac(
         BadInput: a model that is not fully connected, targets that the loss does not take, or numbers that do not fit
             each other; before anything is spent. Or weights that are no longer finite, because steps were too long.
     """
+    require_fit("mu", mu, float | Schedule)
     require_one_process("DP-MAC")
     require_kinds(plan, model, output_named, learning_rate_schedule, ledger, streams, {})
     require_callable("progress", progress)
@@ -196,7 +198,7 @@ class MacSettings:
 
     def mu_at(self, epoch: float) -> float:
         """The weight of the hidden layers' objectives."""
-        return self.mu if isinstance(self.mu, int | float) else self.mu(epoch)
+        return self.mu if isinstance(self.mu, Real) else self.mu(epoch)
 
 
 @final

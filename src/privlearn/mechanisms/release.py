@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from privlearn._checks import positive
+from privlearn._checks import positive, quoted, require_fit
 from privlearn.accounting.guarantee import require_same
 from privlearn.accounting.ledger import Account
 from privlearn.accounting.mechanisms import Gaussian
@@ -52,6 +52,12 @@ def release(
     """
     if not parts:
         raise BadInput("release() was given nothing: expected at least one bounded value")
+    for part in parts:
+        require_fit("a part of release()", part, Bounded)
+    require_fit("ledger", ledger, Account)
+    require_fit("shares", shares, Sequence[float] | None)
+    if not hasattr(type(stream), "words"):
+        raise BadInput(f"stream is {quoted(stream)}: expected a noise stream, such as Streams.new().noise")
     sample, adjacency = parts[0].sample, parts[0].adjacency
     for part in parts[1:]:
         require_same(adjacency, part.adjacency, "this release")

@@ -10,7 +10,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from privlearn._checks import count
+from privlearn._checks import checked, count
 from privlearn.accounting.events import Event, compose
 from privlearn.errors import BadInput
 from privlearn.publishing import card, certificate, folder, keys, model, page
@@ -62,6 +62,7 @@ def _once(result: Result, write: Callable[[], Path]) -> Path:
 
 
 @_by_the_first_process
+@checked
 def publish(
     result: Result,
     out: str | Path,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, final
 
-from privlearn._checks import between, count, one_of, probability
+from privlearn._checks import between, checked, count, one_of, probability
 from privlearn._public import registered
 from privlearn.accounting import zcdp
 from privlearn.accounting.budget import Budget, require_budget, solve_gaussian, solve_noise
@@ -103,6 +103,7 @@ class StatisticsPlan(AbstractPlan):
         return bool(self.keep < self.features)  # type: ignore[attr-defined]
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True, repr=False)
@@ -265,6 +266,7 @@ class ChoosingPlan(StatisticsPlan):
         return self._rows("counts, class sums and second moments", self._kept, ", ".join(self._bounds))
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True, repr=False)
@@ -341,6 +343,7 @@ class KeptFeaturesPlan(ChoosingPlan):
         return super()._bounds + ([] if self.in_one_release else [f"kept rows to norm {self.rest_norm:g}"])
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True, repr=False)
@@ -378,6 +381,7 @@ class FisherPlan(KeptFeaturesPlan):
         return _FISHER
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True, repr=False)

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from privlearn._checks import checked
 from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset
@@ -36,6 +37,7 @@ from privlearn.world import require_one_process
 _REHEARSED = 12  # made-up answers that a student is tried on
 
 
+@checked
 def pate(
     plan: PatePlan,
     teachers: Teachers,
@@ -76,6 +78,7 @@ def pate(
     return teach_student(answers, student)
 
 
+@checked
 def ask_teachers(
     plan: PatePlan,
     teachers: Teachers,
@@ -152,6 +155,7 @@ def _stated(
     }
 
 
+@checked
 def teach_student(answers: Answers, student: StudentRecipe) -> Result:
     """Train a student on answers that were released: post-processing, which costs nothing, however often it is done.
 
