@@ -72,7 +72,7 @@ def quoted(value: object) -> str:
     if isinstance(value, types.ModuleType | type):
         return f"the {'class' if isinstance(value, type) else 'module'} {value.__name__}"
     if value is None or isinstance(value, bool | str | float | complex | bytes):
-        return shown if len(shown := repr(value)) < 60 else f"a long {type(value).__name__}, {shown[:40]}..."
+        return text if len(text := repr(value)) < 60 else f"a long {type(value).__name__}, {text[:40]}..."
     if isinstance(value, int):
         return str(value) if abs(value) < 10**40 else "a whole number beyond 1e+40"
     return f"a {type(value).__name__}"

@@ -154,6 +154,7 @@ def audited(place: Path) -> str:
 
 TRIGGERS: dict[str, Callable[[Path], str]] = {
     "an audit of private rows": audited,
+    "an epsilon of nothing": budget("--epsilon", "30", "--delta", "1e-6", "--examples", "1000", "--epochs", "5"),
     "a delta of an example": budget("--noise-multiplier", "4", "--delta", "0.01", "--examples", "1000"),
     "a schedule that begins to fall after the end": budget(*NOISE, "--epochs", "5", "--schedule", "exp:k=0.1,from=9"),
     "a schedule that never reacts": budget(

@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, final
 
@@ -107,6 +106,16 @@ class _Parser(argparse.ArgumentParser):
         raise BadInput(f"{message}. See `{self.prog} --help`")
 
 
+class _Version(argparse.Action):
+    """Prints the version, which is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from privlearn import __version__
+
+        print(f"privlearn {__version__}")
+        parser.exit()
+
+
 def parse(argv: list[str]) -> Request:
     """Read a command line.
 
@@ -162,7 +171,7 @@ def _parser(*, every: bool) -> argparse.ArgumentParser:
         epilog=f"{_EXAMPLES}\n`privlearn COMMAND --help` names the options of a command",
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=20),
     )
-    parser.add_argument("--version", action="version", version=f"privlearn {version('privlearn')}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version, and exit")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=_ABOUT.get(name, summary), allow_abbrev=False)

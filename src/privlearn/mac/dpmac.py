@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, final
 
@@ -198,7 +197,7 @@ class MacSettings:
 
     def mu_at(self, epoch: float) -> float:
         """The weight of the hidden layers' objectives."""
-        return self.mu if isinstance(self.mu, Real) else self.mu(epoch)
+        return self.mu(epoch) if isinstance(self.mu, Schedule) else float(self.mu)
 
 
 @final

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, final
 
-from privlearn._checks import between, checked, count, one_of, probability
+from privlearn._checks import between, count, one_of, probability
 from privlearn._public import registered
 from privlearn.accounting import zcdp
 from privlearn.accounting.budget import Budget, require_budget, solve_gaussian, solve_noise
@@ -58,7 +58,7 @@ class StatisticsPlan(AbstractPlan):
         require_budget(self.budget)
         if self.noise_multiplier is not None:
             between("noise_multiplier", self.noise_multiplier, 1e-6, 1e12)
-        object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency or usual)))
+        object.__setattr__(self, "adjacency", Adjacency.parse(str(usual if self.adjacency is None else self.adjacency)))
 
     @property
     def noise(self) -> float:
@@ -100,10 +100,9 @@ class StatisticsPlan(AbstractPlan):
     @property
     def selects(self) -> bool:
         """Whether some features are left out."""
-        return bool(self.keep < self.features)  # type: ignore[attr-defined]
+        return count("keep", self.keep) < self.features  # type: ignore[attr-defined]
 
 
-@checked
 @final
 @registered
 @dataclass(frozen=True, repr=False)
@@ -266,7 +265,6 @@ class ChoosingPlan(StatisticsPlan):
         return self._rows("counts, class sums and second moments", self._kept, ", ".join(self._bounds))
 
 
-@checked
 @final
 @registered
 @dataclass(frozen=True, repr=False)
@@ -343,7 +341,6 @@ class KeptFeaturesPlan(ChoosingPlan):
         return super()._bounds + ([] if self.in_one_release else [f"kept rows to norm {self.rest_norm:g}"])
 
 
-@checked
 @final
 @registered
 @dataclass(frozen=True, repr=False)
@@ -381,7 +378,6 @@ class FisherPlan(KeptFeaturesPlan):
         return _FISHER
 
 
-@checked
 @final
 @registered
 @dataclass(frozen=True, repr=False)
