@@ -163,15 +163,16 @@ def epochs(network: Network, device: str, count: int, batches: int, rounds: int)
         schedule = pv.schedules.Constant(steps.NOISE_MULTIPLIER)
         plan = pv.Plan(pv.Partition(batches), epochs=count, schedule=schedule, clip=pv.Flat(network.clip))
 
-        def progress(done: int, total: int) -> None:
-            if done == until:
-                raise _FirstStepDone
+        class OnStep:
+            def on_step(self, progress: Any) -> None:
+                if progress.step == until:
+                    raise _FirstStepDone
 
         def run() -> float:
             try:
                 pv.dpsgd(
                     plan, model, networks.losses, (x, y), optimizer=lambda p: torch.optim.SGD(p, lr=0.0),
-                    progress=progress,
+                    callbacks=OnStep(),
                 )  # fmt: skip
             except _FirstStepDone:
                 return 1

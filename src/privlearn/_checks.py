@@ -160,10 +160,10 @@ def fits(value: object, kind: Any) -> bool:
     if not isinstance(own, type) or own in (Any, object, inspect.Parameter.empty):
         return True
     protocol = getattr(own, "_is_protocol", False)
-    interface = [name for name in vars(own) if not name.startswith("_")] if protocol else getattr(own, "_interface", ())
     if not protocol and isinstance(value, own):
         return True
-    return bool(interface or protocol) and all(hasattr(value, name) for name in interface)
+    interface = [name for name in vars(own) if not name.startswith("_")] if protocol else vars(own).get("_interface")
+    return interface is not None and all(hasattr(value, name) for name in interface)
 
 
 def in_words(kind: Any) -> str:

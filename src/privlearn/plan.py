@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
-from privlearn import _public, reacting, solving
+from privlearn import _public, pictures, reacting, solving
 from privlearn._checks import count
 from privlearn._display import Described, plan_summary
 from privlearn._public import registered
@@ -356,14 +356,9 @@ class Plan(AbstractPlan):
             *([] if self.temperature is None else [("release after training", self.temperature.text())]),
         ]
 
-    def plot(self, axes: Axes | None = None) -> Axes:
-        """The noise multiplier by epoch, by matplotlib; on new axes by default. Raises as `noise_multipliers`."""
-        import matplotlib.pyplot as plt
-
-        axes = plt.subplots(figsize=(5, 3), layout="constrained")[1] if axes is None else axes
-        axes.stairs(self.noise_multipliers(), [epoch + 0.5 for epoch in range(self.epochs + 1)], baseline=None)
-        axes.set(xlabel="epoch", ylabel="noise multiplier", ylim=(0, None))
-        return axes
+    def plot(self, axes: Axes | None = None, *, of: str = "noise", delta: float | None = None) -> Axes:
+        """The noise by epoch, or `of="epsilon"` what is spent by step; on new axes by default (`pictures.draw`)."""
+        return pictures.draw(self, axes, of, delta)
 
     def _noise_rows(self) -> list[tuple[str, str]]:
         sigmas = self.noise_multipliers()

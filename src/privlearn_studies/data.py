@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.named import load
+from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.sampling import Sample
 from privlearn.streams import Streams
 from privlearn.transforms.modules import Project, Scale
@@ -201,6 +202,18 @@ def descend(
         descent.param_groups[0]["lr"] = rate(step)
         descent.step()
         watch(step + 1, 0)
+
+
+@final
+class Watch(Callback):
+    """Calls what `descend` calls after each step of a private run, too, with (steps done, steps in all)."""
+
+    def __init__(self, function: Callable[[int, int], None]) -> None:
+        self._function = function
+
+    def on_step(self, progress: TrainingProgress) -> None:
+        """A step was taken."""
+        self._function(progress.step, progress.steps)
 
 
 @lru_cache(maxsize=1)

@@ -29,6 +29,7 @@ from privlearn.runs.result import Result
 from privlearn.runs.transcript import CommittedSecret, Recording
 from privlearn.streams import Streams
 from tests.support.checks import check, must_raise
+from tests.support.steps import EachStep
 
 STEPS, BETWEEN = 24, 4
 
@@ -228,7 +229,7 @@ def check_keys_of_a_run_are_used_once() -> None:
 
         must_raise(
             KeyboardInterrupt,  # type: ignore[arg-type]
-            lambda: train(Transcript(folder, steps=BETWEEN), progress=stop),
+            lambda: train(Transcript(folder, steps=BETWEEN), callbacks=EachStep(stop)),
         )
         result = train(Transcript(folder, steps=BETWEEN))
         pv.publish(result, Path(place) / "model", delta=1e-5)

@@ -23,6 +23,7 @@ from privlearn.clipping.augmentation import Augmentation
 from privlearn.errors import AdjacencyMismatch, BadInput, NotPerExample, PrivlearnError, UnsupportedEvent
 from privlearn.streams import Streams
 from tests.support.nets import cross_entropy, small_data
+from tests.support.steps import EachStep
 
 PLAN = pv.Plan(pv.Poisson(0.5), epochs=1, schedule=schedules.Constant(2.0))
 X, Y = small_data(12)
@@ -123,7 +124,8 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
     "a number for a schedule": (lambda: {"learning_rate_schedule": 0.1}, ("schedule is 0.1", "Exponential(k=0.1)")),
     "a number for a ledger": (lambda: {"ledger": 1.0}, ("ledger is 1.0", "Ledger")),
     "a seed for streams": (lambda: {"streams": 3}, ("streams is 3", "Streams.new()")),
-    "a number for progress": (lambda: {"progress": 3}, ("progress is 3", "steps done")),
+    "a function for a callback": (lambda: {"callbacks": abs}, ("callbacks has <built-in function abs>", "on_step")),
+    "a class for a callback": (lambda: {"callbacks": [EachStep]}, ("callbacks has <class", "an object of it")),
     "no device": (lambda: {"device": 3.5}, ("device '3.5'", "Expected cpu or cuda")),
     "a device without numbers": (lambda: {"device": "meta"}, ("device 'meta'", "Expected cpu or cuda")),
     "a type for a precision": (lambda: {"precision": torch.float16}, ("torch.float16", "float32, bf16")),

@@ -40,6 +40,7 @@ from tests.clipping.checks import Net, unruled
 from tests.runs.checks_resuming import RUNS, Run, Stopped, folder, weights
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy, flat_norm, one_sample, small_data
+from tests.support.steps import EachStep
 
 SPEC, COPIES = "flip,shift:2", 3
 
@@ -435,7 +436,7 @@ def check_a_run_goes_on_with_the_same_views_mean_and_labels_only() -> None:
         error = must_raise(BadInput, lambda: run.go(own, data=data, augmentation=theirs))
         assert "its copies was" in str(error)
         smoothed = here / "smoothed"
-        must_raise(RuntimeError, lambda: train(checkpoint=smoothed, loss=smooth(0.1), progress=_stop))
+        must_raise(RuntimeError, lambda: train(checkpoint=smoothed, loss=smooth(0.1), callbacks=EachStep(_stop)))
         error = must_raise(BadInput, lambda: train(checkpoint=smoothed, loss=smooth(0.2)))
         assert "label smoothing" in str(error)
 

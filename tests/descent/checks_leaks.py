@@ -32,6 +32,7 @@ from privlearn.publishing import publish
 from privlearn.runs.given import ABSENT
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws, bounded, cross_entropy, small_data
+from tests.support.steps import Noted
 from tests.support.transcripts import require_alike, transcript
 
 # Data and their neighbours
@@ -84,7 +85,7 @@ def training(plan: Plan, data: Any, make: Callable[[], nn.Module] = network, **o
         arguments = {"loss": cross_entropy, "optimizer": lambda p: torch.optim.SGD(p, lr=0.3), **options}
         result = dpsgd_module.dpsgd(
             plan, make(), arguments.pop("loss"), data, streams=streams,
-            progress=lambda *done: steps.append(("progress", done)), **arguments,
+            callbacks=Noted(steps), **arguments,
         )  # fmt: skip
         steps.append(("ledger", result.ledger.event, repr(result.ledger), sorted(result.private_diagnostics)))
         steps.append(("result", repr(result), result.facts, result.architecture))

@@ -28,6 +28,7 @@ from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import Result
 from privlearn.sampling import FullBatch
 from tests.support.checks import check, must_raise
+from tests.support.steps import EachStep
 
 Array = NDArray[Any]
 _SLOPES = np.array([2.0, -1.5, 1.0, 0.0])
@@ -254,7 +255,7 @@ def check_a_run_goes_on_with_the_same_loss_only() -> None:
 
                 def run(data: pv.Dataset = data, now: dict[str, Any] = now, stop: bool = number == 0) -> Result:
                     checkpoint = Checkpoint(Path(folder) / "run", every=1e-9)
-                    return pv.train(data, **usual, **now, checkpoint=checkpoint, progress=_stop if stop else None)
+                    return pv.train(data, **usual, **now, checkpoint=checkpoint, callbacks=[EachStep(_stop)] * stop)
 
                 if number == 0:
                     must_raise(KeyboardInterrupt, run)

@@ -384,7 +384,7 @@ def check_public_validations_are_plain_accuracies() -> None:
 
         model = network()
         plan = settled(sampler, Validation(0.6, start=7.0))
-        result = train(plan, shown, model=model, optimizer=lambda p: Kept(p, lr=0.5), progress=None)
+        result = train(plan, shown, model=model, optimizer=lambda p: Kept(p, lr=0.5))
         sigmas, seen = result.facts["noise_multipliers"], result.facts["validation"]["accuracies"]
         assert result.facts["validation"] == {"rows": 40, "public": True, "noise": None, "accuracies": seen}
         steps = sampler.steps(12)

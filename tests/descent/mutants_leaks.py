@@ -22,8 +22,6 @@ MUTANTS = [
            "divisor)), task.divisor * max(1, task.watch._rows) / max(1, task.watch._drawn))", ALIKE),
     Mutant("empty batches are skipped", dpsgd.Run.step, STEP,
            " " * 8 + "if not len(batch.sample): session.taken += 1; return\n" + STEP, ALIKE),
-    Mutant("progress counts the rows", dpsgd.dpsgd, "batch.number + 1, ",
-           "batch.number + 1 + len(batch.sample), ", ALIKE),
     Mutant("the training loss is printed", task.Task.end_epoch, EPOCH,
            EPOCH + '; print(self.watch.figures["loss"][-1:])', ALIKE),
     Mutant("a warning counts what was left out", task.Task.end_epoch, EPOCH,

@@ -16,6 +16,7 @@ from privlearn.descent.rules import learning_rate
 from privlearn.errors import NotPerExample, SampleReused
 from privlearn.runs.result import Diagnostics
 from tests.support.nets import cross_entropy, small_data, small_net
+from tests.support.steps import EachStep
 
 
 def plan(**more: Any) -> pv.Plan:
@@ -67,7 +68,7 @@ def dpsgd_until(stop: int | None, path: Path | None) -> torch.Tensor:
 
     checkpoint = path and pv.runs.Checkpoint(path, every=1e-9)
     result = pv.dpsgd(plan(), small_net(seed=0 if stop else 5) if path else small_net(), cross_entropy, small_data(),
-                      streams=pv.Streams.new(1), progress=progress, checkpoint=checkpoint)  # fmt: skip
+                      streams=pv.Streams.new(1), callbacks=EachStep(progress), checkpoint=checkpoint)  # fmt: skip
     return torch.cat([value.flatten() for value in result.model.state_dict().values()])
 
 

@@ -82,6 +82,8 @@ from names import (
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
+from tests.support.steps import EachStep
+
 S = schedules
 CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
 FALLING = S.Exponential(k=0.1, start=1.5)
@@ -147,7 +149,7 @@ def in_pieces(run: Callable[..., Any], stop: int) -> Any:
                     raise Stopped
 
             try:
-                return run(checkpoint=Checkpoint(path, every=1e-9), progress=progress)
+                return run(checkpoint=Checkpoint(path, every=1e-9), callbacks=EachStep(progress))
             except Stopped:
                 continue
     raise AssertionError("the run never ends")

@@ -134,7 +134,20 @@ def answer(name: str, argument: str | None, value: str | None) -> str | None:
 
 
 #: Arguments that are functions: what one does that takes other arguments is its own error, not privlearn's.
-FUNCTIONS = ("progress", "loss", "train", "student", "begin", "model", "make", "fit", "optimizer", "through")
+FUNCTIONS = (
+    "progress",
+    "loss",
+    "train",
+    "student",
+    "begin",
+    "model",
+    "make",
+    "fit",
+    "optimizer",
+    "through",
+    "mu",
+    "learning_rate_schedule",
+)
 CALLABLE = ("a class", "a function", "a network")
 #: Errors that others make: scikit-learn's rule for rows of objects, Python's for members of an enum.
 OTHERS = {

@@ -30,6 +30,7 @@ from privlearn.runs.checkpoint import Checkpoint
 from privlearn.transforms import base, pca
 from privlearn.transforms.base import PublicTransform, Transform
 from privlearn.transforms.specs import parse
+from tests.support.steps import EachStep
 from tests.transforms.checks_encoders import few_images
 
 IMAGE, NUMBERS = (3, 16, 16), (12,)
@@ -236,7 +237,7 @@ def test_a_chain_is_made_in_its_order_and_goes_on_after_an_interruption(stop: in
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            trained(plan, data, checkpoint=Checkpoint(file, every=1e-9), progress=interrupt)
+            trained(plan, data, checkpoint=Checkpoint(file, every=1e-9), callbacks=EachStep(interrupt))
         resumed = trained(plan, data, checkpoint=file)
         assert resumed.ledger.event == plan.event()
         for name, value in result.model.state_dict().items():

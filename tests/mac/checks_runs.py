@@ -34,6 +34,7 @@ from tests.descent.checks_leaks import PRICED, ROWS, data_with
 from tests.mac.nets import ADD, REPLACE, derivatives, made_up, net, sample_of
 from tests.support.checks import check, must_raise
 from tests.support.nets import one_sample
+from tests.support.steps import EachStep, Noted
 from tests.support.transcripts import require_alike, transcript
 
 # The joint release
@@ -176,7 +177,7 @@ def training(plan: pv.Plan, data: Any, **options: Any) -> Any:
         seen: list[Any] = streams.noise._seen  # type: ignore[attr-defined]
         result = dpmac_module.dpmac(
             plan, net(5, 4, 3), BINARY.name, data, streams=streams, optimizer=lambda p: torch.optim.SGD(p, lr=0.3),
-            progress=lambda *done: seen.append(("progress", done)), coordinates=Coordinates(3, 0.1, "adam"), **options,
+            callbacks=Noted(seen), coordinates=Coordinates(3, 0.1, "adam"), **options,
         )  # fmt: skip
         seen.append(("ledger", result.ledger.event, repr(result.ledger), sorted(result.private_diagnostics)))
         seen.append(("result", repr(result), result.facts, result.architecture))
@@ -226,7 +227,7 @@ def check_mac_runs_in_pieces_end_where_the_whole_one_does() -> None:
 
             return pv.dpmac(
                 plan, lambda shape: net(*shape, 4, 3, seed=2), BINARY.name, (x, y), streams=pv.Streams.new(5),
-                progress=progress, coordinates=Coordinates(3, 0.1, "adam"),
+                callbacks=EachStep(progress), coordinates=Coordinates(3, 0.1, "adam"),
                 checkpoint=None if path is None else Checkpoint(path, every=1e-9),
             )  # fmt: skip
 

@@ -52,7 +52,7 @@ def driven(run: Run, stop: int | None = None) -> pv.Result:
 def by_hand(small: Small, path: Path | None = None, stop: int | None = None, **options: Any) -> pv.Result:
     """`Small.go`, by hand."""
 
-    def run(*given: Any, progress: Any, **named: Any) -> pv.Result:
+    def run(*given: Any, callbacks: Any, **named: Any) -> pv.Result:
         return driven(Run(*given, **named), stop)
 
     with mock.patch.object(pv, "dpsgd", run):

@@ -33,6 +33,7 @@ from privlearn.runs.checkpoint import Checkpoint
 from privlearn.streams import NoiseStream, Streams
 from tests.support.checks import check, must_raise
 from tests.support.nets import small_data
+from tests.support.steps import EachStep
 
 ADD_REMOVE = Adjacency.ADD_REMOVE
 STEP = PoissonSampled(0.1, Gaussian(2.0))
@@ -103,7 +104,7 @@ class Run:
             data or small_data(),
             optimizer=self.optimizer,
             streams=Streams.new(seed, discrete=self.discrete),
-            progress=progress,
+            callbacks=EachStep(progress),
             checkpoint=None if path is None else Checkpoint(path, every=every),
             ledger=ledger,
             **options,
@@ -372,7 +373,7 @@ def check_a_run_that_takes_the_whole_budget_is_gone_on_with() -> None:
         torch.manual_seed(0)
         return pv.dpsgd(
             plan, nn.Linear(5, 3), nn.CrossEntropyLoss(reduction="none"), data,
-            ledger=Ledger.open(ledger), checkpoint=checkpoint, progress=stop,
+            ledger=Ledger.open(ledger), checkpoint=checkpoint, callbacks=EachStep(stop),
         )  # fmt: skip
 
     with folder() as place:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn.clipping.clips import Flat, PerLayer, Quantile
 from privlearn.mechanisms.noise import add_gaussian, add_on_grid
+from tests.support.steps import EachStep
 
 CUDA = pytest.param(
     "cuda",
@@ -102,7 +103,7 @@ def test_a_run_is_resumed_where_it_was(device: str, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trained(device, discrete=True, checkpoint=tmp_path / "run", progress=stop)
+        trained(device, discrete=True, checkpoint=tmp_path / "run", callbacks=EachStep(stop))
     resumed = trained(device, discrete=True, checkpoint=tmp_path / "run")
     assert (weights(resumed) - weights(whole)).norm() <= (0 if device == "cpu" else 1e-4) * weights(whole).norm()
     assert pv.verify(pv.publish(resumed, tmp_path / "model", delta=1e-5)).ok

@@ -23,6 +23,7 @@ from privlearn.transforms.modules import Keep
 from privlearn.transforms.select import SelectFeatures, Statistics
 from tests.statistics.checks import EVERY_PLAN, B, K, R, carried_out, settled, some_rows
 from tests.support.checks import check, must_raise
+from tests.support.steps import EachStep
 
 
 def named(x: Tensor, y: Tensor) -> pv.Dataset:
@@ -103,7 +104,7 @@ def in_two_pieces(plan: pv.Plan, data: pv.Dataset) -> pv.Result:
 
     with tempfile.TemporaryDirectory() as name:
         try:
-            run(checkpoint=Path(name) / "run", progress=stop)
+            run(checkpoint=Path(name) / "run", callbacks=EachStep(stop))
         except KeyboardInterrupt:
             return run(checkpoint=Path(name) / "run")
     raise AssertionError("the run was not interrupted")

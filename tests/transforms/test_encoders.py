@@ -15,6 +15,7 @@ from privlearn.descent import rules
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.transforms import specs
 from tests.support.checks import CHECKS
+from tests.support.steps import EachStep
 from tests.transforms import checks_encoders as encoder_checks
 
 OWN = sorted(name for name in vars(encoder_checks) if name.startswith("check_"))
@@ -105,7 +106,7 @@ def test_an_interrupted_run_on_features_goes_on(rows: str, tmp_path: Path) -> No
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        encoder_checks.run(data, features, checkpoint=Checkpoint(file, every=1e-9), progress=stop)
+        encoder_checks.run(data, features, checkpoint=Checkpoint(file, every=1e-9), callbacks=EachStep(stop))
     resumed = encoder_checks.run(data, features, checkpoint=file)
     for name, value in whole.model.state_dict().items():
         assert value.equal(resumed.model.state_dict()[name])

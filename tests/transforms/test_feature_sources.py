@@ -14,6 +14,7 @@ import privlearn as pv
 from privlearn.cli import main
 from privlearn.runs.checkpoint import Checkpoint
 from tests.support.checks import CHECKS
+from tests.support.steps import EachStep
 from tests.transforms import checks_encoders as encoder_checks
 from tests.transforms import checks_sources as feature_source_checks
 
@@ -126,7 +127,7 @@ def test_an_interrupted_run_with_moments_on_a_folder_goes_on(folder: str, tmp_pa
 
     whole, file = run(), tmp_path / "run.checkpoint"
     with pytest.raises(KeyboardInterrupt):
-        run(checkpoint=Checkpoint(file, every=1e-9), progress=stop)
+        run(checkpoint=Checkpoint(file, every=1e-9), callbacks=EachStep(stop))
     resumed = run(checkpoint=file)
     assert resumed.ledger.event == plan.event()
     for name, value in whole.model.state_dict().items():

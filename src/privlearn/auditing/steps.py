@@ -10,7 +10,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, cast, final
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.descent.dpsgd import dpsgd
 from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.plan import Plan
+from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.runs.given import gradient_clip
 from privlearn.sampling import FullBatch, Partition, Poisson, Sampler
 from privlearn.schedules import Constant
@@ -114,20 +115,27 @@ def audit(
     scale = sampler.expected_batch_size(examples) / clip.norm(clip.clip_norm, len(direction))
     watches = _Watch(direction), _Watch(direction)
     for place, (watch, rows) in enumerate(zip(watches, (without, among), strict=True)):
-
-        def advance(done: int, steps: int, place: int = place) -> None:
-            if progress:
-                progress(place * steps + done, 2 * steps)
-
+        advance = [] if progress is None else [_Advance(progress, place)]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "there are rows with NaN")  # the one that stands in for the canary
             own = copy.deepcopy(network)
-            dpsgd(attacked, own, loss, rows, optimizer=watch, streams=streams, progress=advance, **arguments)
+            dpsgd(attacked, own, loss, rows, optimizer=watch, streams=streams, callbacks=advance, **arguments)
     absent, present = (_scores(np.array(watch.seen) * scale, each, noise_multiplier)[:wanted] for watch in watches)
     claim = Claim(lambda noise: sampler.event(Gaussian(noise)), plan.neighbours, noise_multiplier, delta)
     released = f"{'a step' if each == 1 else 'an epoch'} of DP-SGD, {sampler.kind} sampling"
     attack = f"{released}, noise multiplier {noise_multiplier:.4g}, white box"
     return replace(claim.judged(absent, present, confidence, attack), public=data.public)
+
+
+@final
+class _Advance(Callback):
+    """Calls a function with (steps done, steps in all) of two runs, of which this is the first or the second."""
+
+    def __init__(self, function: Callable[[int, int], None], place: int) -> None:
+        self._function, self._place = function, place
+
+    def on_step(self, progress: TrainingProgress) -> None:
+        self._function(self._place * progress.steps + progress.step, 2 * progress.steps)
 
 
 def warn_of_rows(data: Dataset) -> None:

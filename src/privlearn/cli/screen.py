@@ -7,7 +7,7 @@ import sys
 import warnings as python_warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,6 +24,7 @@ from privlearn.accounting.tradeoff import describe, tradeoff
 from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
 from privlearn.plan import AbstractPlan, Plan
+from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.statistics.metric_figures import Metrics
 
 #: What `--metric` calls the figures, and what tables do.
@@ -151,6 +152,18 @@ def progress_bar(title: str, unit: str = "steps") -> Iterator[Callable[[int, int
         yield update
     finally:
         bar.stop()
+
+
+@final
+class Steps(Callback):
+    """Moves a bar of progress with the steps of a run."""
+
+    def __init__(self, update: Callable[[int, int], None]) -> None:
+        self._update = update
+
+    def on_step(self, progress: TrainingProgress) -> None:
+        """A step was taken."""
+        self._update(progress.step, progress.steps)
 
 
 def guarantee_lines(figures: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ A step is three lines: clip, release, descend. Noise is drawn in `release` alone
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Unpack, final
 
@@ -21,6 +21,7 @@ from privlearn.descent.task import Batch, DescribedRun, Epoch, Task
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs import given
+from privlearn.runs.callbacks import Callback, Callbacks
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.given import Compute, Given, OptimizerFactory, RunArguments
 from privlearn.runs.optimizers import Descent
@@ -133,18 +134,15 @@ class Run(DescribedRun):
 
 def dpsgd(
     plan: Plan, model: nn.Module | Callable[[tuple[int, ...]], nn.Module], loss: Loss, dataset: Given, *,
-    progress: Callable[[int, int], None] | None = None, **arguments: Unpack[RunArguments],
+    callbacks: Callback | Sequence[Callback] = (), **arguments: Unpack[RunArguments],
 ) -> Result:  # fmt: skip
     """Train `model` with differential privacy: a `Run` from beginning to end, with its arguments and guarantee.
 
-    `progress` is called with (steps done, steps in all) after each step.
+    `callbacks` are called with public numbers alone, and can stop it (`runs.callbacks`); early, it claims all the plan.
     """
-    given.require_callable("progress", progress)
+    calls = Callbacks(callbacks)
     given.require_loss(loss)
     with Run(plan, model, loss, dataset, **arguments) as run:
-        for epoch in run:
-            for batch in epoch:
-                run.step(batch)
-                if progress:
-                    progress(batch.number + 1, plan.epochs * epoch.steps)
-        return run.result()
+        for batch in calls.around(run, run._session, run._task.steps, run.optimizer):
+            run.step(batch)
+        return calls.ended(run.result())

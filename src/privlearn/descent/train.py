@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from privlearn.descent.rules import Settled, settle, usual_features
 from privlearn.descent.weighted import weighted
 from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.models import heads, networks
+from privlearn.runs.callbacks import Callback
 from privlearn.runs.checkpoint import Checkpoint, streams_for
 from privlearn.runs.given import require_no_features
 from privlearn.runs.post_processing import ROWS
@@ -44,7 +45,7 @@ def train(
     examples: int | None = None,
     ledger: Ledger | None = None,
     streams: Streams | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    callbacks: Callback | Sequence[Callback] = (),
     checkpoint: Checkpoint | str | Path | None = None,
     validation: Dataset | None = None,
     beside: Planned | None = None,
@@ -64,7 +65,7 @@ def train(
         examples: the declared public number of examples; None: that of the data, which is then published.
         ledger: what to charge; by default a new one with the target as its budget.
         streams: the random streams.
-        progress: called with (steps done, steps in all) after each step.
+        callbacks: called with public numbers after steps and epochs; they can stop the run (`pv.runs.Callback`).
         checkpoint: a file to keep progress in, as for `pv.dpsgd`.
         validation: public rows for a schedule that follows validations, as for `pv.dpsgd`.
         beside: what is going to be released beside the training, such as a settled `pv.statistics.MetricsPlan`: both
@@ -100,7 +101,7 @@ def train(
         ledger = Ledger(settled.plan.budget) if ledger is None else ledger
         ledger.approve(settled.plan, beside)
     return fit(
-        settled, dataset, streams or streams_for(checkpoint), ledger=ledger, progress=progress, checkpoint=checkpoint,
+        settled, dataset, streams or streams_for(checkpoint), ledger=ledger, callbacks=callbacks, checkpoint=checkpoint,
         validation=validation,
     )  # fmt: skip
 
@@ -178,7 +179,7 @@ def fit(
     *,
     loss: Loss | None = None,
     ledger: Ledger | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    callbacks: Callback | Sequence[Callback] = (),
     checkpoint: Checkpoint | str | Path | None = None,
     validation: Dataset | None = None,
 ) -> Result:
@@ -192,7 +193,7 @@ def fit(
         streams: the random streams, which the initial weights are drawn from, too.
         loss: one value for each example; None: that of the task (`models.heads`).
         ledger: what to charge.
-        progress: called with (steps done, steps in all) after each step.
+        callbacks: called with public numbers after steps and epochs; they can stop the run (`pv.runs.Callback`).
         checkpoint: a file to keep progress in.
         validation: public rows to validate on.
 
@@ -218,7 +219,7 @@ def fit(
         augmentation=request.augmentation,
         device=request.device,
         precision=request.precision,
-        progress=progress,
+        callbacks=callbacks,
         checkpoint=checkpoint,
         validation=validation,
         **request.post_processing,

@@ -28,6 +28,7 @@ from privlearn.mac.network import Activations, Layer, LayerDiagnostics, layers_o
 from privlearn.mac.sums import BatchDerivatives
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
+from privlearn.runs.callbacks import Callback, Callbacks
 from privlearn.runs.checkpoint import Checkpoint, facts
 from privlearn.runs.front import Front
 from privlearn.runs.given import (
@@ -36,7 +37,6 @@ from privlearn.runs.given import (
     device_of,
     network_from,
     optimizer_from,
-    require_callable,
     require_finite,
     require_kinds,
     require_public_numbers,
@@ -87,7 +87,7 @@ def dpmac(
     mu: float | Schedule = 100.0,
     ledger: Ledger | None = None,
     streams: Streams | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    callbacks: Callback | Sequence[Callback] = (),
     checkpoint: Checkpoint | str | Path | None = None,
     **options: Unpack[MacOptions],
 ) -> Result:
@@ -117,7 +117,7 @@ def dpmac(
             large one.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
-        progress: called with (steps done, steps in all) after each step.
+        callbacks: as for `dpsgd`.
         checkpoint: as for `dpsgd`; not with stored coordinates.
         options: `weight_steps`, `newton`, `activations`, `private`, `microbatch`, `device`: see `MacOptions`.
 
@@ -129,15 +129,16 @@ def dpmac(
     require_fit("mu", mu, float | Schedule)
     require_one_process("DP-MAC")
     require_kinds(plan, model, output_named, learning_rate_schedule, ledger, streams, {})
-    require_callable("progress", progress)
+    calls = Callbacks(callbacks)
     settings, output = MacSettings(coordinates, mu, **options), output_named(loss, _bound(plan).order)
     settings.require_fit(plan, checkpoint)
     session = TrainingSession(plan, ledger, streams, checkpoint, charged=settings.private)
     task = MacTask(session, model, output, dataset, learning_rate_schedule, settings)
     descent = optimizer_from(optimizer, task.parameters)
     stated = task.facts(session, descent, learning_rate_schedule)
-    task.train(session, task.batches(session, descent), RateSchedule(descent, learning_rate_schedule), progress)
-    return task.result(session, stated)
+    calls.begin(session, task.steps, descent)
+    task.train(session, task.batches(session, descent), RateSchedule(descent, learning_rate_schedule), calls)
+    return calls.ended(task.result(session, stated))
 
 
 @final
@@ -286,9 +287,9 @@ class MacTask:
         session: TrainingSession,
         batches: MacSteps,
         rates: RateSchedule,
-        progress: Callable[[int, int], None] | None,
+        calls: Callbacks,
     ) -> None:
-        """Take all batches of the plan, each charged before its noise is drawn."""
+        """Take all batches of the plan, each charged before its noise is drawn, unless a callback stops it."""
         plan, mu = self.plan, self.settings.mu_at
         learned = self._bound.learned if isinstance(self._bound, Derivatives) else None
         with _leaving_nothing_behind(self.parameters), session.charging():
@@ -304,8 +305,8 @@ class MacTask:
                     session.record(sample, list(self.parameters))
                     with session.or_abandon():
                         require_finite(self.parameters, rates.first, f"epoch {epoch + 1}, step {step + 1}")
-                    if progress:
-                        progress(epoch * self.steps + step + 1, plan.epochs * self.steps)
+                    if calls.stepped(epoch, step, sigma):
+                        return
                 self._watch.end_epoch()
             session.end(plan.epochs)
 

@@ -89,15 +89,6 @@ def world_of(compute: Compute) -> World:
     return compute["world"] if "world" in compute else launched()
 
 
-def require_callable(name: str, given: Any) -> None:
-    """Raise `BadInput` unless `given` is a function or None."""
-    if given is not None and not callable(given):
-        raise BadInput(
-            f"{name} is {shortened(repr(given), 60)}: expected a function of (steps done, steps in all), or None",
-            name=name,
-        )
-
-
 def require_loss(loss: Any) -> None:
     """Raise `BadInput` where the whole run has no loss."""
     if loss is None:

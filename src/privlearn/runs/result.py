@@ -21,7 +21,7 @@ from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan
+from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.post_processing import chosen
 from privlearn.schedules import Schedule, spec
 from privlearn.transforms.base import Transform
@@ -31,6 +31,8 @@ from privlearn.transforms.specs import Rescale
 from privlearn.world import World
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from privlearn.runs.checkpoint import Checkpoint
 
 #: Stated as the schedule of learning rates where the caller's own script may change the optimizer's.
@@ -201,6 +203,18 @@ class Result(Described):
         title, known = self._summary()
         rows = [known[0], *self.plan.rows(), *self.plan._summary().rows[-2:]]
         return "\n".join([title, *(f"  {label}: {text}" for label, text in rows)])
+
+    def plot(self, axes: Axes | None = None, *, of: str = "epsilon", delta: float | None = None) -> Axes:
+        """What the plan's steps spend, or `of="noise"` the noise by epoch, as `Plan.plot`.
+
+        A certificate claims all of it, also for a run that was left early.
+
+        Raises:
+            BadInput: the method takes no steps, or nothing says at which delta.
+        """
+        if not isinstance(self.plan, Plan):
+            raise BadInput(f"a plan of {self.method} has no steps to draw: expected a result of dpsgd, train or dpmac")
+        return self.plan.plot(axes, of=of, delta=delta)
 
     @property
     def adjacency(self) -> Adjacency:

@@ -24,7 +24,7 @@ from privlearn.sampling import FixedOrder, Partition, Poisson, Sampler
 from privlearn.schedules import Constant, parse_rates
 from privlearn.streams import Streams
 from privlearn.transforms.pca import PrivatePCA
-from privlearn_studies.data import TASKS, Rows, Task, accuracy, descend, features, usps
+from privlearn_studies.data import TASKS, Rows, Task, Watch, accuracy, descend, features, usps
 from privlearn_studies.runs import cached
 
 DELTA = 1e-5
@@ -142,7 +142,7 @@ def trained(setting: Setting, seed: int) -> tuple[dict[str, Any], nn.Module]:
             "learning_rate_schedule": parse_rates(setting.learning_rates),
             "ledger": ledger,
             "streams": streams,
-            "progress": watch,
+            "callbacks": Watch(watch),
         }
         method = _by_layers if setting.method == "dpmac" else _by_gradients
         norms = method(setting, replace(plan, front=()), network, rows, alike)

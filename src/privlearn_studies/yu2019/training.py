@@ -21,7 +21,7 @@ from privlearn.plan import Plan
 from privlearn.sampling import FullBatch, Partition, Sampler, Shuffle
 from privlearn.schedules import parse, parse_rates, spec
 from privlearn.streams import Streams
-from privlearn_studies.data import TASKS, Rows, accuracy, descend, features
+from privlearn_studies.data import TASKS, Rows, Watch, accuracy, descend, features
 from privlearn_studies.runs import Call, cached
 
 #: How a setting's noise scale and clip are read: see `Setting.clip`.
@@ -131,7 +131,7 @@ def train(seed: int, setting: Setting) -> dict[str, Any]:
             learning_rate_schedule=parse_rates(setting.learning_rates),
             ledger=ledger,
             streams=streams,
-            progress=watch,
+            callbacks=Watch(watch),
             validation=Dataset(rows.x_valid, rows.y_valid, public=True) if validate else None,
         )
         sigmas = result.facts["noise_multipliers"] if plan.filter else plan.noise_multipliers()

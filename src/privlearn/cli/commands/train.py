@@ -278,7 +278,7 @@ def _descend(settled: Settled, data: Dataset, public: Dataset | None, answer: di
         else:
             result = fit(
                 settled, data, opened.streams(), loss=loss_of(data, settled.request),
-                ledger=opened.ledger, progress=progress, checkpoint=checkpoint, validation=public,
+                ledger=opened.ledger, callbacks=screen.Steps(progress), checkpoint=checkpoint, validation=public,
             )  # fmt: skip
     if settled.plan.filter:
         screen.notes.print(screen.how_it_ended(settled.plan, result.facts))
@@ -314,7 +314,7 @@ def _descend_by_layers(settled: Settled, data: Dataset, opened: Opened, progress
         streams=streams,
         microbatch=request.microbatch,
         device=request.device,
-        progress=progress,
+        callbacks=screen.Steps(progress),
         ledger=opened.ledger,
         checkpoint=cast(KeptCheckpoint, opened.kept).checkpoint,
     )
