@@ -8,6 +8,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -160,6 +161,8 @@ def fits(value: object, kind: Any) -> bool:
     if not isinstance(own, type) or own in (Any, object, inspect.Parameter.empty):
         return True
     protocol = getattr(own, "_is_protocol", False)
+    if issubclass(own, StrEnum) and isinstance(value, str):
+        return True  # a name of one: read where it is used
     if not protocol and isinstance(value, own):
         return True
     interface = [name for name in vars(own) if not name.startswith("_")] if protocol else vars(own).get("_interface")

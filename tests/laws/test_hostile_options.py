@@ -38,7 +38,7 @@ TEXTS = (
 )
 NUMBERS = ("", "x", "nan", "inf", "-inf", "-1", "0", "0.5", "1", "2", "1e300", "1e-300", "9" * 30)
 #: The seconds that a case may take.
-LIMIT = 20
+LIMIT = 120
 #: Commands that work, in which one option at a time is replaced; `{data}` and the like are made beforehand.
 BASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "budget": (

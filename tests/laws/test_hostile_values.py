@@ -84,7 +84,7 @@ HOSTILE: dict[str, Callable[[], Any]] = {
     "a folder that is not there": lambda: Path("nowhere", "at", "all"),
 }
 #: The seconds that a case may take.
-LIMIT = 20
+LIMIT = 120
 
 
 def cases(folder: Path) -> list[tuple[str, str, str]]:
