@@ -2,8 +2,8 @@
 
 `python bench/scale.py [--measure] [--json]` prints the tables of docs/scale.md. Rates are the assumptions in `Rates`,
 but for that of noise, which `--measure` measures here, with the time to draw from 10^10 rows and to price 10^6 steps.
-Every term follows from what the code does: each process holds the model; sums go in double precision to the process
-that adds up these numbers and adds their noise, and back in single precision (`runs.ranks`).
+Every term follows from what the code does: each process holds the model; sums go to the process that adds up these
+numbers and adds their noise, in double precision if one process has many examples, and back in single (`runs.ranks`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ PARAMETERS = {"1M": 10**6, "100M": 10**8, "1B": 10**9, "7B": 7 * 10**9}
 RANKS = (1, 8, 64)
 #: Bytes of a number in a model, in a sum on its way, and of a norm.
 SINGLE, DOUBLE = 4, 8
+#: Expected examples of a process whose sums are in single precision.
+MOST = 512
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ class Rates:
 
 def step(parameters: int, ranks: int, rates: Rates) -> dict[str, Any]:
     """Bytes and seconds of one step, of one process; Adam's two moments are in the optimizer's state."""
-    travels = (DOUBLE + SINGLE) * parameters * (ranks - 1) / ranks  # to be added up, and to be handed out
+    summed = DOUBLE if rates.examples / ranks > MOST else SINGLE  # by one process
+    travels = (summed + SINGLE) * parameters * (ranks - 1) / ranks  # to be added up, and to be handed out
+    sums = SINGLE + (DOUBLE if summed == DOUBLE else 0)
+    sums += 2 * summed + DOUBLE / ranks if ranks > 1 else 0  # what it sends, what it receives, and its slice
     seconds = {
         "compute": 6 * parameters * rates.examples * rates.tokens * rates.slower / ranks / rates.flops,
         "sending": travels / rates.bytes,
@@ -56,7 +61,7 @@ def step(parameters: int, ranks: int, rates: Rates) -> dict[str, Any]:
     }
     return {
         "weights and optimizer": 3 * SINGLE * parameters,
-        "sums": (SINGLE + (3 if ranks > 1 else 1) * DOUBLE) * parameters,  # its own, what it sends and what it receives
+        "sums": sums * parameters,
         "norms": math.ceil(rates.examples / ranks) * SINGLE,
         "traffic": travels,
         "checkpoint": 3 * SINGLE * parameters,

@@ -11,6 +11,7 @@ from privlearn.errors import BadInput
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -30,14 +31,14 @@ class Share(Protocol):
     """Of values that several processes add up, the numbers whose sum this process has: it adds noise to these alone."""
 
     def own(self, values: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[int, int]]]:
-        """The parts of `values` that are summed here, and for each where it begins in its whole, and the whole's size.
+        """The sums that are here of parts of `values`, and for each where it begins in its whole, and the whole's size.
 
-        Each part is a view: what is added to it is added to `values`.
+        What is added to a sum is added to `values`, once they are complete.
         """
         ...
 
     def complete(self, values: Sequence[Tensor]) -> None:
-        """Noise was added to this process's parts: now all processes may have what they need of the others'."""
+        """Noise was added to the sums here: now `values` get what this process needs of its own and of the others'."""
         ...
 
 
@@ -66,13 +67,19 @@ class World:
     def parts(self, examples: NDArray[np.int64], totals: Sequence[Tensor]) -> Iterator[Part]:
         """This process's examples, part by part, and the tensors to which each part is to be added, which are zero.
 
-        After the last part `totals` hold, in the numbers that are this process's `share`, the sums over the examples of
-        all processes, and zeros in the others. The last of them is a count.
+        After the last part `totals` hold the sums over this process's examples. The last of them is a count.
         """
         yield examples, totals
 
-    def share(self, totals: Sequence[Tensor]) -> Share | None:
-        """The numbers of `totals` that this process has the sum of after `parts`; None for all of them."""
+    def part(self, expected: float) -> float:
+        """Of so many expected examples, those whose sum may be in single precision alone: this process's."""
+        return expected
+
+    def share(self, totals: Sequence[Tensor], kinds: Sequence[torch.dtype]) -> Share | None:
+        """Add up `totals` over all processes: the numbers that this process then has the sums of, in types `kinds`.
+
+        None if `totals` hold them, all.
+        """
         return None
 
     def any(self, here: bool) -> bool:
@@ -83,8 +90,8 @@ class World:
         """The sum of a few numbers over all processes, in all of them; double precision."""
         return own
 
-    def scattered(self, rows: Tensor) -> Tensor:
-        """Of `rows`, one for each process, the sum over all processes of this one's; shape (numbers,)."""
+    def scattered(self, rows: Tensor, kind: torch.dtype | None = None) -> Tensor:
+        """Of `rows`, one for each process, the sum over all processes of this one's, in a type; shape (numbers,)."""
         return rows[0]
 
     def noise(self, stream: NoiseStream) -> NoiseStream:

@@ -76,7 +76,8 @@ def check_what_lies_outside_of_the_window_is_paid_for() -> None:
         # One law has the rare loss with probability 1e-4, all else is alike.
         rare = 1e-4 if loss < 0 else 1e-4 * math.exp(-loss)
         pair = atoms({loss: rare, 0.0: 1 - rare}, 0.5)
-        wide, narrow = (pld.compose([pair], [1], tail) for tail in (1e-12, 1e-3))
+        nothing = Pair(0.5, 0, np.ones(1), 0.0, 0.0)  # one mechanism by itself has no window
+        wide, narrow = (pld.compose([pair, nothing], [1, 1], tail) for tail in (1e-12, 1e-3))
         assert len(narrow.p) < len(wide.p)
         for epsilon in (0.5, 3.0, 4.5, 5.5):
             for true, found in zip(wide.deltas(epsilon), narrow.deltas(epsilon), strict=True):
@@ -95,7 +96,6 @@ def check_rounding_of_transforms_is_paid_for() -> None:
             above = np.array([mass[steps >= 2 * up - n].sum() for up in ups])
             true = binom.sf(ups - 1, n, chance if side == 1 else 1 - chance)
             assert (above + infinite >= true).all(), (h, n, side, float((true - above).max()), infinite)
-            assert infinite >= 2e-18
 
 
 # Pairs
@@ -138,8 +138,8 @@ def check_a_partitions_allowances_are_there() -> None:
     for tail in (1e-6, 1e-2):
         for batches, sigma in ((16, 0.8), (100, 2.0)):
             pair = partition._by_fourier(batches, sigma, 1e-3, tail)
-            assert pair.q0 >= tail / 4
-            assert pair.p_inf >= tail / 4
+            assert pair.q0 >= tail / 2  # both ends of the window, in either direction
+            assert pair.p_inf >= tail / 2
     *_, beyond = partition._log_normal(1.0, 0.1, 1e-2)
     x, mass, cut = partition._log_normal(1.0, 0.1, 1e-2)
     assert cut == beyond > 0
@@ -147,7 +147,7 @@ def check_a_partitions_allowances_are_there() -> None:
     assert math.isclose(float(mass @ x) + cut, 1.0)  # the mean that lies beyond the last point is kept apart
     pair = partition._by_fourier(16, 1.0, 1e-3, 0.2)
     _, _, cut = partition._log_normal(1.0, partition._GAMMA * math.sqrt(math.expm1(1.0)) * 0.5, 0.05)
-    assert pair.p_inf >= cut + 0.05 > 0.05
+    assert pair.p_inf >= cut + 0.1 > 0.1
 
 
 # Solving on the safe side

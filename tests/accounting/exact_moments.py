@@ -8,15 +8,15 @@ other way round, M(s) = E_Q R^{-s}.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 from flint import acb, arb, arb_mat, arb_series, ctx
 
 from privlearn.accounting.events import Mechanism
 from privlearn.accounting.mechanisms import (
-    FixedBatches,
     Gaussian,
     GroupSampled,
     Laplace,
@@ -27,15 +27,32 @@ from privlearn.accounting.mechanisms import (
 )
 
 BITS = 200  # 60 digits
-#: Natural logarithm of what the quadratures may leave out, relative to the moment at the saddle point.
-_SPARE = 96.0
+#: Natural logarithm of what the quadratures may leave out, relative to the moment on the real axis.
+_SPARE = 48.0
+#: Terms of one release's sums beyond which a plan is left undecided; each takes half a microsecond.
+MOST_TERMS = 40_000_000
 DIRECTIONS = ("remove", "add")
-#: A moment at each of many complex orders s.
-Moments = Callable[[Sequence[acb]], list[acb]]
 
 
 class Undecided(Exception):
     """The integrand falls off too slowly for this oracle."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The orders c + i step j, for j below count."""
+
+    c: float
+    step: float
+    count: int
+
+    @property
+    def top(self) -> float:
+        """The largest imaginary part."""
+        return self.step * self.count
+
+    def orders(self) -> list[acb]:
+        return [acb(self.c, arb(self.step) * j) for j in range(self.count)]
 
 
 @contextmanager
@@ -66,71 +83,61 @@ def _mixture(leaf: Mechanism) -> tuple[float, float, int]:
     return leaf.sampling_rate, leaf.event.noise_multiplier, leaf.group_size
 
 
-def _order(s: acb, direction: str) -> acb:
-    """The power of R under Q that M(s) is the mean of."""
-    return s + 1 if direction == "remove" else -s
+def along(line: Line, points: Sequence[arb], weights: Sequence[arb]) -> list[acb]:
+    """The sums of weight e^{i t point} for all imaginary parts t of a line: trapezoid rules.
+
+    Each is a ball that reaches to twice the sum over every second point.
+    """
+    largest = max(weights)
+    kept = [j for j, w in enumerate(weights) if w > largest * 2.0**-BITS]
+    turns = [(acb(0, line.step) * points[j]).exp() for j in kept]
+    current, out = [], []
+    for node in range(line.count):
+        if node % 48 == 0:  # turning a ball about makes it grow
+            at = acb(0, line.step) * node
+            current = [(at * points[j]).exp() * weights[j] for j in kept]
+        half = sum((x for x, j in zip(current, kept, strict=True) if j % 2), acb(0))
+        full = sum(current, acb(0))
+        apart = abs(full - 2 * half).upper()
+        out.append(full + acb(arb(0, apart), arb(0, apart)))
+        current = [x * turn for x, turn in zip(current, turns, strict=True)]
+    return out
 
 
-def halved(full: acb, half: acb) -> acb:
-    """`full` as a ball that reaches to `half`, the sum over every second node."""
-    apart = abs(full - half).upper()
-    return full + acb(arb(0, apart), arb(0, apart))
-
-
-def sampled_moments(leaf: Mechanism, direction: str, reach: tuple[float, float], growth: float) -> Moments:
-    """M of a Poisson sampled Gaussian, for s with real part and imaginary part up to `reach`."""
+def sampled_moments(leaf: Mechanism, direction: str, line: Line) -> list[acb]:
+    """M of a Poisson sampled Gaussian."""
     rate, sigma, k = _mixture(leaf)
-    real, imaginary = reach
-    spare = _SPARE + growth
-    ends = math.sqrt(2 * spare) + 1
-    far = k * (real + 1) / sigma
-    low, high = (-ends, far + ends) if direction == "remove" else (-ends - (far if rate > 0.2 else 0), ends)
+    order = line.c + 1 if direction == "remove" else -line.c
+    ends = math.sqrt(4 * _SPARE) + 1
+    low, high = -ends + min(0.0, k * order / sigma), ends + max(0.0, k * order / sigma)
     # R has zeros at a distance of pi sigma from the real axis (for groups somewhat nearer); d is half the strip.
-    d = min((0.85 if k == 1 else 0.5 / k) * math.pi * sigma, math.sqrt(2 * spare))
-    step = math.pi * d / (spare / 2 + imaginary * k * d / sigma + d * d / 2)
+    d = min((0.85 if k == 1 else 0.5 / k) * math.pi * sigma, math.sqrt(2 * _SPARE))
+    step = math.pi * d / (_SPARE + (line.top + 1) * k * d / sigma + d * d / 2)
     count = math.ceil((high - low) / step)
-    if count > 60_000:
-        raise Undecided(f"{count} nodes for {leaf}")
-    with bits(BITS + 1.45 * growth):
-        pieces = binomial(k, rate)
-        scale, root = arb(sigma), (2 * arb.pi()).sqrt()
-        tilts = [-arb(j * j) / (2 * scale**2) for j in range(k + 1)]
-        width = arb(step)
-        logs, weights = [], []
-        for node in range(count + 1):
-            z = arb(low) + node * width
-            one = (z / scale).exp()
-            ratio, power = pieces[0], arb(1)
-            for j in range(1, k + 1):
-                power = power * one
-                ratio = (
-                    ratio + pieces[j] * power * tilts[j].exp()
-                    if k == 1
-                    else ratio + pieces[j] * (j * z / scale + tilts[j]).exp()
-                )
-            logs.append(ratio.log())
-            weights.append(width * (-z * z / 2).exp() / root)
-
-    def moments(orders: Sequence[acb]) -> list[acb]:
-        out = []
-        with bits(BITS + 1.45 * growth):
-            for s in orders:
-                p = _order(s, direction)
-                even = sum((w * (p * x).exp() for w, x in zip(weights[::2], logs[::2], strict=True)), acb(0))
-                odd = sum((w * (p * x).exp() for w, x in zip(weights[1::2], logs[1::2], strict=True)), acb(0))
-                out.append(halved(even + odd, 2 * even))
-        return out
-
-    return moments
+    if count * line.count > MOST_TERMS:
+        raise Undecided(f"{count} x {line.count} nodes for {leaf}")
+    pieces = binomial(k, rate)
+    scale, width = arb(sigma), arb(step)
+    front = [p * (-arb(j * j) / (2 * scale**2)).exp() for j, p in enumerate(pieces)]
+    logs, weights = [], []
+    for node in range(count + 1):
+        z = arb(low) + node * width
+        one = (z / scale).exp()
+        value = front[-1]
+        for piece in reversed(front[:-1]):
+            value = value * one + piece
+        logs.append(value.log() if direction == "remove" else -value.log())
+        weights.append(width * (-z * z / 2 + arb(order) * value.log()).exp() / (2 * arb.pi()).sqrt())
+    return along(line, logs, weights)
 
 
-def gaussian_moments(sigma: float) -> Moments:
-    return lambda orders: [(s * (s + 1) / (2 * arb(sigma) ** 2)).exp() for s in orders]
+def gaussian_moments(sigma: float, orders: Sequence[acb]) -> list[acb]:
+    return [(s * (s + 1) / (2 * arb(sigma) ** 2)).exp() for s in orders]
 
 
-def laplace_moments(scale: float) -> Moments:
+def laplace_moments(scale: float, orders: Sequence[acb]) -> list[acb]:
     b = arb(scale)
-    return lambda orders: [((s + 1) * (s / b).exp() + s * (-(s + 1) / b).exp()) / (2 * s + 1) for s in orders]
+    return [((s + 1) * (s / b).exp() + s * (-(s + 1) / b).exp()) / (2 * s + 1) for s in orders]
 
 
 def response_atoms(leaf: RandomisedResponse | PureDP) -> dict[int, arb]:
@@ -141,45 +148,40 @@ def response_atoms(leaf: RandomisedResponse | PureDP) -> dict[int, arb]:
     return {1: odds / total, 0: (categories - 2) / total, -1: 1 / total}
 
 
-def response_moments(leaf: RandomisedResponse | PureDP) -> Moments:
+def response_moments(leaf: RandomisedResponse | PureDP, orders: Sequence[acb]) -> list[acb]:
     atoms = response_atoms(leaf)
-    return lambda orders: [sum((p * (s * sign * arb(leaf.epsilon)).exp() for sign, p in atoms.items()), acb(0))
-                           for s in orders]  # fmt: skip
+    return [sum((p * (s * sign * arb(leaf.epsilon)).exp() for sign, p in atoms.items()), acb(0)) for s in orders]
 
 
-def partition_moments(batches: int, sigma: float, direction: str) -> Moments:
+def partition_moments(batches: int, sigma: float, direction: str, line: Line) -> list[acb]:
     """M of the mean A of `batches` independent log-normal ratios, through the Laplace transform of one.
 
     E A^p = 1 / Gamma(n - p) integral of v^{n-p-1} E[A^n e^{-v A}] over v > 0, for whole n > Re p.
     """
-
-    def moments(orders: Sequence[acb]) -> list[acb]:
-        powers = [_order(s, direction) for s in orders]
-        reals, top = [float(p.real) for p in powers], max(abs(float(p.imag)) for p in powers)
-        n = max(0, math.ceil(max(reals)) + 5)
-        # Gamma falls by pi / 2 for each unit of the imaginary part
-        growth = 2 * top + 8 * math.log(n + 2)
-        spare = _SPARE + growth
-        step = math.pi**2 * 0.45 / (_SPARE / 2 + 3.2 * top + 8 * math.log(n + 2))
-        with bits(BITS + 1.45 * growth + 4 * n, n + 1):
-            lowest = -max(reals) / (batches * sigma) if direction == "add" else 0.0
-            table = _moments_under_decay(batches, sigma, n, (n - max(reals), n - min(reals)), spare, step, lowest)
-            first = min(table) + min(table) % 2
-            out = []
-            for p in powers:
-                sums = [acb(0), acb(0)]
-                for node in range(first, max(table) + 1):
-                    sums[node % 2] += (arb(step) * node * (n - p)).exp() * table[node]
-                out.append(halved(arb(step) * (sums[0] + sums[1]), 2 * arb(step) * sums[0]) / (n - p).gamma())
-        return out
-
-    return moments
+    order = line.c + 1 if direction == "remove" else -line.c
+    n = max(0, math.ceil(order) + 5)
+    # Gamma falls by pi / 2 for each unit of the imaginary part
+    spare = 2 * _SPARE + 2 * line.top + 8 * math.log(n + 2)
+    step = math.pi**2 * 0.45 / (_SPARE + 3.2 * line.top + 8 * math.log(n + 2))
+    if line.top > 60 or n > 150:
+        raise Undecided(f"{line} for a partition")
+    with bits(BITS + 1.45 * spare + 4 * n, n + 1):
+        lowest = -line.c / (batches * sigma) if direction == "add" else 0.0
+        table = _moments_under_decay(batches, sigma, n, n - order, spare, step, lowest)
+        nodes = sorted(table)
+        sign = -1 if direction == "remove" else 1  # of the imaginary part of n - p
+        points = [sign * arb(step) * node for node in nodes]
+        weights = [arb(step) * (arb(step) * node * (n - arb(order))).exp() * table[node] for node in nodes]
+        sums = along(line, points, weights)
+        return [
+            found / acb(n - arb(order), sign * s.imag).gamma() for found, s in zip(sums, line.orders(), strict=True)
+        ]
 
 
 def _moments_under_decay(
-    batches: int, sigma: float, n: int, powers: tuple[float, float], spare: float, step: float, lowest: float
+    batches: int, sigma: float, n: int, power: float, spare: float, step: float, lowest: float
 ) -> dict[int, arb]:
-    """E[A^n e^{-v A}] at v = e^{step j} by j, for all j at which v^power times it matters, for powers between two.
+    """E[A^n e^{-v A}] at v = e^{step j} by j, for all j at which v^power times it matters.
 
     E[A^n e^{-v A}] / n! is a coefficient of the series of phi((v - x) / t)^t in x, phi being one ratio's transform.
     """
@@ -209,21 +211,16 @@ def _moments_under_decay(
         return out
 
     table: dict[int, arb] = {}
-    peaks = [-math.inf, -math.inf]
-    start = round(math.log(n + 1) / step)
-    for sign, size in ((1, 16), (-1, 16)):
+    peak, start = -math.inf, round(math.log(n + 1) / step)
+    for sign in (1, -1):  # outwards, until it has vanished on each side
         at = start if sign > 0 else start - 1
         while True:
-            indices = [at + sign * j for j in range(size)]
+            indices = [at + sign * j for j in range(16)]
             table |= block(indices)
-            at += sign * size
-            logs = [log_of(table[indices[-1]])] + [log_of(table[j]) for j in indices]
-            vanished = True
-            for which, power in enumerate(powers):
-                values = [value + power * step * j for value, j in zip(logs[1:], indices, strict=True)]
-                peaks[which] = max(peaks[which], *values)
-                vanished &= values[-1] < peaks[which] - spare and values[-1] < values[0]
-            if vanished:
+            at += sign * 16
+            values = [log_of(table[j]) + power * step * j for j in indices]
+            peak = max(peak, *values)
+            if values[-1] < min(peak - spare, values[0]):
                 break
     return table
 
@@ -234,46 +231,48 @@ def log_of(value: arb) -> float:
     return float(size.log()) if size > 0 else -math.inf
 
 
-def moments(leaf: Mechanism, direction: str, reach: tuple[float, float], growth: float) -> Moments:
-    match leaf:
-        case Gaussian(sigma) | FixedBatches(Gaussian(sigma)):
-            return gaussian_moments(sigma)
-        case Laplace(b):
-            return laplace_moments(b)
-        case RandomisedResponse() | PureDP():
-            return response_moments(leaf)
-        case Partitioned(batches, Gaussian(sigma)):
-            return partition_moments(batches, sigma, direction)
-    return sampled_moments(leaf, direction, reach, growth)
-
-
-# Saddle points, in doubles: where the contour goes is no matter of exactness
-
-
-def log_moment(leaf: Mechanism, direction: str, s: float) -> float:
-    """ln M(s) of one release, roughly."""
+def moments(leaf: Mechanism, direction: str, line: Line) -> list[acb]:
+    """M of one release, along a line."""
     match leaf:
         case Gaussian(sigma):
-            return s * (s + 1) / (2 * sigma**2)
-        case FixedBatches(inner):
-            return log_moment(inner, direction, s)
+            return gaussian_moments(sigma, line.orders())
         case Laplace(b):
-            return float(np.logaddexp(math.log(s + 1) + s / b, math.log(s) - (s + 1) / b)) - math.log(2 * s + 1)
+            return laplace_moments(b, line.orders())
         case RandomisedResponse() | PureDP():
-            terms = [math.log(float(p)) + s * sign * leaf.epsilon for sign, p in response_atoms(leaf).items() if p > 0]
-            return float(np.logaddexp.reduce(terms))
+            return response_moments(leaf, line.orders())
+        case Partitioned(batches, Gaussian(sigma)):
+            return partition_moments(batches, sigma, direction, line)
+    return sampled_moments(leaf, direction, line)
+
+
+# In doubles, to choose the line: no matter of exactness
+
+
+def log_moment(leaf: Mechanism, direction: str, s: float, t: float = 0.0) -> float:
+    """ln |M(s + it)| of one release, roughly."""
+    order = complex(s, t)
+    match leaf:
+        case Gaussian(sigma):
+            return (order * (order + 1)).real / (2 * sigma**2)
+        case Laplace(b):
+            rest = (order + 1) + order * np.exp(-(2 * order + 1) / b)
+            return s / b + math.log(max(1e-300, abs(rest / (2 * order + 1))))
+        case RandomisedResponse() | PureDP():
+            terms = [float(p) * np.exp((sign - 1) * order * leaf.epsilon) for sign, p in response_atoms(leaf).items()]
+            return s * leaf.epsilon + math.log(max(1e-300, abs(sum(terms))))
         case Partitioned(batches, inner):
-            return batches * log_moment(PoissonSampled(1 / batches, inner), direction, s)
+            return batches * log_moment(PoissonSampled(1 / batches, inner), direction, s, t)
     rate, sigma, k = _mixture(leaf)
-    p = s + 1 if direction == "remove" else -s
-    z = np.linspace(min(0.0, k * p / sigma) - 30, max(0.0, k * p / sigma) + 30, 4001)
+    p = order + 1 if direction == "remove" else -order
+    far = k * p.real / sigma
+    count = int(min(400_000, 4000 + 40 * (12 + abs(far)) * t * k / sigma))
+    z = np.linspace(min(0.0, far) - 12, max(0.0, far) + 12, count)
     if k == 1:
-        ratio = np.logaddexp(math.log1p(-rate) if rate < 1 else -np.inf, math.log(rate) + z / sigma - 0.5 / sigma**2)
+        ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + z / sigma - 0.5 / sigma**2)
     else:
-        j = np.arange(k + 1)
-        with np.errstate(divide="ignore"):
-            parts = np.log([float(x) for x in binomial(k, rate)])
-        ratio = np.logaddexp.reduce(parts[:, None] + j[:, None] * z / sigma - (j[:, None] / sigma) ** 2 / 2, axis=0)
-    values = p * ratio - z * z / 2
+        parts = [math.log(float(x)) + j * z / sigma - (j / sigma) ** 2 / 2 for j, x in enumerate(binomial(k, rate))]
+        ratio = np.logaddexp.reduce(parts)
+    values = p.real * ratio - z * z / 2
     top = values.max()
-    return float(top + math.log(np.exp(values - top).sum() * (z[1] - z[0]) / math.sqrt(2 * math.pi)))
+    total = abs((np.exp(values - top) * np.exp(1j * p.imag * ratio)).sum()) * (z[1] - z[0]) / math.sqrt(2 * math.pi)
+    return float(top + math.log(max(total, 1e-300)))

@@ -6,16 +6,14 @@ function (1 - e^{e - L})_+)
 
     delta(e) = 1 / (2 pi i) integral over c + iR of  prod_j M_j(s)^{k_j} e^{-s e} / (s (s + 1)) ds.
 
-Nothing is put on a grid of losses, nothing is cut off, and no count makes it harder. The line is bent into a hyperbola
-through the saddle point, s(u) = c + w (tilt (cosh u - 1) + i sinh u), where the integrand is analytic and falls off
-faster than exponentially, and the trapezoid rule converges geometrically. M is known in closed form or is an integral
-of an analytic function over a Gaussian, for which the trapezoid rule converges so, too. Compositions without a Gaussian
-part have atoms instead of a density; they are finite sums.
-
-Rounding is bounded by ball arithmetic (python-flint). The error of each trapezoid sum is taken to be its distance from
-the sum over every second node, which is about the square root of its error: a bound with as many digits to spare.
-`test_exact_oracle.py` holds it against closed forms and moments. Directions: "remove" is L = ln P/Q under P, P being
-the data with the example; "add" is the other way round.
+Nothing is put on a grid of losses, nothing is cut off, and no count makes it harder. On the line, through the saddle
+point, the trapezoid rule of step 2 pi / B gives the sum over all whole m of e^{c m B} delta(e + m B), by Poisson's
+summation formula: no term is negative, and all but m = 0 are tiny. The sum of twice the step has these as its even
+terms, so the two differ by more than the error of the first: that is a bound. Rounding is bounded by ball arithmetic
+(python-flint). M is known in closed form or is an integral of an analytic function over a Gaussian, for which the
+trapezoid rule converges geometrically; its distance from the rule of twice the step, which is about the square root of
+its error, is taken for its error. Compositions without a Gaussian part have atoms instead of a density; they are finite
+sums. `test_exact_oracle.py` holds all of it against closed forms.
 """
 
 from __future__ import annotations
@@ -43,15 +41,13 @@ from privlearn.accounting.mechanisms import (
 from tests.accounting.exact_moments import (
     BITS,
     DIRECTIONS,
+    Line,
     Undecided,
     bits,
     log_moment,
-    log_of,
     moments,
     response_atoms,
 )
-
-_STEP = 0.08
 
 
 @dataclass(frozen=True)
@@ -62,36 +58,47 @@ class Bracket:
     high: float
 
 
-def saddle(counts: dict[Mechanism, int], direction: str, epsilon: float) -> tuple[float, float]:
-    """Where the integrand is least on the real axis, and how wide its peak is across."""
+def saddle(counts: dict[Mechanism, int], direction: str, epsilon: float) -> tuple[float, float, float]:
+    """Where the line crosses the real axis, how wide the peak is along it, and the B that its step needs.
+
+    Near the saddle point. There, the tilted law of the loss may have a second mode at huge losses; left of it, not.
+    """
 
     def exponent(s: float) -> float:
         total = sum(times * log_moment(leaf, direction, s) for leaf, times in counts.items())
         return total - s * epsilon - math.log(s) - math.log(s + 1)
 
     found = minimize_scalar(lambda x: exponent(math.exp(x)), bounds=(-7.0, 14.0), method="bounded",
-                            options={"xatol": 1e-4})  # fmt: skip
-    c = math.exp(found.x)
-    near = 0.01 * c
-    curvature = (exponent(c + near) + exponent(c - near) - 2 * exponent(c)) / near**2
-    return c, min(c, 1 / math.sqrt(max(curvature, 1e-300)))
+                            options={"xatol": 1e-3})  # fmt: skip
+    best = math.inf, 0.0, 0.0
+    for share in (1.0, 0.93, 0.85, 0.75, 0.6, 0.45):
+        c = share * math.exp(found.x)
+        near = 0.01 * c
+        curvature = (exponent(c + near) + exponent(c - near) - 2 * exponent(c)) / near**2
+        w = min(c, 1 / math.sqrt(max(curvature, 1e-300)))
+        best = min(best, (2 * max((max(0.0, -found.fun - math.log(w)) + 25) / c, 9 / w), c, w))
+    return best[1], best[2], best[0]
+
+
+# Compositions
 
 
 @dataclass(frozen=True)
 class Curve:
     """delta(epsilon) in one direction, for epsilons near the one that it was made for."""
 
-    orders: Sequence[acb]
+    line: Line
     terms: Sequence[acb]
 
     def _sums(self, epsilon: arb, slope: int) -> arb:
         with bits(BITS):
-            sums = [arb(0), arb(0)]
-            for j, (s, term) in enumerate(zip(self.orders, self.terms, strict=True)):
-                sums[j % 2] += (term * (-s * epsilon).exp() * (-s) ** slope).real
-            apart = abs(sums[1] - sums[0])
-            left_out = abs(self.terms[-1] * (-self.orders[-1] * epsilon).exp()) * len(self.terms)
-            return sums[0] + sums[1] + arb(0, apart.upper()) + arb(0, left_out.upper())
+            sums, last = [arb(0), arb(0)], arb(0)
+            for j, (s, term) in enumerate(zip(self.line.orders(), self.terms, strict=True)):
+                own = term * (-s * epsilon).exp() * (-s) ** slope
+                sums[j % 2] += own.real
+                last = abs(own)
+            apart = abs(sums[1] - sums[0]) + last * self.line.count
+            return sums[0] + sums[1] + arb(0, apart.upper())
 
     def delta(self, epsilon: float | arb) -> arb:
         """A ball that holds delta(epsilon)."""
@@ -113,31 +120,29 @@ class Curve:
             return Bracket(float((at - about).lower()), float((at + about).upper()))
 
 
-def curve(counts: dict[Mechanism, int], direction: str, epsilon: float, tilt: float = 0.1) -> Curve:
+def curve(counts: dict[Mechanism, int], direction: str, epsilon: float, wider: float = 1.0) -> Curve:
     """The exact curve of a composition with a Gaussian part, for epsilons near `epsilon`.
 
-    Raises:
-        Undecided: the integrand falls off too slowly; mostly few steps at a tiny sampling rate.
+    `wider` makes B larger. Raises `Undecided` if the integrand falls off too slowly: few steps at a tiny rate.
     """
-    c, w = saddle(counts, direction, epsilon)
-    for nodes in (38, 44, 58, 72):
-        u = [_STEP * j for j in range(nodes)]
-        reach = c + w * tilt * (math.cosh(u[-1]) - 1), w * math.sinh(u[-1])
-        growths = {leaf: log_moment(leaf, direction, reach[0]) - log_moment(leaf, direction, c) for leaf in counts}
-        if max(growths.values()) > 4000:
+    c, w, period = saddle(counts, direction, epsilon)
+    step = 2 * math.pi / period / wider
+    peak = sum(times * log_moment(leaf, direction, c) for leaf, times in counts.items())
+    top = 6 * w
+    while True:
+        size = sum(times * log_moment(leaf, direction, c, top) for leaf, times in counts.items()) - peak
+        if size - 2 * math.log(math.hypot(1, top / c)) < -50:
             break
-        orders = [acb(c + w * tilt * (math.cosh(x) - 1), w * math.sinh(x)) for x in u]
-        ways = [acb(w * math.cosh(x), -w * tilt * math.sinh(x)) for x in u]  # ds / (i du)
-        with bits(BITS + 100):
-            terms = [arb(_STEP) / arb.pi() * way / (s * (s + 1)) for s, way in zip(orders, ways, strict=True)]
-            terms[0] = terms[0] / 2
-            for leaf, times in counts.items():
-                found = moments(leaf, direction, reach, max(0.0, growths[leaf]))(orders)
-                terms = [term * power(m, times) for term, m in zip(terms, found, strict=True)]
-            sizes = [log_of(t * (-s * arb(epsilon)).exp()) for t, s in zip(terms, orders, strict=True)]
-        if max(sizes[-3:]) < max(sizes) - 55:
-            return Curve(orders, terms)
-    raise Undecided(f"{counts} {direction}")
+        top *= 1.25
+        if top > 10_000 * step:
+            raise Undecided(f"{counts} {direction}")
+    line = Line(c, step, math.ceil(top / step))
+    with bits(BITS):
+        terms = [arb(step) / arb.pi() / (s * (s + 1)) for s in line.orders()]
+        terms[0] = terms[0] / 2
+        for leaf, times in counts.items():
+            terms = [term * power(m, times) for term, m in zip(terms, moments(leaf, direction, line), strict=True)]
+        return Curve(line, terms)
 
 
 def power(value: acb, times: int) -> acb:
@@ -215,14 +220,32 @@ class Finite:
                     value += probability * factor * own
             return value
 
-    def epsilon(self, delta: float, near: float) -> Bracket:
-        """An interval that holds the epsilon at `delta`: bisection, to 1e-13."""
-        low, high = 0.0, max(near, 1e-9)
-        while self.delta(high) > delta:
-            low, high = high, 2 * high
-        while high - low > 1e-13 * high and low < (middle := (low + high) / 2) < high:
-            low, high = (middle, high) if self.delta(middle) > delta else (low, middle)
-        return Bracket(low, high)
+
+class OneSampled:
+    """delta(epsilon) of one Poisson sampled Gaussian release, removed, for epsilon >= 0: where R passes e^epsilon."""
+
+    def __init__(self, leaf: PoissonSampled) -> None:
+        self.rate, self.sigma = leaf.sampling_rate, leaf.event.noise_multiplier
+
+    def delta(self, epsilon: float | arb) -> arb:
+        """A ball that holds delta(epsilon)."""
+        with bits(BITS):
+            q, sigma, e = arb(self.rate), arb(self.sigma), arb(epsilon)
+            x = sigma**2 * ((e.exp() - 1 + q) / q).log() + arb(1) / 2
+            with_it, without = (((x - mean) / sigma / arb(2).sqrt()).erfc() / 2 for mean in (1, 0))
+            return q * with_it + (1 - q - e.exp()) * without
+
+
+def bisected(exact: Finite | OneSampled, delta: float) -> Bracket:
+    """An interval that holds the epsilon at `delta`: bisection, to 1e-13."""
+    low, high = 0.0, 1e-3
+    if exact.delta(low) < delta:
+        return Bracket(0.0, 0.0)
+    while exact.delta(high) > delta:
+        low, high = high, 2 * high
+    while high - low > 1e-13 * high and low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if exact.delta(middle) > delta else (low, middle)
+    return Bracket(low, high)
 
 
 # What is claimed
@@ -247,26 +270,50 @@ def exact_part(event: Event, group_size: int) -> dict[Mechanism, int]:
     return out
 
 
-def ceiling(counts: dict[Mechanism, int], direction: str, epsilon: float) -> float:
-    """Chernoff's bound on delta(epsilon), roughly."""
-    c, _ = saddle(counts, direction, epsilon)
-    total = sum(times * log_moment(leaf, direction, c) for leaf, times in counts.items()) - c * epsilon
-    return math.exp(min(0.0, total + c * math.log(c) - (c + 1) * math.log1p(c)))
+def estimate(counts: dict[Mechanism, int], direction: str, delta: float) -> float:
+    """Roughly the epsilon at `delta`, by the saddle-point approximation: where to look for the truth."""
+
+    def at(c: float) -> tuple[float, float]:
+        near = 0.01 * c
+        left, here, right = (
+            sum(times * log_moment(leaf, direction, s) for leaf, times in counts.items())
+            for s in (c - near, c, c + near)
+        )
+        epsilon = (right - left) / (2 * near) - 1 / c - 1 / (c + 1)
+        curvature = max((right + left - 2 * here) / near**2, 0.0) + c**-2 + (c + 1) ** -2
+        return epsilon, here - c * epsilon - math.log(c * (c + 1)) - 0.5 * math.log(2 * math.pi * curvature)
+
+    low, high = 1e-3, 0.1
+    while at(high)[1] > math.log(delta) and high < 1e7:
+        low, high = high, 2 * high
+    for _ in range(12):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if at(middle)[1] > math.log(delta) else (low, middle)
+    return max(0.0, at(high)[0])
 
 
-def truth(event: Event, delta: float, near: float, group_size: int = 1, tilt: float = 0.1) -> Bracket:
-    """An interval that holds the least epsilon at which `event` is (epsilon, delta)-DP, to be looked for near `near`.
+def truth(event: Event, delta: float, group_size: int = 1, wider: float = 1.0) -> Bracket:
+    """An interval that holds the least epsilon at which `event` is (epsilon, delta)-DP.
 
     For Laplace releases, randomised responses and pure DP alone also where it is an atom. Raises `Undecided` where
     this oracle has no answer. With selections the interval holds a lower bound only.
     """
     counts = exact_part(event, group_size)
     if all(isinstance(leaf, Laplace | RandomisedResponse | PureDP) for leaf in counts):
-        return Finite(counts).epsilon(delta, near)
+        return bisected(Finite(counts), delta)
+    if [*counts.values()] == [1] and isinstance(leaf := next(iter(counts)), PoissonSampled):
+        return bisected(OneSampled(leaf), delta)
     one_sided = any(isinstance(leaf, PoissonSampled | GroupSampled | Partitioned) for leaf in counts)
+    near = {
+        direction: estimate(counts, direction, delta) for direction in (DIRECTIONS if one_sided else DIRECTIONS[:1])
+    }
     out = []
-    for direction in DIRECTIONS if one_sided else DIRECTIONS[:1]:
-        if direction == "add" and ceiling(counts, direction, 0.99 * near) < delta / 2:
+    for direction, first in near.items():
+        if first < 0.95 * max(near.values()):
             continue  # far below the other
-        out.append(curve(counts, direction, near, tilt).epsilon(delta, near))
+        for more in (wider, 2 * wider, 4 * wider):
+            found = curve(counts, direction, first, more).epsilon(delta, first)
+            if found.high - found.low <= 1e-9 * abs(found.high):
+                break
+        out.append(found)
     return Bracket(max(0.0, *[one.low for one in out]), max(0.0, *[one.high for one in out]))

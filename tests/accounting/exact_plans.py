@@ -76,7 +76,7 @@ def judge(case: Case, claimed: float | None = None) -> Verdict:
     claimed = case.claimed() if claimed is None else claimed
     middle = time.perf_counter()
     try:
-        truth = exact_oracle.truth(case.event, case.delta, claimed, case.group_size)
+        truth = exact_oracle.truth(case.event, case.delta, case.group_size)
     except exact_moments.Undecided:
         truth = None
     return Verdict(case, claimed, truth, (middle - start, time.perf_counter() - middle))

@@ -14,20 +14,20 @@ from privlearn.accounting import (
     zcdp,
 )
 from privlearn.accounting import rdp as accounting_rdp
-from privlearn.accounting.pld import pairs, partition
+from privlearn.accounting.pld import fourier, pairs, partition
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
-    Mutant("the example's own batch is not weighted", partition._by_fourier, "rfft(mass * values, size)",
-           "rfft(mass, size)", "check_partitions_have_their_golden_prices"),
+    Mutant("the example's own batch is not weighted", partition._by_fourier, "Factor(mass * values, 1,",
+           "Factor(mass, 1,", "check_partitions_have_their_golden_prices"),
     Mutant("halves of a split are lost", partition._double, "+= shares[k] * mass", "+= 0 * mass",
            "check_masses_are_kept"),
     Mutant("folded tails are forgotten", partition._trim, "kept[0] += mean / x[low]", "kept[0] += 0.0",
            "check_masses_are_kept"),
     Mutant("only one direction is read", pld.Composition.epsilon, "max(self.epsilons(delta))",
            "min(self.epsilons(delta))", "check_partitions_have_their_golden_prices"),
-    Mutant("a law composed once for all its steps", pld._power, "fourier_power(rfft(folded), n)", "rfft(folded)",
-           "check_sampling_has_its_golden_prices"),
+    Mutant("a law composed once for all its steps", fourier.Spectra.multiply, "power(spectrum, factor.times)",
+           "spectrum", "check_sampling_has_its_golden_prices"),
     Mutant("the sampling rate squared", pairs.poisson_pair, "p_below = (1 - rate) * q_below + rate * ndtr(u - sd)",
            "p_below = (1 - rate) * q_below + rate**2 * ndtr(u - sd)", "check_sampling_has_its_golden_prices"),
     Mutant("events with the same pair replace each other", pld._counts, "counts.get(stands, 0) + times", "times",

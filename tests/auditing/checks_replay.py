@@ -18,12 +18,16 @@ import torch
 from torch import nn
 
 import privlearn as pv
+from privlearn._storage import write_durably
 from privlearn.auditing import Replay, Transcript, commit, is_committed, proof_of_row, replay
 from privlearn.auditing.commitment import Tree
 from privlearn.auditing.replaying import _chosen
+from privlearn.cli.commands import replay as command
+from privlearn.cli.request import Request
 from privlearn.descent import dpsgd
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
+from privlearn.runs import transcript
 from privlearn.runs.checkpoint import Saved
 from privlearn.runs.result import Result
 from privlearn.runs.transcript import CommittedSecret, Recording
@@ -239,6 +243,34 @@ def check_keys_of_a_run_are_used_once() -> None:
 
 
 @check
+def check_a_state_that_is_not_on_disk_is_not_stated() -> None:
+    """States are written beside training: the first before anything is drawn, and one that fails ends the run."""
+    written: list[str] = []
+
+    def noted(clipped: Any, **options: Any) -> Any:
+        lines = folder / "transcript.jsonl"
+        written.append(lines.read_text() if lines.exists() else "")
+        return release(clipped, **options)
+
+    def full(path: Path, content: bytes, **options: Any) -> None:
+        if path.name == "00000003":
+            raise BadInput("no space")
+        write_durably(path, content, **options)
+
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "transcript"
+        commit(rows(), folder)
+        with mock.patch.object(transcript, "write_durably", full), mock.patch.object(dpsgd, "release", noted):
+            must_raise(BadInput, lambda: train(Transcript(folder, steps=BETWEEN)))
+        assert '"state":0' in written[0]
+        assert len(Recording(folder).states) == 3
+        pv.publish(train(Transcript(folder, steps=BETWEEN)), Path(place) / "model", delta=1e-5)
+        found = replayed(folder)
+        assert found.ok, found.problems
+        assert found.replayed == STEPS
+
+
+@check
 def check_what_lies_in_the_folder_is_what_was_stated() -> None:
     """A state, a line, the secret, the model: whichever was changed afterwards."""
     with recorded() as folder, recorded() as other:
@@ -260,6 +292,21 @@ def check_what_lies_in_the_folder_is_what_was_stated() -> None:
 
 
 @check
+def check_a_folder_does_not_choose_the_code_that_runs() -> None:
+    """Of a model or of features: the auditor names it, too."""
+    with TemporaryDirectory() as place:
+        for name, spec in (("model", "os:system"), ("features", "os:getcwd")):
+            (Path(place) / "options.json").write_text(json.dumps({"data": "digits", name: spec}))
+            said = str(must_raise(BadInput, lambda: command._training(Request.of("replay", folder=place))))
+            assert "if you trust that code" in said
+            own = Request.of("replay", folder=place, **{name: spec})
+            assert command._training(own).values[name] == spec
+        for wrong in ({"epochs": "many"}, {"evil": 1}, []):
+            (Path(place) / "options.json").write_text(json.dumps(wrong))
+            must_raise(BadInput, lambda: command._training(Request.of("replay", folder=place)))
+
+
+@check
 def check_a_transcript_tells_nothing_without_its_secret() -> None:
     """Two commitments to the same rows, and two runs on them, have not a digest in common; files are the owner's."""
     with recorded() as folder, recorded() as other:
@@ -267,6 +314,9 @@ def check_a_transcript_tells_nothing_without_its_secret() -> None:
             ours, theirs = ({w for w in (at / name).read_text().split('"') if len(w) >= 64} for at in (folder, other))
             assert ours
             assert not ours & theirs
+        ours, theirs = (CommittedSecret(at).step(0, np.arange(3), [torch.zeros(2)]) for at in (folder, other))
+        assert ours["sample"] != theirs["sample"]
+        assert ours["released"] != theirs["released"]
         leaves = [set(Tree.of(rows(), CommittedSecret(at).secret)._levels[0]) for at in (folder, other)]
         assert not leaves[0] & leaves[1]
         for path in (folder / "secret.json", *(folder / "states").iterdir()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from privlearn import streams
 from privlearn.auditing import commitment, replaying
+from privlearn.cli.commands import replay as command
 from privlearn.runs import session, transcript
 from tests.support.mutant import Mutant, suite_of
 
@@ -13,6 +14,8 @@ FOLDER, SECRET = (
     "check_what_lies_in_the_folder_is_what_was_stated",
     "check_a_transcript_tells_nothing_without_its_secret",
 )
+CODE = "check_a_folder_does_not_choose_the_code_that_runs"
+DISK = "check_a_state_that_is_not_on_disk_is_not_stated"
 TOLERANCE = "check_a_tolerance_lets_rounding_pass_and_no_more"
 ROW, ROWS = "check_a_row_can_be_shown_to_be_committed_to", "check_other_rows_are_found"
 CHANCE, HONEST = "check_forged_parts_pass_as_often_as_said", "check_an_honest_run_agrees_in_all_parts"
@@ -24,12 +27,22 @@ MUTANTS = [
     Mutant("keys do not depend on the secret", transcript.CommittedSecret.streams, "key=self.secret", "key=bytes(32)",
            KEYS),
     Mutant("all four streams have one key", streams.Streams.of_key, "key[start : start + 16]", "key[:16]", KEYS),
-    Mutant("a run draws from streams of its own", transcript.Transcript.write, '["key"] != key', '["key"] == 0', KEYS),
+    Mutant("a run draws from streams of its own", transcript.Transcript.write, '["key"] != self._key',
+           '["key"] == 0', KEYS),
     Mutant("states without their shards", transcript.Transcript.write, '"shards" in saved.plain', "False", KEYS),
     Mutant("a commitment is good for a second run", transcript.Transcript.delete, "self._closed.touch()", "pass", ONCE),
     Mutant("a commitment is overwritten", commitment.commit, "(path / COMMITMENT).exists()", "False", ONCE),
     Mutant("a resumed run leaves out lines", transcript.Transcript.read, "recording.complete",
            "recording.complete[:-1]", ONCE),
+    Mutant("noise is drawn before the first state is on disk", transcript.Transcript.write,
+           "self._finish()  # before anything is drawn", "pass", DISK),
+    Mutant("a state that could not be written is passed over", transcript.Transcript._finish, "if self._failed:",
+           "if False:", DISK),
+    Mutant("a state is stated before it is on disk", transcript.Transcript._put, "except (BadInput, OSError) as error:",
+           "except (BadInput, OSError) as error:\n        self.path.open('a').write(lines)", DISK),
+    Mutant("a folder chooses the code that runs", command._require_own_code, "if is_code and given != spec:",
+           "if False:", CODE),
+    Mutant("options of a stranger are not looked at", command._training, "_require_known(options)", "pass", CODE),
     Mutant("states are not compared", replaying._Part._compare_tensors, "not torch.equal(",
            "False and not torch.equal(", TOLERANCE),
     Mutant("streams are not compared", replaying._Part.write, '"streams", ', "", PASSED),
@@ -43,14 +56,14 @@ MUTANTS = [
     Mutant("a certificate of another plan", replaying._unlike, "!= digest(published.plan)", "== 0",
            "check_a_certificate_of_another_plan_is_found"),
     Mutant("any weights will do", replaying._unlike, "or not all(", "or False and not all(", FOLDER),
-    Mutant("steps may be missing", transcript.Recording.__init__, "!= list(range(self.taken[-1]))", "== None", FOLDER),
+    Mutant("steps may be missing", transcript.Recording.__init__, "or not numbered", "", FOLDER),
     Mutant("any secret will do", transcript.CommittedSecret.__init__, "hexdigest() != committed", "hexdigest() == 0",
            FOLDER),
     Mutant("rows are not compared with the commitment", replaying._other_rows, ".root != recording",
            ".root == recording", ROWS),
     Mutant("digests without a key", transcript.CommittedSecret.digest, "self.secret, what", "what, what", SECRET),
     Mutant("rows without salt", commitment._leaf, "_LEAF + salt", "_LEAF", SECRET),
-    Mutant("states that everybody reads", transcript.Transcript.write, "content, mode=0o600", "content", SECRET),
+    Mutant("states that everybody reads", transcript.Transcript._put, "content, mode=0o600", "content", SECRET),
     Mutant("a row's place does not matter", commitment.is_committed, "if position % 2", "if False", ROW),
     Mutant("a target is not committed to", commitment._rows, "(data.x, data.y, data.groups)", "(data.x,)", ROW),
     Mutant("the first parts are taken", replaying._chosen, "rng.permutation(len(parts))", "range(len(parts))", CHANCE),

@@ -163,10 +163,21 @@ def logged_to_nobody(place: Path) -> str:
     return " ".join(str(each.message) for each in heard)
 
 
+def slow(place: Path) -> str:
+    """A layer without a rule."""
+    plan = pv.Plan(pv.sampling.FullBatch(), 1, pv.schedules.Constant(1.0))
+    net = nn.Sequential(nn.Linear(2, 2), nn.PReLU(2))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        pv.Run(plan, net, nn.CrossEntropyLoss(reduction="none"), (zeros(4, 2), zeros(4, dtype=torch.long)))
+    return " ".join(str(each.message) for each in heard)
+
+
 TRIGGERS: dict[str, Callable[[Path], str]] = {
     "an audit of private rows": audited,
     "an epsilon of nothing": budget("--epsilon", "30", "--delta", "1e-6", "--examples", "1000", "--epochs", "5"),
     "a callback that fails at the end": logged_to_nobody,
+    "a layer without a rule": slow,
     "a delta of an example": budget("--noise-multiplier", "4", "--delta", "0.01", "--examples", "1000"),
     "a schedule that begins to fall after the end": budget(*NOISE, "--epochs", "5", "--schedule", "exp:k=0.1,from=9"),
     "a schedule that never reacts": budget(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +96,27 @@ def test_a_commitment_is_good_for_one_run(capsys: pytest.CaptureFixture[str], tm
     assert "--transcript" in capsys.readouterr().err
     assert main(["replay", str(tmp_path)]) == 2
     assert "privlearn.auditing.replay" in capsys.readouterr().err
+
+
+def test_a_folder_does_not_choose_the_code_that_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "import torch\nopen('ran', 'w').close()\n"
+    code += "def build(input_shape, classes):\n    return torch.nn.Linear(4, classes)\n"
+    (tmp_path / "owncode.py").write_text(code)
+    assert main(recorded(tmp_path, "--model", "owncode:build", "--features", "raw")) == 0
+    (tmp_path / "ran").unlink()
+    monkeypatch.delitem(sys.modules, "owncode")
+    capsys.readouterr()
+    replay = ["replay", str(tmp_path / "transcript"), "--steps", "1"]
+    assert main(replay) == 2
+    assert "if you trust that code" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+    assert main([*replay, "--model", "owncode:build"]) == 0
+    assert main([*replay, "--model", "cnn"]) == 2
+    options = tmp_path / "transcript" / "options.json"
+    stored = json.loads(options.read_text())
+    for hostile in ([], "x", stored | {"model": "linear", "features": "os:getcwd"}, stored | {"model": "os:system"}):
+        options.write_text(json.dumps(hostile))
+        assert main(replay) == 2, hostile

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,6 +14,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import privlearn as pv
@@ -25,10 +28,11 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.descent.driven import Driven
 from privlearn.errors import BadInput, BudgetExceeded, ProcessLost
 from privlearn.mechanisms import noise, release
-from privlearn.runs import ranks
+from privlearn.runs import process_group, ranks
 from privlearn.runs.ranks import Ranks, Slice
 from privlearn.streams import Streams
 from privlearn.temperature import Temperature
+from tests.ranks.forks import sharing
 from tests.ranks.threads import Threads, outcomes, together
 from tests.runs.checks_resuming import Stopped, number
 from tests.support.checks import check, must_raise
@@ -414,7 +418,7 @@ def check_sums_have_the_same_bits() -> None:
         for part, into in world.exact().parts(np.arange(100), totals):
             for total, own in zip(into, torch.from_numpy(made_up[part].sum(0)).split([30, 20]), strict=True):
                 total += own
-        if share := world.share(totals):
+        if share := world.share(totals, [torch.float64] * 2):
             share.complete(totals)
         return b"".join(total.numpy().tobytes() for total in totals)
 
@@ -435,14 +439,16 @@ def check_parts_of_sums_get_the_noise_of_the_whole() -> None:
     def add(slices: Sequence[Slice | None], discrete: bool, dtype: torch.dtype) -> tuple[list[torch.Tensor], set[int]]:
         sums, ends = [torch.zeros(shape, dtype=dtype) for shape in shapes], set()
         for own in slices:
-            stream, values = Streams.new(2, discrete=discrete).noise, [torch.zeros(s, dtype=dtype) for s in shapes]
-            parts, places = own.own(values) if own else (values, None)
+            stream, parts, places = Streams.new(2, discrete=discrete).noise, [*map(torch.zeros_like, sums)], None
+            if own:
+                widths = own.widths([total.numel() for total in sums])
+                parts, places = replace(own, sums=tuple(torch.zeros(n, dtype=dtype) for n in widths)).own(sums)
             if discrete:
                 noise.add_on_grid(parts, 1.5, 0.1, stream, places)
             else:
                 noise.add_gaussian(parts, 1.5, stream, places)
-            for total, value in zip(sums, values, strict=True):
-                total += value
+            for total, part, (begin, _) in zip(sums, parts, places or [(0, 0)] * len(sums), strict=True):
+                total.view(-1)[begin : begin + part.numel()] += part.view(-1)
             ends.add(stream.position)
         return sums, ends
 
@@ -512,6 +518,20 @@ def check_a_loader_shared_out_among_others_is_refused() -> None:
             assert made().steps_per_epoch == ROWS / 8
         else:
             assert "2 processes" in str(must_raise(BadInput, made))
+
+
+@check
+def check_threads_end_with_the_group() -> None:
+    """None is left that could ask for an interpreter that has ended, also where PyTorch's functions hold the group."""
+
+    def work() -> list[str]:
+        importlib.reload(functional)  # as if it were imported now: its defaults are the group
+        ranks.launched().require_alike("something", b"")
+        process_group.leave()
+        names = [own.read_text().strip() for own in Path("/proc/self/task").glob("*/comm")]
+        return [name for name in names if "gloo" in name]
+
+    assert sharing(2, work) == [[], []]
 
 
 @check

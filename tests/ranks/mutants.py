@@ -9,7 +9,7 @@ from privlearn.descent import dpsgd, driven, task
 from privlearn.mechanisms import noise, release
 from privlearn.opacus import privacy_engine
 from privlearn.publishing import publish
-from privlearn.runs import ranks, session
+from privlearn.runs import process_group, ranks, session
 from privlearn.sklearn import spending
 from tests.support.mutant import Mutant, suite_of
 
@@ -31,12 +31,12 @@ SHARDS = "check_shards_are_shared_out_equally"
 
 MUTANTS = [
     # Noise
-    Mutant("noise on each process, added up", ranks.Ranks._over_processes, "*(total.view(-1).to(",
+    Mutant("noise on each process, added up", ranks.Ranks.share, "*(total.view(-1).to(",
            "*((total + 0.1 * torch.randn_like(total)).view(-1).to(", ALONE),
     Mutant("each process draws noise of its own", session.TrainingSession.noise,
            "self.world.noise(self.streams.noise)", "Streams.new(self.world.rank).noise", ALONE),
-    Mutant("noise divided by the number of processes", ranks.Ranks._over_processes,
-           "part.copy_(piece)", "part.copy_(piece * self.size)", ALONE),
+    Mutant("noise divided by the number of processes", ranks.Ranks.share, "piece.to(kind) for",
+           "piece.to(kind) * self.size for", ALONE),
     Mutant("one place of the noise for two slices", noise.add_gaussian, "(size + start,", "(size,", PLACES),
     Mutant("a slice of the grid has the noise of another", noise.add_on_grid, "noise[begin - first : end - first]",
            "noise[: end - begin]", PLACES),
@@ -47,12 +47,13 @@ MUTANTS = [
            "[received.view(rows.shape)[self.rank]]", ALONE),
     Mutant("slices are handed out before their noise", release._noised, "    if stream.discrete:",
            "    part.share and part.share.complete(part.values)\n    if stream.discrete:", BEFORE),
-    Mutant("the mean of the processes' sums", ranks.Ranks._over_processes, "part.copy_(piece)",
-           "part.copy_(piece / self.size)", ALONE),
+    Mutant("the mean of the processes' sums", ranks.Ranks.share, "piece.to(kind) for",
+           "piece.to(kind) / self.size for", ALONE),
+    Mutant("a slice lies at the beginning of its whole", ranks.Slice.own, "begin for begin", "0 for begin", PLACES),
     # Batches and steps
     Mutant("a process without examples skips the step", ranks.Ranks.parts,
-           'self.require_alike("the batch that was drawn"',
-           'if not len(self.own(examples)): return\n    self.require_alike("the batch that was drawn"', EMPTY),
+           'require_alike = self._compared("the batch that was drawn"', 'if not len(self.own(examples)): return\n'
+           '    require_alike = self._compared("the batch that was drawn"', EMPTY),
     Mutant("the local count as divisor", dpsgd.Run.step, "divisor)), task.divisor)",
            "divisor)), max(1, len(session.world.own(batch.sample.indices))))", ALONE),
     Mutant("every process computes everything", ranks.Ranks.parts, "yield self.own(examples)", "yield examples", ALONE),
@@ -68,11 +69,10 @@ MUTANTS = [
            SHARDS),
     Mutant("any number of processes shares the shards", ranks._require_size, "size & (size - 1)", "False", SHARDS),
     Mutant("each process draws a sample of its own", ranks.Ranks.align, "if self.rank:", "if False:", CHARGED),
-    Mutant("samples are not compared", ranks.Ranks.parts, 'self.require_alike("the batch that was drawn", '
-           "examples.tobytes())", "pass", APART),
+    Mutant("samples are not compared", ranks.Ranks.parts, "\n    require_alike()", "\n    pass", APART),
     Mutant("sums are added up in another order", ranks._tree, "zip(rows[::2], rows[1::2], strict=True)",
            "zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True)", SUMS),
-    Mutant("sums are sent in single precision", ranks.Ranks._over_processes, "torch.float64 if double",
+    Mutant("sums are sent in single precision", ranks.Ranks.share, "torch.float64 if double",
            "torch.float32 if double", SUMS),
     Mutant("fast products, which depend on the batches before", kernels.kernels, " if fitted else 0", "", SUMS),
     # Ledgers
@@ -115,7 +115,9 @@ MUTANTS = [
            "True", RESUMED),
     Mutant("each process publishes", publish._once, 'result.world.once(write, "the publication")', "write()",
            "check_one_process_publishes"),
-    Mutant("sums are not put together", ranks.Ranks._over_processes, "part.copy_(piece)", "pass", ALONE),
+    Mutant("sums are not put together", ranks.Slice.complete, "value.copy_(piece.view(value.shape))", "pass", ALONE),
+    Mutant("something holds on to the group", process_group.leave, "_forget(group)", "pass",
+           "check_threads_end_with_the_group"),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[RuntimeError])

@@ -28,8 +28,8 @@ MUTANTS = [
     # Sums
     Mutant("the norm of a shard for that of the whole", ShardedGradients._weighted,
            "self._squares(gradients, losses)", "self._squares(gradients, losses) / self._world.size", STEP),
-    Mutant("sums of shards are not added up", ranks.Ranks.scattered, "_tree(list(received.view(rows.shape)))",
-           "received.view(rows.shape)[self.rank]", STEP),
+    Mutant("sums of shards are not added up", ranks.Ranks.scattered, "list(received.view(rows.shape))",
+           "[received.view(rows.shape)[self.rank]]", STEP),
     Mutant("the mean of the processes, as FSDP2 takes it", ranks.Ranks.scattered, ".to(rows.device)",
            ".to(rows.device) / self.size", STEP),
     Mutant("a coarse grid for sums", groups.Groups.scattered, "+ _STEP)", "+ _STEP / 6)", STEP),

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from privlearn import cli
-from privlearn.runs import ranks
+from privlearn.runs import process_group
 
 PATIENCE = 240.0
 
@@ -111,7 +111,7 @@ def alone() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(threads)
-        ranks._JOINED.clear()
+        process_group.JOINED.clear()
         if dist.is_initialized():
             dist.destroy_process_group()
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from privlearn import sampling
-from privlearn.runs import ranks
+from privlearn.runs import process_group, ranks
 from privlearn.runs.ranks import Ranks
 
 _PATIENCE = 20.0
@@ -61,7 +61,8 @@ class Threads:
 
         # Locks of one process would be held while another thread has its turn.
         alone = mock.patch.object(sampling, "_ONE_AT_A_TIME", nullcontext())
-        with mock.patch.object(ranks, "dist", self._functions()), alone:
+        functions = self._functions()
+        with mock.patch.object(ranks, "dist", functions), mock.patch.object(process_group, "dist", functions), alone:
             threads = [threading.Thread(target=begin, args=(rank,), daemon=True) for rank in range(self.size)]
             for thread in threads:
                 thread.start()
@@ -95,9 +96,10 @@ class Threads:
         return [heard[other][1] for other in range(self.size)]
 
     def _functions(self) -> Any:
-        def all_gather(into: Sequence[Tensor], own: Tensor) -> None:
+        def all_gather(into: Sequence[Tensor], own: Tensor, async_op: bool = False) -> Any:
             for target, theirs in zip(into, self._exchange("all_gather", own.clone()), strict=True):
                 target.copy_(theirs)
+            return SimpleNamespace(wait=lambda: None)
 
         def all_to_all_single(into: Tensor, own: Tensor) -> None:
             pieces = [theirs.chunk(self.size)[self._own.rank] for theirs in self._exchange("all_to_all", own.clone())]
@@ -124,7 +126,7 @@ class Threads:
             all_gather=all_gather, all_to_all_single=all_to_all_single, all_gather_object=all_gather_object,
             broadcast_object_list=broadcast_object_list, broadcast=broadcast,
             get_backend_config=lambda: "cpu:gloo", rank=lambda: self._own.rank,
-            is_initialized=lambda: True, destroy_process_group=destroy_process_group,
+            is_initialized=lambda: True, group=SimpleNamespace(WORLD=None), destroy_process_group=destroy_process_group,
         )  # fmt: skip
 
 

@@ -161,11 +161,13 @@ def compose(events: Iterable[Event]) -> Composed:
     Composed(events=(Repeated(event=Gaussian(noise_multiplier=2.0), count=3),))
     """
     runs: list[tuple[Mechanism, int]] = []
-    for leaf, times in walk(Composed(tuple(events))):
-        if runs and runs[-1][0] == leaf:
-            runs[-1] = (leaf, runs[-1][1] + times)
-        else:
-            runs.append((leaf, times))
+    for event in events:
+        require_event(event)
+        for leaf, times in walk(event):
+            if runs and runs[-1][0] == leaf:
+                runs[-1] = (leaf, runs[-1][1] + times)
+            else:
+                runs.append((leaf, times))
     return Composed(tuple(leaf if times == 1 else Repeated(leaf, times) for leaf, times in runs))
 
 
@@ -174,7 +176,12 @@ def walk(event: Event) -> Iterator[tuple[Mechanism, int]]:
     match event:
         case Composed(events):
             for part in events:
-                yield from walk(part)
+                if isinstance(part, Mechanism):
+                    yield part, 1
+                elif isinstance(part, Repeated) and isinstance(part.event, Mechanism) and part.count:
+                    yield part.event, part.count
+                else:
+                    yield from walk(part)
         case Repeated(Composed(events), times) if len(events) > 1 and times > 1:
             # Order matters to the ledger, so a repeated sequence is spelled out.
             for _ in range(times):
@@ -187,18 +194,23 @@ def walk(event: Event) -> Iterator[tuple[Mechanism, int]]:
 
 def tally(event: Event) -> dict[Mechanism, int]:
     """Count every mechanism of `event`. Prices depend on the tally alone: composition is order-free."""
-    match event:
-        case Composed(events):
-            total: dict[Mechanism, int] = {}
-            for part in events:
-                for leaf, times in tally(part).items():
-                    total[leaf] = total.get(leaf, 0) + times
-            return total
-        case Repeated(part, times):
-            return {leaf: inner * times for leaf, inner in tally(part).items() if times}
-        case Mechanism():
-            return {event: 1}
-    raise AssertionError(f"{type(event).__name__} is no mechanism")
+    total: dict[Mechanism, int] = {}
+    _count(event, 1, total)
+    return total
+
+
+def _count(event: Event, times: int, total: dict[Mechanism, int]) -> None:
+    """Add the mechanisms of `event`, each `times` as often as it is there, to `total`."""
+    if isinstance(event, Mechanism):
+        total[event] = total.get(event, 0) + times
+    elif isinstance(event, Repeated):
+        if event.count:
+            _count(event.event, times * event.count, total)
+    elif isinstance(event, Composed):
+        for part in event.events:
+            _count(part, times, total)
+    else:
+        raise AssertionError(f"{type(event).__name__} is no mechanism")
 
 
 #: Distinct mechanisms beyond which noise levels are put together.

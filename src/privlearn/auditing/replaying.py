@@ -26,13 +26,14 @@ from privlearn._display import Described, Summary
 from privlearn._storage import digest
 from privlearn.auditing.commitment import Tree
 from privlearn.data.dataset import Dataset
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, first_line
 from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE, WEIGHTS
 from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved, facts_of_this_process
 from privlearn.runs.result import Result
 from privlearn.runs.transcript import LINES, Recording
+from privlearn.sampling import Indices
 from privlearn.streams import Streams
 
 
@@ -257,6 +258,13 @@ class _Part(_Recorded):
         except BadInput as error:
             text = str(error).partition(". Go on with")[0]
             raise BadInput(f"this is not the training that was recorded, or it can't be run here: {text}") from error
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            if self._taken > self._begun:
+                raise
+            raise BadInput(
+                f"the run cannot be taken up at state {self._number}: {type(error).__name__}: {first_line(error)}. "
+                "Either the state is damaged, or train is at fault"
+            ) from error
         raise BadInput("train did not use the checkpoint that it was given: pass it on, checkpoint=checkpoint")
 
     def _says(self, problem: str) -> None:
@@ -279,7 +287,7 @@ class _Part(_Recorded):
         """Whether the part ends here."""
         return self._taken - self._begun >= self._recording.between
 
-    def record(self, examples: Sequence[int], released: Sequence[Tensor]) -> None:
+    def record(self, examples: Indices, released: Sequence[Tensor]) -> None:
         """Compare a step with what the transcript says of it."""
         if self._taken < len(self._recording.steps):
             own = self._recording.secret.step(self._taken, examples, released)

@@ -64,7 +64,7 @@ def _says_why() -> bool:
     """Whether this process says why it fails: of several that train together, the first."""
     if "RANK" not in os.environ:
         return True
-    from privlearn.runs.ranks import first_to_fail
+    from privlearn.runs.process_group import first_to_fail
 
     return first_to_fail()
 

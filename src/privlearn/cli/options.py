@@ -319,6 +319,8 @@ _OTHERS = (
         Option("data-dir", "DIR", "where named data sets lie"),
         Option("schema", "F.toml", "the schema, where it lies elsewhere than in the run"),
         Option("test-data", "PATH", "the test rows, where they lie elsewhere than in the run", argument="test"),
+        Option("model", "SPEC", "package.module:function, where the run's model is made by code that you trust"),
+        Option("features", "SPEC", "package.module:function, where the run's features are"),
         Option("steps", "N", "how many steps to take again, at least (default: 200)", int, 200),
         Option("choice", "TEXT", "decides which: a text that was not known when the transcript was fixed (default: "
                "random numbers of the operating system)"),

@@ -6,6 +6,7 @@ When two computations agree, whether a loss is computed example by example, and 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -118,7 +119,7 @@ class Choice:
             except NotPerExample:
                 raise
             except _UNFIT as error:
-                reason = first_line(error)
+                reason = first_line(error) + layer_of(error, problem.model)
             self.reason = self.reason or reason
         self.reason = self.reason or "its gradients on made-up rows are not finite"
         return None, rows
@@ -133,6 +134,34 @@ class Choice:
             return False
         finally:
             self.reason = reason
+
+
+def layer_of(error: BaseException, model: nn.Module) -> str:
+    """In which layer of the model an error was raised, in words; empty if in none, or by the model as a whole."""
+    names, layer, trace = {id(own): name for name, own in model.named_modules()}, "", error.__traceback__
+    while trace is not None:
+        own = trace.tb_frame.f_locals.get("self")
+        if name := names.get(id(own), ""):
+            layer = f" (in layer {name!r}, a {type(own).__name__})"
+        trace = trace.tb_next
+    return layer
+
+
+#: How long the other ways take, by measurements (docs/performance.md) and by what they do.
+_SLOW = {
+    "vmap": "by torch.func.vmap, which takes 1 to 55 times as long as layer by layer, and several times the memory",
+    "loop": "one example after another, which takes about as many passes as a batch has examples",
+}
+
+
+def warn_of_slowness(way: str, reason: str | None) -> None:
+    """Say, where gradients are not computed layer by layer, why, and what to change. Nothing of it is private."""
+    if way in _SLOW:
+        warnings.warn(
+            f"training will be slow: gradients are computed {_SLOW[way]}, because {reason}. Write that layer by "
+            "operations that have a rule (docs/performance.md), or freeze it",
+            stacklevel=2,
+        )
 
 
 def _same_gradients(problem: Problem, computed: Gradients, truth: Gradients) -> bool:

@@ -20,6 +20,10 @@ A sum itself is off by far more than that (0.1 C at 4096 equal examples in singl
 alike. So nothing about how sums are computed may change with the number of examples, which is private: what is expected
 is public, and examples are computed in batches of one size, so that one more or less changes the last one alone.
 
+Several processes do as one does, each with the part of the batch that it expects. Sums of up to BLOCK / 2 expected
+examples are sent in single precision and added up in that of the whole batch: each is off as one process's sum is, and
+a neighbouring data set changes that of one process alone.
+
 Positions of a sequence that are added up within an example count in K, their lengths in place of the example's.
 """
 
@@ -74,6 +78,11 @@ ROOM = {4: 2.0**-10, 8: 2.0**-31}
 def kept(norm: float, dtypes: Iterable[torch.dtype]) -> float:
     """What values of these types are clipped to: `norm` less the room for rounding."""
     return norm / (1 + max(ROOM[dtype.itemsize] for dtype in dtypes))
+
+
+def rounded(sums: list[Tensor], into: list[Tensor]) -> list[Tensor]:
+    """`sums` in the type of `into`, and in its place."""
+    return sums if sums is into else [own.copy_(total) for own, total in zip(into, sums, strict=True)]
 
 
 def in_steps(values: Tensor) -> Tensor:

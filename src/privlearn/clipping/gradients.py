@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from privlearn._checks import count
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.agreement import Choice, room
+from privlearn.clipping.agreement import Choice, room, warn_of_slowness
 from privlearn.clipping.augmentation import Augmentation, Views
 from privlearn.clipping.backends import Backend, Gradients, Loop, Problem, gradients_apart
-from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, Bounded, kept
+from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, Bounded, kept, rounded
 from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.clips import Clip, PerLayer, Quantile
 from privlearn.clipping.evaluation import FrozenState
@@ -146,8 +146,7 @@ class ClippedGradients:
         self._random, self._seeds = RowRandom(), view_seeds
         self._model, self._views, self._observe = model, Views(augmentation), observe
         self.fixed, self._world, self._shape = FrozenState(model, loss), world, PAIR
-        self._rows = rows
-        self._copies = (1 if rows is None else rows.shape[1]) * self._views.copies
+        self._rows, self._copies = rows, (1 if rows is None else rows.shape[1]) * self._views.copies
         self._autocast, self._loss = autocast, loss
         self._kernels = kernels(fast_kernels, fitted=world.size == 1 and not world.sharded)  # or on earlier batches
         layers = [name.rpartition(".")[0] for name in self.parameters]
@@ -157,6 +156,7 @@ class ClippedGradients:
         # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise.
         self._in_double = expected > MOST_IN_BLOCKS
         self._wide = expected > BLOCK / 2 if expected else None
+        self._apart = not expected or self._in_double or world.part(expected) > BLOCK / 2
         self._way: Backend | None = None
         #: For rows of other shapes: the way, and how many are computed at once; None if they can't be computed.
         self._ways: dict[Any, tuple[Backend, int] | None] = {}
@@ -219,22 +219,24 @@ class ClippedGradients:
                 "the model's trainable parameters are not those that it had when this was made: make a new "
                 "ClippedGradients after parameters were replaced, frozen or unfrozen"
             )
-        assert self._chunk is not None
         own = self._here(self.buffers() if out is None else [total.zero_() for total in out])
-        size = min(self._chunk, BLOCK)
+        size = min(self._chunk or BLOCK, BLOCK)
         wide = len(sample) > size if self._wide is None else self._wide
         self._out = own if wide else None
-        several = len(sample) > size or _padded(rows) or self._world.sharded
-        sums = [total.double() for total in own] if wide or several else own
+        several = len(self._world.own(sample.indices)) > size or _padded(rows)
+        whole = self._world.sharded or (wide and self._apart)
+        sums = [total.double() for total in own] if whole or several else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
         with unmoved(self._device):
             self._add_up(sample, rows, sums, own, clipped)
-        if not wide and sums is not own:  # the type of what noise is added to follows from public numbers alone
-            sums = [block.copy_(total) for block, total in zip(own, sums, strict=True)]
+        # The types of what is sent and of what noise is added to follow from public numbers alone.
+        sums = sums if whole else rounded(sums, own)
+        share = self._share([*sums, clipped], [torch.float64 if wide else block.dtype for block in (*own, own[0])])
+        sums = sums if wide and (share is None or self._world.sharded) else rounded(sums, own)
         values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
         sensitivity = self.adjacency.sum_sensitivity(self.clip.norm(self.clip_norm, len(self._layers)))
-        return Bounded(values, sensitivity, self.adjacency, sample, share=self._share([*own, clipped]))
+        return Bounded(values, sensitivity, self.adjacency, sample, share=share)
 
     def _add_up(
         self, sample: Sample, rows: Rows, sums: Sequence[Tensor], blocks: Sequence[Tensor], clipped: Tensor
@@ -250,9 +252,8 @@ class ClippedGradients:
                         total.add_(block)
                         block.zero_()
 
-    def _share(self, totals: Sequence[Tensor]) -> Share | None:
-        """The numbers of the sums that this process has."""
-        return self._world.share(totals)
+    def _share(self, totals: list[Tensor], kinds: list[torch.dtype]) -> Share | None:
+        return self._world.share(totals, kinds)
 
     def _here(self, sums: Sequence[Tensor]) -> list[Tensor]:
         """What this process keeps of sums."""
@@ -315,6 +316,7 @@ class ClippedGradients:
                     "gradients flow"
                 ) from error
             self._ways[_shapes(given)] = self._way, self._chunk
+            warn_of_slowness(self._way.name, self.reason)
         return given
 
     def _chunks(self, rows: Rows, examples: NDArray[np.int64]) -> Iterator[tuple[Rows, NDArray[np.int64]]]:

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, final
 
 import numpy as np
@@ -258,7 +259,7 @@ class _Growing:
 def _mapped(path: Path) -> NDArray[Any]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:  # of the header, which is Python
         raise BadInput(f"{path} cannot be read as .npy: {first_line(error)}", path=str(path)) from error
     if not isinstance(array, np.ndarray):
         raise BadInput(f"{path} holds a {type(array).__name__}: expected one array, as np.save writes it")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -93,11 +94,13 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
     # Half of twice as many: batches differ in size, as those of the run do.
     trial = Plan(Poisson(0.5), epochs=_EPOCHS, schedule=Constant(1.0), clip=plan.clip, adjacency=Adjacency.ZERO_OUT)
     streams = Streams.new(0)
-    run = Run(
-        trial, partial(network_for, settled, data, streams), own, made_up, optimizer=optimizer_of(settled),
-        streams=streams, microbatch=request.microbatch, augmentation=request.augmentation, device=request.device,
-        precision=request.precision,
-    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is said of the run is in what is measured
+        run = Run(
+            trial, partial(network_for, settled, data, streams), own, made_up, optimizer=optimizer_of(settled),
+            streams=streams, microbatch=request.microbatch, augmentation=request.augmentation, device=request.device,
+            precision=request.precision,
+        )  # fmt: skip
     task = run._task
     private = mean([*_step_seconds(run)][1:])  # the first one has to warm up
     gradients, share = task.gradients, batch * rows / size

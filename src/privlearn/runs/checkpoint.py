@@ -30,11 +30,13 @@ from privlearn._storage import draft_of, loads, write_durably
 from privlearn.clipping.losses import Loss
 from privlearn.errors import BadInput
 from privlearn.runs.shards import delete_shards
+from privlearn.sampling import Indices
 from privlearn.streams import Streams
 
 _MAGIC = b"privlearn checkpoint 1\n"
 _DIGEST = 64  # hexadecimal digits
 _PLAIN = "plain"
+_FIELDS = {"facts", "run", "epoch", "step", "streams", "origin", "parts", "fitted", "generators"}
 
 
 @final
@@ -60,6 +62,7 @@ class Checkpoint:
         if not self.path.name:
             raise BadInput(f"the checkpoint is {quoted(str(path))}: expected the path of a file, such as runs/kept.pt")
         self._last = time.monotonic()
+        self._noting: int | None = None  # the file of notes, open while a run goes on
 
     @classmethod
     def of(cls, checkpoint: Checkpoint | str | Path | None) -> Checkpoint | None:
@@ -101,7 +104,7 @@ class Checkpoint:
         """The random streams of a new run, where the file decides."""
         return None
 
-    def record(self, examples: Sequence[int], released: Sequence[Tensor]) -> None:
+    def record(self, examples: Indices, released: Sequence[Tensor]) -> None:
         """A step was taken on these examples, by what was released."""
 
     def facts(self) -> dict[str, Any]:
@@ -110,11 +113,9 @@ class Checkpoint:
 
     def note(self, digest: str) -> None:
         """Write down what the next step is taken with; it stays if the process is killed, not if the system crashes."""
-        file = os.open(self._notes, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
-        try:
-            os.write(file, f"{digest}\n".encode("ascii"))
-        finally:
-            os.close(file)
+        if (file := self._noting) is None:
+            file = self._noting = os.open(self._notes, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+        os.write(file, f"{digest}\n".encode("ascii"))
 
     def notes(self) -> list[str]:
         """What was noted, a line for each step; a line that was not completed is left out."""
@@ -126,7 +127,14 @@ class Checkpoint:
 
     def forget_notes(self) -> None:
         """A run begins: what an earlier one left is deleted."""
+        self._close()
         self._notes.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        """Let go of what is open while a run goes on."""
+        if self._noting is not None:
+            os.close(self._noting)
+        self._noting = None
 
     @property
     def _notes(self) -> Path:
@@ -152,6 +160,7 @@ class Checkpoint:
         try:
             yield
         finally:
+            self._close()
             lock.release()
 
     @property
@@ -164,6 +173,7 @@ class Checkpoint:
         Raises:
             BadInput: it could not be removed.
         """
+        self._close()
         try:
             for path in (draft_of(self.path), self.path, self._notes, self._lock):
                 path.unlink(missing_ok=True)
@@ -210,7 +220,9 @@ def unpacked(content: bytes, path: Path) -> Saved:
     try:
         tensors = load_tensors(body)
         plain = loads(bytes(tensors.pop(_PLAIN).tolist()))
-    except (SafetensorError, KeyError, ValueError) as error:
+        if not isinstance(plain, dict) or not plain.keys() >= _FIELDS:
+            raise ValueError("it does not say where the run was")
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise BadInput(f"{path} is no checkpoint of privlearn: {error}") from error
     return Saved(tensors, plain)
 

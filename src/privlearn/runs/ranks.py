@@ -9,20 +9,14 @@ keyed stream. Then all processes are handed all slices.
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import cache
 from importlib.metadata import version
 from itertools import filterfalse
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -30,7 +24,6 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 import privlearn
 from privlearn.accounting.events import Event
@@ -38,13 +31,12 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
 from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput, PrivlearnError, ProcessLost, first_line
+from privlearn.runs.process_group import JOINED, LAUNCHED, LEFT, answered, join, leave, leave_at_exit
 from privlearn.streams import Streams
 from privlearn.world import Part, Share, World, require_one_process
 
 #: Logical shards of the rows; where there are more processes, as many as these.
 SHARDS = 8
-#: What torchrun tells each process.
-_LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 _Value = TypeVar("_Value")
 
@@ -63,73 +55,17 @@ def launched() -> World:
     torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     if not dist.is_initialized():
         several = os.environ.get("WORLD_SIZE", "1").strip() not in ("", "1")
-        if not (torchrun or several) or not all(os.environ.get(name) for name in _LAUNCHED):
+        if not (torchrun or several) or not all(os.environ.get(name) for name in LAUNCHED):
             require_one_process()
             return World()
         _require_size(int(os.environ["WORLD_SIZE"]))
-        _join()
+        join()
     size = dist.get_world_size()
     if size == 1 and not torchrun:
         return World()
     _require_size(size)
-    _leave_at_exit()
+    leave_at_exit()
     return Ranks(dist.get_rank(), size)
-
-
-def _join() -> None:
-    if _LEFT:
-        raise ProcessLost("this process left the others after an error: start all of them again")
-    gpus = torch.cuda.is_available() and dist.is_nccl_available()
-    if gpus and "LOCAL_RANK" in os.environ:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    with _answered():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
-    _leave_on_errors()
-    _JOINED.append(True)
-
-
-def _leave_at_exit() -> None:
-    """Also a group that the caller, or another library, began and did not leave."""
-    atexit.unregister(_end)
-    atexit.register(_end)
-
-
-def _leave_on_errors() -> None:
-    """Let the others hear of an error that ends the script before anything else is done with it, by a debugger say."""
-    handler = sys.excepthook
-
-    def leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if dist.is_initialized():
-            _LEFT.append(True)
-            dist.destroy_process_group()
-        handler(kind, error, trace)
-
-    if dist.get_world_size() > 1:
-        sys.excepthook = leave
-
-
-def first_to_fail() -> bool:
-    """Whether this process is the first of those that torchrun started to ask: the one that says why they end."""
-    names = [os.environ.get(name, "") for name in _LAUNCHED]
-    if not all(names) or not names[1].isdecimal() or int(names[1]) < 2:
-        return True
-    if not _JOINED:
-        return names[0] == "0"  # it is the same in all of them
-    run = [os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
-    try:
-        store = TCPStore(names[2], int(names[3]), is_master=False, timeout=timedelta(seconds=10))
-        return store.add("/".join(["privlearn", "failed", *run]), 1) == 1
-    except RuntimeError:  # the store is gone, with the process that had it
-        return True
-
-
-def _end() -> None:
-    """Threads of a group that is still there abort the interpreter's end, also if another process has left before."""
-    if dist.is_initialized():
-        with suppress(RuntimeError):
-            dist.barrier(async_op=True).wait(timeout=timedelta(seconds=30))
-        dist.destroy_process_group()
-        time.sleep(0.2)  # gloo's threads let go of their last tensors, for which they need the interpreter's lock
 
 
 def _require_size(size: int) -> None:
@@ -138,24 +74,6 @@ def _require_size(size: int) -> None:
             f"there are {size} processes: expected 1, 2, 4, 8 or a higher power of two, so that each gets as many of "
             f"the {SHARDS} shards of the rows. Start as many: torchrun --nproc-per-node 2"
         )
-
-
-@contextmanager
-def _answered() -> Iterator[None]:
-    """A block in which others have to answer."""
-    try:
-        yield
-    except RuntimeError as error:  # of all kinds of torch.distributed
-        raise ProcessLost(
-            "another process of this run ended, or did not answer in time: all end here. Start all of them again; a "
-            "run with a checkpoint goes on from it, on as many processes or others"
-        ) from error
-
-
-#: Whether this process joined a group here.
-_JOINED: list[bool] = []
-#: Whether this process left the group after an error of its own.
-_LEFT: list[bool] = []
 
 
 @final
@@ -190,7 +108,7 @@ class Ranks(World):
 
     def parts(self, examples: NDArray[np.int64], totals: Sequence[Tensor]) -> Iterator[Part]:
         """This process's examples at once; or shard by shard: an empty shard, too, is a part of the sum."""
-        self.require_alike("the batch that was drawn", examples.tobytes())
+        require_alike = self._compared("the batch that was drawn", examples.tobytes())
         if self.sharded:
             sums: list[Sequence[Tensor]] = []  # of neighbouring shards: 1, 2, 4, ... of them
             spare = [totals]
@@ -203,32 +121,36 @@ class Ranks(World):
                     torch._foreach_zero_(list(spare[-1]))
         else:
             yield self.own(examples), totals
-        self._over_processes(totals)
+        require_alike()
 
-    def _over_processes(self, totals: Sequence[Tensor]) -> None:
-        """Add up `totals` over all processes, as a balanced tree, in this process's slice; zeros elsewhere."""
+    def part(self, expected: float) -> float:
+        """Of so many expected examples, those that are added up before anything is sent."""
+        return expected if self.sharded else expected / self.size
+
+    def share(self, totals: Sequence[Tensor], kinds: Sequence[torch.dtype]) -> Share | None:
+        """Add up `totals`, laid end to end, over all processes: the sums of this one's slice, as a balanced tree."""
         if self.size == 1:
-            return
+            return None
         double = any(total.dtype == torch.float64 for total in totals[:-1])
-        kind, size = torch.float64 if double else torch.float32, sum(total.numel() for total in totals)
-        width = -(-size // self.size)
-        rest = totals[0].new_zeros(width * self.size - size, dtype=kind)
+        sizes, kind = [total.numel() for total in totals], torch.float64 if double else torch.float32
+        width = -(-sum(sizes) // self.size)
+        rest = totals[0].new_zeros(width * self.size - sum(sizes), dtype=kind)
         whole = torch.cat([*(total.view(-1).to(kind) for total in totals), rest])
-        mine = self.scattered(whole.view(self.size, width))
-        torch._foreach_zero_(list(totals))
-        parts, _ = Slice(self.rank * width, width, self.size).own(totals)
-        for part, piece in zip(parts, torch.split(mine[: sum(map(len, parts))], list(map(len, parts))), strict=True):
-            part.copy_(piece)
+        own = Slice(self.rank * width, width, self.size)
+        mine = self.scattered(whole.view(self.size, width), torch.float64 if torch.float64 in kinds else kind)
+        return replace(own, sums=tuple(
+            piece.to(kind) for piece, kind in zip(torch.split(mine, own.widths(sizes)), kinds, strict=False)
+        ))  # fmt: skip
 
-    def scattered(self, rows: Tensor) -> Tensor:
+    def scattered(self, rows: Tensor, kind: torch.dtype | None = None) -> Tensor:
         """Of `rows`, one for each process, the sum over all processes of this one's: a balanced tree."""
         if self.size == 1:
             return rows[0]
         sent = rows.reshape(-1) if rows.is_cuda else rows.reshape(-1).to(_control())
         received = torch.empty_like(sent)
-        with _answered():
+        with answered():
             dist.all_to_all_single(received, sent)
-        return _tree(list(received.view(rows.shape))).to(rows.device)
+        return _tree(list(received.view(rows.shape)), kind).to(rows.device)
 
     def total(self, own: Tensor) -> Tensor:
         """The sum of a few numbers over all processes, in all of them: a balanced tree in double precision."""
@@ -236,19 +158,13 @@ class Ranks(World):
             return own
         sent = own.to(_control(), torch.float64)
         every = [torch.empty_like(sent) for _ in range(self.size)]
-        with _answered():
+        with answered():
             dist.all_gather(every, sent)
         return _tree(every).to(own.device)
 
     def any(self, here: bool) -> bool:
         """Whether it is so in one of the processes."""
         return bool(self.total(torch.tensor(float(here), dtype=torch.float64)))
-
-    def share(self, totals: Sequence[Tensor]) -> Share | None:
-        """The slice of `totals`, laid end to end, that this process adds up."""
-        width = -(-sum(total.numel() for total in totals) // self.size)
-        plain = not self.sharded and all(total.dtype == torch.float32 for total in totals[:-1])
-        return Slice(self.rank * width, width, self.size, plain) if self.size > 1 else None
 
     def once(self, action: Callable[[], _Value], what: str = "") -> _Value:
         """What `action` returns or raises in the first process, where alone it runs; in all of them."""
@@ -268,7 +184,7 @@ class Ranks(World):
         """The outcome in the first process: one message of a fixed length where it returned None, as charges do."""
         own = np.frombuffer(_digest(what.encode()) + bytes([outcome != (None, None)] * 8), np.int64)
         first, box = torch.tensor(own, device=_control()), [(outcome[0], outcome[1] and _plain(outcome[1]))]
-        with _answered():
+        with answered():
             dist.broadcast(first, 0)
             if first[-1]:
                 dist.broadcast_object_list(box, 0, device=_control())
@@ -288,21 +204,31 @@ class Ranks(World):
 
     def require_alike(self, what: str, value: bytes) -> None:
         """Raise in all processes unless they have the same `value`."""
+        self._compared(what, value)()
+
+    def _compared(self, what: str, value: bytes) -> Callable[[], None]:
+        """Begin to compare `value`; what is returned raises unless all processes have the same."""
         if self.size == 1:
-            return
+            return lambda: None
         own = torch.tensor(np.frombuffer(_digest(what.encode() + b"\0" + value), np.int64).copy(), device=_control())
         every = [torch.empty_like(own) for _ in range(self.size)]
-        with _answered():
-            dist.all_gather(every, own)
-        other = next((rank for rank, theirs in enumerate(every) if not torch.equal(theirs, every[0])), None)
-        if other is not None:
-            raise ProcessLost(f"process {other} does not agree with process 0 on {what}: {_ALIKE}")
+        with answered():
+            work = dist.all_gather(every, own, async_op=True)
+
+        def require_alike() -> None:
+            with answered():
+                work.wait()
+            other = next((rank for rank, theirs in enumerate(every) if not torch.equal(theirs, every[0])), None)
+            if other is not None:
+                raise ProcessLost(f"process {other} does not agree with process 0 on {what}: {_ALIKE}")
+
+        return require_alike
 
     def require_same(self, facts: Mapping[str, str]) -> None:
         """Raise in all processes, naming what differs, unless they run the same code and have the same facts."""
         own = {**facts, "code of privlearn": _code(), "number of processes": str(self.size)}
         every: list[Any] = [None] * self.size
-        with _answered():
+        with answered():
             dist.all_gather_object(every, own)
         for rank, theirs in enumerate(every):
             differ = [name for name in own if theirs.get(name) != every[0].get(name)]
@@ -326,7 +252,7 @@ class Ranks(World):
         for tensor in filterfalse(is_shard, tensors.values()):
             own = tensor.detach()
             sent = own.to(_control()).contiguous() if own.device.type == "cpu" else own.contiguous()
-            with _answered():
+            with answered():
                 dist.broadcast(sent, 0)
             if self.rank:
                 own.copy_(sent)
@@ -334,8 +260,8 @@ class Ranks(World):
     def leave(self, error: BaseException) -> None:
         """This process fails by itself: the others are not to wait for it."""
         if self.size > 1 and dist.is_initialized() and not hasattr(error, "shared"):
-            _LEFT.extend(_JOINED)
-            dist.destroy_process_group()
+            LEFT.extend(JOINED)
+            leave()
 
     def facts(self) -> dict[str, Any]:
         """For the certificate."""
@@ -343,7 +269,7 @@ class Ranks(World):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Slice:
     """Of values that are laid end to end, the numbers that one process adds up, and adds noise to, for all.
 
@@ -351,45 +277,51 @@ class Slice:
         start: the first of them.
         width: how many each process has; the last ones may reach beyond the end.
         processes: how many there are.
-        plain: whether they are handed out in single precision, which is that of the parameters.
+        sums: of each value the sum of its numbers in the slice, shape (numbers,); it may have none.
     """
 
     start: int
     width: int
     processes: int
-    plain: bool = False
+    sums: tuple[Tensor, ...] = ()
 
     def own(self, values: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[int, int]]]:
-        """The parts of `values` in the slice, as views, with their places; a value that lies outside has an empty one.
+        """The sums in the slice, with their places in `values`, which may be the first of those that were added up."""
+        sizes = [value.numel() for value in values]
+        begins = (begin for begin, _ in self._in(sizes))
+        return list(self.sums[: len(sizes)]), list(zip(begins, sizes, strict=True))
 
-        Shapes: of each part (numbers,).
-        """
-        parts, places, before = [], [], 0
-        for value in values:
-            size = value.numel()
+    def widths(self, sizes: Sequence[int]) -> list[int]:
+        """How many numbers of values of these sizes lie in the slice; and of what is beyond them."""
+        widths = [end - begin for begin, end in self._in(sizes)]
+        return [*widths, self.width - sum(widths)]
+
+    def _in(self, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+        before = 0
+        for size in sizes:
             begin, end = (min(max(at - before, 0), size) for at in (self.start, self.start + self.width))
-            parts.append(value.view(-1)[begin:end])
-            places.append((begin, size))
+            yield begin, end
             before += size
-        return parts, places
 
     def complete(self, values: Sequence[Tensor]) -> None:
-        """Hand out this slice, which has its noise, and take the others'."""
-        (dtype, *more) = {torch.float32} if self.plain else {value.dtype for value in values}
-        own = torch.cat([part.to(torch.float64 if more else dtype) for part in self.own(values)[0]])
-        sent = torch.cat([own, own.new_zeros(self.width - len(own))]).to(own.device if own.is_cuda else _control())
+        """Hand out this slice, which has its noise, and take the others'; in the type of `values`."""
+        sizes, kinds = [value.numel() for value in values], {value.dtype for value in values}
+        kind = torch.float64 if torch.float64 in kinds else torch.float32
+        own = [part.to(kind) for part in self.sums[: len(sizes)]]
+        sent = torch.cat([*own, own[0].new_zeros(self.widths(sizes)[-1])])
+        sent = sent if sent.is_cuda else sent.to(_control())
         every = sent.new_empty(self.processes, self.width)
-        with _answered():
+        with answered():
             dist.all_gather(list(every), sent)
-        whole, sizes = every.view(-1).to(own.device), [value.numel() for value in values]
+        whole = every.view(-1).to(values[0].device)
         for value, piece in zip(values, torch.split(whole[: sum(sizes)], sizes), strict=True):
             value.copy_(piece.view(value.shape))
 
 
-def _tree(rows: list[Tensor]) -> Tensor:
-    """The sum of a power of two of rows, neighbours first."""
+def _tree(rows: list[Tensor], kind: torch.dtype | None = None) -> Tensor:
+    """The sum of a power of two of rows, neighbours first; of this type."""
     while len(rows) > 1:
-        rows = [one + other for one, other in zip(rows[::2], rows[1::2], strict=True)]
+        rows = [one.to(kind) + other for one, other in zip(rows[::2], rows[1::2], strict=True)]
     return rows[0]
 
 

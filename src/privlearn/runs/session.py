@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -141,8 +142,7 @@ class TrainingSession(Session):
         self._released: list[tuple[dict[str, Any], Any]] = []  # transforms that were fitted before an interruption
         self.first, self._epoch, self._drawn_from = (0, 0), 0, None
         self._generators: list[Tensor] | None = None
-        self.taken, self.complete = 0, False
-        self.unclaimed = ""
+        self.taken, self.complete, self.unclaimed = 0, False, ""
         self._noted: list[str] = []  # of each step before an interruption, the optimizer's settings
         self._open = self._stopped = False
 
@@ -203,7 +203,7 @@ class TrainingSession(Session):
             self.world.in_turn(lambda: self.ledger.resume(run, event, plan.neighbours, plan.unit), "the run's resuming")
             self._restore(self.saved)
 
-    @property
+    @cached_property
     def _shared(self) -> bool:
         """Whether every process writes a part of the checkpoint, that of the model which it keeps."""
         return any(map(is_shard, self.parts["network"].state_dict().values())) if "network" in self.parts else False
@@ -344,7 +344,7 @@ class TrainingSession(Session):
     def record(self, sample: Sample, released: Sequence[Tensor]) -> None:
         """A step was taken."""
         if self.file and self.keeps:
-            self.file.record(sample.indices.tolist(), released)
+            self.file.record(sample.indices, released)
         self.taken += 1
 
     @property

@@ -12,6 +12,7 @@ import json
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any, final
 
 import numpy as np
@@ -22,10 +23,12 @@ from privlearn._checks import count
 from privlearn._storage import canonical, loads, write_durably
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint, Saved, head_of, packed, unpacked
+from privlearn.sampling import Indices
 from privlearn.streams import Streams
 
 COMMITMENT, SECRET, LINES, STATES = "commitment.json", "secret.json", "transcript.jsonl", "states"
 _FORMAT = "privlearn-commitment"
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # made once: `json.dumps` would make one for each step
 
 
 @final
@@ -53,6 +56,7 @@ class CommittedSecret:
                 f"{folder} holds no commitment: commit to the rows first, privlearn.auditing.commit(data, folder) or "
                 "`privlearn commit`"
             ) from error
+            _require(1 <= len(secret) <= 64, "the secret has another length")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadInput(f"the commitment in {folder} cannot be read: {error}") from error
         if hashlib.sha256(secret).hexdigest() != committed:
@@ -82,16 +86,11 @@ class CommittedSecret:
             digest.update(part)
         return digest.hexdigest()
 
-    def of_tensors(self, what: bytes, tensors: Sequence[Tensor]) -> str:
-        """The digest of the bits of tensors."""
-        bits = (own.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data for own in tensors)
-        return self.digest(what, *bits)
-
-    def step(self, number: int, examples: Sequence[int], tensors: Sequence[Tensor]) -> dict[str, Any]:
+    def step(self, number: int, examples: Indices, tensors: Sequence[Tensor]) -> dict[str, Any]:
         """What the transcript says of a step: the batch, and what was released."""
-        rows = np.ascontiguousarray(examples, dtype=np.int64).tobytes()
+        rows = np.ascontiguousarray(examples, dtype=np.int64).data
         sample = self.digest(b"sample ", number.to_bytes(8, "big"), rows)
-        return {"step": number, "sample": sample, "released": self.of_tensors(b"released ", tensors)}
+        return {"step": number, "sample": sample, "released": self.digest(b"released ", *map(_bits, tensors))}
 
 
 @final
@@ -119,8 +118,11 @@ class Transcript(Checkpoint):
         self._between = count("steps", steps)
         self._challenge, self._discrete = _read_challenge(challenge), discrete
         self._secret = CommittedSecret(self.folder)
+        self._key = self.streams().noise.key.hex()
         self._lines: list[str] = []  # of steps since the last state
         self._states, self._taken, self._since = 0, 0, 0
+        self._writing: Thread | None = None  # puts a state on disk
+        self._failed: Exception | None = None
 
     @property
     def due(self) -> bool:
@@ -133,6 +135,7 @@ class Transcript(Checkpoint):
 
     def facts(self) -> dict[str, Any]:
         """For the certificate: what the run was bound to, and the digest of the transcript."""
+        self._finish()
         stated = {"commitment": self._secret.commitment, "challenge": self._challenge.hex()}
         return {"transcript": stated | {"digest": hashlib.sha256(self.path.read_bytes()).hexdigest()}}
 
@@ -163,8 +166,7 @@ class Transcript(Checkpoint):
         Raises:
             BadInput: the run draws from other streams, or its model is sharded; or it can't be written.
         """
-        key = self.streams().noise.key.hex()
-        if saved.plain["streams"]["noise"]["key"] != key:
+        if saved.plain["streams"]["noise"]["key"] != self._key:
             raise BadInput(
                 "a run with a transcript draws from the streams that follow from its commitment: leave out streams and "
                 "seed, or give transcript.streams()"
@@ -175,28 +177,49 @@ class Transcript(Checkpoint):
                 "the whole model in each process, or without a transcript"
             )
         content = packed(saved)
-        write_durably(state_path(self.folder, self._states), content, mode=0o600)
-        weights = [tensor for name, tensor in sorted(saved.tensors.items()) if name.startswith("network.")]
-        line = {
-            "state": self._states, "steps": self._taken, "digest": self._secret.digest(b"state ", head_of(content)),
-            "weights": self._secret.of_tensors(b"weights ", weights),
-        }  # fmt: skip
+        digest = self._secret.digest(b"state ", head_of(content))  # of all tensors in it, weights among them
+        line = {"state": self._states, "steps": self._taken, "digest": digest}
         if not self._states:
             stated = {"commitment": self._secret.commitment, "challenge": self._challenge.hex()}
             self._lines.insert(0, _line(stated | {"steps": self._between, "discrete": self._discrete}))
-        with self.path.open("a", encoding="ascii") as file:
-            file.write("".join([*self._lines, _line(line)]))
+        self._finish()
+        self._writing = Thread(target=self._put, args=(self._states, content, "".join([*self._lines, _line(line)])))
+        self._writing.start()
+        if not self._states:
+            self._finish()  # before anything is drawn
         self._lines, self._since, self._states = [], 0, self._states + 1
 
-    def record(self, examples: Sequence[int], released: Sequence[Tensor]) -> None:
+    def _put(self, number: int, content: bytes, lines: str) -> None:
+        """Put a state on disk, and then its line and those of the steps before it: training goes on meanwhile."""
+        try:
+            write_durably(state_path(self.folder, number), content, mode=0o600)
+            with self.path.open("a", encoding="ascii") as file:
+                file.write(lines)
+        except (BadInput, OSError) as error:
+            self._failed = error
+
+    def _finish(self) -> None:
+        """Wait for what is being written, and raise what came of it."""
+        if self._writing:
+            self._writing.join()
+        if self._failed:
+            raise self._failed
+
+    def record(self, examples: Indices, released: Sequence[Tensor]) -> None:
         """Note a step: its batch, and what was released."""
         self._lines.append(_line(self._secret.step(self._taken, examples, released)))
         self._taken, self._since = self._taken + 1, self._since + 1
 
     def delete(self) -> None:
         """The run is over: nothing can be added, and its keys are not used again."""
+        self._close()
         if self.path.exists():
             self._closed.touch()
+
+    def _close(self) -> None:
+        super()._close()
+        if self._writing:
+            self._writing.join()  # an interruption loses no state that was begun
 
     @property
     def _closed(self) -> Path:
@@ -228,17 +251,21 @@ class Recording:
             content = (folder / LINES).read_bytes()
             *lines, _ = content.split(b"\n")
             head, *rest = [loads(line) for line in lines]
-            self.challenge, self.between, self.discrete = str(head["challenge"]), int(head["steps"]), head["discrete"]
+            _require(all(isinstance(line, dict) for line in rest), "a line is none")
+            self.challenge, self.discrete = bytes.fromhex(head["challenge"]).hex(), bool(head["discrete"])
             commitment, at = head["commitment"], [n for n, line in enumerate(rest) if "state" in line]
             self.states = [str(rest[n]["digest"]) for n in at]
-            self.taken = [int(rest[n]["steps"]) for n in at]
+            self.between, *self.taken = [_whole(line["steps"]) for line in (head, *(rest[n] for n in at))]
             self.steps = [line for line in rest[: at[-1]] if "step" in line]
+            _require(all({"sample", "released"} <= line.keys() for line in self.steps), "a step says too little")
             self.complete = [line + b"\n" for line in lines[: at[-1] + 2]]
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise BadInput(f"{folder / LINES} is no transcript of a run: {error!r}") from error
         if commitment != self.secret.commitment:
             raise BadInput(f"the transcript in {folder} is of another commitment: get the unchanged folder")
-        if self.taken[0] or [line["step"] for line in self.steps] != list(range(self.taken[-1])):
+        stated = [line["step"] for line in self.steps]
+        numbered = len(stated) == self.taken[-1] and all(n == step for n, step in enumerate(stated))
+        if self.taken[0] or not numbered:
             raise BadInput(f"{folder / LINES} leaves out steps, or states one twice: get the unchanged folder")
         self.digest = hashlib.sha256(content).hexdigest()
 
@@ -273,6 +300,17 @@ def new_secret() -> bytes:
     return secrets.token_bytes(32)
 
 
+def _whole(number: Any) -> int:
+    _require(type(number) is int and number >= 0, "a number of steps is none")
+    return int(number)
+
+
+def _require(holds: bool, what: str) -> None:
+    """Of a file that a stranger may have written."""
+    if not holds:
+        raise ValueError(what)
+
+
 def _read_challenge(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
@@ -280,5 +318,11 @@ def _read_challenge(text: str) -> bytes:
         raise BadInput(f"challenge is {str(text)[:40]!r}: expected hexadecimal digits, two for each byte") from error
 
 
+def _bits(own: Tensor) -> memoryview:
+    """The bits of a tensor, without a copy where it is on the processor."""
+    own = own.detach().cpu().contiguous()
+    return (own.view(torch.int16) if own.dtype is torch.bfloat16 else own).numpy().ravel().data
+
+
 def _line(stated: dict[str, Any]) -> str:
-    return json.dumps(stated, separators=(",", ":")) + "\n"
+    return _ENCODE(stated) + "\n"

@@ -4,8 +4,7 @@ Convex order survives products of independent ratios, so composing dominating pa
 directions (`pairs` says how one mechanism gets onto the grid, `partition` how an epoch of balls in bins does; Zhu et
 al. 2021 for composition by domination). Each direction is composed with itself, and the larger epsilon is the answer.
 
-Errors of floating point in the transforms are not part of that proof; an allowance for them is added to the mass
-at infinity.
+What rounding does to the transforms is part of that proof (`fourier`, docs/accounting-proofs.md).
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import lfilter
 
 from privlearn._checks import delta as valid_delta
 from privlearn.accounting.events import Event, Mechanism, coarsen, tally
-from privlearn.accounting.pld.pairs import ROUNDING, Array, Pair, PairBuilder, fourier_power, least_bound, log_moment
+from privlearn.accounting.pld.composing import masses
+from privlearn.accounting.pld.pairs import Array, Pair, PairBuilder
 from privlearn.errors import UnsupportedEvent
 
 #: Share of delta that numerical allowances (tails, windows) may use together.
@@ -32,8 +31,6 @@ _FINENESS = 0.03
 _LEAST_SIGMA = 0.05
 #: Mass at infinity that a composition may have at most; with more, no delta of use is met, and windows have no bound.
 _MOST_INFINITE = 0.5
-#: Cells of the widest window.
-_MOST_WINDOW = 1 << 24
 #: Cells beyond which a coarser (still pessimistic) grid is taken.
 _MOST_CELLS = 1 << 21
 #: The allowance for rounding is larger than this, whatever is composed.
@@ -124,89 +121,19 @@ def compose(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> Compos
 
     `tail` is the mass that may fall outside the window, on either side.
     """
-    h, total = pairs[0].h, sum(counts)
     p_inf = _ever((min(pair.p_inf, 0.9), n) for pair, n in zip(pairs, counts, strict=True))
     q_inf = _ever((min(pair.q0, 0.9), n) for pair, n in zip(pairs, counts, strict=True))
     if max(p_inf, q_inf) > _MOST_INFINITE:
         raise UnsupportedEvent(
             "likelihood ratios beyond double precision are too likely for a privacy loss distribution"
         )
-    low, high = _window(pairs, counts, tail)
-    if high - low > _MOST_WINDOW:
-        raise UnsupportedEvent("the composed privacy loss needs too fine a grid over too wide a range")
-    size = next_fast_len(high - low + 1, real=True)
-    cells = np.arange(low, high + 1)
-    rounding = ROUNDING * math.log2(max(size, 2)) * math.sqrt(total)
-    exponents = h * cells.astype(float)
-    if max(abs(low), abs(high)) * h < 12:
-        # One transform of sqrt(P Q) serves both directions while e^{|loss|/2} stays small.
-        m = _power(pairs, counts, size, tilt=0.5)[cells % size]
-        p, q = m * np.exp(exponents / 2), m * np.exp(-exponents / 2)
-        p_floor = rounding * min(1.0, float(m.sum())) * float(np.exp(exponents[exponents > 0] / 2).sum())
-        q_floor = rounding * min(1.0, float(m.sum())) * float(np.exp(-exponents[exponents < 0] / 2).sum())
-    else:
-        p = _power(pairs, counts, size, tilt=1.0)[cells % size]
-        q = _power(pairs, counts, size, tilt=0.0)[cells % size]
-        p_floor = q_floor = rounding * size
-    return Composition(h, low, p, q, p_inf + tail + p_floor, q_inf + tail + q_floor)
+    low, p, q = masses(pairs, counts, tail)
+    return Composition(pairs[0].h, low, p, q, p_inf + tail, q_inf + tail)
 
 
 def _ever(chances: Iterable[tuple[float, int]]) -> float:
     """The probability that something happens at all: each (probability, number of independent times)."""
     return -math.expm1(sum(n * math.log1p(-chance) for chance, n in chances))
-
-
-def _power(pairs: Sequence[Pair], counts: Sequence[int], size: int, tilt: float) -> Array:
-    """The composed law with density q e^{tilt loss}, cell k at index k mod `size`; wrapped mass only adds."""
-    product = np.ones(size // 2 + 1, dtype=np.complex128)
-    for pair, n in zip(pairs, counts, strict=True):
-        index = np.arange(pair.lo, pair.lo + len(pair.q)) % size
-        folded = np.bincount(index, weights=pair.q * np.exp(tilt * pair.losses), minlength=size)
-        product *= fourier_power(rfft(folded), n)
-    return np.asarray(np.maximum(irfft(product, size), 0.0), dtype=np.float64)
-
-
-def _window(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> tuple[int, int]:
-    """Cells outside which the composition has P-mass (above) and Q-mass (below) at most `tail`: Chernoff."""
-    h, need = pairs[0].h, -math.log(tail)
-    upper = [(_blocks(pair, tilt=1.0), n) for pair, n in zip(pairs, counts, strict=True)]
-    lower = [(_blocks(pair, tilt=0.0), n) for pair, n in zip(pairs, counts, strict=True)]
-    high = _chernoff(upper, need, sign=+1.0)
-    low = _chernoff(lower, need, sign=-1.0)
-    first, last = math.floor(-low / h), math.ceil(high / h)
-    return min(first, last - 1, 0), max(last, first + 1, 0)
-
-
-def _blocks(pair: Pair, tilt: float) -> tuple[Array, Array]:
-    """The law of the loss on a few hundred points: a mean-preserving split, so its exponential moments bound ours.
-
-    Cells stay single near the bulk; blocks grow geometrically away from it, so that no tail distorts the bulk.
-    """
-    mass, losses = pair.q * np.exp(tilt * pair.losses), pair.losses
-    mean = float(mass @ losses) / float(mass.sum())
-    width = max(pair.h, 0.05 * math.sqrt(float(mass @ (losses - mean) ** 2) / float(mass.sum())))
-    reach = max(losses[-1] - mean, mean - losses[0]) + width
-    steps = 60 + math.ceil(math.log(max(reach / (60 * width), 1.0)) / math.log(1.03)) + 1
-    offsets = width * np.where(np.arange(steps) < 60, np.arange(steps), 60 * 1.03 ** (np.arange(steps) - 60))
-    edges = mean + np.concatenate([-offsets[:0:-1], offsets])
-    block = np.clip(np.searchsorted(edges, losses, side="right") - 1, 0, len(edges) - 2)
-    share = (losses - edges[block]) / (edges[block + 1] - edges[block])
-    points = np.bincount(block, mass * (1 - share), len(edges)) + np.bincount(block + 1, mass * share, len(edges))
-    keep = points > 0
-    return edges[keep], np.asarray(points[keep], dtype=np.float64)
-
-
-def _chernoff(laws: Sequence[tuple[tuple[Array, Array], int]], need: float, sign: float) -> float:
-    """The least bound found on the (1 - e^-need) quantile of the sum of sign x loss."""
-
-    def bound(order: float) -> float:
-        moments = (n * log_moment(points, mass, sign * order) for (points, mass), n in laws)
-        return (math.fsum(moments) + need) / order
-
-    variance = sum(
-        n * float(mass @ (points - float(mass @ points)) ** 2) for (points, mass), n in laws if len(points)
-    )  # fmt: skip
-    return least_bound(bound, math.sqrt(2 * need / max(variance, 1e-300)))
 
 
 def compose_event(event: Event, h: float | None = None, negligible: float = 1e-9) -> Composition:

@@ -17,14 +17,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtr, ndtri
 
+from privlearn.accounting.pld.fourier import UNIT, Factor, convolve, length, transform_error
 from privlearn.accounting.pld.pairs import (
-    ROUNDING,
     Array,
     Pair,
-    fourier_power,
     least_bound,
     log_moment,
     poisson_pair,
@@ -57,10 +55,9 @@ def partition_pair(batches: int, sigma: float, h: float, tail: float) -> Pair:
     """
     if batches == 1:
         return poisson_pair(1.0, sigma, h, tail)
-    if sigma >= 0.75 and batches >= 16:
-        pair = _by_fourier(batches, sigma, h, tail)
-        if pair.p_inf <= 2 * tail:
-            return pair
+    # About what rounding adds there, over all cells.
+    if sigma >= 0.75 and batches >= 16 and 8 * batches * transform_error(1 << 14) <= 2 * tail:
+        return _by_fourier(batches, sigma, h, tail)
     return _by_doubling(batches, sigma, h, tail)
 
 
@@ -176,19 +173,17 @@ def _by_fourier(batches: int, sigma: float, h: float, tail: float) -> Pair:
     values, mass, beyond = _log_normal(sigma, width, tail / 4)
     low, high = _sum_window(values, mass, batches, tail / 4)
     first, last = math.floor(low / width), math.ceil(high / width)
-    size = next_fast_len(max(last - first + 1, len(mass) + 1), real=True)
-    transform, weighted = rfft(mass, size), rfft(mass * values, size)
-    others = fourier_power(transform, batches - 1)
+    size = length(max(last - first + 1, len(mass) + 1))
+    others = Factor(mass, batches - 1, 0.0)
     cells = np.arange(first, last + 1)
     # By exchangeability the P-law of the sum is E[L_1; sum]: one factor weighted by its own value.
-    q_law = irfft(transform * others, size)[cells % size]
-    p_law = irfft(weighted * others, size)[cells % size]
+    q_law, _ = convolve([Factor(mass, 1, 0.0), others], size)
+    p_law, _ = convolve([Factor(mass * values, 1, 4 * UNIT), others], size)
     ratio = cells * width / batches
-    rounding = ROUNDING * math.log2(size) * math.sqrt(batches)
     with np.errstate(divide="ignore", invalid="ignore"):
-        q = np.where(ratio > 1, p_law / ratio, q_law)
-    q = np.where(q > rounding, q, 0.0)
-    allowance = tail / 4 + rounding * len(cells)
+        q = np.where(ratio > 1, p_law[cells % size] / ratio, q_law[cells % size])
+    # Each side of the window leaves out tail / 4 of one law, and less of the other: there is no 1 among those ratios.
+    allowance = tail / 2
     zero = float(q[0]) if first == 0 else 0.0
     positive = slice(1, None) if first == 0 else slice(None)
     pair = spread_onto(np.log(ratio[positive]), q[positive], h)
@@ -226,6 +221,6 @@ def _sum_window(values: Array, mass: Array, batches: int, tail: float) -> tuple[
     def below(order: float) -> float:
         return (batches * log_moment(values, mass, -order) + need) / order
 
-    high = least_bound(above, guess)
-    low = -least_bound(below, guess)
+    high, _ = least_bound(above, guess)
+    low = -least_bound(below, guess)[0]
     return max(0.0, min(low, batches * mean)), max(high, batches * mean)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from privlearn._display import shortened
 from privlearn._storage import loads
 from privlearn.auditing import commit, replay
 from privlearn.cli import screen
 from privlearn.cli.checkpoints import KeptCheckpoint, options_file
 from privlearn.cli.commands.train import settled_job
 from privlearn.cli.jobs import Opened, data_of
+from privlearn.cli.options import options_of
 from privlearn.cli.request import Request
 from privlearn.errors import BadInput
+from privlearn.models.networks import is_built_in
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import Result
 
@@ -70,12 +73,46 @@ def _training(request: Request) -> Request:
     try:
         stored: dict[str, Any] = loads(path.read_bytes())
         options = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+        _require_known(options)
         training = Request.of("train", **options)
-    except (OSError, ValueError, TypeError) as error:
+    except BadInput:
+        raise
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise BadInput(
             f"{path} cannot be read: {error}. A run that a script recorded is replayed by "
             "privlearn.auditing.replay(folder, train, data)"
         ) from error
+    _require_own_code(request, training)
     own = {name: request.values[name] for name in ("data", "data_dir", "schema", "test_data")}
     changes = {name: value for name, value in own.items() if value is not None}
     return training.replaced(**changes, out=request.folder, ledger=None, sign=None, resume=False, paid_metrics=None)
+
+
+def _require_known(options: dict[str, Any]) -> None:
+    """Raise `ValueError` for what is no option of `train`, or of another type."""
+    known = options_of("train")
+    for name, value in options.items():
+        kind: Any = known[name].kind  # a KeyError is refused, too
+        if value is not None and kind in (str, int, float, bool):
+            choices = known[name].choices or (value,)
+            if not isinstance(value, (int, float) if kind is float else kind) or value not in choices:
+                raise ValueError(f"{name} is {shortened(repr(value), 60)}")
+
+
+def _require_own_code(request: Request, training: Request) -> None:
+    """A folder must not choose the code that runs here.
+
+    Raises:
+        BadInput: the run names code of a model or of features that the auditor does not name.
+    """
+    named = {"model": not is_built_in(training.model)}
+    named["features"] = str(training.features or "").partition(":")[2].isidentifier()
+    for name, is_code in named.items():
+        spec, given = training.values[name], request.values[name]
+        if is_code and given != spec:
+            raise BadInput(
+                f"the run's {name} were made by {shortened(str(spec), 60)}: if you trust that code and have it, give "
+                f"it yourself, --{name} package.module:function"
+            )
+        if given not in (None, spec):
+            raise BadInput(f"--{name} is {given}: the run names {shortened(str(spec), 60)}. Leave the option out")

@@ -111,7 +111,7 @@ class ShardedGradients(ClippedGradients):
     def _here(self, sums: Sequence[Any]) -> list[Tensor]:
         return [total.to_local() for total in sums]
 
-    def _share(self, totals: Sequence[Tensor]) -> Share:
+    def _share(self, totals: list[Tensor], kinds: list[torch.dtype]) -> Share:
         return Shards((*self._groups.places, (0, 1)))  # the count is the same in all processes, and so is its noise
 
     def _problem(self, autocast: torch.dtype | None) -> Problem:

@@ -1,0 +1,28 @@
+"""Lost terms of docs/accounting-proofs.md, each of which a named check must catch: most move no figure at all."""
+
+from __future__ import annotations
+
+from privlearn.accounting.pld import composing, fourier
+from tests.support.mutant import Mutant, suite_of
+
+SHORT, FACTORS = "check_transforms_err_less_than_is_allowed", "check_products_pay_for_their_factors"
+CELLS, TILTS = "check_no_cell_of_a_composition_is_below_its_exact_mass", "check_each_tilt_is_an_upper_bound"
+MUTANTS = [
+    Mutant("transforms err by half a unit in all", fourier.transform_error,
+           "_PER_DOUBLING * (math.log2(size) + 1) * UNIT", "UNIT / 2", SHORT),
+    Mutant("transforms of any length", fourier.length, "next_fast_len(cells, real=True)", "cells",
+           "check_lengths_have_small_factors"),
+    Mutant("what is not known of a factor is free", fourier.Spectra.multiply, "transform_error(self.size) + "
+           "factor.error", "transform_error(self.size)", FACTORS),
+    Mutant("what is not known of a factor counts once", fourier.Spectra.multiply,
+           "self._errors + factor.times * error / bound", "self._errors + error / bound", FACTORS),
+    Mutant("frequencies that are left out are free", fourier.Spectra._trim, "self._left_out + 2 *",
+           "self._left_out + 0 *", FACTORS),
+    Mutant("cells are as they come out of the transform", fourier.convolve, "0.0) + error", "0.0)", CELLS),
+    Mutant("cells are as they come out, in each tilt", fourier.convolve, "0.0) + error", "0.0)", TILTS),
+    Mutant("what a tilt divides by is forgotten", composing.Tilted.on, "self.shift + slack", "slack", TILTS),
+    Mutant("tilted by twice as much as is taken back", composing._tilted, "exponents = tilt * losses",
+           "exponents = 2 * tilt * losses", TILTS),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)
