@@ -22,7 +22,6 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from privlearn._checks import checked
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.row_sums import Prepare, least_squares_sums, symmetric
 from privlearn.mechanisms.release import release
@@ -85,7 +84,6 @@ def release_squares(
     return Squares(products, symmetric(gram, len(products)), *stds)
 
 
-@checked
 def fisher(
     plan: FisherPlan,
     dataset: LabelledRows,
@@ -174,7 +172,6 @@ def fisher_weights(statistics: Statistics, plan: FisherPlan | RowsPlan) -> tuple
 RIDGE = 0.35
 
 
-@checked
 def least_squares(
     plan: LeastSquaresPlan,
     dataset: LabelledRows,

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privlearn._checks import checked
 from privlearn._display import Described, Summary
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.row_sums import bounded_rows, finite_rows
@@ -81,7 +80,6 @@ def _undone(reported: Tensor, epsilon: float) -> Tensor:
     return (reported - other * reported.sum(0)) / (true - other)
 
 
-@checked
 def release_features(
     plan: RowsPlan,
     dataset: LabelledRows,
@@ -159,7 +157,6 @@ class Selected(Described):
         return Keep(self.indices)
 
 
-@checked
 def select_features(
     plan: SelectionPlan,
     dataset: LabelledRows,

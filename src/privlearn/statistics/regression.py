@@ -103,7 +103,6 @@ class RidgePlan(StatisticsPlan):
         return self._rows(released, f"{self.features} of {self.features}", bounds)
 
 
-@checked
 def ridge(
     plan: RidgePlan,
     dataset: LabelledRows,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from privlearn._checks import between, checked, count, one_of
+from privlearn._checks import between, count, one_of
 from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
@@ -200,7 +200,6 @@ def scored(statistics: Statistics, criterion: str, least_count: float = LEAST_CO
     return best, statistics.sum_std * noise
 
 
-@checked
 @final
 @dataclass(frozen=True)
 class SelectFeatures(PrivateTransform):
