@@ -1,8 +1,10 @@
-"""What `make docs` does beside mkdocs: tutorials are run and shown with outputs; links out of docs become text."""
+"""What `make docs` does beside mkdocs: tutorials are run, and become pages and notebooks; links out become text."""
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import re
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -23,31 +25,64 @@ def cells(text: str) -> list[tuple[str, str]]:
     return parts
 
 
-def page_of(path: Path) -> tuple[str, dict[str, bytes]]:
-    """A tutorial as Markdown, run from top to bottom, and its pictures by name."""
+def run(path: Path) -> list[tuple[str, str, str, list[bytes]]]:
+    """A tutorial run from top to bottom: of each cell its kind, its text, what it prints, and what it draws."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
     names: dict[str, Any] = {"__name__": path.stem}
-    parts, pictures = [], {}
+    done: list[tuple[str, str, str, list[bytes]]] = []
     for kind, text in cells(path.read_text("utf-8")):
-        if kind == "markdown":
-            parts.append(text)
-            continue
+        drawn: list[bytes] = []
         with redirect_stdout(io.StringIO()) as printed:
-            exec(compile(text, str(path), "exec"), names)
-        parts.append(f"```python\n{text}\n```")
-        if printed.getvalue().strip():
-            parts.append(f'```text title="prints"\n{printed.getvalue().rstrip()}\n```')
+            if kind == "python":
+                exec(compile(text, str(path), "exec"), names)
         for number in pyplot.get_fignums():
-            name, file = f"{path.stem}-{len(pictures)}.png", io.BytesIO()
+            file = io.BytesIO()
             pyplot.figure(number).savefig(file, dpi=80)
-            pictures[name] = file.getvalue()
-            parts.append(f"![what the cell draws]({name})")
+            drawn.append(file.getvalue())
         pyplot.close("all")
-    return "\n\n".join(parts) + "\n", pictures
+        done.append((kind, text, printed.getvalue().rstrip(), drawn))
+    return done
+
+
+def page_of(path: Path, done: list[tuple[str, str, str, list[bytes]]]) -> tuple[str, dict[str, bytes]]:
+    """A tutorial that was run as Markdown, and its pictures by name."""
+    parts, pictures = [], {}
+    for kind, text, printed, drawn in done:
+        parts.append(text if kind == "markdown" else f"```python\n{text}\n```")
+        if printed:
+            parts.append(f'```text title="prints"\n{printed}\n```')
+        for picture in drawn:
+            name = f"{path.stem}-{len(pictures)}.png"
+            pictures[name] = picture
+            parts.append(f"![what the cell draws]({name})")
+    title, rest = parts[0].partition("\n")[::2]
+    link = f"[This page as a notebook]({path.stem}.ipynb), with its outputs."
+    return "\n\n".join([title, link, rest, *parts[1:]]) + "\n", pictures
+
+
+def notebook_of(done: list[tuple[str, str, str, list[bytes]]]) -> str:
+    """A tutorial that was run as a notebook (nbformat 4.5) with its outputs."""
+    made: list[dict[str, Any]] = []
+    for number, (kind, text, printed, drawn) in enumerate(done):
+        cell = {"id": f"cell-{number}", "metadata": {}, "source": text}
+        if kind == "markdown":
+            made.append({"cell_type": "markdown", **cell})
+            continue
+        outputs: list[dict[str, Any]] = []
+        if printed:
+            outputs.append({"output_type": "stream", "name": "stdout", "text": f"{printed}\n"})
+        for picture in drawn:
+            data = {"image/png": base64.b64encode(picture).decode(), "text/plain": "<Figure>"}
+            outputs.append({"output_type": "display_data", "metadata": {}, "data": data})
+        count = sum(other["cell_type"] == "code" for other in made) + 1
+        made.append({"cell_type": "code", **cell, "execution_count": count, "outputs": outputs})
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    whole = {"cells": made, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole, indent=1) + "\n"
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -60,7 +95,9 @@ def on_files(files: Any, config: Any) -> Any:
         if not cells(path.read_text("utf-8")):  # a program that takes minutes: shown as it is
             text, pictures = f"# {path.stem.replace('_', ' ')}\n\n```python\n{path.read_text('utf-8')}```\n", {}
         else:
-            text, pictures = page_of(path)
+            done = run(path)
+            text, pictures = page_of(path, done)
+            files.append(File.generated(config, f"tutorials/{path.stem}.ipynb", content=notebook_of(done)))
         files.append(File.generated(config, f"tutorials/{path.stem}.md", content=text))
         for name, picture in pictures.items():
             files.append(File.generated(config, f"tutorials/{name}", content=picture))

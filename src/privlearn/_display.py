@@ -5,6 +5,7 @@ Nothing is computed for it but what is known already: no price, no row, no priva
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import pairwise
@@ -46,7 +47,7 @@ class Described:
         title, rows = shortened(title, _LONGEST_TITLE), rows[:_MOST_ROWS]
         labels = [shortened(label, _LONGEST_TITLE // 3) for label, _ in rows]
         room = (_LONGEST - len(title) - sum(len(label) + 5 for label in labels)) // max(1, len(rows))
-        texts = (shortened(text, min(room, _LONGEST_TEXT)) for _, text in rows)
+        texts = (shortened(_rounded(text), min(room, _LONGEST_TEXT)) for _, text in rows)
         return Summary(title, list(zip(labels, texts, strict=True)))
 
     def _repr_html_(self) -> str:
@@ -56,6 +57,11 @@ class Described:
         cells = (f"<tr><th {left}>{escape(label)}</th><td {left}>{escape(text)}</td></tr>" for label, text in rows)
         head = f'<th colspan="2" {left}>{escape(title)}</th>'
         return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(cells)}</tbody></table>"
+
+
+def _rounded(text: str) -> str:
+    """Numbers of many digits to six of them: what is shown is no certificate."""
+    return re.sub(r"(?<![\w.])\d+\.\d{7,}(?![\w.])", lambda number: f"{float(number[0]):.6g}", text)
 
 
 def shortened(text: object, most: int) -> str:

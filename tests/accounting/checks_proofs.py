@@ -146,3 +146,55 @@ def check_each_tilt_is_an_upper_bound() -> None:
             for weight, exact in ((1.0, p), (0.0, q)):
                 found, _ = law.on(cells, h * cells, weight)
                 assert all(mpmath.mpf(float(got)) >= true for got, true in zip(found, exact, strict=True)), tilt
+
+
+@check
+def check_what_is_read_is_never_less_than_there_is() -> None:
+    """Lemma 7: epsilon, delta and curves beside 40 digits, for masses by hand: half would be a digit too small."""
+    made_up = np.random.default_rng(3)
+    with mpmath.workdps(40):
+        for h, first in ((0.4, -30), (0.03, -70), (1e-3, -40), (1e-7, -60), (1e-9, 10**9 - 40), (0.1, 0)):
+            for delta in (0.02, 1e-3, 1e-5, 1e-9):
+                p = made_up.random(130) * np.exp(-np.linspace(0, 25, 130))
+                p /= p.sum()
+                found = pld.Composition(h, first, p, p[::-1].copy(), delta * made_up.random(), delta * made_up.random())
+
+                def exact(epsilon: float, found: pld.Composition = found) -> list[mpmath.mpf]:
+                    losses = [mpmath.mpf(found.h) * cell for cell in range(found.lo, found.lo + len(found.p))]
+                    out = []
+                    for sign, mass, rest in ((1, found.p, found.p_inf), (-1, found.q, found.q_inf)):
+                        gains = [
+                            -mpmath.expm1(min(mpmath.mpf(epsilon) - sign * loss, mpmath.mpf(0))) for loss in losses
+                        ]
+                        out.append(
+                            rest + mpmath.fsum(mpmath.mpf(float(m)) * g for m, g in zip(mass, gains, strict=True))
+                        )
+                    return out
+
+                epsilons = found.epsilons(delta)
+                for side, epsilon in enumerate(epsilons):
+                    assert exact(epsilon)[side] <= delta, (h, delta, side)
+                for epsilon in (0.0, epsilons[0], 0.7 * epsilons[1], 3.3 * h):
+                    truth = exact(epsilon)
+                    for got, true in zip(found.deltas(epsilon), truth, strict=True):
+                        assert min(1, true) <= got <= true * (1 + 1e-9) + 1e-13, (h, delta, epsilon)
+                    on_curve = float(found.curve(np.array([epsilon]))[0])
+                    assert min(1, max(truth)) <= on_curve <= max(truth) * (1 + 1e-9) + 1e-12
+
+
+@check
+def check_tails_outside_of_a_window_are_bounded() -> None:
+    """Lemma 6, by binomial laws with 40 digits, and where several pairs and large counts come together."""
+    with mpmath.workdps(40):
+        for h, n in ((0.5, 40), (0.02, 900)):
+            low = 1 / (1 + math.exp(-h))
+            pair = Pair(h, -1, np.array([low, 0.0, 1 - low]), 0.0, 0.0)
+            cells = pld.Composition(h, -n - 1, np.ones(2 * n + 3), np.ones(2 * n + 3), 0.0, 0.0)
+            p, q = binomial(pair, n, cells)
+            for place in (n // 8, n // 4, n // 2):
+                for order in (0.3 / h / math.sqrt(n), 3 / h / math.sqrt(n)):
+                    for laws, counts in (([pair], [n]), ([pair, pair], [n - 7, 7])):
+                        above = composing._beyond(laws, counts, h * place, 1.0, order)
+                        below = composing._beyond(laws, counts, -h * place, 0.0, -order)
+                        assert min(1, mpmath.fsum(p[n + 1 + place :])) <= above, (h, n, place)
+                        assert min(1, mpmath.fsum(q[: n + 2 - place])) <= below, (h, n, place)

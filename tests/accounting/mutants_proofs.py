@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from privlearn.accounting import pld
 from privlearn.accounting.pld import composing, fourier
 from tests.support.mutant import Mutant, suite_of
 
 SHORT, FACTORS = "check_transforms_err_less_than_is_allowed", "check_products_pay_for_their_factors"
 CELLS, TILTS = "check_no_cell_of_a_composition_is_below_its_exact_mass", "check_each_tilt_is_an_upper_bound"
+READ, TAILS = "check_what_is_read_is_never_less_than_there_is", "check_tails_outside_of_a_window_are_bounded"
 MUTANTS = [
     Mutant("transforms err by half a unit in all", fourier.transform_error,
            "_PER_DOUBLING * (math.log2(size) + 1) * UNIT", "UNIT / 2", SHORT),
@@ -23,6 +25,12 @@ MUTANTS = [
     Mutant("what a tilt divides by is forgotten", composing.Tilted.on, "self.shift + slack", "slack", TILTS),
     Mutant("tilted by twice as much as is taken back", composing._tilted, "exponents = tilt * losses",
            "exponents = 2 * tilt * losses", TILTS),
+    Mutant("epsilon as it was solved for", pld._epsilon, "return _above(guess, losses, mass, infinite, delta)",
+           "return guess", READ),
+    Mutant("delta as it was added up", pld._spent, "slack - np.expm1", "-np.expm1", READ),
+    Mutant("a curve as it was added up", pld._deltas, "UNIT * units * 2 * above[first]", "0.0", READ),
+    Mutant("a window's tail for one step", composing._beyond, "n * moment)", "moment)", TAILS),
+    Mutant("a window's tail by the other law", composing._beyond, "pair.q, tilt + order", "pair.q, order", TAILS),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

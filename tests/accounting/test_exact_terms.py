@@ -36,7 +36,8 @@ def test_a_curve_is_what_it_is_at_single_epsilons(event: Event) -> None:
     ends = (float(composed.losses[0]), float(composed.losses[-1]))
     epsilons = np.array([ends[0] - 1, ends[0], 0.0, 0.1, 1.0, ends[1], ends[1] + 1e-9, ends[1] + 2])
     single = [max(composed.deltas(epsilon)) for epsilon in epsilons.tolist()]
-    np.testing.assert_allclose(composed.curve(epsilons), single, rtol=1e-9, atol=1e-15)
+    # A curve adds what rounding may do to its running sums, which was not counted when this was 1e-15.
+    np.testing.assert_allclose(composed.curve(epsilons), single, rtol=1e-9, atol=1e-13)
     assert composed.curve(epsilons)[-1] <= max(composed.p_inf, composed.q_inf) * (1 + 1e-12)
 
 

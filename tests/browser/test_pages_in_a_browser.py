@@ -55,6 +55,17 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "card.html").as_uri()
 
 
+def test_no_label_of_a_chart_is_cut_off(browser: Any, card: str) -> None:
+    out = (
+        "() => [...document.querySelectorAll('svg')].flatMap(svg => { const own = svg.getBoundingClientRect();"
+        "return [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()])"
+        ".filter(([_, at]) => at.right > own.right || at.left < own.left || at.bottom > own.bottom)"
+        ".map(([text, _]) => text) })"
+    )
+    for width in WIDTHS:
+        assert opened(browser, card, width).evaluate(out) == []
+
+
 def opened(browser: Any, address: str, width: int = 1280, scheme: str = "light") -> Any:
     """A page that is ready; what it says on its console, asks for elsewhere or fails in ends the test."""
     page = browser.new_context(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +15,7 @@ import privlearn as pv
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.sharded.groups import is_sharded
 from privlearn.data.rows import TensorRows
 from privlearn.errors import NotPerExample
 from tests.clipping.checks import Net, drawn
@@ -156,3 +160,30 @@ def check_losses_are_tried_on_rows_as_they_say() -> None:
     except NotPerExample:
         return
     raise AssertionError("examples that are coupled are trained on")
+
+
+@check
+def check_rules_that_there_are_are_used() -> None:
+    """A rule that is wrong is not used, so that a slip in one costs time alone: these are."""
+    torch.manual_seed(0)
+    layers = {
+        "patches that do not overlap, in two dimensions": (nn.ConvTranspose2d(3, 2, 2, 2), (3, 3, 4)),
+        "patches that overlap": (nn.ConvTranspose1d(1, 4, 3), (1, 6)),
+        "instance norm": (nn.InstanceNorm1d(4, affine=True), (4, 6)),
+        "an empty parameter": (Net(lambda n, x: x + n.w.repeat(len(x), 1).sum(), w=nn.Parameter(drawn(0))), (3,)),
+    }
+    for name, (layer, shape) in layers.items():
+        net = nn.Sequential(layer, nn.Flatten(), nn.LazyLinear(3)).double()
+        x = drawn(6, *shape)
+        net(x)
+        clipper = ClippedGradients(net, cross_entropy, Flat(1.0), Adjacency.ADD_REMOVE)
+        clipper.prepare(x, torch.arange(6) % 3)
+        assert clipper.way == "layers", f"{name}: {clipper.reason}"
+
+
+@check
+def check_nothing_is_sharded_where_pytorch_can_not() -> None:
+    """PyTorch before 2.6 has no FSDPModule."""
+    with mock.patch.dict(sys.modules, {"torch.distributed.fsdp": ModuleType("fsdp")}):
+        assert not is_sharded(nn.Linear(2, 2))
+    assert not is_sharded(nn.Linear(2, 2))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from privlearn.clipping import agreement, backends, capture, losses
+from privlearn.clipping.operations.convolution import Convolution, _patches
+from privlearn.clipping.sharded import groups
 from tests.support.mutant import Mutant, suite_of
+
+USED = "check_rules_that_there_are_are_used"
 
 MUTANTS = [
     Mutant("what backward passes write into .grad stays", backends.gradients_apart, "parameter.grad = None", "pass",
@@ -18,6 +22,11 @@ MUTANTS = [
            "check_checkpoints_change_nothing"),
     Mutant("rows are tried without what the loss says of them", losses.BatchShape.made_up, "if self.change is None:",
            "if True:", "check_losses_are_tried_on_rows_as_they_say"),
+    Mutant("patches of two dimensions are cut wrongly", _patches, "3 + 2 * axis, (-1", "3 + 3 * axis, (-1", USED),
+    Mutant("transposed convolutions are taken for images of one channel", Convolution._formed,
+           "and not self._transposed", "or self._transposed", USED),
+    Mutant("all models are sharded in old versions", groups.is_sharded, "2.6\n        return False",
+           "2.6\n        return True", "check_nothing_is_sharded_where_pytorch_can_not"),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -142,6 +142,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16", "make": lambda: network().float(), "kind": torch.float32, "rounding": 1e-6},
     "single precision": {"make": lambda: network().float(), "kind": torch.float32, "rounding": 1e-6},
     "adam": {"optimizer": lambda p: torch.optim.Adam(p, lr=0.1)},
+    "momentum": {"optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)},
+    "adagrad": {"optimizer": lambda p: torch.optim.Adagrad(p, lr=0.1)},
     "rates that fall": {"learning_rate_schedule": pv.schedules.Polynomial(k=1, end=0, period=2)},
     "by vmap": {"make": lambda: Unruled().double()},
 }

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import runpy
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +28,35 @@ QUICK = {"from_opacus", "tables_with_pandas"}
     ids=lambda p: p.stem,
 )
 def test_the_tutorial_runs(path: Path) -> None:
-    page, pictures = HOOKS["page_of"](path)
+    done = HOOKS["run"](path)
+    page, pictures = HOOKS["page_of"](path, done)
+    notebook = json.loads(HOOKS["notebook_of"](done))
+    written = [(cell["cell_type"].replace("code", "python"), cell["source"]) for cell in notebook["cells"]]
+    assert written == HOOKS["cells"](path.read_text("utf-8"))
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    assert sum(output["output_type"] == "display_data" for output in outputs) == len(pictures)
+    assert any(output.get("text", "") for output in outputs)
+    nbformat = importlib.util.find_spec("nbformat") and importlib.import_module("nbformat")
+    if nbformat:
+        nbformat.validate(nbformat.from_dict(notebook))
     assert page.startswith("# ")
     assert "```text" in page
     assert all(f"({name})" in page and 1000 < len(picture) < 100_000 for name, picture in pictures.items())
+
+
+@pytest.mark.nightly
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """All tutorials are run, and all links checked; a warning is an error. Within a quarter of an hour."""
+    pytest.importorskip("material", reason='the site needs pip install "privlearn[docs]"')
+    pytest.importorskip("mkdocstrings")
+    began = time.monotonic()
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert time.monotonic() - began < 15 * 60
+    for path in TUTORIALS:
+        assert (tmp_path / "site" / "tutorials" / f"{path.stem}.html").exists()
+        assert json.loads((tmp_path / "site" / "tutorials" / f"{path.stem}.ipynb").read_text("utf-8"))["cells"]
 
 
 def test_cells_are_read_as_they_stand() -> None:

@@ -539,3 +539,14 @@ def check_nothing_published_is_overwritten() -> None:
         with mock.patch("pathlib.Path.rename", late):
             must_raise(BadInput, lambda: published(place, "contested"))
         assert [path.name for path in (place / "contested").iterdir()] == ["theirs"]
+
+
+@check
+def check_a_loaded_model_says_whether_it_gives_classes() -> None:
+    """Or values, of which there is one."""
+    with workplace() as place:
+        loaded = model.load_model(published(place))
+        assert ", 3 classes" in str(loaded._summary())
+        loaded.classes = 1
+        assert ", values" in str(loaded._summary())
+        assert "1 classes" not in str(loaded._summary())

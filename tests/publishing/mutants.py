@@ -63,6 +63,8 @@ MUTANTS = [
            "check_a_failed_write_leaves_nothing"),
     Mutant("dangling links count as free", folder.require_free, "path.lstat()", "path.stat()",
            "check_nothing_published_is_overwritten"),
+    Mutant("a model of values has one class", model.PublishedModel._summary, "self.classes > 1", "self.classes >= 1",
+           "check_a_loaded_model_says_whether_it_gives_classes"),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

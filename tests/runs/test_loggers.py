@@ -52,6 +52,15 @@ def test_a_bar_is_written_over_on_a_screen_and_a_line_an_epoch_in_a_file() -> No
     assert all("spent" in line and "left" not in line for line in lines)
 
 
+def test_in_a_notebook_a_bar_is_no_error() -> None:
+    notebook = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
+    out, err = notebook(), notebook()
+    with mock.patch.object(sys, "stdout", out), mock.patch.object(sys, "stderr", err):
+        trained(plan(), pv.runs.ProgressBar())
+    assert "\repoch 2/2, step 8/8" in out.getvalue()
+    assert not err.getvalue()
+
+
 def test_a_bar_of_a_plan_without_a_delta_says_no_epsilon() -> None:
     file = io.StringIO()
     trained(pv.Plan(pv.Poisson(0.25), 1, pv.schedules.Constant(2.0)), pv.runs.ProgressBar(file))

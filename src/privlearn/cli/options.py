@@ -214,7 +214,7 @@ _HOW = _group(
     Option("sampling", "NAME", "poisson (default), partition, shuffle, fixed, full", str, "poisson", candidate=True),
     Option("batch-size", "B", "expected examples in a batch (default: by a rule)", int,
            candidate=True),
-    Option("epochs", "N", "(default: 30, above epsilon 4 60, or until the budget ends; for pate: of the student, "
+    Option("epochs", "N", "(default: 30, or 60 above epsilon 4, or until the budget ends; for pate: of the student, "
            "about 1000 steps)", int, candidate=True),
     Option("schedule", "SPEC", "constant, time:k=0.05, exp:k=0.01, step:k=0.6,period=10, poly:k=3,end=2,period=100 "
            "(each with from=, to= epochs), or validation:k=0.7,m=5,threshold=0.01,period=10, which needs --public "

@@ -9,7 +9,7 @@ from html import escape
 from typing import final
 
 _WIDTH, _HEIGHT = 360.0, 250.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 14.0, 12.0, 44.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 22.0, 12.0, 44.0
 
 Points = Sequence[tuple[float, float]]
 

@@ -30,7 +30,7 @@ class ProgressBar(Callback):
     Where output goes to a file there is a line for each epoch.
 
     Args:
-        file: where to write; by default standard error.
+        file: where to write; by default standard error, and in a notebook standard output.
     """
 
     def __init__(self, file: TextIO | None = None) -> None:
@@ -61,12 +61,12 @@ class ProgressBar(Callback):
 
     @property
     def _out(self) -> TextIO:
-        return self._file or sys.stderr
+        return self._file or (sys.stdout if _in_notebook(sys.stdout) else sys.stderr)
 
     @property
     def _overwrites(self) -> bool:
         """Whether a line can be written over: a terminal's, or a notebook's."""
-        return self._out.isatty() or type(self._out).__module__.startswith("ipykernel")
+        return self._out.isatty() or _in_notebook(self._out)
 
     def _write(self, progress: TrainingProgress, more: str) -> None:
         share = f"epoch {progress.epoch + 1}/{progress.epochs}, step {progress.step}/{progress.steps}"
@@ -138,6 +138,10 @@ class MLflow(Callback):
         """End the run, if it was begun here."""
         if self._own:
             self._mlflow.end_run()
+
+
+def _in_notebook(file: TextIO) -> bool:
+    return type(file).__module__.startswith("ipykernel")
 
 
 def _module(name: str, package: str | None = None) -> Any:

@@ -20,6 +20,7 @@ from scipy.signal import lfilter
 from privlearn._checks import delta as valid_delta
 from privlearn.accounting.events import Event, Mechanism, coarsen, tally
 from privlearn.accounting.pld.composing import masses
+from privlearn.accounting.pld.fourier import UNIT
 from privlearn.accounting.pld.pairs import Array, Pair, PairBuilder
 from privlearn.errors import UnsupportedEvent
 
@@ -78,10 +79,8 @@ class Composition:
 
     def deltas(self, epsilon: float) -> tuple[float, float]:
         """delta at `epsilon` in the directions (remove, add)."""
-        losses = self.losses
-        gain = -np.expm1(np.minimum(epsilon - losses, 0.0))
-        back = -np.expm1(np.minimum(epsilon + losses, 0.0))
-        return min(1.0, self.p_inf + float(self.p @ gain)), min(1.0, self.q_inf + float(self.q @ back))
+        remove = _spent(self.losses, self.p, self.p_inf, epsilon)[0]
+        return min(1.0, remove), min(1.0, _spent(-self.losses[::-1], self.q[::-1], self.q_inf, epsilon)[0])
 
     def curve(self, epsilons: Array) -> Array:
         """The larger of both directions' delta at each of `epsilons`, in one pass over the cells."""
@@ -100,20 +99,45 @@ def _deltas(losses: Array, mass: Array, infinite: float, h: float, epsilons: Arr
     above, discounted = (np.append(sums, 0.0) for sums in _sums(mass, h))
     first = np.searchsorted(losses, epsilons)
     gap = epsilons - np.append(losses, epsilons.max())[first]
-    return np.asarray(np.minimum(1.0, infinite + above[first] - np.exp(np.minimum(gap, 0.0)) * discounted[first]))
+    found = infinite + above[first] - np.exp(np.minimum(gap, 0.0)) * discounted[first]
+    # Sums of n terms, and n powers of e^-h, are off by a few n units; losses and epsilons by one each.
+    units = 8 * (len(mass) - first) + 32 + 8 * (np.abs(epsilons) + float(np.abs(losses).max()))
+    return np.asarray(np.minimum(1.0, found * (1 + 4 * UNIT) + UNIT * units * 2 * above[first]), dtype=np.float64)
+
+
+def _spent(losses: Array, mass: Array, infinite: float, epsilon: float) -> tuple[float, float]:
+    """infinite + E[(1 - e^{epsilon - loss})_+], rounded up, and about how fast it falls; `losses` ascend."""
+    first = max(int(np.searchsorted(losses, epsilon)) - 1, 0)  # a loss may round to below epsilon
+    above, used = losses[first:], mass[first:]
+    gap, slack = epsilon - above, 4 * UNIT * (1 + abs(epsilon) + np.abs(above))
+    gain = np.where(gap < slack, slack - np.expm1(np.minimum(gap, 0.0)), 0.0)
+    total = float(used @ gain) * (1 + (2 * len(losses) + 32) * UNIT)
+    return _up(infinite + total) if total else infinite, float(used @ np.exp(np.minimum(gap, 0.0)))
 
 
 def _epsilon(losses: Array, mass: Array, infinite: float, h: float, delta: float) -> float:
     """The least epsilon >= 0 with infinite + E[(1 - e^{epsilon - loss})_+] <= delta; `losses` ascend by h."""
-    if infinite > delta:
-        return math.inf
     above, discounted = _sums(mass, h)
     at = infinite + above - discounted
     first = int(np.argmax(at <= delta)) if at[-1] <= delta else len(at) - 1
     need = infinite + above[first] - delta
     if need <= 0 or discounted[first] <= 0:
-        return max(0.0, float(losses[max(first - 1, 0)]) if first else 0.0)
-    return max(0.0, float(losses[first] + math.log(need / discounted[first])))
+        guess = max(0.0, float(losses[max(first - 1, 0)]) if first else 0.0)
+    else:
+        guess = max(0.0, float(losses[first] + math.log(need / discounted[first])))
+    return _above(guess, losses, mass, infinite, delta)
+
+
+def _above(epsilon: float, losses: Array, mass: Array, infinite: float, delta: float) -> float:
+    """`epsilon`, or the least number found above it at which what is spent, rounded up, is at most `delta`."""
+    step = 0.0
+    while (found := _spent(losses, mass, infinite, epsilon))[0] > delta:
+        if epsilon > 2 * abs(losses[-1]) + 1:
+            return math.inf  # what is left is the mass at infinity
+        wanted = (found[0] - delta) / max(found[1], 1e-300)
+        step = max(2 * step, 1.01 * min(wanted, 1e-3), 4 * UNIT * (epsilon + abs(float(losses[0])) * UNIT + 1e-12))
+        epsilon += step
+    return epsilon
 
 
 def compose(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> Composition:
@@ -127,13 +151,19 @@ def compose(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> Compos
         raise UnsupportedEvent(
             "likelihood ratios beyond double precision are too likely for a privacy loss distribution"
         )
-    low, p, q = masses(pairs, counts, tail)
-    return Composition(pairs[0].h, low, p, q, p_inf + tail, q_inf + tail)
+    low, p, q, above, below = masses(pairs, counts, tail)
+    return Composition(pairs[0].h, low, p, q, _up(p_inf + above), _up(q_inf + below))
+
+
+def _up(value: float) -> float:
+    """A little more, which covers two roundings."""
+    return value * (1 + 4 * UNIT)
 
 
 def _ever(chances: Iterable[tuple[float, int]]) -> float:
     """The probability that something happens at all: each (probability, number of independent times)."""
-    return -math.expm1(sum(n * math.log1p(-chance) for chance, n in chances))
+    terms = [n * math.log1p(-chance) for chance, n in chances]
+    return -math.expm1(sum(terms)) * (1 + (2 * len(terms) + 16) * UNIT)
 
 
 def compose_event(event: Event, h: float | None = None, negligible: float = 1e-9) -> Composition:

@@ -27,6 +27,8 @@ _MUCH = 4.0  #: Mass beyond the losses that count, in units of the tail.
 _READ = 4e4
 #: By how much a bound may be above the least one.
 _CLOSE = 0.05
+#: The largest order of moments, in cells: where losses have bounds, higher ones would only be rounded more.
+_STEEPEST = 50.0
 
 #: A law of the loss on some points, and how often it occurs.
 Law = tuple[tuple[Array, Array], int]
@@ -59,15 +61,15 @@ class Tilted:
         return self.mass[cells % len(self.mass)] * factors, self.error * factors
 
 
-def masses(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> tuple[int, Array, Array]:
-    """The first cell of a window, and upper bounds on the P- and Q-mass of each of its cells.
+def masses(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> tuple[int, Array, Array, float, float]:
+    """The first cell of a window, and upper bounds: on the P- and Q-mass of each of its cells, and outside of it.
 
-    Outside there is P-mass at most `tail` above, and Q-mass at most `tail` below.
+    Of the latter, what counts is the P-mass above, and the Q-mass below: about `tail` each, or less.
     """
     if sum(counts) == 1:
         return _alone(pairs[list(counts).index(1)])
     h = pairs[0].h
-    low, high, upper, lower = _window(pairs, counts, tail)
+    low, high, upper, lower, outside = _window(pairs, counts, tail)
     cells = np.arange(low, high + 1)
     losses = np.asarray(h * cells, dtype=np.float64)
     size = length(len(cells))
@@ -89,7 +91,7 @@ def masses(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> tuple[i
         rounded(1 + _steep(upper, tail, 1.0))
     if q_share > _MUCH * tail:
         rounded(-_steep(lower, tail, -1.0))
-    return low, p, q
+    return low, p, q, *outside
 
 
 def _counting(mass: Array, share: Array, tail: float) -> float:
@@ -123,27 +125,44 @@ def _tilted(pairs: Sequence[Pair], counts: Sequence[int], size: int, tilt: float
     return Tilted(tilt, mass, error, shift, uncertain)
 
 
-def _alone(pair: Pair) -> tuple[int, Array, Array]:
+def _alone(pair: Pair) -> tuple[int, Array, Array, float, float]:
     """One pair by itself: nothing is left out."""
     with np.errstate(over="ignore"):
         p = pair.q * np.exp(pair.losses * (1 + 4 * UNIT * np.sign(pair.losses))) * (1 + 8 * UNIT)
-    return pair.lo, np.asarray(p, dtype=np.float64), pair.q
+    return pair.lo, np.asarray(p, dtype=np.float64), pair.q, 0.0, 0.0
 
 
-def _window(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> tuple[int, int, list[Law], list[Law]]:
-    """Cells outside which the composition has P-mass (above) and Q-mass (below) at most `tail`: Chernoff.
+def _window(
+    pairs: Sequence[Pair], counts: Sequence[int], tail: float
+) -> tuple[int, int, list[Law], list[Law], tuple[float, float]]:
+    """Cells outside which the composition has P-mass (above) and Q-mass (below) of about `tail` at most: Chernoff.
 
-    And the laws of the losses in blocks, under P and under Q.
+    Also the laws of the losses in blocks, under P and under Q, by which the cells are found; and the two masses,
+    bounded without these blocks.
     """
     h = pairs[0].h
     upper = [(_blocks(pair, tilt=1.0), n) for pair, n in zip(pairs, counts, strict=True)]
     lower = [(_blocks(pair, tilt=0.0), n) for pair, n in zip(pairs, counts, strict=True)]
-    high, low = _chernoff(upper, tail, sign=+1.0)[0], _chernoff(lower, tail, sign=-1.0)[0]
+    (high, rising), (low, falling) = _chernoff(upper, tail, sign=+1.0), _chernoff(lower, tail, sign=-1.0)
     first, last = math.floor(-low / h), math.ceil(high / h)
     first, last = min(first, last - 1, 0), max(last, first + 1, 0)
     if last - first > _MOST_WINDOW:
         raise UnsupportedEvent("the composed privacy loss needs too fine a grid over too wide a range")
-    return first, last, upper, lower
+    above = _beyond(pairs, counts, h * (last + 1), 1.0, min(rising, _STEEPEST / h))
+    below = _beyond(pairs, counts, h * (first - 1), 0.0, -min(falling, _STEEPEST / h))
+    return first, last, upper, lower, (above, below)
+
+
+def _beyond(pairs: Sequence[Pair], counts: Sequence[int], loss: float, tilt: float, order: float) -> float:
+    """A bound on the mass, with density q e^{tilt loss}, at losses from `loss` on: upward if `order` > 0, else down."""
+    terms, units = [-order * loss], 4 * abs(order * loss)
+    for pair, n in zip(pairs, counts, strict=True):
+        losses = pair.losses
+        moment = log_moment(losses, pair.q, tilt + order)
+        exponents = (tilt + order) * losses[[0, -1]]
+        terms.append(n * moment)
+        units += n * (4 * float(np.abs(exponents).max()) + 2 * abs(moment) + len(losses) + 16)
+    return min(1.0, math.exp(min(math.fsum(terms) + 2 * UNIT * units, 0.0)) * (1 + 8 * UNIT))
 
 
 def _blocks(pair: Pair, tilt: float) -> tuple[Array, Array]:
