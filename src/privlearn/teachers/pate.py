@@ -37,7 +37,6 @@ from privlearn.world import require_one_process
 _REHEARSED = 12  # made-up answers that a student is tried on
 
 
-@checked
 def pate(
     plan: PatePlan,
     teachers: Teachers,
@@ -78,7 +77,6 @@ def pate(
     return teach_student(answers, student)
 
 
-@checked
 def ask_teachers(
     plan: PatePlan,
     teachers: Teachers,
