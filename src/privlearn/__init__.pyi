@@ -5,6 +5,7 @@ from privlearn import errors as errors
 from privlearn import huggingface as huggingface
 from privlearn import lightning as lightning
 from privlearn import mac as mac
+from privlearn import mechanisms as mechanisms
 from privlearn import models as models
 from privlearn import opacus as opacus
 from privlearn import runs as runs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from typing import Any, Protocol, TypeVar
 
 from privlearn._checks import printable
@@ -26,6 +26,8 @@ _KINDS: dict[str, type] = {}
 #: Kinds with a JSON form of their own: (class, write, read).
 _FORMS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {}
 _INFINITY, _TABLE = "infinity", "table"
+#: Metadata of a field that is written only where it differs from its default: files of earlier versions lack it.
+OMITTED = {"omitted": True}
 #: A plan with candidates, their plans and those plans' parts is five deep.
 _DEEPEST = 12
 
@@ -91,7 +93,8 @@ def to_json(value: Any) -> Any:
     elif isinstance(value, Mapping):
         return {"kind": _TABLE, "values": {str(name): to_json(part) for name, part in value.items()}}
     elif is_registered(value):
-        return {"kind": value.kind} | {part.name: to_json(getattr(value, part.name)) for part in fields(value)}
+        written = [part.name for part in fields(value) if not _left_out(part, getattr(value, part.name))]
+        return {"kind": value.kind} | {name: to_json(getattr(value, name)) for name in written}
     for kind, (cls, write, _) in _FORMS.items():
         if isinstance(value, cls):
             return {"kind": kind, "value": write(value)}
@@ -99,6 +102,11 @@ def to_json(value: Any) -> Any:
         f"{type(value).__name__} has no public form: {repr(value)[:80]}. A class of your own gets one with a kind and "
         "@privlearn.plan.registered"
     )
+
+
+def _left_out(part: Field[Any], value: object) -> bool:
+    """Whether a field is left out of what is written, because it has its default."""
+    return "omitted" in part.metadata and value == part.default
 
 
 def from_json(data: Any, *, _depth: int = 0) -> Any:
@@ -127,8 +135,9 @@ def from_json(data: Any, *, _depth: int = 0) -> Any:
         )
     cls = _KINDS[kind]
     expected = {part.name for part in fields(cls)}
-    if set(values) != expected:
-        odd = sorted(set(values) ^ expected)
+    optional = {part.name for part in fields(cls) if "omitted" in part.metadata}
+    if not expected - optional <= set(values) <= expected:
+        odd = sorted((set(values) ^ expected) - (optional - set(values)))
         raise BadInput(f"{kind} in a plan lacks or adds {printable(odd)[:120]}: expected {', '.join(sorted(expected))}")
     read = {name: from_json(value, _depth=_depth + 1) for name, value in values.items()}
     try:

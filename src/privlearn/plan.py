@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 from privlearn import _public, pictures, reacting, solving
 from privlearn._checks import count
 from privlearn._display import Described, plan_summary
-from privlearn._public import registered
+from privlearn._public import OMITTED, registered
 from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget, require_budget, solve_noise
 from privlearn.accounting.events import Composed, Event, compose, require_adjacency
@@ -24,6 +24,7 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput
+from privlearn.mechanisms.correlated import Correlation
 from privlearn.sampling import Sampler
 from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, ReactingSchedule
 from privlearn.solving import LEAST_NOISE, MOST_EPOCHS
@@ -194,6 +195,8 @@ class Plan(AbstractPlan):
         filter: for a validation schedule, the limit of its training, which `calibrate` or `within` sets: it is charged
             and claimed as a whole, however much of it the run comes to spend.
         temperature: a release after training by which scores are made probabilities; None: there is none.
+        correlation: how the noise of a step depends on that of earlier ones, as `pv.mechanisms.Banded`; None: it is
+            independent.
 
     Raises:
         UnsupportedEvent: the sampler is not priced for the adjacency.
@@ -212,6 +215,7 @@ class Plan(AbstractPlan):
     rows_per_person: int | None = None
     filter: Limit | None = None
     temperature: Temperature | None = None
+    correlation: Correlation | None = field(default=None, metadata=OMITTED)
     kind: ClassVar[str] = "gradients"
 
     def __post_init__(self) -> None:
@@ -238,6 +242,8 @@ class Plan(AbstractPlan):
         if self.budget is not None:
             object.__setattr__(self, "budget", self.budget.for_group(self.group_size))
         reacting.require_filter(self)
+        if self.correlation is not None:
+            solving.require_correlated(self, self.correlation)
 
     @property
     def releases(self) -> tuple[PrivateTransform, ...]:
@@ -317,11 +323,11 @@ class Plan(AbstractPlan):
         if not isinstance(self.schedule, ReactingSchedule):
             return super().calibrate(epsilon=epsilon, delta=delta, rho=rho)
         budget = Budget(epsilon, delta, rho, self.group_size)
-        self.require_room(budget)
+        solving.require_room(self, budget)
         return reacting.started(self, self.schedule, budget)
 
     def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Plan], float]:
-        self.require_room(budget)
+        solving.require_room(self, budget)
         shape = self.noise_multipliers()
         if max(shape) > _STEEPEST * min(shape):
             raise BadInput(
@@ -363,7 +369,8 @@ class Plan(AbstractPlan):
     def _noise_rows(self) -> list[tuple[str, str]]:
         sigmas = self.noise_multipliers()
         noise = f"{sigmas[0]:.4g}" if len(set(sigmas)) == 1 else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
-        return [("epochs", str(self.epochs)), ("noise multiplier", noise)]
+        correlated = [] if self.correlation is None else [("noise of steps", self.correlation.text())]
+        return [("epochs", str(self.epochs)), ("noise multiplier", noise), *correlated]
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
         """What contradicts the plan: another divisor than declared, other choices, noise that follows anything else."""
@@ -431,15 +438,3 @@ class Plan(AbstractPlan):
     def beside(self) -> Composed:
         """What is released before and after training."""
         return compose([*priced(self.front), *self._after()])
-
-    def require_room(self, budget: Budget) -> None:
-        """Refuse a budget in a measure that the sampler lacks, or that the earlier releases use up."""
-        budget.spent(self.sampling.event(Gaussian(1.0)), self.neighbours)
-        spent = budget.spent(self.beside(), self.neighbours)
-        if spent >= budget.limit:
-            raise BadInput(
-                f"the releases before and after training alone cost {budget.figure(spent)}, and the budget is "
-                f"{budget}: give "
-                "them more noise (noise_multiplier=, or pca_noise=), leave them out, or raise the budget",
-                budget=budget,
-            )

@@ -136,6 +136,14 @@ class Sampler:
         """All that is charged in an epoch."""
         return self.event(mechanism)
 
+    def separation(self, examples: int) -> int:
+        """How many steps lie at least from one batch of a run with an example to the next with it; 1: none is known."""
+        return 1
+
+    def in_cycles(self, cycle: int) -> Sampler:
+        """The sampler with batches of the same size in which examples rest for `cycle` steps, where it has a choice."""
+        return self
+
     @abstractmethod
     def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
         """Draw one epoch of batches over rows 0 .. examples - 1."""
@@ -194,6 +202,76 @@ class Poisson(Sampler):
         for _ in range(self.steps()):
             chosen = taken(examples, self.sampling_rate, rng)
             yield Sample(chosen, EpochCharge(self.event))
+
+
+@final
+@registered
+@dataclass(frozen=True)
+class CyclicPoisson(Sampler):
+    """Poisson batches of one of `cycle` groups of rows after the other, for noise that is correlated over steps.
+
+    Row i is in group i modulo `cycle`. Step t takes each example of group t modulo `cycle` independently with
+    probability `sampling_rate`, so an example takes part at most once in `cycle` steps, and these together are the
+    unit: they cost one sampled release, and are charged at the first of them. An epoch is ceil(1 / sampling_rate)
+    cycles. Groups are no secret; which rows are in them depends on the number of rows, so not for add/remove
+    neighbours (Choquette-Choo et al. 2023).
+    """
+
+    sampling_rate: float
+    cycle: int = 1
+    adjacencies = (Adjacency.ZERO_OUT,)
+    kind: ClassVar[str] = "cyclic-poisson"
+
+    def __post_init__(self) -> None:
+        probability("sampling_rate", self.sampling_rate)
+        count("cycle", self.cycle)
+
+    @classmethod
+    def of_size(cls, batch_size: int, examples: int) -> CyclicPoisson:
+        """The sampler with batches of about `batch_size` rows, and one group."""
+        return cls(batch_size / examples)
+
+    def in_cycles(self, cycle: int) -> CyclicPoisson:
+        """The sampler with batches of the same size and `cycle` groups.
+
+        Raises:
+            BadInput: so many batches are more than all the data.
+        """
+        rate = self.sampling_rate * cycle / self.cycle
+        if rate > 1 + 1e-9:
+            raise BadInput(
+                f"{cycle} batches in a cycle hold {rate:.3g} times all the examples: use smaller batches or fewer bands"
+            )
+        return CyclicPoisson(min(rate, 1.0), cycle)
+
+    def steps(self, examples: int | None = None) -> int:
+        """Batches in an epoch; the number of examples does not matter."""
+        return self.cycle * math.ceil(1 / self.sampling_rate - 1e-9)
+
+    def separation(self, examples: int) -> int:
+        """The steps of a cycle."""
+        return self.cycle
+
+    def expected_batch_size(self, examples: int) -> float:
+        """The expected number of rows in a batch."""
+        return self.sampling_rate * examples / self.cycle
+
+    def event(self, mechanism: Gaussian) -> Event:
+        """A cycle is one sampled release."""
+        return PoissonSampled(self.sampling_rate, mechanism)
+
+    def epoch_event(self, mechanism: Gaussian) -> Event:
+        """One sampled release for each cycle."""
+        return Repeated(self.event(mechanism), self.steps() // self.cycle)
+
+    def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
+        """Draw one epoch of batches."""
+        for _ in range(self.steps() // self.cycle):
+            unit = EpochCharge(self.event)
+            for group in range(self.cycle):
+                members = max(0, -(-(examples - group) // self.cycle))
+                chosen = taken(members, self.sampling_rate, rng)
+                yield Sample(group + self.cycle * chosen, unit)
 
 
 @final
@@ -300,6 +378,10 @@ class FixedOrder(_FixedSize):
     """
 
     kind: ClassVar[str] = "fixed"
+
+    def separation(self, examples: int) -> int:
+        """The batches of an epoch."""
+        return self.steps(examples)
 
     def draw(self, examples: int, rng: np.random.Generator | None = None) -> Iterator[Sample]:
         """Yield one epoch of batches."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,10 @@ from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.filters import fits, largest_filter
 from privlearn.accounting.guarantee import require_same
 from privlearn.accounting.ledger import Planned
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.clipping.clips import Clip, Quantile
 from privlearn.errors import BadInput
+from privlearn.mechanisms.correlated import Banded, Correlation
 from privlearn.sampling import Partition, Poisson
 from privlearn.schedules import Constant, Polynomial, ReactingSchedule, Step
 
@@ -68,7 +71,7 @@ def with_rate(plan: Plan, budget: Budget) -> Plan:
         BadInput: a constant schedule, or no k meets the budget.
     """
     budget = budget.for_group(plan.group_size)
-    plan.require_room(budget)
+    require_room(plan, budget)
     schedule = plan.schedule
     if isinstance(schedule, Constant):
         raise BadInput("a constant schedule has no rate to solve for: give another schedule=: time, exp, step or poly")
@@ -104,7 +107,7 @@ def with_batch_size(plan: Plan, budget: Budget, examples: int) -> Plan:
     if plan.reacts:
         raise BadInput(_NOT_KNOWN.format("batch size", "constant, time, exp, step or poly"))
     budget = budget.for_group(plan.group_size)
-    plan.require_room(budget)
+    require_room(plan, budget)
 
     def at(size: int) -> Plan:
         return replace(plan, sampling=type(plan.sampling).of_size(size, examples))
@@ -119,7 +122,7 @@ def with_batch_size(plan: Plan, budget: Budget, examples: int) -> Plan:
 def within(plan: Plan, budget: Budget, most: int | None) -> Plan:
     """See `Plan.within`."""
     budget = budget.for_group(plan.group_size)
-    plan.require_room(budget)
+    require_room(plan, budget)
     schedule, limit = plan.schedule, None
     if isinstance(schedule, ReactingSchedule):
         epoch = plan.epoch_event(schedule.start)
@@ -142,3 +145,69 @@ def within(plan: Plan, budget: Budget, most: int | None) -> Plan:
     if epochs == MOST_EPOCHS and most is None:
         raise BadInput(f"{budget} lasts more than {MOST_EPOCHS:,} epochs at this noise: say how many with epochs")
     return replace(plan, epochs=epochs, budget=budget, filter=limit)
+
+
+def require_room(plan: Plan, budget: Budget) -> None:
+    """Refuse a budget in a measure that the sampler lacks, or that the earlier releases use up."""
+    budget.spent(plan.sampling.event(Gaussian(1.0)), plan.neighbours)
+    spent = budget.spent(plan.beside(), plan.neighbours)
+    if spent >= budget.limit:
+        raise BadInput(
+            f"the releases before and after training alone cost {budget.figure(spent)}, and the budget is "
+            f"{budget}: give "
+            "them more noise (noise_multiplier=, or pca_noise=), leave them out, or raise the budget",
+            budget=budget,
+        )
+
+
+def with_least_noise(
+    plan: Plan, mechanisms: Sequence[Correlation | None], solved: Callable[[Plan], Plan], examples: int
+) -> Plan:
+    """The plan with that mechanism which leaves the least noise in the weights, once its noise is solved for.
+
+    Batches keep their size.
+
+    Raises:
+        BadInput: none of them goes with the plan.
+    """
+    made: list[Plan] = []
+    refusals: list[BadInput] = []
+    for correlation in mechanisms:
+        try:
+            drawn = plan.sampling if correlation is None else plan.sampling.in_cycles(correlation.bands)
+            made.append(solved(replace(plan, sampling=drawn, correlation=correlation)))
+        except BadInput as error:
+            refusals.append(error)
+    if not made:
+        raise refusals[0]
+    return made[0] if len(made) == 1 else min(made, key=lambda own: noise_in_weights(own, examples))
+
+
+def noise_in_weights(plan: Plan, examples: int) -> float:
+    """Root mean square, over steps, of the noise that SGD sums up: for learning rate and sensitivity 1."""
+    steps = plan.epochs * plan.sampling.steps(examples)
+    correlation = plan.correlation or Banded(1)
+    return plan.noise_multipliers()[0] * correlation.deviation(steps)
+
+
+def require_correlated(plan: Plan, correlation: Correlation) -> None:
+    """Refuse what noise that is correlated over steps is not priced for: a norm or a noise that changes, few rests."""
+    if not isinstance(correlation, Correlation):
+        raise BadInput(f"correlation is {correlation!r}: expected pv.mechanisms.Banded(bands=8), or None")
+    if not isinstance(plan.schedule, Constant):
+        raise BadInput(
+            f"correlated noise is for a constant schedule, and this one is {plan.schedule.kind}: with other noise in "
+            "later epochs, what an example adds would not be scaled alike in all of the rows that it changes"
+        )
+    if not isinstance(plan.clip, Clip) or isinstance(plan.clip, Quantile):
+        raise BadInput(
+            f"correlated noise is for DP-SGD with a clipping norm that stays, and the clip is {plan.clip.kind}: use "
+            "flat clipping"
+        )
+    if plan.group_size > 1:
+        raise BadInput(
+            "correlated noise protects one example, or one person by rows_per_person=: the rows of a group may be in "
+            "neighbouring steps, whose noise is not independent. Leave out group_size, or the mechanism"
+        )
+    if plan.examples is not None or plan.sampling.separation(1) == plan.sampling.separation(10**9):
+        correlation.require_suited(plan.sampling, plan.examples or 1)

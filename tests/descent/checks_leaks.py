@@ -58,6 +58,7 @@ PRICED = [
     (sampling.FullBatch(), Adjacency.ADD_REMOVE),
     (sampling.FullBatch(), Adjacency.ZERO_OUT),
     (sampling.FullBatch(), Adjacency.REPLACE_ONE),
+    (sampling.CyclicPoisson(0.4, 3), Adjacency.ZERO_OUT),
 ]
 CLIPS = [clips.Flat(0.5), clips.PerLayer(0.5), clips.Automatic(0.5), clips.Quantile(0.5, rate=1.0)]
 

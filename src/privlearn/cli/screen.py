@@ -7,6 +7,7 @@ import sys
 import warnings as python_warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, final
 
 from rich.console import Console
@@ -25,6 +26,7 @@ from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.callbacks import Callback, TrainingProgress
+from privlearn.solving import noise_in_weights
 from privlearn.statistics.metric_figures import Metrics
 
 #: What `--metric` calls the figures, and what tables do.
@@ -199,9 +201,25 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
             "clip": {"kind": plan.clip.kind, "norm": plan.clip.clip_norm},
             "before": [{"kind": release.kind, **vars(release)} for release in plan.releases],
             **({"filter": to_json(plan.filter)} if plan.filter else {}),
+            **({"mechanism": correlated_figures(plan, examples)} if plan.correlation else {}),
         },
         "unspent": unspent(plan),
     }
+
+
+def correlated_figures(plan: Plan, examples: int) -> dict[str, Any]:
+    """The mechanism of a plan with correlated noise, and the noise in its weights.
+
+    `relative_noise` is relative to independent noise at the same guarantee, where a target says what that is.
+    """
+    assert plan.correlation is not None
+    figures: dict[str, Any] = {"kind": plan.correlation.kind, **vars(plan.correlation)}
+    if plan.budget is not None and plan.budget.epsilon is not None:
+        rate = min(1.0, plan.sampling.expected_batch_size(examples) / examples)
+        other = replace(plan, correlation=None, sampling=sampling.Poisson(rate), budget=None, adjacency=plan.adjacency)
+        other = other.calibrate(epsilon=plan.budget.epsilon, delta=plan.budget.delta)
+        figures["relative_noise"] = noise_in_weights(plan, examples) / noise_in_weights(other, examples)
+    return figures
 
 
 def unspent(plan: Any) -> float | None:

@@ -100,7 +100,7 @@ class Run(DescribedRun):
             task.watch.begin(len(session.world.own(batch.sample.indices)), task.gradients.clip_norm)
             clipped = task.gradients(batch.sample, batch.rows, out=task.sums)  # private, and bounded
             (noisy,) = release(  # charged, then noised: public from here on
-                clipped, noise_multiplier=batch.noise_multiplier, ledger=session.account, stream=session.noise
+                clipped, noise_multiplier=batch.noise_multiplier, ledger=session.account, stream=self._noise.stream
             )
             torch._foreach_div_(list(task.gradients.released(noisy, task.divisor)), task.divisor)
             self._descent.at(batch.epoch + batch.step / task.steps)

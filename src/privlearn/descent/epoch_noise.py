@@ -20,12 +20,15 @@ from privlearn.accounting.ledger import Account
 from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
 from privlearn.data.dataset import Dataset, are_training_rows, as_tensor, overlap
 from privlearn.errors import BadInput, first_line
+from privlearn.mechanisms.correlated import CorrelatedStream
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.front import through
+from privlearn.runs.transcript import Transcript
 from privlearn.sampling import FullBatch
 from privlearn.schedules import ReactingSchedule, spec
 from privlearn.solving import LEAST_NOISE
+from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:
     from privlearn.descent.task import Task
@@ -137,7 +140,7 @@ def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
     plan, public = task.plan, task.validation
     schedule = plan.schedule
     if not isinstance(schedule, ReactingSchedule):
-        return PlannedNoise(plan)
+        return PlannedNoise(plan, _steps_stream(task, session))
     at_once = task.compute.get("microbatch")
     answers = RightAnswers(task.network, apart=public is None, at_once=at_once, computed=task.gradients.fixed.restore)
 
@@ -158,7 +161,28 @@ def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
         return session.world.once(lambda: own, "the accuracy")
 
     facts = {"rows": task.examples if public is None else len(public[0]), "public": public is not None}
-    return ReactingNoise(plan, schedule, validate, task.accuracies, facts)
+    return ReactingNoise(plan, schedule, validate, task.accuracies, facts, session.noise)
+
+
+def _steps_stream(task: Task, session: TrainingSession) -> NoiseStream | CorrelatedStream:
+    """What the noise of steps is drawn from: the run's stream, or one that correlates it, which a checkpoint keeps.
+
+    Raises:
+        BadInput: batches in which an example comes again too soon, several processes, noise on a grid or a transcript.
+    """
+    plan, noise = task.plan, session.noise
+    if plan.correlation is None:
+        return noise
+    if session.world.size > 1:
+        raise BadInput("correlated noise is for one process: leave out the mechanism, or train without torchrun")
+    if isinstance(session.file, Transcript):
+        raise BadInput(
+            "the noise of a correlated step can't be replayed by itself: leave out the transcript, or the mechanism"
+        )
+    plan.correlation.require_suited(plan.sampling, task.present)
+    stream = CorrelatedStream(noise, plan.correlation.coefficients(plan.epochs * task.steps))
+    session.parts["correlated noise"] = stream
+    return stream
 
 
 #: (what the run's releases are charged to, inputs, targets) to the accuracy of the model as it is now.
@@ -169,8 +193,8 @@ Validate = Callable[[Account, Tensor, Tensor], float]
 class PlannedNoise:
     """The noise of a plan that knows that of every epoch. Releases are charged to the ledger."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, stream: NoiseStream | CorrelatedStream) -> None:
+        self._plan, self.stream = plan, stream
         self.epochs = plan.epochs
 
     def begin(self, ledger: Account) -> Account:
@@ -202,12 +226,14 @@ class ReactingNoise:
         validate: computes an accuracy, and charges it where it is a release.
         accuracies: those seen so far, one for each epoch, in a run that is continued; new ones are appended.
         facts: public facts of the validation, for the certificate.
+        stream: what the noise of steps is drawn from.
     """
 
     def __init__(
-        self, plan: Plan, schedule: ReactingSchedule, validate: Validate, accuracies: list[float], facts: dict[str, Any]
-    ) -> None:
-        self._plan, self._schedule, self._validate = plan, schedule, validate
+        self, plan: Plan, schedule: ReactingSchedule, validate: Validate, accuracies: list[float],
+        facts: dict[str, Any], stream: NoiseStream,
+    ) -> None:  # fmt: skip
+        self._plan, self._schedule, self._validate, self.stream = plan, schedule, validate, stream
         self._accuracies, self._facts = accuracies, facts
         self._filter: PrivacyFilter | None = None
         self._noise_multipliers: list[float] = []

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from privlearn import sampling, schedules
+from privlearn import sampling, schedules, solving
 from privlearn._checks import between, count, positive, probability
 from privlearn.accounting import zcdp
 from privlearn.accounting.guarantee import Adjacency
@@ -19,6 +19,7 @@ from privlearn.clipping import clips
 from privlearn.descent import centring
 from privlearn.descent.choices import Facts, TrainRequest, weights_of
 from privlearn.errors import BadInput
+from privlearn.mechanisms import correlated
 from privlearn.models.heads import CLASSIFICATION, HEADS, Head, head_of
 from privlearn.plan import Plan
 from privlearn.runs import post_processing
@@ -194,7 +195,17 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
         raise BadInput(
             "a validation schedule runs within a limit that is set beforehand: give epsilon=E (with delta=D) or rho=R"
         )
-    return Settled(request, facts, plan if target is None else _solve(request, plan, facts.examples))
+
+    def solved(plan: Plan) -> Plan:
+        return plan if target is None else _solve(request, plan, facts.examples)
+
+    mechanisms = correlated.choices(request.mechanism)
+    if len(mechanisms) > 1 and (target is None or _unknown(request) != "noise"):
+        raise BadInput(
+            f"the mechanism {request.mechanism!r} leaves the number of bands open, which is chosen where the noise is "
+            "solved for: say how many, banded:bands=8, or leave out noise_multiplier="
+        )
+    return Settled(request, facts, solving.with_least_noise(plan, mechanisms, solved, facts.examples))
 
 
 def draft(request: TrainRequest, examples: int, clip_norm: float = CLIP_NORM) -> Plan:
@@ -416,6 +427,8 @@ def learning_rate(
     expected = [plan.schedule.start] * plan.epochs if plan.reacts else plan.noise_multipliers()
     sigmas = [max(sigma, _LEAST_NOISE) for sigma in expected]
     walk = math.sqrt(plan.sampling.steps(examples) * math.fsum(sigma**2 for sigma in sigmas))
+    if plan.correlation is not None:  # between the noise of a step and that in sums: as long steps as with independent
+        walk *= math.sqrt(plan.correlation.relative_deviation(plan.epochs * plan.sampling.steps(examples)))
     gathered = _GATHERED_LINEAR if model == "linear" else _GATHERED
     if model == "linear" and row_norm is not None:
         gathered = GATHERED_IN_SCORES / row_norm

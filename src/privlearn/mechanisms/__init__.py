@@ -1,1 +1,7 @@
-"""Mechanisms: where a bounded value meets its charge and its noise."""
+"""Mechanisms: where a bounded value meets its charge and its noise, and how noise depends on that of earlier steps."""
+
+from __future__ import annotations
+
+from privlearn._lazy import lazy
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -17,12 +17,14 @@ from privlearn.streams import NoiseStream
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from privlearn.mechanisms.correlated import CorrelatedStream
+
 
 def release(
     *parts: Bounded,
     noise_multiplier: float,
     ledger: Account,
-    stream: NoiseStream,
+    stream: NoiseStream | CorrelatedStream,
     shares: Sequence[float] | None = None,
 ) -> list[tuple[Tensor, ...]]:
     """Release one or several bounded values of one sample, jointly, as one Gaussian event.
@@ -38,7 +40,8 @@ def release(
         parts: values bounded by the clipping package, all of the same sample.
         noise_multiplier: noise standard deviation over sensitivity; public.
         ledger: a ledger, or a filter on one; charged before anything is drawn.
-        stream: the run's noise stream, which also says whether noise goes on a grid.
+        stream: the run's noise stream, which also says whether noise goes on a grid; or one that correlates the noise
+            of the run's steps, for single parts of samples that are far enough apart (`mechanisms.correlated`).
         shares: a public share of the unit of sensitivity for each part; by default 1 / sqrt(m) each.
 
     Returns:
@@ -68,6 +71,12 @@ def release(
         raise BadInput(
             "a value is bounded in L1: Gaussian noise is for values that are bounded in L2. Nothing was charged"
         )
+    from privlearn.mechanisms.correlated import CorrelatedStream
+
+    if isinstance(stream, CorrelatedStream) and (len(parts) > 1 or parts[0].share):
+        raise BadInput(
+            "correlated noise is for one bounded value a step, in one process: release the parts with a noise stream"
+        )
     from privlearn.mechanisms.noise import require_noisable
 
     require_noisable([value for part in parts for value in part.values])
@@ -90,9 +99,13 @@ def _factors(shares: Sequence[float], parts: int) -> list[float]:
     return [math.sqrt(max(whole, 1.0)) / share for share in numbers]
 
 
-def _noised(part: Bounded, multiplier: float, stream: NoiseStream) -> tuple[Tensor, ...]:
+def _noised(part: Bounded, multiplier: float, stream: NoiseStream | CorrelatedStream) -> tuple[Tensor, ...]:
     from privlearn.mechanisms import noise
+    from privlearn.mechanisms.correlated import CorrelatedStream
 
+    if isinstance(stream, CorrelatedStream):
+        stream.add(part.values, multiplier * part.sensitivity)
+        return part.values
     values, places = part.share.own(part.values) if part.share else (part.values, None)
     if stream.discrete:
         noise.add_on_grid(values, multiplier, part.sensitivity, stream, places)

@@ -32,6 +32,8 @@ from privlearn.transforms.base import public_features
 
 #: Relative difference below which a recomputed epsilon confirms the stated one.
 _AGREE = 1e-6
+#: An epsilon that is larger by so much is true, too: earlier versions priced less tightly.
+_ABOVE = 1e-3
 _CLAIMS = {"epsilon", "delta", "adjacency", "method", "rho", "unit"}
 
 
@@ -203,7 +205,7 @@ def _contradictions(guarantee: Guarantee, claim: dict[str, Any]) -> list[str]:
     if set(claim) != expected:
         return [f"the claim has the fields {sorted(claim)}: expected {sorted(expected)}"]
     problems = []
-    if not _agrees(claim["epsilon"], guarantee.epsilon):
+    if not _agrees(claim["epsilon"], guarantee.epsilon, above=_ABOVE):
         problems.append(
             f"the events give epsilon {guarantee.epsilon:.6g} at delta {guarantee.delta:g}, and the certificate states "
             f"{str(claim['epsilon'])[:40]}"
@@ -216,10 +218,11 @@ def _contradictions(guarantee: Guarantee, claim: dict[str, Any]) -> list[str]:
     return problems
 
 
-def _agrees(stated: Any, true: float) -> bool:
+def _agrees(stated: Any, true: float, above: float = _AGREE) -> bool:
+    """Whether what is stated is the true figure, up to rounding, and up to a share `above` larger."""
     if isinstance(stated, bool) or not isinstance(stated, int | float) or abs(stated) > 1e300:
         return False
-    return math.isclose(stated, true, rel_tol=_AGREE, abs_tol=1e-12)
+    return math.isclose(stated, true, rel_tol=_AGREE, abs_tol=1e-12) or true <= stated <= true * (1 + above)
 
 
 def _card_contradictions(contents: Contents, claim: dict[str, Any], signed_by: str | None) -> list[str]:

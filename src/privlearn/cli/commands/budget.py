@@ -109,6 +109,8 @@ def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
         f"batches{' (' + numbers + ')' if numbers else ''}, "
         f"noise multiplier [bold]{rules.noise_text(plan)}[/]"
     )
+    if plan.correlation is not None:
+        out.print(_mechanism_text(plan, answer["plan"]["mechanism"]))
     if not isinstance(plan.schedule, Constant):
         out.print(f"schedule {spec(plan.schedule)}")
     if plan.filter:
@@ -132,6 +134,19 @@ def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
         out.print(f"Of the target {max(0.0, answer['unspent']):.2%} is left unspent.")
     if request.plot:
         out.print(f"The plot is in {screen.plain(request.plot)}.")
+
+
+def _mechanism_text(plan: Plan, figures: dict[str, Any]) -> str:
+    """What correlated noise wins."""
+    assert plan.correlation is not None
+    if "relative_noise" not in figures:
+        return f"noise {plan.correlation.text()}"
+    share = figures["relative_noise"]
+    better = "" if share < 1 else ": independent noise is better here"
+    return (
+        f"noise {plan.correlation.text()}: {share:.2f} times that of independent noise in the weights, at the same "
+        f"epsilon and on Poisson batches of this size{better}"
+    )
 
 
 # A classifier from noisy statistics

@@ -1,0 +1,71 @@
+"""Planted bugs in noise that is correlated over steps: each must make a named check fail."""
+
+from __future__ import annotations
+
+from privlearn import sampling, solving
+from privlearn.descent import epoch_noise
+from privlearn.mechanisms import correlated, release
+from tests.support.mutant import Mutant, suite_of
+
+COVARIANCE = "check_correlated_noise_has_its_covariance"
+RESUMED = "check_correlated_noise_goes_on_after_an_interruption"
+REFUSED = "check_correlated_noise_is_refused_where_it_has_no_price"
+STREAM = correlated.CorrelatedStream
+
+MUTANTS = [
+    Mutant("earlier noise is added once more", STREAM.add, "alpha=-coefficient", "alpha=coefficient", COVARIANCE),
+    Mutant("noise is not divided by the first coefficient", STREAM.add,
+           "torch._foreach_div_(fresh, self._coefficients[0])", "pass", COVARIANCE),
+    Mutant("one step too few is remembered", STREAM.add, "len(self._coefficients) - 1]", "len(self._coefficients) - 2]",
+           COVARIANCE),
+    Mutant("earlier noise in the wrong order", STREAM.add, "[fresh, *self._past]", "[*self._past, fresh]", COVARIANCE),
+    Mutant("the same noise in every step", STREAM.add, "noise.add_gaussian(fresh, std, self._stream)",
+           "self._stream._start(self._stream.key); noise.add_gaussian(fresh, std, self._stream)", COVARIANCE),
+    Mutant("the last tensor gets no fresh noise", STREAM.add, "noise.add_gaussian(fresh, std",
+           "noise.add_gaussian(fresh[:-1], std", COVARIANCE),
+    Mutant("noise with another variance is let through", STREAM.add, "not in (None, std)", "in ('never',)", REFUSED),
+    Mutant("fresh noise after an interruption", STREAM.load_state_dict, 'list(one) for one in state["past"]',
+           "list(one) for one in ()", RESUMED),
+    Mutant("earlier noise is not kept", epoch_noise._steps_stream, 'session.parts["correlated noise"] = stream', "pass",
+           RESUMED),
+    Mutant("training draws independent noise", epoch_noise._steps_stream, "plan.correlation is None", "True",
+           "check_correlated_noise_is_what_training_adds"),
+    Mutant("correlated noise on a grid", STREAM.__init__, "if stream.discrete:", "if False:", REFUSED),
+    Mutant("columns longer than one", correlated._optimised, "math.sqrt(float(c @ c)) * (1 + _ROOM)", "c[0]",
+           "check_no_column_is_longer_than_one"),
+    Mutant("columns of norm one in L1", correlated._optimised, "math.sqrt(float(c @ c))", "np.abs(c).sum()",
+           "check_no_column_is_longer_than_one"),
+    Mutant("rests are not looked at", correlated.Correlation.require_suited, "if rest < self.bands:", "if False:",
+           REFUSED),
+    Mutant("a rest one step too short", correlated.Correlation.require_suited, "rest < self.bands",
+           "rest + 1 < self.bands", REFUSED),
+    Mutant("the rows that are there are not counted", epoch_noise._steps_stream,
+           "plan.correlation.require_suited(plan.sampling, task.present)", "pass", REFUSED),
+    Mutant("a schedule that falls", solving.require_correlated, "not isinstance(plan.schedule, Constant)", "False",
+           REFUSED),
+    Mutant("groups of rows", solving.require_correlated, "plan.group_size > 1", "False", REFUSED),
+    Mutant("a clipping norm that moves", solving.require_correlated, "isinstance(plan.clip, Quantile)", "False",
+           REFUSED),
+    Mutant("several parts of a release", release.release, "len(parts) > 1 or parts[0].share", "False", REFUSED),
+    Mutant("groups are drawn anew in each cycle", sampling.CyclicPoisson.draw,
+           "for group in range(self.cycle):", "for group in rng.permutation(self.cycle):",
+           "check_times_that_are_far_enough_apart_change_other_rows"),
+    Mutant("all rows in every step", sampling.CyclicPoisson.draw, "group + self.cycle * chosen", "chosen",
+           "check_a_cycle_takes_every_example_at_its_rate"),
+    Mutant("the last row is in no group", sampling.CyclicPoisson.draw, "-(-(examples - group) // self.cycle)",
+           "(examples - group) // self.cycle", "check_times_that_are_far_enough_apart_change_other_rows"),
+    Mutant("a cycle at the rate of all rows", sampling.CyclicPoisson.event, "self.sampling_rate,",
+           "self.sampling_rate / self.cycle,", "check_a_cycle_is_charged_at_its_first_batch"),
+    Mutant("an epoch is charged once", sampling.CyclicPoisson.draw, "unit = EpochCharge(self.event)",
+           "unit = self.__dict__.setdefault('unit', EpochCharge(self.event))",
+           "check_a_cycle_is_charged_at_its_first_batch"),
+    Mutant("fixed batches rest for longer than they do", sampling.FixedOrder.separation, "self.steps(examples)",
+           "self.steps(examples) + 1", "check_times_that_are_far_enough_apart_change_other_rows"),
+    Mutant("a wrong derivative", correlated._squares, "-2 * float(", "-1 * float(", "check_bands_are_the_best_found"),
+    Mutant("momentum is forgotten", correlated._squares, "[1.0, -momentum]", "[1.0]",
+           "check_bands_are_the_best_found"),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
+    MUTANTS, caches=[correlated._optimised]
+)
