@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -255,6 +256,8 @@ def check_a_state_that_is_not_on_disk_is_not_stated() -> None:
     def full(path: Path, content: bytes, **options: Any) -> None:
         if path.name == "00000003":
             raise BadInput("no space")
+        if path.name == "00000000":
+            time.sleep(0.3)  # a slow disk: who doesn't wait for it goes on before
         write_durably(path, content, **options)
 
     with TemporaryDirectory() as place:
