@@ -239,6 +239,11 @@ class Plan(AbstractPlan):
                 "pv.transforms.SelectFeatures (select=) and pv.transforms.Moments (normalise=), or protect up to K "
                 "rows of one person together, with group_size=K and data without person ids"
             )
+        if self.group_size > 1 and not self.sampling.prices_groups:
+            raise BadInput(
+                f"{self.sampling.kind} batches are priced for one example, and group_size is {self.group_size}: use "
+                "poisson batches, or persons as examples, by rows_per_person="
+            )
         if self.budget is not None:
             object.__setattr__(self, "budget", self.budget.for_group(self.group_size))
         reacting.require_filter(self)

@@ -26,7 +26,6 @@ from privlearn.inclusion import taken
 
 Indices = NDArray[np.int64]
 
-
 #: Between looking whether a sample is unused and using it up nothing may come.
 _ONE_AT_A_TIME = threading.RLock()
 
@@ -140,6 +139,11 @@ class Sampler:
         """How many steps lie at least from one batch of a run with an example to the next with it; 1: none is known."""
         return 1
 
+    @property
+    def prices_groups(self) -> bool:
+        """Whether the event also holds for several examples of one person, priced as a group."""
+        return True
+
     def in_cycles(self, cycle: int) -> Sampler:
         """The sampler with batches of the same size in which examples rest for `cycle` steps, where it has a choice."""
         return self
@@ -237,11 +241,8 @@ class CyclicPoisson(Sampler):
         Raises:
             BadInput: so many batches are more than all the data.
         """
-        rate = self.sampling_rate * cycle / self.cycle
-        if rate > 1 + 1e-9:
-            raise BadInput(
-                f"{cycle} batches in a cycle hold {rate:.3g} times all the examples: use smaller batches or fewer bands"
-            )
+        if (rate := self.sampling_rate * cycle / self.cycle) > 1 + 1e-9:
+            raise BadInput(f"{cycle} batches hold {rate:.3g} times all the examples: use smaller ones or fewer bands")
         return CyclicPoisson(min(rate, 1.0), cycle)
 
     def steps(self, examples: int | None = None) -> int:
@@ -251,6 +252,11 @@ class CyclicPoisson(Sampler):
     def separation(self, examples: int) -> int:
         """The steps of a cycle."""
         return self.cycle
+
+    @property
+    def prices_groups(self) -> bool:
+        """With one group alone: a person's examples are else drawn in different steps of a cycle."""
+        return self.cycle == 1
 
     def expected_batch_size(self, examples: int) -> float:
         """The expected number of rows in a batch."""
@@ -269,9 +275,8 @@ class CyclicPoisson(Sampler):
         for _ in range(self.steps() // self.cycle):
             unit = EpochCharge(self.event)
             for group in range(self.cycle):
-                members = max(0, -(-(examples - group) // self.cycle))
-                chosen = taken(members, self.sampling_rate, rng)
-                yield Sample(group + self.cycle * chosen, unit)
+                members = len(range(group, examples, self.cycle))
+                yield Sample(group + self.cycle * taken(members, self.sampling_rate, rng), unit)
 
 
 @final

@@ -25,7 +25,7 @@ from privlearn.data.packed import load_packed
 from privlearn.data.schema import read_schema
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing import certificate
-from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.checkpoint import Checkpoint, run_of
 from privlearn.runs.transcript import Recording
 from tests.data.checks import declared
 from tests.publishing.checks import published
@@ -69,7 +69,7 @@ def packed(path: Path) -> None:
 
 
 def checkpoint(path: Path) -> None:
-    Checkpoint(path).read()
+    run_of(Checkpoint(path))
 
 
 def transcript(path: Path) -> None:

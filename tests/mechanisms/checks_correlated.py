@@ -240,6 +240,8 @@ def check_correlated_noise_is_refused_where_it_has_no_price() -> None:
         lambda: plan(clip=pv.clipping.Quantile(0.1)),
         lambda: plan(clip=Derivatives(0.3)),
         lambda: plan(group_size=2),
+        lambda: plan(group_size=2, correlation=None),
+        lambda: plan(sampling=sampling.FixedOrder(4), examples=12, group_size=2),
         lambda: plan(correlation=3),
         lambda: plan(correlation=Banded(0)),
         lambda: plan(correlation=Banded(4, momentum=1.0)),

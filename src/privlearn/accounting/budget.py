@@ -237,7 +237,7 @@ def require_budget(budget: object) -> None:
         )
 
 
-#: Targets below these are those of no privacy loss at all, and lost in the rounding of what is computed for them.
+#: Targets below these are lost in the rounding of what is computed for them.
 _LEAST_EPSILON, _LEAST_RHO = 1e-6, 1e-12
 
 
@@ -245,7 +245,7 @@ def _require_target(name: str, value: float, least: float) -> None:
     """Raise `BadInput` unless `value` is a number from `least` on."""
     if positive(name, value) < least:
         raise BadInput(
-            f"{name} is {value:g}: expected at least {least:g}. Less than that is no release at all", name=name
+            f"{name} is {value:g}: expected at least {least:g}, below which figures are lost in rounding", name=name
         )
 
 

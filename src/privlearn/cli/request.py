@@ -165,7 +165,10 @@ def _parser(*, every: bool) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"privlearn {version('privlearn')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=_ABOUT.get(name, summary), allow_abbrev=False)
+        about = _ABOUT.get(name, summary)
+        command = commands.add_parser(
+            name, prog=f"privlearn {name}", help=summary, description=about, allow_abbrev=False
+        )
         usual, needed = (
             None if every else USUAL.get(name),
             [o for o in options_of(name).values() if o.needed or not o.flag],

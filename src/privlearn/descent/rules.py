@@ -148,6 +148,9 @@ class Settled:
         yield "clipping", f"{plan.clip.kind}, norm {plan.clip.clip_norm:g}", chosen.clip_norm is not None, why
         noise = noise_text(plan)
         yield "noise multiplier", noise, chosen.noise_multiplier is not None, "what meets the target"
+        if plan.correlation is not None:
+            why = "that number of bands leaves the least noise in the weights"
+            yield "mechanism", plan.correlation.text(), "bands=" in chosen.mechanism, why
         schedule = schedules.spec(plan.schedule).partition(":")[0]
         yield "noise schedule", schedule, chosen.schedule != "constant", "no decay is needed"
 

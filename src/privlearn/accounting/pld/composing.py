@@ -23,7 +23,8 @@ _MOST_WINDOW = 1 << 24
 #: Losses of a window on which one transform, of sqrt(P Q), serves both directions.
 _NARROW = 12.0
 #: What rounding may add to the mass of losses, in units of the tail, before tilts are taken that suit small deltas.
-_MUCH = 4.0  #: Mass beyond the losses that count, in units of the tail.
+_MUCH = 4.0
+#: Mass beyond the losses that count, in units of the tail.
 _READ = 4e4
 #: By how much a bound may be above the least one.
 _CLOSE = 0.05
