@@ -24,6 +24,9 @@ from privlearn.mechanisms import release as release_module
 class NoDraws:
     """A noise stream that must not be drawn from."""
 
+    def words(self, number: int) -> Any:
+        raise AssertionError("noise was drawn")
+
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"noise was drawn: {name}")
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn._checks import between, count
+from privlearn._checks import between, checked, count
 from privlearn._public import registered
 from privlearn.accounting.budget import Budget, require_budget, solve_gaussian
 from privlearn.accounting.events import Composed, Repeated, compose
@@ -113,6 +113,7 @@ class Block:
         return math.prod(number for _, number in self.groups)
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True)
@@ -283,6 +284,7 @@ class BoostingPlan(AbstractPlan):
         return []
 
 
+@checked
 def columns_of(dataset: Dataset) -> tuple[Column, ...]:
     """The columns of a data set by what was declared of it: bounds, and names such as `colour=red` for categories.
 
@@ -317,6 +319,7 @@ def _columns(shape: tuple[int, ...], lows: Any, highs: Any, named: Sequence[str]
     return tuple(columns)
 
 
+@checked
 def plan_for(dataset: Dataset, target: Target | None = None, **choices: Any) -> BoostingPlan:
     """A plan for a data set, by what was declared of it; no row is looked at.
 

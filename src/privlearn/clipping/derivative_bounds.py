@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from privlearn._checks import between, count, positive
+from privlearn._checks import between, checked, count, positive
 from privlearn._public import registered
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
@@ -82,6 +82,7 @@ class Histogram:
         return self.high if total > 0 else default
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ class Derivatives:
         return [_each("thresholds", kind, layers) for kind in kinds]
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True)

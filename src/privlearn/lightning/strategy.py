@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from torch import Tensor
 
+from privlearn._checks import require_fit
 from privlearn.descent.driven import Driven
 from privlearn.errors import BadInput
 from privlearn.lightning.step_loss import StepLoss, no_metrics_in
@@ -204,6 +205,7 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
         log_private_loss: bool = False,
         **settings: Any,
     ) -> None:
+        require_fit("device", device, str | torch.device | None)
         super().__init__(device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
         self._take(loss, log_private_loss=log_private_loss, settings=settings)
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from privlearn._checks import checked
 from privlearn.errors import BadInput, first_line
 from privlearn.models.boosted import boosted
 from privlearn.models.check import require_shaped
@@ -30,6 +31,7 @@ _MAPS = 16
 _BOOSTED = ("boosted", "boosted-counts")
 
 
+@checked
 def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Generator) -> nn.Module:
     """Build the network that `spec` names, with initial weights drawn from `rng`.
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
+from privlearn._checks import quoted
 from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
@@ -265,10 +266,8 @@ def device_of(given: str | torch.device | None, network: nn.Module) -> torch.dev
     try:
         device = torch.device(given)
         float(torch.zeros(1, device=device))
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        raise BadInput(
-            f"device {str(given)!r} can't be used: {str(error).splitlines()[0]}. Expected cpu or cuda"
-        ) from error
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
+        raise BadInput(f"device {quoted(given)} can't be used: {first_line(error)}. Expected cpu or cuda") from error
     return device
 
 

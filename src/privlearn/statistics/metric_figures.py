@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, final
 
-from privlearn._checks import between, count, probability
+from privlearn._checks import between, checked, count, probability
 from privlearn._display import Described, Summary
 from privlearn._public import registered
 from privlearn.accounting import zcdp
@@ -87,6 +87,7 @@ class NoisyMetrics(AbstractPlan):
         return []
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True, repr=False)
@@ -149,6 +150,7 @@ class MetricsPlan(NoisyMetrics):
         return [("released of the test rows", what), ("noise multiplier", f"{self.noise:.4g}")]
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True, repr=False)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privlearn._checks import between, count, one_of, positive
+from privlearn._checks import between, checked, count, one_of, positive
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput, first_line
 from privlearn.teachers.reducers import Reducer, public_targets, unit_ball
@@ -25,6 +25,7 @@ _LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], 
 }
 
 
+@checked
 @final
 class Autoencoder(Reducer):
     """An encoder into the unit ball and a decoder, fitted on public targets: `Autoencoder.fit`.

@@ -178,7 +178,7 @@ class RandomStopping(AbstractPlan):
 
 def require_metric(metric: str) -> None:
     """Raise `BadInput` unless it is a sum over examples, to which each adds a bounded amount by itself."""
-    if metric not in _LOSSES:
+    if not isinstance(metric, str) or metric not in _LOSSES:
         raise BadInput(
             f"candidates are to be chosen by {str(metric)[:40]}, which is no sum over examples, so that one could move "
             f"it by more than its own share: choose by {', '.join(OF_CLASSES)}, or for numbers {', '.join(OF_VALUES)}"
