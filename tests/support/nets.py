@@ -27,6 +27,9 @@ class NoDraws:
     def words(self, number: int) -> Any:
         raise AssertionError("noise was drawn")
 
+    def __call__(self, *arguments: Any) -> Any:
+        raise AssertionError("training began")
+
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"noise was drawn: {name}")
 
