@@ -8,7 +8,6 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -28,7 +27,8 @@ def positive(name: str, value: float) -> float:
 
 def between(name: str, value: float, low: float, high: float) -> float:
     """Return `value` as a float if it is a number from `low` to `high`, else raise `BadInput`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high or (isinstance(value, int) and abs(value) > _LARGEST):
         raise BadInput(f"{name} is {quoted(value)}: expected a number from {low:g} to {high:g}", name=name)
     return float(value)
 
@@ -89,7 +89,7 @@ def checked(target: _T) -> _T:
     """Let a function, or a class as it is made, refuse arguments of other kinds than it is annotated with.
 
     Guarantee: nothing of it has run when it refuses. What is annotated with `Any`, and the parts of generics but for
-    tuples and lists, are left to the code that reads them. For a protocol, and for a class with `_interface`, names of
+    tuples and lists, are left to the code that reads them, and so is what a class names in `_parsed`. For a protocol, and for a class with `_interface`, names of
     methods, whatever has these stands in.
 
     Raises:
@@ -97,6 +97,7 @@ def checked(target: _T) -> _T:
     """
     function: Any = vars(target)["__init__"] if isinstance(target, type) else target
     parameters, names = inspect.signature(function).parameters, vars(sys.modules[function.__module__])
+    read = getattr(target, "_parsed", ())
     positional = [name for name, part in parameters.items() if part.kind < part.KEYWORD_ONLY] or [""]
 
     @functools.cache
@@ -106,7 +107,11 @@ def checked(target: _T) -> _T:
             if part.kind is part.VAR_KEYWORD:
                 options = get_args(known.pop(name))  # of `Unpack`, a `TypedDict`
                 known |= get_type_hints(options[0]) if options else {}
-        return {name: kind for name, kind in known.items() if kind not in (Any, inspect.Parameter.empty)}
+        return {
+            name: kind
+            for name, kind in known.items()
+            if kind not in (Any, inspect.Parameter.empty) and name not in read
+        }
 
     @functools.wraps(function)
     def guarded(*args: Any, **named: Any) -> Any:
@@ -167,8 +172,6 @@ def fits(value: object, kind: Any) -> bool:
     if not isinstance(own, type) or own in (Any, object):
         return True
     protocol = getattr(own, "_is_protocol", False)
-    if issubclass(own, StrEnum) and isinstance(value, str):
-        return True  # a name of one: read where it is used
     if not protocol and isinstance(value, own):
         return True
     interface = [name for name in vars(own) if not name.startswith("_")] if protocol else vars(own).get("_interface")
