@@ -88,9 +88,9 @@ def require_fit(name: str, value: object, kind: Any) -> None:
 def checked(target: _T) -> _T:
     """Let a function, or a class as it is made, refuse arguments of other kinds than it is annotated with.
 
-    Guarantee: nothing of it has run when it refuses. What is annotated with `Any`, and the parts of generics but for
-    tuples and lists, are left to the code that reads them, and so is what a class names in `_parsed`. For a protocol, and for a class with `_interface`, names of
-    methods, whatever has these stands in.
+    Guarantee: nothing of it has run when it refuses. What is annotated with `Any`, the parts of generics but for tuples
+    and lists, and the names in a class's `_parsed`, are left to the code that reads them. For a protocol, and for a
+    class with `_interface`, names of methods, whatever has these stands in.
 
     Raises:
         BadInput: when called, with the name of the argument, what was given and what was expected.
@@ -107,11 +107,8 @@ def checked(target: _T) -> _T:
             if part.kind is part.VAR_KEYWORD:
                 options = get_args(known.pop(name))  # of `Unpack`, a `TypedDict`
                 known |= get_type_hints(options[0]) if options else {}
-        return {
-            name: kind
-            for name, kind in known.items()
-            if kind not in (Any, inspect.Parameter.empty) and name not in read
-        }
+        left = {name for name, kind in known.items() if name in read or kind in (Any, inspect.Parameter.empty)}
+        return {name: kind for name, kind in known.items() if name not in left}
 
     @functools.wraps(function)
     def guarded(*args: Any, **named: Any) -> Any:

@@ -89,8 +89,8 @@ def audit(
     """
     valid_delta(delta)
     between("confidence", confidence, 0.5, 1 - 1e-9)
-    if own := {"optimizer", "callbacks"} & set(arguments):
-        raise BadInput(f"an audit has {' and '.join(sorted(own))} of its own: leave them out")
+    if taken := {"optimizer", "callbacks"} & set(arguments):
+        raise BadInput(f"an audit has {' and '.join(sorted(taken))} of its own: leave them out")
     sampler, noise_multiplier = plan.sampling, plan.noise_multipliers()[0]
     if plan.neighbours is Adjacency.REPLACE_ONE:
         raise BadInput("the plan is for replace_one neighbours: expected add_remove or zero_out, of which one is empty")

@@ -205,9 +205,8 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
         log_private_loss: bool = False,
         **settings: Any,
     ) -> None:
-        super().__init__(
-            device_of(device, nn.Module()) if device is not None else ("cuda:0" if torch.cuda.is_available() else "cpu")
-        )
+        usual = "cuda:0" if torch.cuda.is_available() else "cpu"
+        super().__init__(device_of(usual if device is None else device, nn.Module()))
         self._take(loss, log_private_loss=log_private_loss, settings=settings)
 
     def _require_processes(self) -> None:
