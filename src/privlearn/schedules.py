@@ -30,8 +30,7 @@ class _Shape:
 
     def scaled(self, factor: float) -> Self:
         """The same shape, `factor` times as high (its start, and its end if it has one)."""
-        require_fit("factor", factor, float)
-        return replace(self, start=self.start * factor)  # type: ignore[type-var]
+        return replace(self, start=self.start * positive("factor", factor))  # type: ignore[type-var]
 
     def idle(self, epochs: int) -> str | None:
         """Why it does nothing in a run of so many epochs, where it doesn't: a warning."""
@@ -227,6 +226,7 @@ class Polynomial(Decay):
 
     def scaled(self, factor: float) -> Polynomial:
         """The same shape, `factor` times as high."""
+        factor = positive("factor", factor)
         return replace(self, start=self.start * factor, end=self.end * factor)
 
 
@@ -256,6 +256,7 @@ class PerEpoch(Schedule):
 
     def scaled(self, factor: float) -> PerEpoch:
         """The same shape, `factor` times as high."""
+        factor = positive("factor", factor)
         return PerEpoch(tuple(value * factor for value in self.values))
 
 

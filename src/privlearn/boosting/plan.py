@@ -183,7 +183,8 @@ class BoostingPlan(AbstractPlan):
             between("noise_multiplier", self.noise_multiplier, 1e-6, 1e9)
         PrivacyUnit(self.group_size)
         require_budget(self.budget)
-        object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency or Adjacency.ADD_REMOVE)))
+        usual = Adjacency.ADD_REMOVE if self.adjacency is None else self.adjacency
+        object.__setattr__(self, "adjacency", Adjacency.parse(str(usual)))
 
     @property
     def features(self) -> int:

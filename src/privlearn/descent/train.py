@@ -93,9 +93,9 @@ def train(
             "target_bounds=(low, high) in place of classes, and for labels of which several hold labels=(name, ...)"
         )
     require_task(choices.get("task"), dataset)
+    settled, dataset = settle_for(dataset, epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
     for warning in hollow(epsilon, delta, examples or dataset.examples):
         warnings.warn(warning, PrivacyWarning, stacklevel=3)
-    settled, dataset = settle_for(dataset, epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
     if beside is not None:
         settled = with_room_for(settled, beside)
         ledger = Ledger(settled.plan.budget) if ledger is None else ledger

@@ -36,7 +36,8 @@ class NoisyMetrics(AbstractPlan):
             between("noise_multiplier", self.noise_multiplier, 1e-6, 1e12)
         PrivacyUnit(self.group_size)
         require_budget(self.budget)
-        object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency or Adjacency.ZERO_OUT)))
+        usual = Adjacency.ZERO_OUT if self.adjacency is None else self.adjacency
+        object.__setattr__(self, "adjacency", Adjacency.parse(str(usual)))
 
     @property
     def noise(self) -> float:

@@ -47,7 +47,10 @@ class Autoencoder(Reducer):
         self.encoder, self.decoder = encoder, decoder
         self.loss = one_of("loss", loss, _LOSSES)
         self._centre = centre
-        self._size = self.encode(centre[None]).shape[1]
+        try:
+            self._size = self.encode(centre[None]).shape[1]
+        except (RuntimeError, TypeError, IndexError) as error:
+            raise BadInput(f"the encoder cannot run on a target of shape {tuple(centre.shape)}") from error
 
     @classmethod
     def fit(

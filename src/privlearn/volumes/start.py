@@ -110,8 +110,8 @@ class Corrections:
 
     def __init__(self, reference: Tensor, order: int = 3) -> None:
         count("order", order, least=0, most=8)
-        sums = reference.sum(1)
-        if reference.dim() < 3 or not bool(reference.isfinite().all()) or float((sums - 1).abs().max()) > 1e-3:
+        sums = reference.sum(1) if reference.dim() > 2 and reference.numel() else torch.zeros(1)
+        if not bool(reference.isfinite().all()) or float((sums - 1).abs().max()) > 1e-3:
             raise BadInput(
                 f"the reference has shape {tuple(reference.shape)} and sums from {float(sums.min()):.3g} to "
                 f"{float(sums.max()):.3g}: expected finite probabilities of classes, shape (queries, classes, *size)"
