@@ -161,13 +161,11 @@ class MacSettings:
         count("weight_steps", self.weight_steps, most=10_000)
         if self.microbatch is not None:
             count("microbatch", self.microbatch)
-        if self.newton is not None and bound.order == 1:
+        if self.newton is not None and positive("newton", self.newton) and bound.order == 1:
             raise BadInput(
                 f"newton is {self.newton:g}, and the expansion is of first order: Newton steps need second "
                 "derivatives, pv.mac.Derivatives(first, second=...)"
             )
-        if self.newton is not None:
-            positive("newton", self.newton)
         if plan.reacts:
             raise BadInput("dpmac has no validation schedule: use constant, time, exp, step or poly")
         if plan.rows_per_person is not None:

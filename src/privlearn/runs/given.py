@@ -74,7 +74,7 @@ def require_kinds(
         ("learning_rate_schedule", rates, callable(rates), "a schedule, such as pv.schedules.Exponential(k=0.1)"),
         ("ledger", ledger, ledger is None or account, "a privlearn Ledger, or None for a new one"),
         ("streams", streams, streams is None or isinstance(streams, Streams), "Streams.new(), or None for new ones"),
-        ("world", world, hasattr(world, "rank"), "a World of processes: leave it out"),
+        ("world", world, hasattr(world, "once"), "a World of processes: leave it out"),
         ("augmentation", copies, isinstance(copies, Augmentation | None), "a pv.clipping.Augmentation, or None"),
     ):
         if not fits:

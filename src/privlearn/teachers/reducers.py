@@ -319,7 +319,7 @@ class Identity(Reducer):
         object.__setattr__(self, "target_shape", _shape(self.target_shape))
         try:
             centre = torch.as_tensor(self.origin, dtype=torch.float32).expand(self.target_shape)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
             raise BadInput(f"origin can't be a target of shape {self.target_shape}: {error}") from error
         object.__setattr__(self, "_centre", centre)
 
