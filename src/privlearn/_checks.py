@@ -153,7 +153,8 @@ def fits(value: object, kind: Any) -> bool:
     if kind is None or origin is Literal:
         return value is None if kind is None else isinstance(value, str | int) and value in parts
     if kind in (int, float, bool):
-        return isinstance(value, _NUMBERS[kind]) and isinstance(value, bool) == (kind is bool)
+        large = kind is float and isinstance(value, int) and abs(value) > _LARGEST
+        return isinstance(value, _NUMBERS[kind]) and isinstance(value, bool) == (kind is bool) and not large
     if parts == (Any, Any) and origin is tuple:
         return True  # data, in whatever form: read elsewhere
     if origin is tuple and isinstance(value, tuple | list):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
-from privlearn._checks import between, checked, one_of, positive
+from privlearn._checks import between, checked, count, one_of, positive
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
@@ -199,6 +199,8 @@ class TrainRequest:
                         "select=M"
                     )
         object.__setattr__(self, "post_processing", post_processing.chosen(self.post_processing))
+        if self.examples is not None:
+            count("examples", self.examples)
         if self.learning_rate is not None:
             between("learning_rate", positive("learning_rate", self.learning_rate), 0.0, _LARGEST_RATE)
         if self.momentum is not None:

@@ -106,8 +106,8 @@ class PrivacyEngine:
             "rand_on_empty": False}  # fmt: skip
         asked = {name: options.pop(name, usual) for name, usual in own.items()}
         _require_known(asked)
-        for name in ("poisson_sampling", "batch_first"):
-            require_fit(name, asked[name], bool)
+        for name, kind in (("poisson_sampling", bool), ("batch_first", bool), ("clipping", str)):
+            require_fit(name, asked[name], kind)
         require_separate(module)
         given = {"clip": _clip(asked["clipping"], norm), **given, **options}
         if not asked["poisson_sampling"]:

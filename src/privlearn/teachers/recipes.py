@@ -227,7 +227,7 @@ class Neighbourhood:
         from sklearn.neighbors import NearestNeighbors
 
         count("components", components, least=0), count("neighbours", neighbours)
-        rows = inputs.flatten(1).double().numpy()
+        rows = (inputs if inputs.dim() > 1 else inputs.reshape(-1, 1)).flatten(1).double().numpy()
         if len(rows) < 2:
             raise BadInput(f"there are {len(rows)} public inputs: expected two or more, for labels to spread between")
         kept = min(components, *rows.shape)

@@ -82,6 +82,7 @@ class RandomStopping(AbstractPlan):
         between("mean", self.mean, 1.0, _MOST_RUNS)
         if self.score_noise is not None:
             positive("score_noise", self.score_noise)
+        between("shape", self.shape, 0.0, math.inf)
         RepeatAndSelect(Gaussian(1.0), self.mean, self.shape)
         if not math.isinf(self.shape):
             between("shape", self.shape, 0.0, _LARGEST_SHAPE)
