@@ -216,7 +216,7 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("('pca',)", "pv.transforms.PrivatePCA(60, 16.0)"),
     ),  # type: ignore[arg-type]
     "a number for a budget": (lambda: pv.Plan(pv.Poisson(0.1), budget=3.0), ("budget is 3.0", "calibrate(")),  # type: ignore[arg-type]
-    "a number for a ledger's budget": (lambda: pv.Ledger(3.0), ("budget is 3.0", "expected a Budget")),  # type: ignore[arg-type]
+    "a number for a ledger's budget": (lambda: pv.Ledger(3.0), ("budget is 3.0", "expected a pv.Budget")),  # type: ignore[arg-type]
     "sampling for replace-one": (
         lambda: pv.Plan(pv.Poisson(0.1), adjacency=Adjacency.REPLACE_ONE),
         ("no sound accounting for replace_one", "add_remove, zero_out"),

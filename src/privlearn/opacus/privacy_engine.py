@@ -207,8 +207,7 @@ def _clip(clipping: str, norm: Any) -> Clip:
     """How gradients are clipped."""
     norms = set(norm) if isinstance(norm, Sequence) else {norm}
     if len(norms) == 1 and clipping in ("flat", "per_layer"):
-        norm = norms.pop()
-        return (Flat if clipping == "flat" else PerLayer)(norm if isinstance(norm, int) else float(norm))
+        return (Flat if clipping == "flat" else PerLayer)(float(norms.pop()))
     raise BadInput(
         f"clipping is {clipping!r} with max_grad_norm {str(norm)[:40]}: expected 'flat' with one norm, or 'per_layer' "
         "with one norm for all layers. For adaptive clipping give clip= to pv.make_private"
