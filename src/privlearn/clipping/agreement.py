@@ -20,6 +20,7 @@ from privlearn.clipping.backends import Backend, Gradients, Loop, PerOperation, 
 from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.losses import Leaves
+from privlearn.clipping.per_example import Dense
 from privlearn.clipping.randomness import drawn_by, foreign_state, generators_at
 from privlearn.errors import NotPerExample, PrivlearnError, first_line
 from privlearn.models.check import made_up_rows
@@ -106,11 +107,11 @@ class Choice:
         self, problem: Problem, kinds: Sequence[Callable[[Problem], Backend]], rows: Leaves
     ) -> tuple[Callable[[Problem], Backend] | None, Leaves]:
         """The first of `kinds` that agrees with the loop, and the rows that could be compared."""
-        truth = Loop(problem)(*self._fresh(rows))
-        usable = torch.stack([truth[1], *(own.squares for own in truth[0].values())]).isfinite().all(0)
+        truth = _Truth(problem, self._fresh(rows))
+        usable = torch.stack([truth.losses, *truth.squares.values()]).isfinite().all(0)
         if not usable.all():
             rows = tuple(leaf[usable.repeat_interleave(self._copies)] for leaf in rows)
-            truth = Loop(problem)(*self._fresh(rows)) if usable.any() else truth
+            truth = _Truth(problem, self._fresh(rows)) if usable.any() else truth
         for make in kinds if usable.any() else []:
             try:
                 if _same_gradients(problem, make(problem)(*self._fresh(rows)), truth):
@@ -164,27 +165,40 @@ def warn_of_slowness(way: str, reason: str | None) -> None:
         )
 
 
-def _same_gradients(problem: Problem, computed: Gradients, truth: Gradients) -> bool:
+class _Truth:
+    """Losses and squared norms of single examples, by parameter, and one sum in which all count about as much."""
+
+    def __init__(self, problem: Problem, rows: Leaves) -> None:
+        losses, squares, sums, self.weights = [], [], dict[str, Tensor](), list[float]()
+        shares = torch.linspace(1, 2, len(rows[0]) // problem.copies).tolist()
+        for share, (gradients, loss) in zip(shares, Loop(problem).each(*rows), strict=True):
+            losses += [loss]
+            squares += [torch.cat([Dense(own[None]).squares for own in gradients])]
+            self.weights.append(share / math.sqrt(max(float(squares[-1].sum()), 1e-300)))
+            for name, own in zip(problem.parameters, gradients, strict=True):
+                into = sums.setdefault(name, torch.zeros_like(own, dtype=loss.dtype))
+                into.add_(own.to(loss.dtype), alpha=self.weights[-1])
+            del gradients, own
+        self.losses, self.sums = torch.stack(losses), sums
+        self.squares = dict(zip(sums, torch.stack(squares, 1), strict=True))
+
+
+def _same_gradients(problem: Problem, computed: Gradients, truth: _Truth) -> bool:
     """Whether every example's loss and gradient norms are the same, and so are sums of the gradients."""
-    (ours, losses), (theirs, true_losses) = computed, truth
-    if not close(losses, true_losses, rounding_of(true_losses)):
+    ours, losses = computed
+    if not close(losses, truth.losses, rounding_of(truth.losses)):
         return False
-    # One sum of all examples, each made to count about as much as any other.
-    total = torch.stack([gradients.squares for gradients in theirs.values()]).sum(0).clamp(min=1e-300)
-    weights = torch.linspace(1, 2, len(total), device=total.device) / total.sqrt()
-    rounding = math.sqrt(torch.finfo(true_losses.dtype).eps)  # of sums that cancel
-    tolerance = _EXACT if true_losses.dtype == torch.float64 else TOLERANCE
-    for name, expected in theirs.items():
+    total = torch.stack(list(truth.squares.values())).sum(0).clamp(min=1e-300)
+    rounding = math.sqrt(torch.finfo(truth.losses.dtype).eps)  # of sums that cancel
+    tolerance = _EXACT if truth.losses.dtype == torch.float64 else TOLERANCE
+    for name, expected in truth.squares.items():
         squares = ours[name].squares if name in ours else torch.zeros_like(total)
-        allowed = tolerance * expected.squares + rounding * total
-        if ((squares - expected.squares).abs() > allowed).any():
+        if ((squares - expected).abs() > tolerance * expected + rounding * total).any():
             return False
-        shape = problem.parameters[name].shape
-        sums = [torch.zeros(shape, dtype=true_losses.dtype, device=total.device) for _ in range(2)]
-        for gradients, into in zip((theirs, ours), sums, strict=True):
-            if name in gradients:
-                gradients[name].add_weighted(weights.to(into.dtype), into)
-        if not close(sums[1], sums[0], 10 * rounding):
+        added = torch.zeros_like(truth.sums[name], memory_format=torch.contiguous_format)
+        if name in ours:
+            ours[name].add_weighted(added.new_tensor(truth.weights), added)
+        if not close(added, truth.sums[name], 10 * rounding):
             return False
     return True
 
