@@ -23,7 +23,7 @@ from privlearn.clipping.losses import Leaves
 from privlearn.clipping.per_example import Dense
 from privlearn.clipping.randomness import drawn_by, foreign_state, generators_at
 from privlearn.errors import NotPerExample, PrivlearnError, first_line
-from privlearn.models.check import made_up_rows
+from privlearn.models.check import layer_of, made_up_rows
 
 if TYPE_CHECKING:
     from privlearn.clipping.augmentation import Views
@@ -137,17 +137,6 @@ class Choice:
             self.reason = reason
 
 
-def layer_of(error: BaseException, model: nn.Module) -> str:
-    """In which layer of the model an error was raised, in words; empty if in none, or by the model as a whole."""
-    names, layer, trace = {id(own): name for name, own in model.named_modules()}, "", error.__traceback__
-    while trace is not None:
-        own = trace.tb_frame.f_locals.get("self")
-        if name := names.get(id(own), ""):
-            layer = f" (in layer {name!r}, a {type(own).__name__})"
-        trace = trace.tb_next
-    return layer
-
-
 #: How long the other ways take, by measurements (docs/performance.md) and by what they do.
 _SLOW = {
     "vmap": "by torch.func.vmap, which takes 1 to 55 times as long as layer by layer, and several times the memory",
@@ -170,14 +159,14 @@ class _Truth:
 
     def __init__(self, problem: Problem, rows: Leaves) -> None:
         losses, squares, sums, self.weights = [], [], dict[str, Tensor](), list[float]()
-        shares = torch.linspace(1, 2, len(rows[0]) // problem.copies).tolist()
-        for share, (gradients, loss) in zip(shares, Loop(problem).each(*rows), strict=True):
+        for number, (gradients, loss) in enumerate(Loop(problem).each(*rows)):
             losses += [loss]
             squares += [torch.cat([Dense(own[None]).squares for own in gradients])]
-            self.weights.append(share / math.sqrt(max(float(squares[-1].sum()), 1e-300)))
+            self.weights.append((1 + number / COMPARED) / math.sqrt(max(float(squares[-1].sum()), 1e-300)))
             for name, own in zip(problem.parameters, gradients, strict=True):
-                into = sums.setdefault(name, torch.zeros_like(own, dtype=loss.dtype))
-                into.add_(own.to(loss.dtype), alpha=self.weights[-1])
+                if name not in sums:
+                    sums[name] = torch.zeros_like(own, dtype=loss.dtype)
+                sums[name].add_(own.to(loss.dtype), alpha=self.weights[-1])
             del gradients, own
         self.losses, self.sums = torch.stack(losses), sums
         self.squares = dict(zip(sums, torch.stack(squares, 1), strict=True))
@@ -193,12 +182,11 @@ def _same_gradients(problem: Problem, computed: Gradients, truth: _Truth) -> boo
     tolerance = _EXACT if truth.losses.dtype == torch.float64 else TOLERANCE
     for name, expected in truth.squares.items():
         squares = ours[name].squares if name in ours else torch.zeros_like(total)
-        if ((squares - expected).abs() > tolerance * expected + rounding * total).any():
-            return False
         added = torch.zeros_like(truth.sums[name], memory_format=torch.contiguous_format)
         if name in ours:
             ours[name].add_weighted(added.new_tensor(truth.weights), added)
-        if not close(added, truth.sums[name], 10 * rounding):
+        differ = (squares - expected).abs() > tolerance * expected + rounding * total
+        if differ.any() or not close(added, truth.sums[name], 10 * rounding):
             return False
     return True
 

@@ -145,9 +145,8 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Se
     shapes: list[CallShapes] = []
     for leaves in map(problem.inputs, batches):
         shapes.append(CallShapes())
-        own = [leaf.clone() for leaf in leaves]  # the model may write into them
         with problem.computing(torch.enable_grad()), shapes[-1]:
-            problem.forward(*own)
+            problem.forward(*(leaf.clone() for leaf in leaves))  # the model may write into them
     shared = shared_calls(*shapes)
     captures: list[Capture] = []
 
@@ -294,18 +293,17 @@ class Loop:
 
     def each(self, *leaves: Tensor) -> Iterator[tuple[list[Tensor], Tensor]]:
         """The gradients, in the order of the parameters, and the loss of one example after the other."""
-        problem, leaves = self._problem, self._problem.inputs(leaves)
+        problem, trained = self._problem, list(self._problem.parameters.values())
+        leaves = problem.inputs(leaves)
         for number, start in enumerate(range(0, len(leaves[0]), problem.copies)):
             own = slice(start, start + problem.copies)
             with problem.computing(problem.random.alone(number)), torch.enable_grad():
                 loss = problem.forward(*(leaf[own] for leaf in leaves))[0]
-                trained = list(problem.parameters.values())
                 with gradients_apart(trained):  # a backward pass within, as of reversible layers, writes into them
                     row = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
                     whole = [g if p.grad is None else g + p.grad for g, p in zip(row, trained, strict=True)]
-            del row
             yield [own.to_dense() if own.is_sparse else own for own in whole], loss.detach()
-            del whole
+            del row, whole
 
 
 class Backend(Protocol):
