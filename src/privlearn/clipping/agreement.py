@@ -158,18 +158,16 @@ class _Truth:
     """Losses and squared norms of single examples, by parameter, and one sum in which all count about as much."""
 
     def __init__(self, problem: Problem, rows: Leaves) -> None:
-        losses, squares, sums, self.weights = [], [], dict[str, Tensor](), list[float]()
+        losses, squares, self.weights = [], [], list[float]()
+        self.sums = {name: torch.zeros_like(parameter) for name, parameter in problem.parameters.items()}
         for number, (gradients, loss) in enumerate(Loop(problem).each(*rows)):
             losses += [loss]
             squares += [torch.cat([Dense(own[None]).squares for own in gradients])]
             self.weights.append((1 + number / COMPARED) / math.sqrt(max(float(squares[-1].sum()), 1e-300)))
-            for name, own in zip(problem.parameters, gradients, strict=True):
-                if name not in sums:
-                    sums[name] = torch.zeros_like(own, dtype=loss.dtype)
-                sums[name].add_(own.to(loss.dtype), alpha=self.weights[-1])
+            for into, own in zip(self.sums.values(), gradients, strict=True):
+                into.add_(own, alpha=self.weights[-1])
             del gradients, own
-        self.losses, self.sums = torch.stack(losses), sums
-        self.squares = dict(zip(sums, torch.stack(squares, 1), strict=True))
+        self.losses, self.squares = torch.stack(losses), dict(zip(self.sums, torch.stack(squares, 1), strict=True))
 
 
 def _same_gradients(problem: Problem, computed: Gradients, truth: _Truth) -> bool:

@@ -145,8 +145,9 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Se
     shapes: list[CallShapes] = []
     for leaves in map(problem.inputs, batches):
         shapes.append(CallShapes())
+        own = [leaf.clone() for leaf in leaves]  # the model may write into them
         with problem.computing(torch.enable_grad()), shapes[-1]:
-            problem.forward(*(leaf.clone() for leaf in leaves))  # the model may write into them
+            problem.forward(*own)
     shared = shared_calls(*shapes)
     captures: list[Capture] = []
 
