@@ -163,7 +163,8 @@ class _Truth:
         for number, (gradients, loss) in enumerate(Loop(problem).each(*rows)):
             losses += [loss]
             squares += [torch.cat([Dense(own[None]).squares for own in gradients])]
-            self.weights.append((1 + number / COMPARED) / math.sqrt(max(float(squares[-1].sum()), 1e-300)))
+            least = torch.finfo(loss.dtype).tiny  # the gradient may be zero
+            self.weights.append((1 + number / COMPARED) / math.sqrt(max(float(squares[-1].sum()), least)))
             for into, own in zip(self.sums.values(), gradients, strict=True):
                 into.add_(own, alpha=self.weights[-1])
             del gradients, own
