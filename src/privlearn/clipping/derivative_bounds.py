@@ -117,8 +117,6 @@ class Derivatives:
         if self.first == () or self.second == ():
             raise BadInput("there are no thresholds: give one number, or one for each layer, the output layer last")
         _require_shares(self.shares)
-        if self.learned is not None and not isinstance(self.learned, Histogram):
-            raise BadInput(f"learned is {self.learned!r}: expected a pv.mac.Histogram(noise_multiplier=50.0), or None")
 
     @property
     def order(self) -> int:
