@@ -172,7 +172,11 @@ def save_features(
     """
     path = Path(folder)
     made = Precomputed(encoder, sha256, EACH_EXAMPLE if normalise else NONE)
-    parts = {name: np.asarray(part) for name, part in (("train", train), ("test", test)) if part is not None}
+    parts = {
+        name: np.asarray(part)
+        for name, part in (("train", train), ("test", test))
+        if part is not None or name == "train"
+    }
     shape = parts["train"].shape[1:]
     digests = {}
     for name, part in parts.items():
