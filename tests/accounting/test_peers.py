@@ -10,6 +10,10 @@ import pytest
 from privlearn.accounting import pld, rdp
 from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, PureDP
+from privlearn.mechanisms.correlated import Banded
+from privlearn.plan import Plan
+from privlearn.sampling import CyclicPoisson
+from privlearn.schedules import Constant
 
 DELTA = 1e-5
 STEP = 2e-4
@@ -51,6 +55,21 @@ def test_dp_accounting(block: int) -> None:
         ours = pld.epsilon(event_of(plan), DELTA)
         low, high = (by_dp_accounting(plan, pessimistic) for pessimistic in (False, True))
         assert low * (1 - 1e-4) - 1e-6 <= ours <= high * (1 + 1e-3) + 1e-6, (plan, low, ours, high)
+
+
+@pytest.mark.parametrize("bands", [1, 4, 16])
+def test_bands_under_cyclic_poisson(bands: int) -> None:
+    """Sampled at `bands` times the rate, once in so many steps (Choquette-Choo et al. 2023)."""
+    sampler = CyclicPoisson(0.01).in_cycles(bands)
+    plan = Plan(
+        sampler, epochs=8, schedule=Constant(1.3 * bands**0.5), correlation=Banded(bands) if bands > 1 else None
+    )
+    cycles = 8 * math.ceil(100 / bands)
+    assert plan.sampling.steps() * plan.epochs == cycles * bands
+    low, high = (
+        by_dp_accounting([(0.01 * bands, 1.3 * bands**0.5, cycles)], pessimistic) for pessimistic in (False, True)
+    )
+    assert low * (1 - 1e-4) <= plan.guarantee(DELTA).epsilon <= high * (1 + 1e-3)
 
 
 def test_dp_accounting_renyi() -> None:

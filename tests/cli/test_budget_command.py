@@ -162,3 +162,44 @@ def test_planning_and_verifying_never_import_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+PLANNED = ("--examples", "60000", "--batch-size", "600", "--epochs", "20")
+
+
+def test_samplers_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each as a plan of its own has it; the one with the least noise in the weights first."""
+    found = budget(capsys, *PLANNED, "--epsilon", "2", "--sampling", "best")
+    rows = {(row["sampling"], row["mechanism"]): row for row in found["samplers"]}
+    independent = {(name, "independent") for name in ("poisson", "cyclic-poisson", "partition", "shuffle", "fixed")}
+    assert set(rows) == independent | {("cyclic-poisson", "banded"), ("fixed", "banded")}
+    assert found["best"] == "cyclic-poisson" == found["samplers"][0]["sampling"]
+    noise = [row["noise_in_weights"] for row in found["samplers"]]
+    assert noise == sorted(noise)
+    for (name, mechanism), row in rows.items():
+        alone = budget(capsys, *PLANNED, "--epsilon", "2", "--sampling", name, "--mechanism", mechanism)
+        assert row["noise_multiplier"] == alone["noise_multipliers"][0]
+        assert (row["adjacency"], row["epsilon"]) == (alone["adjacency"], alone["epsilon"])
+
+
+def test_given_noise_is_priced_by_every_sampler(capsys: pytest.CaptureFixture[str]) -> None:
+    found = budget(capsys, *PLANNED, "--noise-multiplier", "1", "--sampling", "best")
+    assert [row["sampling"] for row in found["samplers"]][:2] == ["partition", "poisson"]
+    alone = budget(capsys, *PLANNED, "--noise-multiplier", "1", "--sampling", "poisson")
+    assert found["samplers"][1]["epsilon"] == alone["epsilon"]
+
+
+def test_samplers_without_a_price_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Poisson sampling has no price in rho."""
+    found = budget(capsys, *PLANNED, "--rho", "0.5", "--sampling", "best")
+    assert {"poisson", "cyclic-poisson"} <= set(found["refused"])
+    assert found["best"] in ("fixed", "shuffle", "partition")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [("--epsilon", "2", "--noise-multiplier", "1"), ("--epsilon", "2", "--solve", "epochs"), ("--method", "dpmac")],
+)
+def test_what_samplers_are_not_compared_for(capsys: pytest.CaptureFixture[str], more: tuple[str, ...]) -> None:
+    assert main(["budget", *PLANNED, "--sampling", "best", *more]) == 2
+    assert "--sampling best" in capsys.readouterr().err

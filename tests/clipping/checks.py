@@ -129,6 +129,19 @@ def check_terms_that_cancel_keep_their_norm() -> None:
 
 
 @check
+def check_what_is_not_reached_is_not_formed() -> None:
+    """Gradients that are zero, as behind a gain that starts at zero; not those that are small, nor beside infinity."""
+    a, g = drawn(4, 3, 30, seed=1).float(), drawn(4, 3, 20, seed=2).float()
+    g[0], g[1], g[2], a[2, 0, 0] = 0.0, 1e-30 * g[1], 0.0, math.inf
+    found = gram(g, a)
+    assert found.squares[0] == 0
+    assert found.squares[2] == math.inf
+    true = (g[1].double().mT @ a[1].double()).square().sum()
+    torch.testing.assert_close(found.squares[1], true, rtol=1e-4, atol=0.0)
+    assert list(found._apart) == [1, 2]
+
+
+@check
 def check_norms_that_leave_single_precision() -> None:
     """Too small or too large to square, alone or beside other rows; one factor small and the other large; long rows."""
     for scales in ((1e-30, 1.0), (7e18, 1.0), (1e-21, 1e-25), (1e-30, 7e18)):

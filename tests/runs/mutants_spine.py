@@ -149,7 +149,7 @@ MUTANTS = [
     Mutant("shuffling is covered for add/remove", events.require_adjacency,
            "if adjacency not in leaf.adjacencies:", "if False:", "check_shuffling_is_not_amplified"),
     Mutant("the budget looks at the new charge alone", ledger_state.LedgerState._require_let_through,
-           "fits(limit, compose([self.event, event]))", "fits(limit, event)", "check_the_ledger_holds_its_budget"),
+           "share(limit, compose([before, event]))", "share(limit, event)", "check_the_ledger_holds_its_budget"),
     Mutant("approval is never used up", ledger.Ledger.charge, "self._approved = left or []", "pass",
            "check_approval_covers_only_what_was_approved"),
     Mutant("approval covers any event", ledger.Ledger._after, "left[-1][0] != leaf", "False",

@@ -51,7 +51,12 @@ def fits(limit: Limit, event: Event) -> bool:
         UnsupportedEvent: `event` has no price in the measure of the limit.
         BadInput: an order of the limit is not tabulated.
     """
-    return share(limit, event) <= 1 + _SLACK
+    return within(share(limit, event))
+
+
+def within(taken: float) -> bool:
+    """Whether this share of a limit is within it."""
+    return taken <= 1 + _SLACK
 
 
 def share(limit: Limit, event: Event) -> float:

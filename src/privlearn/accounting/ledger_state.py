@@ -9,6 +9,7 @@ results, where that is not valid: it is let through by a filter whose measure an
 from __future__ import annotations
 
 import getpass
+import math
 import secrets
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from typing import final
 
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Repeated, compose, require_adjacency, tally, walk
-from privlearn.accounting.filters import Limit, Measure, described, fits, of_ledger, share
+from privlearn.accounting.filters import Limit, Measure, described, fits, of_ledger, share, within
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, require_same
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 
@@ -236,32 +237,34 @@ class LedgerState:
 
     def _require_let_through(self, event: Event, budget: Budget) -> None:
         """Raise `BudgetExceeded` or `UnsupportedEvent` unless the filter lets `event` through."""
-        limit = self.limit
-        before = None if limit is None else share(limit, self.event)
-        if limit is None or before is None or before > 1:
+        limit, before = self.limit, self.event
+        if limit is not None:
+            try:
+                after = share(limit, compose([before, event]))
+            except UnsupportedEvent as error:
+                raise UnsupportedEvent(
+                    f"this ledger counts by {described(limit)}, as its first run fixed it, and this run has no price "
+                    "in it. Nothing was charged or drawn. Ledgers for runs of several kinds are begun with "
+                    "measure='renyi'; what was spent here adds to what another one spends",
+                    event=event,
+                ) from error
+            if within(after):
+                return
+        taken = math.inf if limit is None else share(limit, before)
+        if limit is None or taken > 1:
             raise BudgetExceeded(
                 f"the runs so far take all of {budget} as a filter counts them, which a run that is chosen after them "
                 "would have to fit, too. Nothing was charged or drawn. Approve all runs before the first release, "
                 "ledger.approve(plan, other_plan), or begin a ledger with a larger budget",
                 budget=budget,
             )
-        try:
-            after = share(limit, compose([self.event, event]))
-        except UnsupportedEvent as error:
-            raise UnsupportedEvent(
-                f"this ledger counts by {described(limit)}, as its first run fixed it, and this run has no price in "
-                "it. Nothing was charged or drawn. Ledgers for runs of several kinds are begun with measure='renyi'; "
-                "what was spent here adds to what another one spends",
-                event=event,
-            ) from error
-        if not fits(limit, compose([self.event, event])):
-            raise BudgetExceeded(
-                f"this would take the ledger to {after:.4g} times its limit, {described(limit)}, from {before:.4g}: it "
-                f"has a budget of {budget}, and this run may have been chosen after earlier results. Nothing was "
-                "charged or drawn. Use more noise or fewer releases, or approve all runs before the first release",
-                budget=budget,
-                would_be=after,
-            )
+        raise BudgetExceeded(
+            f"this would take the ledger to {after:.4g} times its limit, {described(limit)}, from {taken:.4g}: it has "
+            f"a budget of {budget}, and this run may have been chosen after earlier results. Nothing was charged or "
+            "drawn. Use more noise or fewer releases, or approve all runs before the first release",
+            budget=budget,
+            would_be=after,
+        )
 
     def _sum_up(self) -> None:
         """Put the oldest closed entries together where there are very many; those that fix the limit stay."""

@@ -36,8 +36,12 @@ class ExampleGradients(Protocol):
         nbytes: what it holds in memory.
     """
 
-    squares: Tensor
     nbytes: int
+
+    @property
+    def squares(self) -> Tensor:
+        """The squared norms."""
+        ...
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """Add the sum over the examples of weights[i] x gradient i to `into`, which has the parameter's shape.
@@ -75,9 +79,14 @@ class Dense:
     """Gradients that were formed: shape (batch, *parameter)."""
 
     def __init__(self, gradients: Tensor, norms: Tensor | None = None) -> None:
-        self._gradients = gradients
-        self.squares = (row_norms(gradients) if norms is None else norms).square()
+        self._gradients, self._norms = gradients, norms
         self.nbytes = gradients.nbytes
+
+    @property
+    def squares(self) -> Tensor:
+        """Computed when asked for: gradients that are handed on to other parameters need none."""
+        self._norms = row_norms(self._gradients) if self._norms is None else self._norms
+        return self._norms.square()
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """One product with the weights."""
@@ -139,9 +148,14 @@ class GramNorms:
         self.squares += roundings * torch.finfo(g.dtype).eps * scale
         self._apart = (~safe).nonzero()[:, 0]
         if len(self._apart):
+            lengths = torch.stack([row_norms(t[self._apart].flatten(1)) for t in (g, a)])
+            # A layer that is not reached yet, as behind a gain that starts at zero: nothing to form.
+            nothing = (lengths == 0).any(0) & lengths.isfinite().all(0)
+            self.squares[self._apart[nothing]] = 0.0
+            self._apart, lengths = self._apart[~nothing], lengths[:, ~nothing]
+        if len(self._apart):
             exact = (g[self._apart].double().mT @ a[self._apart].double()).view(-1, *shape)
-            factors = row_norms(g[self._apart].flatten(1)) + row_norms(a[self._apart].flatten(1))
-            self.squares[self._apart] = row_norms(exact).square().where(factors.isfinite(), math.inf)
+            self.squares[self._apart] = row_norms(exact).square().where(lengths.isfinite().all(0), math.inf)
             self._exact = exact
         self.nbytes = g.nbytes + a.nbytes
 

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from privlearn._checks import count
 from privlearn.cli import methods, screen, tune
+from privlearn.cli.commands import sampler_comparison
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.screen import earliest_end
@@ -78,6 +79,9 @@ def _require_examples(request: Request) -> None:
 
 def _descent(request: Request) -> None:
     _require_examples(request)
+    if request.sampling == sampler_comparison.BEST:
+        sampler_comparison.compare(request)
+        return
     if request.tune is not None:
         tune.require_combinable(request)
         tune.show_cost(request)

@@ -35,6 +35,7 @@ class Convolution:
         self._kernels = capture.kernels
         self.parameters = tuple(p for p in (weight, bias) if p is not None and capture.trains(p))
         self._trains = (capture.trains(weight), capture.trains(bias))
+        self._handed_on = weight in capture.derived
 
     def forward(self, x: Tensor) -> Tensor:
         """The output."""
@@ -76,7 +77,7 @@ class Convolution:
                 return sum_of_outer(_channels_last(g), _channels_last(x), shape, self._kernels)
         if len(kernel) <= 2 and self._groups == 1 and not self._transposed:
             positions = x.shape[1] * math.prod(g.shape[3:])
-            if not worth_forming(positions, shape[0], math.prod(shape[1:])):
+            if not (self._handed_on or worth_forming(positions, shape[0], math.prod(shape[1:]))):
                 return GramNorms(_channels_last(g), self._unfolded(x), shape, partial(self._weighted, x, g))
         return Dense(self._formed(x, g))
 

@@ -1,0 +1,107 @@
+"""`privlearn budget --sampling best`: the same plan under every sampler, and with correlated noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from privlearn import solving
+from privlearn._public import kinds
+from privlearn.cli import methods, screen
+from privlearn.cli.options import DPSGD
+from privlearn.cli.request import Request
+from privlearn.descent import rules
+from privlearn.descent.choices import Facts
+from privlearn.errors import BadInput, PrivlearnError
+from privlearn.mechanisms.correlated import Correlation
+from privlearn.plan import Plan
+from privlearn.sampling import FullBatch, Sampler
+
+BEST = "best"
+
+
+def compare(request: Request) -> None:
+    """Print what batches of this size cost, or the noise that they need, by sampler; the best one first.
+
+    With a target they are ordered by the noise that the weights of SGD add up at the same guarantee, and else by
+    epsilon. Samplers that the plan does not go with are listed with the reason.
+
+    Raises:
+        BadInput: another method than DP-SGD, a target that is met by something else than the noise, or no sampler that
+            the plan goes with.
+    """
+    target = request.epsilon is not None or request.rho is not None
+    if request.method != DPSGD or request.tune is not None:
+        raise BadInput(f"--sampling {BEST} compares samplers for dpsgd: leave out --method and --tune")
+    if target and (request.noise_multiplier is not None or request.solve not in (None, "noise")):
+        raise BadInput(
+            f"--sampling {BEST} compares the noise that meets a target, or what given noise costs: leave out "
+            "--noise-multiplier and --solve, or the target"
+        )
+    rows, refused = [], {}
+    for sampler, mechanism in _choices(request, target):
+        own = request.replaced(sampling=sampler, mechanism=mechanism)
+        try:
+            plan = rules.settle(methods.training_request(own), Facts(request.examples)).plan
+            rows.append(_row(plan, request))
+        except PrivlearnError as error:
+            refused[sampler if mechanism == "independent" else f"{sampler}, {mechanism}"] = str(error)
+    if not rows:
+        raise BadInput(f"no sampler goes with this plan: {next(iter(refused.values()))}")
+    rows.sort(key=lambda row: row["noise_in_weights" if target else "epsilon"])
+    screen.warn(*screen.delta_warning(request.delta, request.examples))
+    answer = {"best": rows[0]["sampling"], "samplers": rows, "refused": refused}
+    if request.json:
+        screen.print_json(answer)
+    else:
+        _show(answer, target)
+
+
+def _choices(request: Request, target: bool) -> list[tuple[str, str]]:
+    """Samplers and mechanisms: those that were asked for, and with a target all, for the same noise in the weights."""
+    samplers = [name for name, kind in kinds(Sampler).items() if kind is not FullBatch]  # it has no batch size
+    if request.given("mechanism"):
+        return [(name, request.mechanism) for name in samplers]
+    others = [(name, own) for own in kinds(Correlation) for name in ("cyclic-poisson", "fixed")] if target else []
+    return [(name, "independent") for name in samplers] + others
+
+
+def _row(plan: Plan, request: Request) -> dict[str, Any]:
+    best = min(plan.guarantees(request.delta), key=lambda own: (own.kind != "bound", own.epsilon))
+    return {
+        "sampling": plan.sampling.kind,
+        "mechanism": "independent" if plan.correlation is None else plan.correlation.kind,
+        **({} if plan.correlation is None else {"bands": plan.correlation.bands}),
+        "adjacency": plan.neighbours.value,
+        "noise_multiplier": plan.noise_multipliers()[0],
+        "noise_in_weights": solving.noise_in_weights(plan, request.examples),
+        "epsilon": best.epsilon,
+        "delta": request.delta,
+        "epochs": plan.epochs,
+        "steps": plan.epochs * plan.sampling.steps(request.examples),
+    }
+
+
+def _show(answer: dict[str, Any], target: bool) -> None:
+    out, first = screen.answers, answer["samplers"][0]
+    table = Table(box=None, padding=(0, 2), header_style="bold")
+    for name in ("sampling", "mechanism", "neighbours"):
+        table.add_column(name, no_wrap=True)
+    for name in ("noise", "in weights" if target else "epsilon", "steps"):
+        table.add_column(name, justify="right")
+    for row in answer["samplers"]:
+        mechanism = f"{row['mechanism']}:bands={row['bands']}" if "bands" in row else row["mechanism"]
+        share = row["noise_in_weights"] / first["noise_in_weights"]
+        figure = f"{share:.3f} x" if target else f"{row['epsilon']:.4g}"
+        noise = f"{row['noise_multiplier']:.4g}"
+        table.add_row(row["sampling"], mechanism, row["adjacency"], noise, figure, str(row["steps"]))
+    out.print(table)
+    said = (
+        "in weights: the noise that the steps of SGD add up, relative to the first row's"
+        if target
+        else f"epsilon at delta {first['delta']:g}"
+    )
+    out.print(f"\nnoise: its multiplier; {said}. Guarantees for other neighbours are other guarantees.")
+    for name, why in answer["refused"].items():
+        out.print(screen.plain(f"not {name}: {why}"))
