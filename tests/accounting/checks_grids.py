@@ -226,7 +226,8 @@ def check_mixtures_of_groups_know_their_errors() -> None:
             assert all(abs(mpf(float(w)) - t) <= share * t for w, t in zip(weights, true, strict=True))
             x = np.linspace(-6 * sigma, counts[-1] + 6 * sigma, 13)
             y, off = pairs._density(x, sigma, counts, weights)
-            law = pairs._laws(x, sigma, counts, weights, share)
+            own = list(zip(weights, counts, strict=True))
+            law = pairs._laws(x, sigma, counts, weights)
             pair = pairs.group_pair(rate, sigma, k, 0.05 * pairs.sketch(rate, sigma, k)[0] + 1e-9, 1e-10)
             points = [mpmath.exp(mpf(pair.h) * (pair.lo + cell)) for cell in range(len(pair.q))]
             whole = [mpmath.binomial(k, j) * mpf(rate) ** j * (1 - mpf(rate)) ** (k - j) for j in range(k + 1)]
@@ -235,9 +236,7 @@ def check_mixtures_of_groups_know_their_errors() -> None:
                 density = mpmath.fsum(t * mpf(float(w)) for t, w in zip(terms, weights, strict=True))
                 assert abs(mpf(float(y[place])) - density) <= off[place] * density
                 for sign, mass, error in ((1, law.below, law.below_error), (-1, law.above, law.above_error)):
-                    exact = mpmath.fsum(
-                        t * mpmath.ncdf(sign * (at - int(j)) / mpf(sigma)) for t, j in zip(true, counts, strict=True)
-                    )
+                    exact = mpmath.fsum(mpf(float(w)) * mpmath.ncdf(sign * (at - int(j)) / mpf(sigma)) for w, j in own)
                     assert abs(mpf(float(mass[place])) - exact) <= error[place]
                 if place % 5 == 3 and k < 10:
                     ratio = mpmath.fsum(
@@ -245,9 +244,9 @@ def check_mixtures_of_groups_know_their_errors() -> None:
                     )
                     remove = mpmath.fsum(w * mpmath.ncdf((j - at) / mpf(sigma)) for j, w in enumerate(whole))
                     remove -= ratio * mpmath.ncdf(-at / mpf(sigma))
-                    own = list(zip(points, map(mpf, map(float, pair.q)), strict=True))
-                    assert mpmath.fsum(m * (p - ratio) for p, m in own if p > ratio) + pair.p_inf >= remove
-                    add = mpmath.fsum(m * (ratio - p) for p, m in own if p < ratio) + pair.q0 * ratio
+                    held = list(zip(points, map(mpf, map(float, pair.q)), strict=True))
+                    assert mpmath.fsum(m * (p - ratio) for p, m in held if p > ratio) + pair.p_inf >= remove
+                    add = mpmath.fsum(m * (ratio - p) for p, m in held if p < ratio) + pair.q0 * ratio
                     assert add >= remove + ratio - 1
 
 

@@ -237,27 +237,25 @@ def group_pair(rate: float, sigma: float, k: int, h: float, tail: float) -> Pair
         raise UnsupportedEvent("with and without the group, what is released hardly overlaps: that has no useful price")
     first, last = math.floor(losses[0] / h), math.ceil(losses[-1] / h)
     x = np.unique(np.interp(h * np.arange(first, last + 1), losses, table))
-    # R = base + rate y (less what was dropped): where nobody may be drawn, y says more digits of R than R.
+    # R = base + scale y (less what was dropped): where nobody may be drawn, y says more digits of R than R.
     drawn = int(counts[0] == 0)
-    own, share = weights[drawn:], _weight_error(k)
+    own, share = weights[drawn:], 2.1 * _weight_error(k)
     scale = float(own.sum()) if drawn else 1.0
     y, y_share = _density(x, sigma, counts[drawn:], own / scale)
-    y_share = y_share + 2 * share
-    p = _laws(x, sigma, counts[drawn:], own / scale, 2 * share)
+    p = _laws(x, sigma, counts[drawn:], own / scale)
     q = tails(x / sigma, UNIT * np.abs(x / sigma))
     gaps = np.diff(y)
     with np.errstate(divide="ignore", invalid="ignore"):
         gap_error = (y_share[1:] * y[1:] + y_share[:-1] * y[:-1]) / gaps + UNIT
     masses, rest = split(y, y * y_share, gaps, gap_error, q, p)
-    more = scale * (y - 1) - dropped if drawn else y - 1
-    ratios = np.log1p(more) if drawn else np.log(y)
-    error = (
-        (scale * (y_share * y + 2 * share * np.abs(y - 1)) + 2 * share * dropped) / np.exp(ratios) if drawn else y_share
-    )
+    # What weights may be off moves the ratios: those of the law with the weights as they are were split.
+    ratios = np.log1p(scale * (y - 1) - dropped) if drawn else np.log(y)
+    moved = scale * (y_share * y + share * (y + 1)) + share * dropped
+    error = moved / np.exp(ratios) if drawn else y_share + share
     least = float(np.exp(ratios[0]) * (1 - 2 * error[0]))
     sides = _with_sides(h, 0, masses, least, scale, (q, p), rest)
     low, onto = onto_grid(ratios, sides.q, h, 1.01 * error + 4 * UNIT * np.abs(ratios))
-    return Pair(h, low, onto, sides.q0, rounded_up(sides.p_inf + dropped, 16 + 32 * k))
+    return Pair(h, low, onto, sides.q0, rounded_up(sides.p_inf + dropped, 256 + 64 * k))
 
 
 def _weight_error(k: int) -> float:
@@ -276,8 +274,8 @@ def _density(x: Array, sigma: float, counts: Array, weights: Array) -> tuple[Arr
     return _in_parts(at, x, len(counts)), UNIT * (8 * top * (np.abs(x) + top) / sigma**2 + len(counts) + 16)
 
 
-def _laws(x: Array, sigma: float, counts: Array, weights: Array, share: float) -> Tails:
-    """The mixture's masses below and above each of `x`; `share` is what weights may be off."""
+def _laws(x: Array, sigma: float, counts: Array, weights: Array) -> Tails:
+    """The mixture's masses below and above each of `x`."""
 
     def at(part: Array) -> Array:
         u = np.subtract.outer(part, counts) / sigma
@@ -285,7 +283,7 @@ def _laws(x: Array, sigma: float, counts: Array, weights: Array, share: float) -
         return np.stack([table @ weights for table in (each.below, each.above, each.below_error, each.above_error)], -1)
 
     below, above, below_error, above_error = _in_parts(at, x, len(counts)).T
-    off = share + UNIT * (len(counts) + 8)
+    off = UNIT * (len(counts) + 8)
     return Tails(below, above, 1.01 * below_error + off * below, 1.01 * above_error + off * above)
 
 
