@@ -52,6 +52,6 @@ class PrivacyWarning(UserWarning):
     """Something was computed for which no guarantee holds, or several releases add up; the message says which."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What an error says, cut to a line; its kind if it says nothing."""
     return next(iter(str(error).strip().splitlines()), "")[:200].rstrip(".") or type(error).__name__

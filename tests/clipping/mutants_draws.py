@@ -76,7 +76,7 @@ MUTANTS = [
            LOSSES),
     Mutant("nor those of a method's module", evaluation.FrozenState.__init__, 'getattr(loss, "__self__", None)', "None",
            LOSSES),
-    Mutant("buffers are put back after the whole batch only", backends.Loop.__call__,
+    Mutant("buffers are put back after the whole batch only", backends.Loop.each,
            "problem.computing(problem.random.alone(number))",
            "problem.random.alone(number)", LOSSES),
     Mutant("losses that remember are let through", agreement._require_same, "not torch.allclose(",

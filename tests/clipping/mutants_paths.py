@@ -12,7 +12,7 @@ USED = "check_rules_that_there_are_are_used"
 MUTANTS = [
     Mutant("what backward passes write into .grad stays", backends.gradients_apart, "parameter.grad = None", "pass",
            "check_backward_passes_within_backward_passes_are_clipped"),
-    Mutant("what backward passes write into .grad is left out", backends.Loop.__call__,
+    Mutant("what backward passes write into .grad is left out", backends.Loop.each,
            "g if p.grad is None else g + p.grad", "g", "check_backward_passes_within_backward_passes_are_clipped"),
     Mutant("a path is taken for another", backends.PerOperation._on, "if capture.trace != trace:", "if False:",
            "check_branches_that_only_real_data_take_change_nothing"),

@@ -19,29 +19,33 @@ from privlearn.errors import PrivlearnError
 _PATIENCE = timedelta(seconds=30)
 
 
-def forked(size: int, work: Callable[[], Any]) -> list[Any]:
+def forked(
+    size: int, work: Callable[[], Any], *, patience: timedelta = _PATIENCE, meanwhile: Callable[[list[int]], Any] = len
+) -> list[Any]:
     """What `work` returns, or the error of privlearn's or the assertion that it raises, in each of so many processes.
 
-    All are in one group. What is returned has to be picklable.
+    All are in one group, and wait for `patience` for an answer. What is returned has to be picklable. `meanwhile`
+    gets their numbers, of which none is another process's before it returns.
     """
     with tempfile.TemporaryDirectory() as there:
         pids = []
         for rank in range(size):
             pid = os.fork()
             if not pid:
-                _run(rank, size, Path(there), work)
+                _run(rank, size, Path(there), work, patience)
             pids.append(pid)
+        meanwhile(pids)
         for pid in pids:
             os.waitpid(pid, 0)
         return [_read(Path(there) / str(rank)) for rank in range(size)]
 
 
-def _run(rank: int, size: int, there: Path, work: Callable[[], Any]) -> None:
+def _run(rank: int, size: int, there: Path, work: Callable[[], Any], patience: timedelta) -> None:
     """In the new process, which ends here."""
     try:
         torch.set_num_threads(1)
         os.environ["TORCHELASTIC_RUN_ID"] = "none"  # as torchrun does: sums are added up by shards on one process, too
-        dist.init_process_group("gloo", f"file://{there}/group", timeout=_PATIENCE, rank=rank, world_size=size)
+        dist.init_process_group("gloo", f"file://{there}/group", timeout=patience, rank=rank, world_size=size)
         outcome = work()
     except (PrivlearnError, AssertionError, RuntimeError) as error:
         outcome = error

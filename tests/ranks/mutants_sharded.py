@@ -7,11 +7,12 @@ from privlearn.clipping.sharded import groups
 from privlearn.clipping.sharded.gradients_in_rounds import ShardedGradients
 from privlearn.mechanisms import noise, release
 from privlearn.publishing import publish
-from privlearn.runs import ranks, session
+from privlearn.runs import ranks, session, shards
 from tests.support.mutant import Mutant, suite_of
 
 STEP, KEPT = "check_a_step_on_shards_is_that_of_the_whole_model", "check_each_process_keeps_its_share_alone"
 RESUMED, REFUSED = "check_a_sharded_run_goes_on_with_more_processes", "check_what_can_not_be_sharded_is_refused"
+KILLED = "check_a_killed_process_of_a_sharded_model_leaves_what_goes_on"
 
 MUTANTS = [
     # Noise
@@ -47,6 +48,11 @@ MUTANTS = [
            "**(lambda *own: {n: t * 0 for n, t in load_shards(*own).items()})(", RESUMED),
     Mutant("each process publishes its shards", publish._once, 'result.world.once(write, "the publication")', "write()",
            "check_a_sharded_model_is_published_whole"),
+    # Killed
+    Mutant("shards are written over older ones", shards.save_shards, "secrets.token_hex(4)", "'0'", KILLED),
+    Mutant("shards that the checkpoint names are deleted", session.TrainingSession._save, "self.file.write(Saved(",
+           "delete_shards(self.file.path, keep=shards['folder']); self.file.write(Saved(", KILLED),
+    Mutant("who waits for shards hears nothing of a kill", shards._heard, "with answered():", "if True:", KILLED),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[RuntimeError])

@@ -78,17 +78,14 @@ class LedgerFile:
         self.path = Path(path)
 
     def create(self, budget: Budget | None, measure: Measure = None) -> None:
-        """Begin a file.
+        """Begin a file; one that another process began in the meantime stays as it is.
 
         Raises:
-            BadInput: there is one already, or it can't be written.
+            BadInput: it can't be written.
         """
         with self._locked():
-            if self.path.exists():
-                raise BadInput(
-                    f"{self.path} exists already: its budget is fixed; choose another file for another ledger"
-                )
-            self._write(LedgerState(budget, measure))
+            if not self.path.exists():
+                self._write(LedgerState(budget, measure))
 
     def read(self) -> LedgerState:
         """What it holds now.

@@ -20,9 +20,10 @@ from privlearn.clipping.backends import Backend, Gradients, Loop, PerOperation, 
 from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.losses import Leaves
+from privlearn.clipping.per_example import Dense
 from privlearn.clipping.randomness import drawn_by, foreign_state, generators_at
 from privlearn.errors import NotPerExample, PrivlearnError, first_line
-from privlearn.models.check import made_up_rows
+from privlearn.models.check import layer_of, made_up_rows
 
 if TYPE_CHECKING:
     from privlearn.clipping.augmentation import Views
@@ -106,11 +107,11 @@ class Choice:
         self, problem: Problem, kinds: Sequence[Callable[[Problem], Backend]], rows: Leaves
     ) -> tuple[Callable[[Problem], Backend] | None, Leaves]:
         """The first of `kinds` that agrees with the loop, and the rows that could be compared."""
-        truth = Loop(problem)(*self._fresh(rows))
-        usable = torch.stack([truth[1], *(own.squares for own in truth[0].values())]).isfinite().all(0)
+        truth = _Truth(problem, self._fresh(rows))
+        usable = torch.stack([truth.losses, *truth.squares.values()]).isfinite().all(0)
         if not usable.all():
             rows = tuple(leaf[usable.repeat_interleave(self._copies)] for leaf in rows)
-            truth = Loop(problem)(*self._fresh(rows)) if usable.any() else truth
+            truth = _Truth(problem, self._fresh(rows)) if usable.any() else truth
         for make in kinds if usable.any() else []:
             try:
                 if _same_gradients(problem, make(problem)(*self._fresh(rows)), truth):
@@ -136,17 +137,6 @@ class Choice:
             self.reason = reason
 
 
-def layer_of(error: BaseException, model: nn.Module) -> str:
-    """In which layer of the model an error was raised, in words; empty if in none, or by the model as a whole."""
-    names, layer, trace = {id(own): name for name, own in model.named_modules()}, "", error.__traceback__
-    while trace is not None:
-        own = trace.tb_frame.f_locals.get("self")
-        if name := names.get(id(own), ""):
-            layer = f" (in layer {name!r}, a {type(own).__name__})"
-        trace = trace.tb_next
-    return layer
-
-
 #: How long the other ways take, by measurements (docs/performance.md) and by what they do.
 _SLOW = {
     "vmap": "by torch.func.vmap, which takes 1 to 55 times as long as layer by layer, and several times the memory",
@@ -164,27 +154,38 @@ def warn_of_slowness(way: str, reason: str | None) -> None:
         )
 
 
-def _same_gradients(problem: Problem, computed: Gradients, truth: Gradients) -> bool:
+class _Truth:
+    """Losses and squared norms of single examples, by parameter, and one sum in which all count about as much."""
+
+    def __init__(self, problem: Problem, rows: Leaves) -> None:
+        losses, squares, self.weights = [], [], list[float]()
+        self.sums = {name: torch.zeros_like(parameter) for name, parameter in problem.parameters.items()}
+        for number, (gradients, loss) in enumerate(Loop(problem).each(*rows)):
+            losses += [loss]
+            squares += [torch.cat([Dense(own[None]).squares for own in gradients])]
+            least = torch.finfo(loss.dtype).tiny  # the gradient may be zero
+            self.weights.append((1 + number / COMPARED) / math.sqrt(max(float(squares[-1].sum()), least)))
+            for into, own in zip(self.sums.values(), gradients, strict=True):
+                into.add_(own, alpha=self.weights[-1])
+            del gradients, own
+        self.losses, self.squares = torch.stack(losses), dict(zip(self.sums, torch.stack(squares, 1), strict=True))
+
+
+def _same_gradients(problem: Problem, computed: Gradients, truth: _Truth) -> bool:
     """Whether every example's loss and gradient norms are the same, and so are sums of the gradients."""
-    (ours, losses), (theirs, true_losses) = computed, truth
-    if not close(losses, true_losses, rounding_of(true_losses)):
+    ours, losses = computed
+    if not close(losses, truth.losses, rounding_of(truth.losses)):
         return False
-    # One sum of all examples, each made to count about as much as any other.
-    total = torch.stack([gradients.squares for gradients in theirs.values()]).sum(0).clamp(min=1e-300)
-    weights = torch.linspace(1, 2, len(total), device=total.device) / total.sqrt()
-    rounding = math.sqrt(torch.finfo(true_losses.dtype).eps)  # of sums that cancel
-    tolerance = _EXACT if true_losses.dtype == torch.float64 else TOLERANCE
-    for name, expected in theirs.items():
+    total = torch.stack(list(truth.squares.values())).sum(0).clamp(min=1e-300)
+    rounding = math.sqrt(torch.finfo(truth.losses.dtype).eps)  # of sums that cancel
+    tolerance = _EXACT if truth.losses.dtype == torch.float64 else TOLERANCE
+    for name, expected in truth.squares.items():
         squares = ours[name].squares if name in ours else torch.zeros_like(total)
-        allowed = tolerance * expected.squares + rounding * total
-        if ((squares - expected.squares).abs() > allowed).any():
-            return False
-        shape = problem.parameters[name].shape
-        sums = [torch.zeros(shape, dtype=true_losses.dtype, device=total.device) for _ in range(2)]
-        for gradients, into in zip((theirs, ours), sums, strict=True):
-            if name in gradients:
-                gradients[name].add_weighted(weights.to(into.dtype), into)
-        if not close(sums[1], sums[0], 10 * rounding):
+        added = torch.zeros_like(truth.sums[name], memory_format=torch.contiguous_format)
+        if name in ours:
+            ours[name].add_weighted(added.new_tensor(truth.weights), added)
+        differ = (squares - expected).abs() > tolerance * expected + rounding * total
+        if differ.any() or not close(added, truth.sums[name], 10 * rounding):
             return False
     return True
 

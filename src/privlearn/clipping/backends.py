@@ -288,20 +288,23 @@ class Loop:
 
     def __call__(self, *leaves: Tensor) -> Gradients:
         """Gradients and losses of a batch."""
-        problem, rows, losses = self._problem, [], []
+        rows, losses = zip(*self.each(*leaves), strict=True)
+        each = zip(self._problem.parameters, *rows, strict=True)
+        return {name: Dense(torch.stack(parts)) for name, *parts in each}, torch.stack(losses)
+
+    def each(self, *leaves: Tensor) -> Iterator[tuple[list[Tensor], Tensor]]:
+        """The gradients, in the order of the parameters, and the loss of one example after the other."""
+        problem, trained = self._problem, list(self._problem.parameters.values())
         leaves = problem.inputs(leaves)
         for number, start in enumerate(range(0, len(leaves[0]), problem.copies)):
             own = slice(start, start + problem.copies)
             with problem.computing(problem.random.alone(number)), torch.enable_grad():
                 loss = problem.forward(*(leaf[own] for leaf in leaves))[0]
-                trained = list(problem.parameters.values())
                 with gradients_apart(trained):  # a backward pass within, as of reversible layers, writes into them
                     row = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
-                    rows.append([g if p.grad is None else g + p.grad for g, p in zip(row, trained, strict=True)])
-            losses.append(loss.detach())
-        each = zip(problem.parameters, *rows, strict=True)
-        formed = {name: torch.stack([p.to_dense() if p.is_sparse else p for p in parts]) for name, *parts in each}
-        return {name: Dense(gradients) for name, gradients in formed.items()}, torch.stack(losses)
+                    whole = [g if p.grad is None else g + p.grad for g, p in zip(row, trained, strict=True)]
+            yield [own.to_dense() if own.is_sparse else own for own in whole], loss.detach()
+            del row, whole
 
 
 class Backend(Protocol):

@@ -177,3 +177,14 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
     finally:
         for module in switched:
             module.training = True
+
+
+def layer_of(error: BaseException, model: nn.Module) -> str:
+    """In which layer of the model an error was raised, in words; empty if in none, or by the model as a whole."""
+    names, layer, trace = {id(own): name for name, own in model.named_modules()}, "", error.__traceback__
+    while trace is not None:
+        own = trace.tb_frame.f_locals.get("self")
+        if name := names.get(id(own), ""):
+            layer = f" (in layer {name!r}, a {type(own).__name__})"
+        trace = trace.tb_next
+    return layer

@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.clipping.sharded.groups import is_shard
+from privlearn.errors import BadInput, first_line
+from privlearn.runs.process_group import answered
 from privlearn.world import World
 
 
@@ -34,7 +37,8 @@ def save_shards(path: Path, tensors: Mapping[str, Tensor], world: World) -> dict
     world.in_turn(lambda: folder.mkdir(mode=0o700, exist_ok=True), "the folder of shards")
     mask = os.umask(0o077)
     try:
-        parallel.save(own, checkpoint_id=folder)  # type: ignore[attr-defined]
+        with _heard(f"{folder} cannot be written"):
+            parallel.save(own, checkpoint_id=folder)  # type: ignore[attr-defined]
     finally:
         os.umask(mask)
     return {"folder": folder.name, "tensors": {n: [list(t.shape), str(t.dtype)] for n, t in own.items()}}
@@ -52,8 +56,25 @@ def load_shards(path: Path, saved: dict[str, Any] | None, like: Iterator[Tensor]
         name: zeros(shape, dtype=getattr(torch, kind.removeprefix("torch.")), device_mesh=mesh, placements=[Shard(0)])
         for name, (shape, kind) in saved["tensors"].items()
     }
-    parallel.load(own, checkpoint_id=path.with_name(saved["folder"]))  # type: ignore[attr-defined]
+    folder = path.with_name(saved["folder"])
+    with _heard(f"{folder}, the shards of the checkpoint {path.name}, cannot be read"):
+        parallel.load(own, checkpoint_id=folder)  # type: ignore[attr-defined]
     return own
+
+
+@contextmanager
+def _heard(what: str) -> Iterator[None]:
+    """A block in which all processes write or read shards, and hear of the failure of one."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        with answered():
+            yield
+    except CheckpointException as error:  # no Exception of Python's; it has the errors of all processes
+        rank, (cause, _) = min(error.failures.items())
+        failed = BadInput(f"{what}: process {rank} failed with {type(cause).__name__}: {first_line(cause)}")
+        failed.shared = True  # type: ignore[attr-defined]
+        raise failed from error
 
 
 def whole_state(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
@@ -67,7 +88,8 @@ def whole_state(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
     if not any(map(is_shard, state.values())):
         return {}
     for name, tensor in state.items():
-        gathered = tensor.full_tensor() if is_shard(tensor) else tensor
+        with answered():
+            gathered = tensor.full_tensor() if is_shard(tensor) else tensor
         if keep:
             whole[name] = gathered.detach().cpu()
     return whole

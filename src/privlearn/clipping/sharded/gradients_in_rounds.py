@@ -29,7 +29,7 @@ from privlearn.clipping.losses import Leaves
 from privlearn.clipping.randomness import drawn_by
 from privlearn.clipping.sharded.groups import Groups, OtherFailed, Shards, is_sharded
 from privlearn.data.rows import Rows
-from privlearn.errors import BadInput, ProcessLost
+from privlearn.errors import BadInput, ProcessLost, first_line
 from privlearn.models.check import made_up_rows
 from privlearn.sampling import Sample
 from privlearn.world import Share
@@ -162,7 +162,10 @@ class ShardedGradients(ClippedGradients):
             return nothing
         except Exception as error:
             if part is None or self._groups.passed:
-                raise ProcessLost("a backward pass failed in this process: all end here") from error
+                raise ProcessLost(
+                    f"another process ended, or a backward pass failed in this one ({first_line(error)}): all end "
+                    "here. Start all of them again; a run with a checkpoint goes on from it"
+                ) from error
             if isinstance(error, NotLayerwise) and part.path + 1 < len(self._paths):
                 waiting.appendleft(replace(part, path=part.path + 1))
             else:
