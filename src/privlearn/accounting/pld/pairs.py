@@ -237,7 +237,7 @@ def group_pair(rate: float, sigma: float, k: int, h: float, tail: float) -> Pair
         raise UnsupportedEvent("with and without the group, what is released hardly overlaps: that has no useful price")
     first, last = math.floor(losses[0] / h), math.ceil(losses[-1] / h)
     x = np.unique(np.interp(h * np.arange(first, last + 1), losses, table))
-    # R = base + scale y (less what was dropped): where nobody may be drawn, y says more digits of R than R.
+    # R = base + scale y (less what was dropped): where none may be drawn, y says more digits of R than R.
     drawn = int(counts[0] == 0)
     own, share = weights[drawn:], 2.1 * _weight_error(k)
     scale = float(own.sum()) if drawn else 1.0
