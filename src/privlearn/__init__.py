@@ -5,9 +5,16 @@ Every touch of private data is one release, charged to one ledger before its noi
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from typing import Any
 
 from privlearn._lazy import lazy
 
-__version__ = version("privlearn")
-__getattr__, __dir__, __all__ = lazy(__name__, __file__)
+_named, __dir__, __all__ = lazy(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # slow, and seldom asked for
+
+        return version("privlearn")
+    return _named(name)

@@ -1,32 +1,44 @@
-"""Checks of public numbers and short specs, with errors that quote what was given."""
+"""Checks of public numbers, of kinds of arguments and of short specs, with errors that quote what was given."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+import functools
+import inspect
+import os
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from privlearn.errors import BadInput
+
+_T = TypeVar("_T")
+_LARGEST = sys.float_info.max
 
 
 def positive(name: str, value: float) -> float:
     """Return `value` as a float if it is finite and above zero, else raise `BadInput`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise BadInput(f"{name} is {value!r}: expected a finite number above 0", name=name, value=value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
+        raise BadInput(f"{name} is {quoted(value)}: expected a finite number above 0", name=name, value=value)
     return float(value)
 
 
 def between(name: str, value: float, low: float, high: float) -> float:
     """Return `value` as a float if it is a number from `low` to `high`, else raise `BadInput`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        given = f"{value!r}" if len(repr(value)) < 40 else f"a {type(value).__name__} out of range"
-        raise BadInput(f"{name} is {given}: expected a number from {low:g} to {high:g}", name=name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high or (isinstance(value, int) and abs(value) > _LARGEST):
+        raise BadInput(f"{name} is {quoted(value)}: expected a number from {low:g} to {high:g}", name=name)
     return float(value)
 
 
 def count(name: str, value: int, *, least: int = 1, most: int = 10**15) -> int:
     """Return `value` if it is a whole number from `least` to `most`, else raise `BadInput`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise BadInput(f"{name} is {value!r}: expected a whole number of at least {least}", name=name, value=value)
+        raise BadInput(
+            f"{name} is {quoted(value)}: expected a whole number of at least {least}", name=name, value=value
+        )
     if value > most:
         raise BadInput(f"{name} is above {most:.3g}: expected a whole number from {least} to {most:.3g}", name=name)
     return value
@@ -37,7 +49,7 @@ def probability(name: str, value: float, *, open_top: bool = False) -> float:
     inside = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
     if not inside or (open_top and value == 1):
         interval = "(0, 1)" if open_top else "(0, 1]"
-        raise BadInput(f"{name} is {value!r}: expected a number in {interval}", name=name, value=value)
+        raise BadInput(f"{name} is {quoted(value)}: expected a number in {interval}", name=name, value=value)
     return float(value)
 
 
@@ -49,11 +61,143 @@ def delta(value: float) -> float:
 def one_of(name: str, value: str, choices: Iterable[str]) -> str:
     """Return `value` if it is among `choices`, else raise `BadInput` with the list of them."""
     known = list(choices)
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise BadInput(
-            f"{name} is {value!r}: expected one of {', '.join(known)}", name=name, value=value, choices=known
+            f"{name} is {quoted(value)}: expected one of {', '.join(known)}", name=name, value=value, choices=known
         )
     return value
+
+
+def quoted(value: object) -> str:
+    """What was given, in an error: a plain value as it is, and of anything else what it is, not what is in it."""
+    if isinstance(value, types.ModuleType | type):
+        return f"the {'class' if isinstance(value, type) else 'module'} {value.__name__}"
+    if value is None or isinstance(value, bool | str | float | complex | bytes):
+        return text if len(text := repr(value)) < 60 else f"a long {type(value).__name__}, {text[:40]}..."
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**40 else "a whole number beyond 1e+40"
+    return f"a {type(value).__name__}"
+
+
+def require_fit(name: str, value: object, kind: Any) -> None:
+    """Raise `BadInput` unless `value` is of a kind, which is given as an annotation."""
+    if not fits(value, kind):
+        raise BadInput(f"{name} is {quoted(value)}: expected {in_words(kind)}", name=name)
+
+
+def checked(target: _T) -> _T:
+    """Let a function, or a class as it is made, refuse arguments of other kinds than it is annotated with.
+
+    Guarantee: nothing of it has run when it refuses. What is annotated with `Any`, the parts of generics but for tuples
+    and lists, and the names in a class's `_parsed`, are left to the code that reads them. For a protocol, and for a
+    class with `_interface`, names of methods, whatever has these stands in.
+
+    Raises:
+        BadInput: when called, with the name of the argument, what was given and what was expected.
+    """
+    function: Any = vars(target)["__init__"] if isinstance(target, type) else target
+    parameters, names = inspect.signature(function).parameters, vars(sys.modules[function.__module__])
+    read = getattr(target, "_parsed", ())
+    positional = [name for name, part in parameters.items() if part.kind < part.KEYWORD_ONLY] or [""]
+
+    @functools.cache
+    def kinds() -> dict[str, Any]:
+        known = {name: _kind_of(part, names) for name, part in parameters.items()}
+        for name, part in parameters.items():
+            if part.kind is part.VAR_KEYWORD:
+                options = get_args(known.pop(name))  # of `Unpack`, a `TypedDict`
+                known |= get_type_hints(options[0]) if options else {}
+        left = {name for name, kind in known.items() if name in read or kind in (Any, inspect.Parameter.empty)}
+        return {name: kind for name, kind in known.items() if name not in left}
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **named: Any) -> Any:
+        known = kinds()
+        at = (positional[min(place, len(positional) - 1)] for place in range(len(args)))
+        for name, value in (*zip(at, args, strict=True), *named.items()):
+            if name in known:
+                require_fit(name, value, known[name])
+        return function(*args, **named)
+
+    if isinstance(target, type):
+        target.__init__ = guarded  # type: ignore[misc]
+        return target
+    return guarded  # type: ignore[return-value]
+
+
+def _kind_of(part: inspect.Parameter, names: Mapping[str, Any]) -> Any:
+    """What an annotation stands for; `Any` where it names what only type checkers import."""
+    try:
+        return eval(part.annotation, dict(names)) if isinstance(part.annotation, str) else part.annotation
+    except (NameError, AttributeError, TypeError):
+        return Any
+
+
+#: Numbers as annotations state them: NumPy's, too.
+_NUMBERS: dict[Any, Any] = {int: Integral, float: Real, bool: bool}
+#: What errors call the classes that have a better name than their own, or are made elsewhere.
+_WORDS = {
+    "int": "a whole number", "float": "a number", "bool": "True or False", "str": "a text", "NoneType": "None",
+    "Module": "a torch.nn.Module", "Dataset": "a Dataset, such as pv.Dataset(x, y, classes=3)",
+    "Result": "what a method such as dpsgd returned", "AuditReport": "what pv.audit returned",
+}  # fmt: skip
+
+
+def fits(value: object, kind: Any) -> bool:
+    """Whether `value` is of a kind, as annotations state it."""
+    if type(value) is kind:
+        return True  # as most are
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, part) for part in parts)
+    if kind is None or origin is Literal:
+        return value is None if kind is None else isinstance(value, str | int) and value in parts
+    if kind in (int, float, bool):
+        large = kind is float and isinstance(value, int) and abs(value) > _LARGEST
+        return isinstance(value, _NUMBERS[kind]) and isinstance(value, bool) == (kind is bool) and not large
+    if parts == (Any, Any) and origin is tuple:
+        return True  # data, in whatever form: read elsewhere
+    if origin is tuple and isinstance(value, tuple | list):
+        own = parts[:1] * len(value) if parts[1:] == (...,) else parts
+        return len(own) == len(value) and all(map(fits, value, own))
+    own = origin or kind
+    if own in (Iterable, Sequence) and isinstance(value, str | bytes):
+        return False
+    if isinstance(value, list | tuple) and own in (Iterable, Sequence):
+        return all(fits(part, parts[0]) for part in value)
+    if own is Path:
+        return isinstance(value, os.PathLike)
+    if not isinstance(own, type) or own in (Any, object):
+        return True
+    protocol = getattr(own, "_is_protocol", False)
+    if not protocol and isinstance(value, own):
+        return True
+    interface = [name for name in vars(own) if not name.startswith("_")] if protocol else vars(own).get("_interface")
+    return interface is not None and all(hasattr(value, name) for name in interface)
+
+
+def in_words(kind: Any) -> str:
+    """A kind of argument, as an error says it."""
+    if get_origin(kind) in (Union, types.UnionType):
+        *first, last = dict.fromkeys(map(in_words, get_args(kind)))
+        return f"{', '.join(first)} or {last}" if first else last
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    own = get_origin(kind) or kind
+    if own is Callable:
+        return "a function"
+    name = getattr(own, "__name__", str(own))
+    return _WORDS.get(name, f"{'an' if name[:1] in 'AEIOU' else 'a'} {_public(own, name)}")
+
+
+def _public(own: Any, name: str) -> str:
+    """The name under which users know a class of privlearn's."""
+    if getattr(own, "__module__", "").partition(".")[0] != "privlearn":
+        return name
+    for module in ("privlearn", *(f"privlearn.{room}" for room in sys.modules["privlearn"].__all__)):
+        if name in getattr(sys.modules.get(module), "__all__", ()):
+            return f"{module.replace('privlearn', 'pv')}.{name}"
+    return name
 
 
 def parse_spec(what: str, text: str) -> tuple[str, dict[str, float]]:
@@ -62,6 +206,7 @@ def parse_spec(what: str, text: str) -> tuple[str, dict[str, float]]:
     >>> parse_spec("schedule", "step:k=0.6,period=10")
     ('step', {'k': 0.6, 'period': 10.0})
     """
+    require_fit(what, text, str)
     name, _, rest = text.partition(":")
     numbers: dict[str, float] = {}
     for part in filter(None, rest.split(",")):

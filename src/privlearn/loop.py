@@ -12,8 +12,9 @@ from typing import Any, Unpack, final
 from filelock import Timeout
 from torch import Tensor, nn
 
+from privlearn._checks import checked
 from privlearn._display import Described, Summary
-from privlearn.accounting.guarantee import Adjacency, Guarantee
+from privlearn.accounting.guarantee import Adjacency, Guarantee, hollow
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.losses import ModelLoss
@@ -69,6 +70,7 @@ class LoopSettings(Compute, total=False):
 _OWN = set(LoopSettings.__annotations__) - set(Compute.__annotations__)
 
 
+@checked
 def make_private(
     model: nn.Module, optimizer: Any, loader: Any, *,
     epochs: int, epsilon: float | None = None, delta: float | None = None, max_grad_norm: float | None = None,
@@ -99,7 +101,7 @@ def make_private(
             loss that comes with the first step, then.
 
     Warns:
-        PrivacyWarning: delta is one over the number of examples, or more.
+        PrivacyWarning: delta is one over the number of examples or more, or epsilon promises next to nothing.
     """
     model = _unwrapped(model)
     require_optimizer_of(optimizer, model)
@@ -107,7 +109,7 @@ def make_private(
     own: dict[str, Any] = {name: settings.get(name) for name in _OWN}
     compute: Any = {name: value for name, value in settings.items() if name not in _OWN}
     plan = _plan(own, epochs, epsilon, delta, max_grad_norm, batch_size, len(rows))
-    _warn_of_delta(delta, own["examples"] or len(rows))
+    _warn_of_target(epsilon, delta, own["examples"] or len(rows))
     loss, rates = own["loss"], own["learning_rate_schedule"] or Constant()
     run = Run(
         plan, model, None if loss is None else _of_model(loss), rows, optimizer=lambda parameters: optimizer,
@@ -294,14 +296,9 @@ def _state(generator: Any) -> str:
     return inspect.getgeneratorstate(generator)
 
 
-def _warn_of_delta(delta: float | None, examples: int) -> None:
-    if delta is not None and delta >= 1 / examples:
-        warnings.warn(
-            f"delta is {delta:g}, which is 1/examples or more: at such a delta, giving away one whole row would count "
-            f"as private. Give one far below 1/{examples}, for example {0.1 / examples:.1g}",
-            PrivacyWarning,
-            stacklevel=3,
-        )
+def _warn_of_target(epsilon: float | None, delta: float | None, examples: int) -> None:
+    for warning in hollow(epsilon, delta, examples):
+        warnings.warn(warning, PrivacyWarning, stacklevel=4)
 
 
 def _unwrapped(model: Any) -> nn.Module:

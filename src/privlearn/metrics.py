@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from privlearn._checks import require_fit
 from privlearn._display import shortened
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
@@ -89,6 +90,8 @@ def evaluate(
     >>> round(metrics["accuracy"], 3), metrics.confusion_matrix
     (0.667, ((1, 0), (1, 1)))
     """
+    require_fit("ledger", ledger, Ledger | None)
+    require_fit("streams", streams, Streams | None)
     x, y = _rows(data, targets)
     if len(x) != len(y) or not len(y):
         raise BadInput(f"there are {len(x)} rows and {len(y)} targets: expected as many, and at least one")

@@ -62,6 +62,7 @@ class AbstractPlan(Described, ABC):
     kind: ClassVar[str]
     budget: Budget | None
     _summary = plan_summary
+    _parsed: ClassVar[tuple[str, ...]] = ("adjacency",)  # texts, too
 
     @abstractmethod
     def event(self) -> Composed:

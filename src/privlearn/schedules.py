@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self, final
 
-from privlearn._checks import between, count, parse_spec, positive
+from privlearn._checks import between, checked, count, parse_spec, positive, require_fit
 from privlearn._public import is_registered, kinds, registered
 from privlearn.errors import BadInput
 
@@ -30,7 +30,7 @@ class _Shape:
 
     def scaled(self, factor: float) -> Self:
         """The same shape, `factor` times as high (its start, and its end if it has one)."""
-        return replace(self, start=self.start * factor)  # type: ignore[type-var]
+        return replace(self, start=self.start * positive("factor", factor))  # type: ignore[type-var]
 
     def idle(self, epochs: int) -> str | None:
         """Why it does nothing in a run of so many epochs, where it doesn't: a warning."""
@@ -129,6 +129,7 @@ class Decay(Schedule):
 
     def _t(self, epoch: float) -> float:
         """Epochs of decay up to `epoch`."""
+        require_fit("epoch", epoch, float)
         return min(max(epoch, self.from_epoch), self.to_epoch) - self.from_epoch
 
 
@@ -196,6 +197,7 @@ class Step(Decay):
         return self.start * self.k ** math.floor(self._t(epoch) / self.period)
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True)
@@ -224,6 +226,7 @@ class Polynomial(Decay):
 
     def scaled(self, factor: float) -> Polynomial:
         """The same shape, `factor` times as high."""
+        factor = positive("factor", factor)
         return replace(self, start=self.start * factor, end=self.end * factor)
 
 
@@ -253,9 +256,11 @@ class PerEpoch(Schedule):
 
     def scaled(self, factor: float) -> PerEpoch:
         """The same shape, `factor` times as high."""
+        factor = positive("factor", factor)
         return PerEpoch(tuple(value * factor for value in self.values))
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True)
@@ -338,6 +343,7 @@ def _specs() -> dict[str, type[NoiseSchedule]]:
     return {kind: cls for kind, cls in kinds(NoiseSchedule).items() if cls is not PerEpoch}
 
 
+@checked
 def parse(text: str, *, free_rate: bool = False) -> NoiseSchedule:
     """Read a schedule's spec; with `free_rate` its k may be left out, to be solved for.
 
@@ -369,6 +375,7 @@ def parse(text: str, *, free_rate: bool = False) -> NoiseSchedule:
     return kind(**{known[key]: value for key, value in numbers.items()})
 
 
+@checked
 def parse_rates(text: str) -> Schedule:
     """Read the spec of a learning rate schedule.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from privlearn._checks import count
+from privlearn._checks import checked, count, require_fit
 from privlearn.accounting.budget import Budget, largest, solve_noise, solve_rate
 from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.filters import fits, largest_filter
@@ -43,6 +43,8 @@ def factor_beside(plan: AbstractPlan, others: Sequence[Planned]) -> float:
             "no noise is left to raise: the plan has no target, or noise that follows validations. Calibrate a "
             "plan with a fixed schedule first, plan.calibrate(epsilon=, delta=)"
         )
+    for other in others:
+        require_fit("what is released beside the plan", other, Planned)
     budget, beside = plan.budget, compose(other.event() for other in others)
     for other in others:
         require_same(plan.neighbours, other.neighbours, "what is released beside the plan")
@@ -61,6 +63,7 @@ def factor_beside(plan: AbstractPlan, others: Sequence[Planned]) -> float:
     return solve_noise(together, budget.limit)
 
 
+@checked
 def with_rate(plan: Plan, budget: Budget) -> Plan:
     """`plan` with its start, epochs and batches, and the rate k of its schedule at which it meets `budget`.
 
@@ -89,6 +92,7 @@ def with_rate(plan: Plan, budget: Budget) -> Plan:
     return replace(at(k), budget=budget)
 
 
+@checked
 def with_batch_size(plan: Plan, budget: Budget, examples: int) -> Plan:
     """`plan` with its noise and epochs, and the largest batches of `examples` rows that `budget` allows.
 
@@ -114,6 +118,7 @@ def with_batch_size(plan: Plan, budget: Budget, examples: int) -> Plan:
     return replace(at(size), budget=budget)
 
 
+@checked
 def within(plan: Plan, budget: Budget, most: int | None) -> Plan:
     """See `Plan.within`."""
     budget = budget.for_group(plan.group_size)

@@ -87,7 +87,7 @@ def test_a_ledger_file_is_begun_once_and_keeps_its_budget(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match="has the measure"):
         Ledger.open(path, measure="renyi")
     assert Ledger.open(path).budget == BUDGET
-    with pytest.raises(BadInput, match="expected a Budget"):
+    with pytest.raises(BadInput, match=r"expected a pv\.Budget"):
         Ledger(2.0)  # type: ignore[arg-type]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from privlearn import schedules
+from privlearn.accounting import guarantee
 from privlearn.cli import methods, screen
 from privlearn.publishing import keys, verify
 from privlearn.teachers import pate
@@ -14,8 +15,9 @@ MUTANTS = [
     Mutant("verify always warns of delta", verify._warnings, "guarantee.delta * examples >= 1", "True", CAUSE),
     Mutant("verify never warns of seeds", verify._warnings, '== "seeded"', '== "sown"', GIVEN),
     Mutant("verify passes over other files", verify.verify_contents, " + _strangers(contents)", "", GIVEN),
-    Mutant("commands never warn of delta", screen.delta_warning, "delta * examples >= 1", "False", GIVEN),
-    Mutant("commands warn of any delta", screen.delta_warning, "delta * examples >= 1", "True", CAUSE),
+    Mutant("commands never warn of delta", guarantee.hollow, "delta * examples >= 1", "False", GIVEN),
+    Mutant("commands warn of any delta", guarantee.hollow, "delta * examples >= 1", "True", CAUSE),
+    Mutant("an epsilon of nothing passes in silence", guarantee.hollow, "epsilon > _HOLLOW", "False", GIVEN),
     Mutant("plans are not looked at", screen.warnings, "idle := plan.schedule.idle(plan.epochs)",
            "idle := None", GIVEN),
     Mutant("a last epoch that falls is warned of", schedules.Decay.idle, "self.from_epoch < epochs",

@@ -21,6 +21,7 @@ from privlearn.cli import main
 from privlearn.clipping import clips
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.errors import AdjacencyMismatch, BadInput, NotPerExample, PrivlearnError, UnsupportedEvent
+from privlearn.publishing import folder
 from privlearn.streams import Streams
 from tests.support.nets import cross_entropy, small_data
 from tests.support.steps import EachStep
@@ -126,9 +127,9 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
     "a seed for streams": (lambda: {"streams": 3}, ("streams is 3", "Streams.new()")),
     "a function for a callback": (lambda: {"callbacks": abs}, ("callbacks has <built-in function abs>", "on_step")),
     "a class for a callback": (lambda: {"callbacks": [EachStep]}, ("callbacks has <class", "an object of it")),
-    "no device": (lambda: {"device": 3.5}, ("device '3.5'", "Expected cpu or cuda")),
+    "no device": (lambda: {"device": 3.5}, ("device 3.5", "Expected cpu or cuda")),
     "a device without numbers": (lambda: {"device": "meta"}, ("device 'meta'", "Expected cpu or cuda")),
-    "a type for a precision": (lambda: {"precision": torch.float16}, ("torch.float16", "float32, bf16")),
+    "a type for a precision": (lambda: {"precision": torch.float16}, ("precision is a dtype", "float32, bf16")),
     "true for a micro-batch": (lambda: {"microbatch": True}, ("microbatch is True", "at least 1")),
     "a plain function for an augmentation": (
         lambda: {"augmentation": abs},
@@ -215,7 +216,7 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("('pca',)", "pv.transforms.PrivatePCA(60, 16.0)"),
     ),  # type: ignore[arg-type]
     "a number for a budget": (lambda: pv.Plan(pv.Poisson(0.1), budget=3.0), ("budget is 3.0", "calibrate(")),  # type: ignore[arg-type]
-    "a number for a ledger's budget": (lambda: pv.Ledger(3.0), ("budget is 3.0", "expected a Budget")),  # type: ignore[arg-type]
+    "a number for a ledger's budget": (lambda: pv.Ledger(3.0), ("budget is 3.0", "expected a pv.Budget")),  # type: ignore[arg-type]
     "sampling for replace-one": (
         lambda: pv.Plan(pv.Poisson(0.1), adjacency=Adjacency.REPLACE_ONE),
         ("no sound accounting for replace_one", "add_remove, zero_out"),
@@ -235,7 +236,7 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("transform is None", "flip,shift:2", "(rows, generator)"),
     ),  # type: ignore[arg-type]
     "a model for a result": (lambda: pv.publish(net(), "out"), ("result is a Linear", "dpsgd")),  # type: ignore[arg-type]
-    "a folder without a name": (lambda: pv.publish(net(), ""), ("names no new folder", "runs/model")),  # type: ignore[arg-type]
+    "a folder without a name": (lambda: folder.require_free(""), ("names no new folder", "runs/model")),
     "no classes": (lambda: pv.load("rows.npz", classes=0, value_range=(0, 1)), ("classes is 0", "at least 2")),
 }
 
@@ -328,7 +329,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "an optimizer with a closure": ((*TRAIN, "--optimizer", "LBFGS"), ("'LBFGS'", "SGD or Adam")),
     "no learning rate": ((*TRAIN, "--learning-rate", "0"), ("--learning-rate is 0.0", "above 0")),
     "a learning rate that is no number": ((*TRAIN, "--learning-rate", "nan"), ("--learning-rate is nan",)),
-    "negative momentum": ((*TRAIN, "--momentum", "-1"), ("SGD cannot be made", "momentum value: -1.0")),
+    "negative momentum": ((*TRAIN, "--momentum", "-1"), ("--momentum is -1.0", "from 0 to 1")),
     "an unknown learning rate schedule": ((*TRAIN, "--lr-schedule", "cosine"), ("'cosine' is unknown", "exp:k=0.01")),
     "an unknown method": ((*TRAIN, "--method", "magic"), ("'magic'", "dpsgd")),
     "a model of nothing": ((*TRAIN, "--model", "refused_nets:nothing"), ("a NoneType", "torch.nn.Module")),

@@ -170,7 +170,7 @@ def test_a_loop_that_was_not_closed_holds_its_checkpoint(tmp_path: Path) -> None
 
 def test_a_delta_of_one_over_the_examples_is_warned_of() -> None:
     for delta in (1 / 60, 0.5):
-        with pytest.warns(PrivacyWarning, match="1/examples"):
+        with pytest.warns(PrivacyWarning, match="one over the 60 examples"):
             private(epsilon=3.0, delta=delta)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -99,7 +99,7 @@ def test_other_models_are_refused_before_anything_is_spent(name: str) -> None:
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "an unknown loss": (lambda: run(loss="hinge"), "the loss of dpmac is 'hinge'"),
-    "a loss of PyTorch": (lambda: run(loss=nn.MSELoss()), "the loss of dpmac is MSELoss"),  # type: ignore[arg-type]
+    "a loss of PyTorch": (lambda: run(loss=nn.MSELoss()), "the loss of dpmac is a MSELoss"),  # type: ignore[arg-type]
     "softmax at second order": (
         lambda: run(loss="cross_entropy", plan=settled(POISSON, clip=pv.mac.Derivatives(0.3, 0.3))),
         "couple the classes",

@@ -135,10 +135,11 @@ def check_private_figures_are_not_published() -> None:
     assert set(result.private_diagnostics) == {"loss", "clipped_share", "left_out"}
     assert "0." not in repr(result.private_diagnostics)
     with tempfile.TemporaryDirectory() as folder:
-        must_raise(
+        said = must_raise(
             PrivlearnError,
             lambda: publish.publish(result, Path(folder) / "a", data=result.private_diagnostics),  # type: ignore
         )
+        assert "private diagnostics" in str(said)
         out = publish.publish(result, Path(folder) / "b")
         text = " ".join(path.read_bytes().decode("latin-1") for path in out.iterdir())
         for figure in result.private_diagnostics["loss"]:

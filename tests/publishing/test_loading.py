@@ -58,7 +58,7 @@ def made(input_shape: tuple[int, ...], classes: int) -> nn.Module:
         (None, r"model=.*in Python also the network itself"),
         (Own(outputs=3), r"does not fit the model that was given: '1.layer.(bias|weight)' has shape .*model="),
         (lambda shape: 3, "model made a int of the shape \\(2, 3\\): expected a torch.nn.Module"),
-        (3, "model is 3: expected a torch.nn.Module, a function that makes one, or a name"),
+        (3, "model is 3: expected a text, a torch.nn.Module, a function or None"),
     ],
     ids=["none", "another", "no network", "no function"],
 )

@@ -84,9 +84,10 @@ def test_nothing_is_written_below_a_program(tmp_path: Path) -> None:
 
 
 def test_what_is_not_to_be_published_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    report = SimpleNamespace(public=False, verdict="", rows=list, to_json=dict, to_markdown=str)
     refused: dict[str, dict[str, Any]] = {
         "expected what pv.audit": {"audit": 3},
-        "not declared public": {"audit": SimpleNamespace(public=False, to_markdown=str)},
+        "not declared public": {"audit": report},
         "another network": {"model_spec": "mlp:8"},
         "without classes": {"classes": None},
         "could not be read": {"data": {"name": "x" * (1 << 26)}},

@@ -475,7 +475,8 @@ def check_other_trainers_take_one_process() -> None:
         made = {"module": net, "optimizer": optimizer, "data_loader": loader, "noise_multiplier": 1.0}
         error = must_raise(BadInput, lambda: engine.make_private(**made, max_grad_norm=1.0))
         assert "an engine of pv.opacus" in str(error)
-        error = must_raise(BadInput, lambda: pv.boosting.boost(None, None, ledger=book))  # type: ignore[arg-type]
+        boosting = pv.boosting.BoostingPlan((pv.boosting.Interval(0.0, 1.0),), pv.boosting.Labels(2))
+        error = must_raise(BadInput, lambda: pv.boosting.boost(boosting, (x, y), ledger=book))
         assert "boosting takes one process" in str(error)
     assert book.event.events == ()
 

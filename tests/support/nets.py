@@ -24,6 +24,12 @@ from privlearn.mechanisms import release as release_module
 class NoDraws:
     """A noise stream that must not be drawn from."""
 
+    def words(self, number: int) -> Any:
+        raise AssertionError("noise was drawn")
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise AssertionError("training began")
+
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"noise was drawn: {name}")
 

@@ -308,7 +308,7 @@ def test_what_python_refuses() -> None:
         pv.tuning.RandomStopping((a, b), mean=2.0, shape=1e4)
     with pytest.raises(BadInput, match="give score_noise"):
         pv.tuning.RandomStopping((a, b), mean=2.0).event()
-    with pytest.raises(BadInput, match=r"expected pv.tuning.Blocks\(...\)"):
+    with pytest.raises(BadInput, match=r"expected a pv.tuning.Blocks or a pv.tuning.RandomStopping"):
         pv.tune(plan, train, data())  # type: ignore[arg-type]
     settled = pv.tuning.Blocks((a, b), selection_epsilon=1.0)
     with pytest.raises(BadInput, match="one whole number for each row"):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
+from privlearn._checks import between
 from privlearn.accounting import accountant, rdp, zcdp
 from privlearn.accounting.budget import Budget, bisect, bracket, to_safe_side
 from privlearn.accounting.events import Composed, Event, Mechanism, Repeated, compose, require_adjacency, tally
@@ -228,8 +229,8 @@ def require_measure(measure: Measure, budget: Budget | None) -> Measure:
         return None
     kinds = ["gaussian", "zcdp"] if budget and budget.rho is not None else ["gaussian", "zcdp", "renyi"]
     if isinstance(measure, int | float) and not isinstance(measure, bool):
-        require_orders([float(measure)])
-        measure = float(measure)
+        measure = between("measure", measure, 1.0, math.inf)
+        require_orders([measure])
     elif measure not in kinds:
         raise BadInput(
             f"measure is {str(measure)[:40]!r}: expected one of {', '.join(kinds)}, or a Renyi order such as 8"

@@ -7,12 +7,13 @@ them, or one person with all their rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 from enum import StrEnum, unique
 from typing import Any, Literal, final
 
-from privlearn._checks import count, one_of
+from privlearn._checks import checked, count, one_of, quoted
 from privlearn._display import Described, Summary
 from privlearn.errors import AdjacencyMismatch, BadInput
 
@@ -22,6 +23,7 @@ MOST_IN_A_GROUP = 10_000
 ALL = "all"
 
 
+@checked
 @final
 @dataclass(frozen=True)
 class PrivacyUnit:
@@ -88,6 +90,10 @@ class Adjacency(StrEnum):
     REPLACE_ONE = "replace_one"
 
     @classmethod
+    def _missing_(cls, value: object) -> Adjacency:
+        raise BadInput(f"adjacency is {quoted(value)}: expected one of {', '.join(cls)}")
+
+    @classmethod
     def parse(cls, name: str) -> Adjacency:
         """Return the member called `name`, or raise `BadInput` with the list of them."""
         return cls(one_of("adjacency", str(name), [member.value for member in cls]))
@@ -105,6 +111,24 @@ def require_same(first: Adjacency, second: Adjacency, what: str) -> None:
             "use one adjacency for the whole plan, or a ledger of its own for each",
             expected=first,
             given=second,
+        )
+
+
+#: An epsilon from which on an attacker may be as good as certain: e^20 is half a billion.
+_HOLLOW = 20.0
+
+
+def hollow(epsilon: float | None, delta: float | None, examples: int | None) -> Iterator[str]:
+    """Why a target promises next to nothing, where it does: warnings."""
+    if delta is not None and examples is not None and delta * examples >= 1:
+        yield (
+            f"delta {delta:g} is not below one over the {examples} examples: a mechanism may then give away a whole "
+            f"example and keep to it. Give one far below, for example {0.1 / examples:.1g}"
+        )
+    if epsilon is not None and epsilon > _HOLLOW:
+        yield (
+            f"epsilon {epsilon:g} promises next to nothing: at more than {_HOLLOW:g}, an attacker may become as good "
+            "as certain that an example took part"
         )
 
 

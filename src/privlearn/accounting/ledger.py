@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, final
 
+from privlearn._checks import checked, require_fit
 from privlearn._display import Described, Summary
 from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget
@@ -99,9 +100,10 @@ class Ledger(Described):
         BadInput: a unit for another group size than the budget's, or a measure that does not suit the budget.
     """
 
+    _interface = ("require_room", "begin", "charge", "settle")
+
+    @checked
     def __init__(self, budget: Budget | None = None, unit: PrivacyUnit | None = None, measure: Measure = None) -> None:
-        if budget is not None and not isinstance(budget, Budget):
-            raise BadInput(f"budget is {budget!r}: expected a Budget, such as plan.budget, or None")
         state = LedgerState(budget, require_measure(measure, budget))
         if unit is not None:
             state.require_unit(unit)
@@ -118,8 +120,7 @@ class Ledger(Described):
     def allowing(cls, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE) -> Ledger:
         """A ledger that takes `event`, once and in its order, and nothing else.
 
-        For a part of a run whose whole was charged elsewhere, beforehand: what the part does is then held to what was
-        charged.
+        For a part of a run whose whole was charged elsewhere, beforehand: what the part does is then held to that.
         """
         ledger = cls(unit=unit)
         with ledger._run.store.editing() as state:
@@ -128,6 +129,7 @@ class Ledger(Described):
         return ledger
 
     @classmethod
+    @checked
     def open(
         cls,
         path: str | Path,
@@ -252,6 +254,7 @@ class Ledger(Described):
         priced = accountant.guarantee(event, state.adjacency or Adjacency.ADD_REMOVE, delta, unit.group_size)
         return replace(priced, rows_per_person=unit.rows_per_person)
 
+    @checked
     def require_room(
         self,
         event: Event,
@@ -273,6 +276,7 @@ class Ledger(Described):
             after.charge(after.add(RunEntry.new("")), event)
             after.require_room(then, adjacency, unit)
 
+    @checked
     def approve(self, *plans: Planned) -> None:
         """Approve plans ahead of their runs; all of them, or none.
 
@@ -298,6 +302,7 @@ class Ledger(Described):
                 state.adjacency, state.unit = plan.neighbours, plan.unit
                 state.add(RunEntry.new(self._what, approved=event, waiting=True))
 
+    @checked
     def begin(self, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE) -> None:
         """Begin a run: check once that all of `event` fits, or take up its approval.
 
@@ -314,6 +319,7 @@ class Ledger(Described):
         self._run.begin(compose([event]), adjacency, unit, self._what)
         self._approved = list(walk(compose([event])))[::-1]
 
+    @checked
     def resume(self, run: str | None, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE) -> None:
         """Go on with a run that was interrupted: charges are made from its beginning again, and none is charged twice.
 
@@ -348,8 +354,11 @@ class Ledger(Described):
             BudgetExceeded: the total would exceed the budget; nothing is charged.
             UnsupportedEvent: no sound price is known under `adjacency`, or in the ledger's measure.
             AdjacencyMismatch: the ledger holds another kind of neighbour.
-            BadInput: the ledger's file can't be written; nothing is charged.
+            BadInput: no event, or the ledger's file can't be written; nothing is charged.
         """
+        if not (isinstance(event, Event) and isinstance(adjacency, Adjacency)):  # asked at each step
+            require_fit("event", event, Event)
+            require_fit("adjacency", adjacency, Adjacency)
         self._require_own_process()
         left = self._after(event, adjacency)
         if left is not None:

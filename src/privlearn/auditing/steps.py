@@ -17,7 +17,8 @@ import torch
 from scipy.special import logsumexp
 from torch import Tensor, nn
 
-from privlearn._checks import count
+from privlearn._checks import between, checked, count
+from privlearn._checks import delta as valid_delta
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.auditing.bounds import Floats
@@ -46,6 +47,7 @@ _STEPS = 8
 _OTHERS = 9
 
 
+@checked
 def audit(
     plan: Plan,
     model: nn.Module | Callable[[tuple[int, ...]], nn.Module] | None = None,
@@ -85,6 +87,10 @@ def audit(
     Raises:
         BadInput: the plan's neighbours differ in what one example holds, or a model was given without a loss or data.
     """
+    valid_delta(delta)
+    between("confidence", confidence, 0.5, 1 - 1e-9)
+    if taken := {"optimizer", "callbacks"} & set(arguments):
+        raise BadInput(f"an audit has {' and '.join(sorted(taken))} of its own: leave them out")
     sampler, noise_multiplier = plan.sampling, plan.noise_multipliers()[0]
     if plan.neighbours is Adjacency.REPLACE_ONE:
         raise BadInput("the plan is for replace_one neighbours: expected add_remove or zero_out, of which one is empty")

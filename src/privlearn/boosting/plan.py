@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn._checks import between, count
+from privlearn._checks import between, checked, count
 from privlearn._public import registered
 from privlearn.accounting.budget import Budget, require_budget, solve_gaussian
 from privlearn.accounting.events import Composed, Repeated, compose
@@ -113,6 +113,7 @@ class Block:
         return math.prod(number for _, number in self.groups)
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True)
@@ -182,7 +183,8 @@ class BoostingPlan(AbstractPlan):
             between("noise_multiplier", self.noise_multiplier, 1e-6, 1e9)
         PrivacyUnit(self.group_size)
         require_budget(self.budget)
-        object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency or Adjacency.ADD_REMOVE)))
+        usual = Adjacency.ADD_REMOVE if self.adjacency is None else self.adjacency
+        object.__setattr__(self, "adjacency", Adjacency.parse(str(usual)))
 
     @property
     def features(self) -> int:
@@ -283,6 +285,7 @@ class BoostingPlan(AbstractPlan):
         return []
 
 
+@checked
 def columns_of(dataset: Dataset) -> tuple[Column, ...]:
     """The columns of a data set by what was declared of it: bounds, and names such as `colour=red` for categories.
 
@@ -317,6 +320,7 @@ def _columns(shape: tuple[int, ...], lows: Any, highs: Any, named: Sequence[str]
     return tuple(columns)
 
 
+@checked
 def plan_for(dataset: Dataset, target: Target | None = None, **choices: Any) -> BoostingPlan:
     """A plan for a data set, by what was declared of it; no row is looked at.
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
 
+from privlearn._checks import checked
 from privlearn.accounting.ledger import Ledger
 from privlearn.boosting.plan import Block, BoostingPlan, Interval
 from privlearn.boosting.shrinkage import ShapeFilter
@@ -33,6 +34,7 @@ from privlearn.world import require_one_process
 Array = NDArray[np.float64]
 
 
+@checked
 def boost(
     plan: BoostingPlan,
     dataset: Dataset | tuple[Any, Any] | TorchDataset[Any],
@@ -234,6 +236,7 @@ class FeatureShape:
     missing: NDArray[np.float64]
 
 
+@checked
 def shape(result: Result, column: int | str) -> FeatureShape:
     """The shape function of a column, from released numbers alone; what trees add is not in it.
 

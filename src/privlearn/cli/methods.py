@@ -332,6 +332,27 @@ _COMBINABLE: dict[str, Callable[[Request], None]] = {
 
 # Test metrics
 
+#: What `--metric` may name, by task; of other data by what the targets are.
+_OF_CLASSES = ("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy")
+_OF_VALUES = ("rmse", "mae", "r2")
+_METRICS = {
+    "multilabel": ("subset-accuracy", "f1", "auc", "log-loss"),
+    "ordinal": (*_OF_CLASSES, "mae"),
+    "counts": ("deviance", *_OF_VALUES),
+}
+
+
+def require_metric(request: Request, data: Any) -> None:
+    """Refuse, before training, a figure that is none of such targets.
+
+    Raises:
+        BadInput: naming those that there are.
+    """
+    task = request.task or ("multilabel" if data.labels else None)
+    there = _METRICS.get(str(task), _OF_VALUES if data.classes is None and not data.labels else _OF_CLASSES)
+    if request.metric is not None and request.tune is None and request.metric not in there:
+        raise BadInput(f"--metric {request.metric} is no figure of such targets: expected one of {', '.join(there)}")
+
 
 def metrics_plan(request: Request, plan: AbstractPlan | None, data: Any) -> MetricsPlan | ValueMetricsPlan | None:
     """The release of the test metrics that `--paid-metrics` or `--metrics-share` asks for, beside a run of this plan.

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.guarantee import readable
+from privlearn.accounting.guarantee import hollow, readable
 from privlearn.cli import methods, screen
 from privlearn.cli.jobs import Job, Opened, has_maps, public_rows, seed_warning
 from privlearn.cli.request import Request
@@ -148,7 +148,7 @@ def _votes_job(request: Request, data: Dataset) -> Job:
     plan = methods.votes_plan(request, data.classes or 0, len(pool.x), persons=data.groups is not None)
     answer = methods.votes_figures(plan, request.delta)
     warnings = (
-        *screen.delta_warning(request.delta, request.examples or data.examples),
+        *hollow(request.epsilon, request.delta, request.examples or data.examples),
         *seed_warning(request),
         *methods.votes_warnings(plan, request.examples),
     )
@@ -271,7 +271,7 @@ def _maps_job(request: Request, data: Dataset) -> Job:
         return _with_start(result, data, start, answer)
 
     warnings = (
-        *screen.delta_warning(request.delta, request.examples or data.examples),
+        *hollow(request.epsilon, request.delta, request.examples or data.examples),
         *seed_warning(request),
         *_maps_warnings(plan, request.examples),
     )

@@ -7,10 +7,10 @@ import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, final
 
+from privlearn._checks import count
 from privlearn.cli.options import COMMANDS, DPSGD, USUAL, Option, options_of
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS
@@ -107,6 +107,16 @@ class _Parser(argparse.ArgumentParser):
         raise BadInput(f"{message}. See `{self.prog} --help`")
 
 
+class _Version(argparse.Action):
+    """Prints the version, which is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from privlearn import __version__
+
+        print(f"privlearn {__version__}")
+        parser.exit()
+
+
 def parse(argv: list[str]) -> Request:
     """Read a command line.
 
@@ -119,6 +129,8 @@ def parse(argv: list[str]) -> Request:
     argv = _with_ranges(_with_config(argv))
     _require_known(argv)
     values = vars(_parser(every="--help-all" in argv).parse_args(argv))
+    if values.get("examples") is not None:
+        count("--examples", values["examples"])
     return Request(values.pop("command"), values)
 
 
@@ -162,7 +174,9 @@ def _parser(*, every: bool) -> argparse.ArgumentParser:
         epilog=f"{_EXAMPLES}\n`privlearn COMMAND --help` names the options of a command",
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=20),
     )
-    parser.add_argument("--version", action="version", version=f"privlearn {version('privlearn')}")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="show the version, and exit"
+    )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, summary in COMMANDS.items():
         about = _ABOUT.get(name, summary)

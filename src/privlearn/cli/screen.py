@@ -20,7 +20,7 @@ from privlearn._checks import printable
 from privlearn.accounting import accountant, comparisons
 from privlearn.accounting.events import Event, compose, to_json
 from privlearn.accounting.filters import Limit, fits
-from privlearn.accounting.guarantee import Adjacency, Guarantee, readable
+from privlearn.accounting.guarantee import Adjacency, Guarantee, hollow, readable
 from privlearn.accounting.tradeoff import describe, tradeoff
 from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
@@ -261,7 +261,7 @@ def guaranteed(bounds: Sequence[Guarantee], unclaimed: Iterable[Guarantee] = ())
 
 def warnings(plan: Plan, delta: float, examples: int) -> Iterator[str]:
     """What is allowed, and hardly ever meant."""
-    yield from delta_warning(delta, examples)
+    yield from hollow(plan.budget and plan.budget.epsilon, delta, examples)
     if idle := plan.schedule.idle(plan.epochs):
         yield idle
     if plan.filter and isinstance(plan.sampling, sampling.Partition):
@@ -271,15 +271,6 @@ def warnings(plan: Plan, delta: float, examples: int) -> Iterator[str]:
         )
     if isinstance(plan.sampling, sampling.Shuffle) and not comparisons.installed():
         yield comparisons.MISSING
-
-
-def delta_warning(delta: float, examples: int | None) -> Iterator[str]:
-    """A delta that promises nothing."""
-    if examples is not None and delta * examples >= 1:
-        yield (
-            f"delta {delta:g} is not below one over the {examples} examples: a mechanism may then give away a whole "
-            "example and keep to it"
-        )
 
 
 def _unclaimed(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:

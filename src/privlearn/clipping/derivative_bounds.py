@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from privlearn._checks import between, count, positive
+from privlearn._checks import between, checked, count, positive
 from privlearn._public import registered
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
@@ -82,6 +82,7 @@ class Histogram:
         return self.high if total > 0 else default
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True)
@@ -116,8 +117,6 @@ class Derivatives:
         if self.first == () or self.second == ():
             raise BadInput("there are no thresholds: give one number, or one for each layer, the output layer last")
         _require_shares(self.shares)
-        if self.learned is not None and not isinstance(self.learned, Histogram):
-            raise BadInput(f"learned is {self.learned!r}: expected a pv.mac.Histogram(noise_multiplier=50.0), or None")
 
     @property
     def order(self) -> int:
@@ -139,6 +138,7 @@ class Derivatives:
         return [_each("thresholds", kind, layers) for kind in kinds]
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn._checks import count
+from privlearn._checks import count, require_fit
 from privlearn.errors import BadInput
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ class Dataset:
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("labels", "feature_names"):
+            require_fit(name, getattr(self, name), Iterable[str])
         if self.target_bounds is not None:
             self._require_values()
         object.__setattr__(self, "labels", tuple(map(str, self.labels)))
@@ -97,8 +99,8 @@ class Dataset:
     def _require_values(self) -> None:
         """Refuse bounds of targets that are none, or that go with classes."""
         try:
-            low, high = map(float, self.target_bounds or ())
-        except (TypeError, ValueError):
+            low, high = map(float, () if self.target_bounds is None else self.target_bounds)
+        except (TypeError, ValueError, OverflowError):
             low = high = math.nan
         if not -1e30 < low < high < 1e30 or self.classes is not None:
             beside = "" if self.classes is None else f", and classes is {self.classes}"

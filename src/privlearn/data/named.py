@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from privlearn._checks import count
+from privlearn._checks import checked, count
 from privlearn.data import catalogue as files
 from privlearn.data.catalogue import CATALOGUE, DATA_VARIABLE, File, Named, Source, directories
 from privlearn.data.dataset import Dataset
@@ -28,6 +28,7 @@ NAMES = tuple(CATALOGUE)
 _TABLES = (".csv", ".parquet")
 
 
+@checked
 def load(
     name: Any,
     data_dir: str | Path | None = None,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
-from privlearn._checks import between, one_of
+from privlearn._checks import between, checked, count, one_of, positive
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
@@ -68,6 +68,11 @@ class Facts:
         return math.sqrt(self.numbers) if self.front and self.front[-1].normalises else None
 
 
+#: Beyond the numbers of float32, weights are none after a step.
+_LARGEST_RATE = 3e38
+
+
+@checked
 @final
 @dataclass(frozen=True)
 class TrainRequest:
@@ -194,6 +199,12 @@ class TrainRequest:
                         "select=M"
                     )
         object.__setattr__(self, "post_processing", post_processing.chosen(self.post_processing))
+        if self.examples is not None:
+            count("examples", self.examples)
+        if self.learning_rate is not None:
+            between("learning_rate", positive("learning_rate", self.learning_rate), 0.0, _LARGEST_RATE)
+        if self.momentum is not None:
+            between("momentum", self.momentum, 0.0, 1.0)
         if self.label_smoothing is not None:
             between("label_smoothing", self.label_smoothing, 0.0, MOST_SMOOTHING)
         adjacency = None if self.adjacency is None else Adjacency.parse(str(self.adjacency))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -13,7 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from privlearn._checks import one_of
+from privlearn._checks import checked, one_of
+from privlearn.accounting.guarantee import hollow
 from privlearn.accounting.ledger import Ledger, Planned
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
@@ -21,7 +23,7 @@ from privlearn.descent.choices import Facts, TrainRequest
 from privlearn.descent.dpsgd import dpsgd
 from privlearn.descent.rules import Settled, settle, usual_features
 from privlearn.descent.weighted import weighted
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.models import heads, networks
 from privlearn.runs.callbacks import Callback
 from privlearn.runs.checkpoint import Checkpoint, streams_for
@@ -33,6 +35,7 @@ from privlearn.transforms.base import PublicTransform, shape_after
 from privlearn.transforms.chain import read_features
 
 
+@checked
 def train(
     dataset: Dataset,
     *,
@@ -80,6 +83,9 @@ def train(
     Raises:
         BadInput: no classes, an unknown choice, moments of rows of which no bound is known, or anything that `pv.dpsgd`
             refuses.
+
+    Warns:
+        PrivacyWarning: delta is one over the number of examples or more, or epsilon promises next to nothing.
     """
     if not isinstance(dataset, Dataset) or not (dataset.classes or dataset.target_bounds or dataset.labels):
         raise BadInput(
@@ -88,6 +94,8 @@ def train(
         )
     require_task(choices.get("task"), dataset)
     settled, dataset = settle_for(dataset, epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
+    for warning in hollow(epsilon, delta, examples or dataset.examples):
+        warnings.warn(warning, PrivacyWarning, stacklevel=3)
     if beside is not None:
         settled = with_room_for(settled, beside)
         ledger = Ledger(settled.plan.budget) if ledger is None else ledger

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from privlearn._checks import checked, quoted
 from privlearn.errors import BadInput, NotPerExample
 
 #: Of the tokens of each example: shifted by one, or one target for each position.
@@ -28,6 +29,7 @@ _TARGETS = {_SPANS: ("start_positions", "end_positions")}
 IGNORED = -100
 
 
+@checked
 @final
 class ExampleLoss:
     """The training loss of a model of transformers, for each example by itself: a loss of (model, batch).
@@ -60,6 +62,8 @@ class ExampleLoss:
                 f"{type(base).__name__} has a loss of its own, which is not known to be one value for each example: "
                 "give compute_loss_func(outputs, labels, num_items_in_batch=None) that returns one, shape (batch,)"
             )
+        if not hasattr(base, "config"):
+            raise BadInput(f"model is {quoted(model)}: expected one of transformers")
         self._targets = ("labels",) if own else _TARGETS.get(self.kind or "", ("labels",))
         self._tokens, self._smoothing = tokens, smoothing
         self._problem = getattr(base.config, "problem_type", None)

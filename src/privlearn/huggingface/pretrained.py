@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from privlearn._checks import checked
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.publishing import folder
 from privlearn.publishing.folder import ADAPTER, ADAPTER_CONFIG, ADAPTER_FILES, CONFIG, WEIGHTS
@@ -17,6 +18,7 @@ from privlearn.publishing.verify import verify_contents
 from privlearn.runs.result import Result
 
 
+@checked
 def publish_pretrained(result: Result, out: str | Path, **arguments: Any) -> Path:
     """Write the result of a run on a model of transformers: weights and configuration as `save_pretrained` writes them.
 
@@ -70,6 +72,7 @@ def _require_all_in(network: Any, adapter: bytes) -> None:
         )
 
 
+@checked
 def load_pretrained(where: str | Path, model: Any, *, trusted: str | Path | None = None, **arguments: Any) -> Any:
     """Load a published model of transformers, or an adapter, after checking that its files are the certified ones.
 

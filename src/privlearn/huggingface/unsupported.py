@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from privlearn._checks import quoted
 from privlearn.errors import BadInput
 
 #: Arguments of `TrainingArguments`: when one is refused, and why, with what to do.
@@ -47,6 +48,8 @@ def require_arguments(args: Any) -> None:
     Raises:
         BadInput: naming the argument.
     """
+    if not hasattr(args, "optim"):
+        raise BadInput(f"args is {quoted(args)}: expected transformers.TrainingArguments, or None")
     for name, (unfit, why) in _ARGUMENTS.items():
         value = getattr(args, name, None)
         if unfit(value):

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
-from torch import Tensor
+from torch import Tensor, nn
 
 from privlearn.descent.driven import Driven
 from privlearn.errors import BadInput
 from privlearn.lightning.step_loss import StepLoss, no_metrics_in
 from privlearn.loop import make_private
 from privlearn.publishing.publish import publish
+from privlearn.runs.given import device_of
 from privlearn.runs.gradient_check import require_gradients
 from privlearn.runs.result import Result
 from privlearn.world import require_one_process
@@ -204,7 +205,8 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
         log_private_loss: bool = False,
         **settings: Any,
     ) -> None:
-        super().__init__(device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+        usual = "cuda:0" if torch.cuda.is_available() else "cpu"
+        super().__init__(device_of(usual if device is None else device, nn.Module()))
         self._take(loss, log_private_loss=log_private_loss, settings=settings)
 
     def _require_processes(self) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from privlearn._checks import count, one_of, positive
+from privlearn._checks import checked, count, one_of, positive
 from privlearn.clipping.row_sums import clip_rows
 from privlearn.errors import BadInput
 from privlearn.mac.expansion import Output, hidden_first
@@ -25,6 +25,7 @@ _OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 _SWEEP = "sweep"
 
 
+@checked
 @final
 @dataclass(frozen=True)
 class Coordinates:

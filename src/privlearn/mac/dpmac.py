@@ -15,7 +15,7 @@ from typing import Any, TypedDict, Unpack, final
 import torch
 from torch import Tensor, nn
 
-from privlearn._checks import count, positive
+from privlearn._checks import checked, count, positive
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.bounded import Bounded
@@ -140,6 +140,7 @@ def dpmac(
     return calls.ended(task.result(session, stated))
 
 
+@checked
 @final
 @dataclass(frozen=True)
 class MacSettings:
@@ -157,19 +158,14 @@ class MacSettings:
     def require_fit(self, plan: Plan, checkpoint: object) -> None:
         """Refuse settings that do not fit each other."""
         bound = _bound(plan)
-        if not isinstance(self.coordinates, Coordinates):
-            raise BadInput(
-                f"coordinates is {self.coordinates!r}: expected pv.mac.Coordinates(), or pv.mac.Coordinates(30, 0.003, "
-                "'adam')"
-            )
         count("weight_steps", self.weight_steps, most=10_000)
-        if self.newton is not None and bound.order == 1:
+        if self.microbatch is not None:
+            count("microbatch", self.microbatch)
+        if self.newton is not None and positive("newton", self.newton) and bound.order == 1:
             raise BadInput(
                 f"newton is {self.newton:g}, and the expansion is of first order: Newton steps need second "
                 "derivatives, pv.mac.Derivatives(first, second=...)"
             )
-        if self.newton is not None:
-            positive("newton", self.newton)
         if plan.reacts:
             raise BadInput("dpmac has no validation schedule: use constant, time, exp, step or poly")
         if plan.rows_per_person is not None:
@@ -197,7 +193,7 @@ class MacSettings:
 
     def mu_at(self, epoch: float) -> float:
         """The weight of the hidden layers' objectives."""
-        return self.mu if isinstance(self.mu, int | float) else self.mu(epoch)
+        return self.mu(epoch) if isinstance(self.mu, Schedule) else float(self.mu)
 
 
 @final

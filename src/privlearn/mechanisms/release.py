@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from privlearn._checks import positive
+from privlearn._checks import positive, quoted, require_fit
 from privlearn.accounting.guarantee import require_same
 from privlearn.accounting.ledger import Account
 from privlearn.accounting.mechanisms import Gaussian
@@ -55,6 +55,12 @@ def release(
     """
     if not parts:
         raise BadInput("release() was given nothing: expected at least one bounded value")
+    for part in parts:
+        require_fit("a part of release()", part, Bounded)
+    if not hasattr(ledger, "charge"):
+        require_fit("ledger", ledger, Account)
+    if shares is not None:
+        require_fit("shares", shares, Sequence[float])
     sample, adjacency = parts[0].sample, parts[0].adjacency
     for part in parts[1:]:
         require_same(adjacency, part.adjacency, "this release")
@@ -67,6 +73,8 @@ def release(
         )
     from privlearn.mechanisms.correlated import CorrelatedStream
 
+    if not isinstance(stream, CorrelatedStream) and not hasattr(stream, "words"):
+        raise BadInput(f"stream is {quoted(stream)}: expected a noise stream, such as Streams.new().noise")
     if isinstance(stream, CorrelatedStream) and (len(parts) > 1 or parts[0].share):
         raise BadInput(
             "correlated noise is for one bounded value a step, in one process: release the parts with a noise stream"

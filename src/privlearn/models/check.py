@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from privlearn._checks import checked
 from privlearn.errors import BadInput, NotPerExample, first_line
 
 #: Changes made-up rows into such as the data are.
@@ -47,6 +48,7 @@ def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
             )
 
 
+@checked
 def require_per_example(
     model: nn.Module, *inputs: Tensor, fixed: bool = False, what: str = "the model", made_up: Change | None = None
 ) -> None:

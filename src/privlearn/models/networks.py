@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from privlearn._checks import require_fit
 from privlearn.errors import BadInput, first_line
 from privlearn.models.boosted import boosted
 from privlearn.models.check import require_shaped
@@ -44,6 +45,10 @@ def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Ge
     Raises:
         BadInput: a spec that cannot be read or does not fit the input.
     """
+    require_fit("spec", spec, str)
+    require_fit("input_shape", input_shape, Sequence[int])
+    if not hasattr(rng, "integers"):
+        require_fit("rng", rng, np.random.Generator)
     make = _builder(spec)
     with torch.random.fork_rng():
         torch.manual_seed(int(rng.integers(2**63)))

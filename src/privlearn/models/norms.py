@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from privlearn._checks import checked, count
 from privlearn.errors import BadInput
 
 
@@ -39,6 +40,7 @@ class FrozenBatchNorm(nn.Module):
         return y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)
 
 
+@checked
 def replace_batch_norm(model: nn.Module, *, frozen: bool = False, groups: int | None = None) -> nn.Module:
     """Replace every batch norm of a model, in place: by its own statistics, or by group norms.
 
@@ -61,6 +63,9 @@ def replace_batch_norm(model: nn.Module, *, frozen: bool = False, groups: int | 
             "expected one of frozen=True, which declares the running statistics public and keeps them, and groups=N, "
             "which normalises each example by itself: give one"
         )
+
+    if groups is not None:
+        count("groups", groups)
 
     def replaced(norm: nn.modules.batchnorm._BatchNorm, name: str) -> nn.Module:
         return FrozenBatchNorm(norm) if groups is None else _grouped(norm, groups, name)

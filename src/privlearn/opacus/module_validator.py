@@ -8,6 +8,7 @@ from typing import Any, final
 
 from torch import nn
 
+from privlearn._checks import checked
 from privlearn.errors import BadInput, NotPerExample
 from privlearn.models.check import require_separate
 from privlearn.models.norms import replace_batch_norm
@@ -24,6 +25,7 @@ class ModuleValidator:
     """Opacus's calls to look at a module, and to replace what can't be trained with privacy."""
 
     @staticmethod
+    @checked
     def validate(module: nn.Module, *, strict: bool = False) -> list[NotPerExample]:
         """What is wrong with a module: its first part that is known to couple examples, and evaluation mode.
 
@@ -47,6 +49,7 @@ class ModuleValidator:
         return not cls.validate(module)
 
     @staticmethod
+    @checked
     def fix(module: nn.Module, *, num_groups: int | None = None, replace_bn_with_in: bool = False) -> nn.Module:
         """A copy with group norms for its batch norms, or with instance norms, none of which keeps statistics.
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from privlearn._checks import checked, quoted, require_fit
 from privlearn.clipping.clips import Clip, Flat, PerLayer
 from privlearn.errors import BadInput
 from privlearn.loop import PrivateLoop, make_private
@@ -42,11 +43,12 @@ class PrivacyEngine:
     """
 
     def __init__(self, *, accountant: str = "prv", secure_mode: bool = False) -> None:
-        if accountant not in ("prv", "rdp", "gdp"):
-            raise BadInput(f"accountant is {accountant!r}: expected 'prv', 'rdp' or 'gdp'; leave it out")
+        if not isinstance(accountant, str) or accountant not in ("prv", "rdp", "gdp"):
+            raise BadInput(f"accountant is {quoted(accountant)}: expected 'prv', 'rdp' or 'gdp'; leave it out")
         self._secure = secure_mode
         self._run: ScriptRun | None = None
 
+    @checked
     def make_private(
         self, *, module: nn.Module, optimizer: torch.optim.Optimizer, data_loader: Any,
         noise_multiplier: float, max_grad_norm: float | Sequence[float], epochs: int | None = None, **options: Any,
@@ -80,6 +82,7 @@ class PrivacyEngine:
         given = {"noise_multiplier": noise_multiplier, "epochs": epochs or _MOST_EPOCHS}
         return self._made(module, optimizer, data_loader, max_grad_norm, options, given)
 
+    @checked
     def make_private_with_epsilon(
         self, *, module: nn.Module, optimizer: torch.optim.Optimizer, data_loader: Any, target_epsilon: float,
         target_delta: float, epochs: int, max_grad_norm: float | Sequence[float], **options: Any,
@@ -103,6 +106,8 @@ class PrivacyEngine:
             "rand_on_empty": False}  # fmt: skip
         asked = {name: options.pop(name, usual) for name, usual in own.items()}
         _require_known(asked)
+        for name, kind in (("poisson_sampling", bool), ("batch_first", bool), ("clipping", str)):
+            require_fit(name, asked[name], kind)
         require_separate(module)
         given = {"clip": _clip(asked["clipping"], norm), **given, **options}
         if not asked["poisson_sampling"]:

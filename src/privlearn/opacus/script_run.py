@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from privlearn._checks import checked, count
 from privlearn.clipping.evaluation import FrozenState
 from privlearn.data.rows import nested
 from privlearn.descent.task import Batch, Epoch
@@ -305,10 +306,11 @@ class BatchMemoryManager:
         optimizer: the private one.
     """
 
+    @checked
     def __init__(
         self, *, data_loader: PrivateLoader, max_physical_batch_size: int, optimizer: PrivateOptimizer
     ) -> None:
-        self._loader, self._size = data_loader, max_physical_batch_size
+        self._loader, self._size = data_loader, count("max_physical_batch_size", max_physical_batch_size)
 
     def __enter__(self) -> PrivateLoader:
         self._loader._run.compute_at_once(self._size)

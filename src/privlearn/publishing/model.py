@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn._checks import count
+from privlearn._checks import checked, count
 from privlearn._display import Described, Summary, shortened
 from privlearn._storage import loads
 from privlearn.data.dataset import as_tensor
@@ -392,6 +392,7 @@ def _require_names(data: dict[str, Any]) -> None:
             raise BadInput(f"{name} in {CONFIG} are not {size} texts: get an unchanged copy")
 
 
+@checked
 def load_model(
     where: str | Path,
     model: Network | None = None,

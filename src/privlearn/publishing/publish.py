@@ -10,7 +10,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from privlearn._checks import count
+from privlearn._checks import checked, count
 from privlearn.accounting.events import Event, compose
 from privlearn.errors import BadInput
 from privlearn.publishing import card, certificate, folder, keys, model, page
@@ -45,6 +45,7 @@ def _by_the_first_process(write: _Write) -> _Write:
 
     @wraps(write)
     def once(result: Result, *args: Any, **kwargs: Any) -> Path:
+        _require_no_diagnostics(*args, *kwargs.values())
         return _once(result, lambda: write(result, *args, **kwargs))
 
     return cast(_Write, once)
@@ -62,6 +63,7 @@ def _once(result: Result, write: Callable[[], Path]) -> Path:
 
 
 @_by_the_first_process
+@checked
 def publish(
     result: Result,
     out: str | Path,
@@ -114,7 +116,6 @@ def publish(
     key = read_private(sign) if isinstance(sign, str | Path) else sign
     for warning in key.warnings if key and key is not sign else ():
         warnings.warn(warning, stacklevel=2)
-    _require_no_diagnostics(test_metrics, data)
     model_spec = result.model_spec if model_spec is None else model_spec
     classes = result.classes if classes is None else classes
     if classes is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
+from privlearn._checks import checked
 from privlearn._display import Described, Summary
 from privlearn._storage import digest, loads
 from privlearn.accounting import accountant
@@ -80,6 +81,7 @@ class Verification(Described):
         return Summary(f"Verification: the folder {agrees}", rows)
 
 
+@checked
 def verify(folder: str | Path, *, key: str | Path | None = None) -> Verification:
     """Recompute the guarantee, the hashes and the signature of a published model.
 

@@ -25,7 +25,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from privlearn._checks import positive
+from privlearn._checks import checked, positive, quoted, require_fit
 from privlearn._storage import draft_of, loads, write_durably
 from privlearn.clipping.losses import Loss
 from privlearn.errors import BadInput
@@ -48,6 +48,7 @@ class Saved:
     plain: Mapping[str, Any]
 
 
+@checked
 class Checkpoint:
     """The file in which a run keeps its progress. (`runs.transcript.Transcript` keeps all of it, for an auditor.)
 
@@ -58,8 +59,16 @@ class Checkpoint:
 
     def __init__(self, path: str | Path, *, every: float = 60.0) -> None:
         self.path, self._every = Path(path), positive("every", every)
+        if not self.path.name:
+            raise BadInput(f"the checkpoint is {quoted(str(path))}: expected the path of a file, such as runs/kept.pt")
         self._last = time.monotonic()
         self._noting: int | None = None  # the file of notes, open while a run goes on
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint | str | Path | None) -> Checkpoint | None:
+        """What a run was given, as a checkpoint; None: it keeps none."""
+        require_fit("checkpoint", checkpoint, Checkpoint | str | Path | None)
+        return cls(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
 
     @property
     def due(self) -> bool:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
+from privlearn._checks import quoted
 from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
@@ -60,7 +61,7 @@ def require_kinds(
         raise TypeError(f"there is no argument {unknown[0]!r}: expected one of {', '.join(known)}")
     makes = callable(model) and not isinstance(model, type)
     account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "begin", "charge", "settle"))
-    copies = compute.get("augmentation")
+    copies, world = compute.get("augmentation"), compute.get("world", World())
     for name, value, fits, expected in (
         ("plan", plan, isinstance(plan, Plan), "a privlearn Plan, for example pv.Plan(pv.Poisson(0.01))"),
         ("model", model, makes, "a torch.nn.Module, or a function from the shape of one example to one"),
@@ -73,6 +74,7 @@ def require_kinds(
         ("learning_rate_schedule", rates, callable(rates), "a schedule, such as pv.schedules.Exponential(k=0.1)"),
         ("ledger", ledger, ledger is None or account, "a privlearn Ledger, or None for a new one"),
         ("streams", streams, streams is None or isinstance(streams, Streams), "Streams.new(), or None for new ones"),
+        ("world", world, hasattr(world, "once"), "a World of processes: leave it out"),
         ("augmentation", copies, isinstance(copies, Augmentation | None), "a pv.clipping.Augmentation, or None"),
     ):
         if not fits:
@@ -265,10 +267,8 @@ def device_of(given: str | torch.device | None, network: nn.Module) -> torch.dev
     try:
         device = torch.device(given)
         float(torch.zeros(1, device=device))
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        raise BadInput(
-            f"device {str(given)!r} can't be used: {str(error).splitlines()[0]}. Expected cpu or cuda"
-        ) from error
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
+        raise BadInput(f"device {quoted(given)} can't be used: {first_line(error)}. Expected cpu or cuda") from error
     return device
 
 

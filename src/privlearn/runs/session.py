@@ -128,7 +128,7 @@ class TrainingSession(Session):
         self, plan: Plan, ledger: Ledger | None, streams: Streams | None, checkpoint: Checkpoint | str | Path | None, *,
         charged: bool = True, world: World = World(),  # noqa: B008 - a frozen value
     ) -> None:  # fmt: skip
-        self.file = file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
+        self.file = file = Checkpoint.of(checkpoint)
         self.saved = world.once(lambda: run_of(file), "the checkpoint") if file else None
         bound = file.streams() if file and not world.rank else None
         super().__init__(plan, ledger, streams or bound, charged=charged, world=world)

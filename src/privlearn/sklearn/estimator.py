@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from privlearn._checks import positive
+from privlearn._checks import positive, require_fit
 from privlearn._display import shortened
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger, Planned
@@ -166,7 +166,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         Raises:
             BadInput: others, or no mapping.
         """
-        given = getattr(self, "options", None) or {}
+        given = getattr(self, "options", None)
+        given = {} if given is None else given
         if not isinstance(given, Mapping):
             raise BadInput(
                 f"options is {shortened(repr(given), 60)}: expected a dictionary of settings by name, or None"
@@ -373,6 +374,7 @@ def numbered(labels: Array, classes: Any, plan: Any = None) -> tuple[Array, Arra
     Raises:
         BadInput: labels outside the declared classes, or not as many as the plan's: for the data's curator.
     """
+    require_fit("plan", plan, AbstractPlan | None)
     if classes is None and plan is None:
         seen, inverse = np.unique(labels, return_inverse=True)
         return seen, inverse.reshape(-1).astype(np.int64), (NO_CLASSES,)

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.naive_bayes import GaussianNB
 from torch import Tensor
 
-from privlearn._checks import count
+from privlearn._checks import count, quoted
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset
@@ -122,6 +122,8 @@ class PATEClassifier(PrivateClassifier):
 
 def _fresh(estimator: Any, seed: int) -> Any:
     """An unfitted estimator; what it draws follows from the seed."""
+    if estimator is not None and not (hasattr(estimator, "get_params") and hasattr(estimator, "fit")):
+        raise BadInput(f"estimator is {quoted(estimator)}: expected one of scikit-learn's form, or None")
     made = GaussianNB() if estimator is None else clone(estimator)
     drawn = {name: seed for name in made.get_params() if name.split("__")[-1] == "random_state"}
     return made.set_params(**drawn)

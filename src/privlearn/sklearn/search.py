@@ -16,7 +16,7 @@ from privlearn._checks import one_of
 from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, first_line
 from privlearn.runs.result import Result
 from privlearn.sklearn.class_statistics import DPFisherClassifier
 from privlearn.sklearn.estimator import Array, NetworkEstimator, PrivateEstimator
@@ -112,7 +112,12 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
                 "Search others with GridSearchCV and ledger=pv.Ledger(pv.sklearn.budget_for(plan, fits=N, delta=D))"
             )
         one_of("way", self.way, ("random-stopping", "blocks"))
-        grid = list(ParameterGrid(_USUAL if self.param_grid is None else self.param_grid))
+        try:
+            grid = list(ParameterGrid(_USUAL if self.param_grid is None else self.param_grid))
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"param_grid cannot be used: {first_line(error)}") from error
+        if not grid:
+            raise BadInput("param_grid is empty: expected settings to choose among, by name, or None for the usual")
         each = [self._candidate(made, given) for given in grid]
         data, reasons = each[0]._declared(X, y)
         runs = {}

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar, final
 
-from privlearn._checks import count
+from privlearn._checks import checked, count
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.statistics.plan import FisherPlan, RowsPlan, StatisticsPlan
 
@@ -35,6 +35,7 @@ class Advice:
     why: str
 
 
+@checked
 def advised(plan: FisherPlan, examples: int) -> Advice:
     """Choose what is released for a classifier, and how many features are kept; everything else stays as in `plan`.
 

@@ -8,10 +8,11 @@ from typing import Any, NoReturn, final
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn._checks import count
+from privlearn._checks import checked, count
 from privlearn.errors import BadInput
 
 
+@checked
 @final
 class Chunks:
     """Rows in the place of an array of all of them; one chunk is in memory at a time.

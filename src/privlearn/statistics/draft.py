@@ -15,12 +15,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from privlearn._checks import checked, require_fit
 from privlearn.accounting.budget import Budget, solve_gaussian
 from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.guarantee import Adjacency
@@ -83,6 +85,7 @@ class Draft:
         return "\n".join([*lines, ""])
 
 
+@checked
 def draft_schema(
     source: Any,
     *,
@@ -113,14 +116,14 @@ def draft_schema(
         BudgetExceeded: the ledger has no room; before any row is looked at.
         BadInput: columns that are not there, or no such table; before anything is spent.
     """
-    from pathlib import Path
-
     names = (*numbers, *categories)
     if not isinstance(budget, Budget) or target not in names or len(set(names)) < len(names):
         raise BadInput(
             f"target is {str(target)[:60]!r}, of numbers and categories {str(list(names))[:80]}: expected one of them, "
             "each named once, and budget=pv.Budget(epsilon, delta)"
         )
+    if not is_frame(source):
+        require_fit("source", source, str | Path)
     ledger = Ledger(budget) if ledger is None else ledger
     adjacency = ledger.adjacency or Adjacency.ZERO_OUT
     releases = bool(numbers) + _LEVELS * bool(categories)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, final
 
-from privlearn._checks import between, count, probability
+from privlearn._checks import between, checked, count, probability
 from privlearn._display import Described, Summary
 from privlearn._public import registered
 from privlearn.accounting import zcdp
@@ -36,7 +36,8 @@ class NoisyMetrics(AbstractPlan):
             between("noise_multiplier", self.noise_multiplier, 1e-6, 1e12)
         PrivacyUnit(self.group_size)
         require_budget(self.budget)
-        object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency or Adjacency.ZERO_OUT)))
+        usual = Adjacency.ZERO_OUT if self.adjacency is None else self.adjacency
+        object.__setattr__(self, "adjacency", Adjacency.parse(str(usual)))
 
     @property
     def noise(self) -> float:
@@ -87,6 +88,7 @@ class NoisyMetrics(AbstractPlan):
         return []
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True, repr=False)
@@ -149,6 +151,7 @@ class MetricsPlan(NoisyMetrics):
         return [("released of the test rows", what), ("noise multiplier", f"{self.noise:.4g}")]
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True, repr=False)

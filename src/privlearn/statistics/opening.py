@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
 
+from privlearn._checks import require_fit
 from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset, most_rows, require_groups
@@ -96,6 +97,8 @@ def opened(
     if not isinstance(plan, kind):
         given = f"a {type(plan).__name__}" if isinstance(plan, StatisticsPlan) else shortened(repr(plan), 60)
         raise BadInput(f"plan is {given}: expected pv.statistics.{kind.__name__}(...).calibrate(...)")
+    require_fit("ledger", ledger, Ledger | None)
+    require_fit("streams", streams, Streams | None)
     session = Session(plan, ledger, streams)
     data = rows_of(dataset) if isinstance(dataset, TorchDataset) else Dataset.of(dataset)
     _require_rows(plan, data)

@@ -58,7 +58,7 @@ class StatisticsPlan(AbstractPlan):
         require_budget(self.budget)
         if self.noise_multiplier is not None:
             between("noise_multiplier", self.noise_multiplier, 1e-6, 1e12)
-        object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency or usual)))
+        object.__setattr__(self, "adjacency", Adjacency.parse(str(usual if self.adjacency is None else self.adjacency)))
 
     @property
     def noise(self) -> float:
@@ -100,7 +100,7 @@ class StatisticsPlan(AbstractPlan):
     @property
     def selects(self) -> bool:
         """Whether some features are left out."""
-        return bool(self.keep < self.features)  # type: ignore[attr-defined]
+        return count("keep", self.keep) < self.features  # type: ignore[attr-defined]
 
 
 @final

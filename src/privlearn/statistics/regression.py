@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from privlearn._checks import between, count
+from privlearn._checks import between, checked, count
 from privlearn._public import registered
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, compose
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _CONSTANT, _MOST_FEATURES = 0.25, 10_000
 
 
+@checked
 @final
 @registered
 @dataclass(frozen=True, repr=False)
@@ -134,6 +135,7 @@ def ridge(
     import torch
 
     from privlearn.clipping.row_sums import symmetric
+    from privlearn.data.dataset import as_tensor
     from privlearn.mechanisms.release import release
     from privlearn.sampling import FullBatch
     from privlearn.statistics.classifiers import RIDGE, Squares, solved
@@ -141,11 +143,11 @@ def ridge(
     from privlearn.statistics.sums import ridge_sums
     from privlearn.transforms.modules import ClipRows
 
-    middle, half = (plan.low + plan.high) / 2, (plan.high - plan.low) / 2
-    shares = [math.sqrt(part / math.fsum(plan.split)) for part in plan.split]
     with opened(plan, RidgePlan, dataset, ledger, streams) as rows:
-        if weights is not None and tuple(torch.as_tensor(weights).shape) != (len(rows.x),):
+        if weights is not None and tuple(as_tensor(weights, "weights").shape) != (len(rows.x),):
             raise BadInput(f"weights have another shape than ({len(rows.x)},): expected one for each row")
+        middle, half = (plan.low + plan.high) / 2, (plan.high - plan.low) / 2
+        shares = [math.sqrt(part / math.fsum(plan.split)) for part in plan.split]
         (sample,) = FullBatch().draw(len(rows.x))
         targets = (torch.as_tensor(rows.y).double() - middle) / half
         bounded = ridge_sums(

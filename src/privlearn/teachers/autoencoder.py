@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privlearn._checks import between, count, one_of, positive
+from privlearn._checks import between, checked, count, one_of, positive
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput, first_line
 from privlearn.teachers.reducers import Reducer, public_targets, unit_ball
@@ -25,6 +25,7 @@ _LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], 
 }
 
 
+@checked
 @final
 class Autoencoder(Reducer):
     """An encoder into the unit ball and a decoder, fitted on public targets: `Autoencoder.fit`.
@@ -46,7 +47,10 @@ class Autoencoder(Reducer):
         self.encoder, self.decoder = encoder, decoder
         self.loss = one_of("loss", loss, _LOSSES)
         self._centre = centre
-        self._size = self.encode(centre[None]).shape[1]
+        try:
+            self._size = self.encode(centre[None]).shape[1]
+        except (RuntimeError, TypeError, IndexError) as error:
+            raise BadInput(f"the encoder cannot run on a target of shape {tuple(centre.shape)}") from error
 
     @classmethod
     def fit(

@@ -12,6 +12,7 @@ from typing import Any, final
 import numpy as np
 from torch import Tensor
 
+from privlearn._checks import checked
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.data.dataset import as_tensor
 from privlearn.data.formats import read_inputs
@@ -64,6 +65,7 @@ class Teachers:
         """
 
 
+@checked
 @final
 class Given(Teachers):
     """Predictions that were made elsewhere: hospitals, say, which need not share anything else.

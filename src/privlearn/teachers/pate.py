@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from privlearn._checks import checked
 from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset
@@ -152,6 +153,7 @@ def _stated(
     }
 
 
+@checked
 def teach_student(answers: Answers, student: StudentRecipe) -> Result:
     """Train a student on answers that were released: post-processing, which costs nothing, however often it is done.
 

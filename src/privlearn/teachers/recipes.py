@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from privlearn._checks import between, count
+from privlearn._checks import between, checked, count
 from privlearn.clipping.randomness import generators_at
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput, first_line
@@ -45,6 +45,7 @@ _REHEARSED = 60  # made-up rows
 _ROWS_AT_ONCE = 1024
 
 
+@checked
 @final
 @dataclass(frozen=True)
 class Estimator:
@@ -96,6 +97,7 @@ class Estimator:
             )
 
 
+@checked
 @final
 @dataclass(frozen=True)
 class Network:
@@ -208,6 +210,7 @@ _ROUNDS = 50
 _NEAREST = 5
 
 
+@checked
 @final
 class Neighbourhood:
     """Which public inputs resemble each other: each is connected to its nearest ones, in principal components.
@@ -224,7 +227,7 @@ class Neighbourhood:
         from sklearn.neighbors import NearestNeighbors
 
         count("components", components, least=0), count("neighbours", neighbours)
-        rows = inputs.flatten(1).double().numpy()
+        rows = (inputs if inputs.dim() > 1 else inputs.reshape(-1, 1)).flatten(1).double().numpy()
         if len(rows) < 2:
             raise BadInput(f"there are {len(rows)} public inputs: expected two or more, for labels to spread between")
         kept = min(components, *rows.shape)
@@ -263,6 +266,7 @@ class Neighbourhood:
         return evenly
 
 
+@checked
 @final
 @dataclass(frozen=True, eq=False)
 class Spreading:

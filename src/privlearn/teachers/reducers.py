@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from privlearn._checks import count, probability
+from privlearn._checks import checked, count, probability
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 
@@ -118,6 +118,7 @@ def public_targets(public: Dataset) -> Tensor:
 _MOST = 10**10
 
 
+@checked
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class PublicPCA(Reducer):
@@ -238,6 +239,7 @@ class PublicPCA(Reducer):
         return f"PCA({self.size} of {len(self.eigenvalues)} components of targets of shape {self.target_shape})"
 
 
+@checked
 @final
 @dataclass(frozen=True, eq=False)
 class RandomProjection(Reducer):
@@ -299,6 +301,7 @@ class RandomProjection(Reducer):
         return {"kind": "random-projection", "size": self.size, "seed": self.seed}
 
 
+@checked
 @final
 @dataclass(frozen=True, eq=False)
 class Identity(Reducer):
@@ -316,7 +319,7 @@ class Identity(Reducer):
         object.__setattr__(self, "target_shape", _shape(self.target_shape))
         try:
             centre = torch.as_tensor(self.origin, dtype=torch.float32).expand(self.target_shape)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
             raise BadInput(f"origin can't be a target of shape {self.target_shape}: {error}") from error
         object.__setattr__(self, "_centre", centre)
 
@@ -364,6 +367,7 @@ def _shape(given: Sequence[int]) -> tuple[int, ...]:
 _SLOPE = math.sqrt(8 / math.pi)
 
 
+@checked
 def unit_ball(o: Tensor) -> Tensor:
     """Map `o`, shape (rows, l + 1), into the unit ball in l dimensions: shape (rows, l).
 
@@ -371,6 +375,8 @@ def unit_ball(o: Tensor) -> Tensor:
     It is computed as exp(-softplus(-o_0 sqrt(8 / pi)) / l), which has no overflow at either end. The last step is a
     hard clip, so that no rounding leaves the ball.
     """
+    if o.dim() != 2 or o.shape[1] < 2:
+        raise BadInput(f"o has shape {tuple(o.shape)}: expected (rows, l + 1), of at least two numbers each")
     size = o.shape[1] - 1
     radius = torch.exp(-F.softplus(-_SLOPE * o[:, :1]) / size)
     direction = F.normalize(o[:, 1:], dim=1, eps=torch.finfo(o.dtype).tiny)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privlearn._checks import between, count, one_of, positive, probability
+from privlearn._checks import between, checked, count, one_of, positive, probability
 from privlearn.clipping.losses import Loss
 from privlearn.clipping.randomness import generators_at
 from privlearn.errors import BadInput, first_line
@@ -68,6 +68,7 @@ class Spread:
         return answers.inputs, torch.from_numpy(near.spread(beliefs, self.alpha).argmax(1))
 
 
+@checked
 @final
 @dataclass(frozen=True)
 class Student:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privlearn._checks import count
+from privlearn._checks import checked, count
 from privlearn._storage import loads, write_durably
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.data.dataset import Dataset
@@ -37,6 +37,7 @@ from privlearn.transforms.modules import Scale
 TEACHERS = "teachers.json"
 
 
+@checked
 @final
 class Trained(Teachers):
     """Teachers that are trained here, one after another or several at once; each is forgotten when it has answered.
@@ -267,6 +268,7 @@ def fingerprint(*values: Tensor) -> str:
     return total.hexdigest()
 
 
+@checked
 @final
 class KeptFolder:
     """A folder that keeps a run of PATE: random streams, the teachers' predictions, and then the released answers.

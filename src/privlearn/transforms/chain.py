@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from privlearn._checks import checked
 from privlearn._storage import draft_of
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
@@ -25,6 +26,7 @@ from privlearn.transforms.specs import parse
 _ROWS_AT_ONCE = 256
 
 
+@checked
 def read_features(features: str, dataset: Dataset) -> tuple[tuple[PublicTransform, ...], Dataset]:
     """The transforms in front of a network for `features`, and the data that it takes: a folder's replace the rows.
 
@@ -50,6 +52,7 @@ _KEPT: ContextVar[tuple[Path | None, Callable[[int, int], None] | None]] = Conte
 
 
 @contextmanager
+@checked
 def feature_cache(folder: str | Path | None, progress: Callable[[int, int], None] | None = None) -> Iterator[None]:
     """A block in which runs keep the public features that a plan's front makes of rows, for later runs on the same.
 

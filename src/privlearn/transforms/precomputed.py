@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from privlearn._checks import count
+from privlearn._checks import checked, count
 from privlearn._storage import loads, write_durably
 from privlearn.data.dataset import Dataset, require_finite
 from privlearn.errors import BadInput, first_line
@@ -144,6 +144,7 @@ class FeatureFolder:
             )
 
 
+@checked
 def save_features(
     folder: str | Path,
     train: Any,

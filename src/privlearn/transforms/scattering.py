@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privlearn._checks import count
+from privlearn._checks import checked, count
 from privlearn.errors import BadInput
 from privlearn.transforms.made_up_images import directions, images, learned, projected
 from privlearn.transforms.modules import RowTransform
@@ -24,6 +24,7 @@ from privlearn.transforms.specs import ANGLES, Scatter, ScatterRandom, require_i
 _GROUPS = 32
 
 
+@checked
 @final
 class Scattering(RowTransform):
     """Second-order scattering with 8 angles, then each example's groups of channels brought to mean 0 and variance 1.
@@ -147,6 +148,7 @@ _GRID = 4
 _IMAGES = 4000
 
 
+@checked
 @final
 class RandomUnits(RowTransform):
     """Logarithms of scattering coefficients, half whitened at each place, and how much random units make of them.

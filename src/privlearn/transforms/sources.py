@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from privlearn._checks import one_of, printable
+from privlearn._checks import checked, one_of, printable
 from privlearn.errors import BadInput
 from privlearn.transforms.base import PublicTransform, Shape
 
@@ -82,6 +82,7 @@ class External(PublicTransform):
         return module
 
 
+@checked
 @final
 @dataclass(frozen=True)
 class Precomputed(PublicTransform):

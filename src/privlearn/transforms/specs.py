@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from privlearn._checks import between, count, one_of, parse_spec
+from privlearn._checks import between, checked, count, one_of, parse_spec
 from privlearn.errors import BadInput
 from privlearn.transforms.base import PublicTransform, Shape
 from privlearn.transforms.sources import External
@@ -355,6 +355,7 @@ _BY_NUMBERS: dict[str, type[Scatter | ScatterRandom | RowNorm]] = {
 }
 
 
+@checked
 def parse(spec: str) -> PublicTransform | None:
     """The public transform that `spec` names, or None for "raw".
 
@@ -395,6 +396,7 @@ def parse(spec: str) -> PublicTransform | None:
     )
 
 
+@checked
 def usual(shape: Sequence[int], low: object, signal: float = math.inf) -> str | None:
     """The spec of the features in front of a linear model where none are given, by public facts.
 

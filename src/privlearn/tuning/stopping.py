@@ -82,6 +82,7 @@ class RandomStopping(AbstractPlan):
         between("mean", self.mean, 1.0, _MOST_RUNS)
         if self.score_noise is not None:
             positive("score_noise", self.score_noise)
+        between("shape", self.shape, 0.0, math.inf)
         RepeatAndSelect(Gaussian(1.0), self.mean, self.shape)
         if not math.isinf(self.shape):
             between("shape", self.shape, 0.0, _LARGEST_SHAPE)
@@ -178,7 +179,7 @@ class RandomStopping(AbstractPlan):
 
 def require_metric(metric: str) -> None:
     """Raise `BadInput` unless it is a sum over examples, to which each adds a bounded amount by itself."""
-    if metric not in _LOSSES:
+    if not isinstance(metric, str) or metric not in _LOSSES:
         raise BadInput(
             f"candidates are to be chosen by {str(metric)[:40]}, which is no sum over examples, so that one could move "
             f"it by more than its own share: choose by {', '.join(OF_CLASSES)}, or for numbers {', '.join(OF_VALUES)}"

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from privlearn import sampling
-from privlearn._checks import count
+from privlearn._checks import checked, count
 from privlearn._display import shortened
 from privlearn.accounting.events import Composed
 from privlearn.accounting.ledger import Ledger
@@ -53,6 +53,7 @@ _SEEN: weakref.WeakSet[nn.Module | UntypedStorage] = weakref.WeakSet()
 _DEPARTURES = (BudgetExceeded, AdjacencyMismatch, UnsupportedEvent, SampleReused)
 
 
+@checked
 def tune(
     plan: Blocks | RandomStopping,
     train: Train,

@@ -20,7 +20,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from privlearn._checks import between, count
+from privlearn._checks import between, checked, count
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput
@@ -38,6 +38,7 @@ from privlearn.volumes.training import Training, maps_of, probabilities
 _HARDLY = 1e-6
 
 
+@checked
 @final
 class Seen(Teachers):
     """Teachers whose answers are seen through a public function: logits as probabilities, say, or as corrections.
@@ -89,6 +90,7 @@ class Seen(Teachers):
             return None
 
 
+@checked
 @final
 class Corrections:
     """Short codes of what probabilities say beyond a public reference, in a few smooth directions for each query.
@@ -108,8 +110,8 @@ class Corrections:
 
     def __init__(self, reference: Tensor, order: int = 3) -> None:
         count("order", order, least=0, most=8)
-        sums = reference.sum(1)
-        if reference.dim() < 3 or not bool(reference.isfinite().all()) or float((sums - 1).abs().max()) > 1e-3:
+        sums = reference.sum(1) if reference.dim() > 2 and reference.numel() else torch.zeros(1)
+        if not bool(reference.isfinite().all()) or float((sums - 1).abs().max()) > 1e-3:
             raise BadInput(
                 f"the reference has shape {tuple(reference.shape)} and sums from {float(sums.min()):.3g} to "
                 f"{float(sums.max()):.3g}: expected finite probabilities of classes, shape (queries, classes, *size)"
@@ -346,6 +348,7 @@ class _Tuned:
         self.training(network, x, maps_of(y, self.classes))
 
 
+@checked
 @final
 @dataclass(frozen=True, eq=False)
 class MapStudent:

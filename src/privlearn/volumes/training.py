@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privlearn._checks import between, count, positive
+from privlearn._checks import between, checked, count, positive
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.data.dataset import as_tensor
 from privlearn.errors import BadInput
 
 
+@checked
 @final
 @dataclass(frozen=True)
 class Warp:
@@ -99,6 +100,7 @@ def _uniform(rows: int, numbers: int) -> Tensor:
     return 2 * torch.rand(rows, numbers) - 1
 
 
+_MOST_CLASSES = 1 << 16
 _AT_ONCE = 16
 
 
@@ -157,6 +159,7 @@ class Training:
         return network.eval()
 
 
+@checked
 def map_losses(scores: Tensor, maps: Tensor) -> Tensor:
     """Cross-entropy (the mean over voxels) plus one minus soft Dice (the mean over classes), one for each row.
 
@@ -164,8 +167,13 @@ def map_losses(scores: Tensor, maps: Tensor) -> Tensor:
         scores: shape (rows, classes, *size).
         maps: classes, whole numbers (rows, *size), or probabilities of classes (rows, classes, *size).
     """
+    if scores.dim() < 3 or maps.shape not in (scores.shape, scores.shape[:1] + scores.shape[2:]):
+        raise BadInput(
+            f"scores have shape {tuple(scores.shape)} and maps {tuple(maps.shape)}: expected (rows, classes, *size), "
+            "and the same or (rows, *size)"
+        )
     classes = scores.shape[1]
-    wanted = maps if maps.is_floating_point() else maps_of(maps, classes)
+    wanted = maps if maps.is_floating_point() else _one_hot(maps, classes)
     entropy = -(wanted * scores.log_softmax(1)).sum(1).flatten(1).mean(1)
     shares, truth = scores.softmax(1)[:, 1:].flatten(2), wanted[:, 1:].flatten(2)
     # One more above and below, so that classes that are in neither don't count.
@@ -173,19 +181,32 @@ def map_losses(scores: Tensor, maps: Tensor) -> Tensor:
     return entropy + 1 - overlap.mean(1)
 
 
+@checked
 def maps_of(labels: Tensor | NDArray[Any], classes: int) -> Tensor:
     """Maps of classes, a tensor or an array of shape (rows, *size), as probabilities, shape (rows, classes, *size)."""
     whole = labels if isinstance(labels, Tensor) else as_tensor(labels, "labels")
-    return F.one_hot(whole.long(), classes).movedim(-1, 1).float()
+    count("classes", classes, most=_MOST_CLASSES)
+    if whole.numel() and not 0 <= int(whole.min()) <= int(whole.max()) < classes:
+        raise BadInput(f"labels lie beyond the {classes} classes: expected whole numbers from 0 to {classes - 1}")
+    return _one_hot(whole, classes)
+
+
+def _one_hot(labels: Tensor, classes: int) -> Tensor:
+    return F.one_hot(labels.long(), classes).movedim(-1, 1).float()
 
 
 @torch.no_grad()
+@checked
 def probabilities(network: nn.Module, volumes: Tensor | NDArray[Any]) -> Tensor:
     """What a network says of each class and voxel of volumes, a tensor or an array: shape (rows, classes, *size)."""
     volumes = as_tensor(volumes, "volumes", whole_is_float=True)
-    return torch.cat([network(part).softmax(1) for part in volumes.split(_AT_ONCE)])  # type: ignore[no-untyped-call]
+    try:
+        return torch.cat([network(part).softmax(1) for part in volumes.split(_AT_ONCE)])  # type: ignore[no-untyped-call]
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise BadInput(f"the network cannot run on volumes of shape {tuple(volumes.shape)}") from error
 
 
+@checked
 def dice(predicted: Tensor | NDArray[Any], truth: Tensor | NDArray[Any], classes: int) -> list[float]:
     """The mean over volumes of 2 |A and B| / (|A| + |B|), for each class but the background, class 0.
 
@@ -205,6 +226,7 @@ def dice(predicted: Tensor | NDArray[Any], truth: Tensor | NDArray[Any], classes
             f"maps of shape {tuple(predicted.shape)} and {tuple(truth.shape)} can't be compared: expected the same, "
             "not empty"
         )
+    count("classes", classes, most=_MOST_CLASSES)
     values = []
     for label in range(1, classes):
         one, other = (predicted == label).flatten(1), (truth == label).flatten(1)

@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from privlearn._checks import count
+from privlearn.accounting.guarantee import hollow
 from privlearn.cli import methods, screen, tune
 from privlearn.cli.commands import sampler_comparison
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
@@ -48,7 +49,7 @@ def _method(request: Request) -> None:
     facts = Facts(request.examples or 0, classes=request.classes, numbers=request.numbers or 0)
     plan = methods.method_plan(request, facts)
     answer = screen.priced(plan, request.delta) | {"plan": plan.to_json(), "unspent": screen.unspent(plan)}
-    screen.warn(*screen.delta_warning(request.delta, request.examples))
+    screen.warn(*hollow(request.epsilon, request.delta, request.examples))
     if request.json:
         screen.print_json(answer)
         return
@@ -167,7 +168,7 @@ def _features(request: Request) -> None:
         else noise * plan.classes / request.examples,
         "unspent": screen.unspent(plan),
     }
-    screen.warn(*screen.delta_warning(request.delta, request.examples))
+    screen.warn(*hollow(request.epsilon, request.delta, request.examples))
     if request.json:
         screen.print_json(answer)
     else:

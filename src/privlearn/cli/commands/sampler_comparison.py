@@ -8,6 +8,7 @@ from rich.table import Table
 
 from privlearn import solving
 from privlearn._public import kinds
+from privlearn.accounting.guarantee import hollow
 from privlearn.cli import methods, screen
 from privlearn.cli.options import DPSGD
 from privlearn.cli.request import Request
@@ -50,7 +51,7 @@ def compare(request: Request) -> None:
     if not rows:
         raise BadInput(f"no sampler goes with this plan: {next(iter(refused.values()))}")
     rows.sort(key=lambda row: row["noise_in_weights" if target else "epsilon"])
-    screen.warn(*screen.delta_warning(request.delta, request.examples))
+    screen.warn(*hollow(request.epsilon, request.delta, request.examples))
     answer = {"best": rows[0]["sampling"], "samplers": rows, "refused": refused}
     if request.json:
         screen.print_json(answer)

@@ -15,7 +15,7 @@ import torch
 from rich.table import Table
 
 from privlearn import schedules
-from privlearn.accounting.guarantee import Adjacency, readable
+from privlearn.accounting.guarantee import Adjacency, hollow, readable
 from privlearn.cli import dry_run, methods, pate, screen, tune
 from privlearn.cli.checkpoints import KeptCheckpoint, kept_of
 from privlearn.cli.jobs import (
@@ -73,6 +73,7 @@ def run(request: Request) -> int:
     _require_known(request)
     if request.dry_run:
         with settled_job(request, data_of(request)) as job:
+            methods.require_metric(request, job.data)
             _say(job)
             return dry_run.show(request, job)
     kept = pate.kept_of(request) if request.method == PATE else kept_of(request)
@@ -81,6 +82,7 @@ def run(request: Request) -> int:
     opened = Opened.by_the_first(request, kept, world)
     try:
         with settled_job(request, world.in_turn(lambda: data_of(request), "the data")) as job:
+            methods.require_metric(request, job.data)
             first = opened
             opened = world.in_turn(lambda: first.approved(job), "the metrics")
             _say(job, *(opened.key.warnings if opened.key else ()))
@@ -210,7 +212,7 @@ def method_job(request: Request, data: Dataset) -> Iterator[Job]:
         data,
         answer,
         f"{said}, epsilon {answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})",
-        (*screen.delta_warning(request.delta, request.examples or data.examples), *seed_warning(request)),
+        (*hollow(request.epsilon, request.delta, request.examples or data.examples), *seed_warning(request)),
         None,
         run,
         lambda result: {},
@@ -355,7 +357,7 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
             answer,
             f"{plan.keep} of {plan.features} features, noise multiplier {plan.noise:.4g} for all together, epsilon "
             f"{readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})",
-            (*screen.delta_warning(request.delta, facts.examples), *seed_warning(request)),
+            (*hollow(request.epsilon, request.delta, facts.examples), *seed_warning(request)),
             "linear",
             release,
             rows,
