@@ -155,6 +155,11 @@ def _untouched(place: Path, run: list[str]) -> bool:
     return before == {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
+def test_a_dry_run_needs_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _untouched(tmp_path, ["train", "--data", "breast-cancer", "--epsilon", "1", "--epochs", "1", "--dry-run"])
+
+
 @pytest.mark.parametrize(
     "method", ["dpsgd", "dpsgd --model mlp:8 --rows", "features", "boosting", "dpmac"], ids=lambda own: own.split()[-1]
 )

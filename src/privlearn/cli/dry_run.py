@@ -25,7 +25,8 @@ _COMPARABLE = 0.005
 
 def show(request: Request, job: Job) -> int:
     """Print the plan, its price, and what a step takes on made-up rows."""
-    require_free(request.out)
+    if request.out is not None:
+        require_free(request.out)
     if job.plan is None and job.headline is None:
         raise BadInput(f"--dry-run needs a plan that is known before the run: --method {request.method} has none")
     took = None if job.settled is None else rehearse(job.settled, job.data, job.loss)

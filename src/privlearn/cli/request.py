@@ -128,7 +128,7 @@ def parse(argv: list[str]) -> Request:
                        "its options")  # fmt: skip
     argv = _with_ranges(_with_config(argv))
     _require_known(argv)
-    values = vars(_parser(every="--help-all" in argv).parse_args(argv))
+    values = vars(_parser(every="--help-all" in argv, dry="--dry-run" in argv).parse_args(argv))
     if values.get("examples") is not None:
         count("--examples", values["examples"])
     return Request(values.pop("command"), values)
@@ -164,8 +164,8 @@ def _nearest(name: str, known: Collection[str], dashes: str = "") -> str:
     return f" Did you mean {dashes}{near[0]}?" if near else ""
 
 
-def _parser(*, every: bool) -> argparse.ArgumentParser:
-    """The parser of all commands, whose help shows `every` option, or those that are usual."""
+def _parser(*, every: bool, dry: bool) -> argparse.ArgumentParser:
+    """The parser of all commands: its help shows `every` option, or the usual ones; `dry` runs need no --out."""
     parser = _Parser(
         prog="privlearn",
         usage="privlearn COMMAND [options]",
@@ -191,6 +191,7 @@ def _parser(*, every: bool) -> argparse.ArgumentParser:
         groups: dict[str | None, Any] = {None: command}
         for option in options_of(name).values():
             visible = usual is None or option.name in usual
+            option = replace(option, needed=option.needed and not (dry and option.name == "out"))
             group = option.group if visible else None
             if group not in groups:
                 groups[group] = command.add_argument_group(group, _ABOUT.get(str(group)) if usual is None else None)

@@ -186,7 +186,7 @@ def maps_of(labels: Tensor | NDArray[Any], classes: int) -> Tensor:
     """Maps of classes, a tensor or an array of shape (rows, *size), as probabilities, shape (rows, classes, *size)."""
     whole = labels if isinstance(labels, Tensor) else as_tensor(labels, "labels")
     count("classes", classes, most=_MOST_CLASSES)
-    if whole.numel() and not 0 <= int(whole.min()) <= int(whole.max()) < classes:
+    if whole.numel() and not 0 <= float(whole.min()) <= float(whole.max()) < classes:
         raise BadInput(f"labels lie beyond the {classes} classes: expected whole numbers from 0 to {classes - 1}")
     return _one_hot(whole, classes)
 
