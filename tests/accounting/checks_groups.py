@@ -92,8 +92,9 @@ def check_a_groups_masses_are_kept() -> None:
     for rate, sigma, k in ((0.01, 1.0, 3), (0.5, 20.0, 100), (0.2, 0.4, 5), (0.99, 2.0, 2), (1e-6, 0.5, 1000)):
         for tail in (1e-4, 1e-12):
             pair = pairs.group_pair(rate, sigma, k, 2e-3, tail)
-            assert abs(pair.q.sum() + pair.q0 - 1) < 1e-9
-            assert abs((pair.q * np.exp(pair.losses)).sum() + pair.p_inf - 1) < 1e-9
+            # Rounded up, by what rounding may be in cells that are thin against the spread.
+            assert -1e-14 < pair.q.sum() + pair.q0 - 1 < 3e-8
+            assert -1e-14 < (pair.q * np.exp(pair.losses)).sum() + pair.p_inf - 1 < 3e-8
 
 
 @check

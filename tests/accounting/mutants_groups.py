@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.accounting import budget, guarantee, ledger, ledger_file, ledger_state, mechanisms, trees
-from privlearn.accounting.pld import pairs
+from privlearn.accounting.pld import pairs, rounding
 from privlearn.clipping import backends, gradients, row_sums
 from privlearn.data import dataset
 from privlearn.publishing import certificate, verify
@@ -18,11 +18,11 @@ MUTANTS = [
     Mutant("odds for the rate", pairs.components, "odds = rate / (1 - rate)", "odds = rate", EXACT),
     Mutant("rare numbers are left out for free", pairs.group_pair, "p_inf + dropped", "p_inf",
            "check_rare_numbers_of_rows_are_paid_for"),
-    Mutant("the ratio of another law", pairs._log_ratio, "counts**2 / 2", "counts / 2", EXACT),
-    Mutant("the mass without the group", pairs._masses, "np.subtract.outer(part, counts)",
+    Mutant("the ratio of another law", pairs._density, "counts**2 / 2", "counts / 2", EXACT),
+    Mutant("the mass without the group", pairs._laws, "np.subtract.outer(part, counts)",
            "np.subtract.outer(part, counts * 0)", "check_a_groups_masses_are_kept"),
-    Mutant("the wrong side of a cell", pairs.spread_onto, "q * (1 - shares), size) + np.bincount(cells - low + 1,",
-           "q * (1 - shares), size) + np.bincount(cells - low,", "check_a_groups_masses_are_kept"),
+    Mutant("the wrong side of a cell", rounding.onto_grid, "np.bincount(place + 1, q * shares",
+           "np.bincount(place, q * shares", "check_a_groups_masses_are_kept"),
     Mutant("noise does not shrink with the group", mechanisms.Gaussian.grouped, "self.noise_multiplier / k",
            "self.noise_multiplier", "check_every_mechanism_scales_with_the_group"),
     Mutant("groups add rho linearly", mechanisms.ZCDP.grouped, "k**2", "k",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn import plan, sampling, streams
 from privlearn.accounting import budget, events, guarantee, ledger, ledger_state
-from privlearn.accounting.pld import pairs
+from privlearn.accounting.pld import rounding
 from privlearn.clipping import agreement, clips, gradients, per_example, row_sums
 from privlearn.descent import dpsgd, epoch_noise
 from privlearn.mechanisms import noise, release
@@ -142,7 +142,7 @@ MUTANTS = [
            "check_the_ledger_ends_where_the_plan_said"),
     Mutant("a count is dropped", events._count, "times * event.count", "times",
            "check_counts_are_priced"),
-    Mutant("rounding to the near side", pairs.split, "q[1:] += right", "q[:-1] += right",
+    Mutant("rounding to the near side", rounding.split, "out[1:] += np.minimum(right", "out[:-1] += np.minimum(right",
            "check_epsilon_is_never_below_the_exact_gaussian"),
     Mutant("adjacencies mix", guarantee.require_same, "if first is not second:", "if False:",
            "check_adjacencies_never_mix"),

@@ -19,7 +19,6 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.pld import partition
 from privlearn.accounting.pld.pairs import (
     ATOMS,
-    Array,
     PairBuilder,
     group_pair,
     laplace_pair,
@@ -29,6 +28,7 @@ from privlearn.accounting.pld.pairs import (
     ratio_range,
     sketch,
 )
+from privlearn.accounting.pld.rounding import Array
 from privlearn.errors import UnsupportedEvent
 
 #: Where the number of examples may differ, or one of them be empty; and where their number is public.

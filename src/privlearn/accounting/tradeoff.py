@@ -19,7 +19,7 @@ from privlearn._checks import between
 from privlearn.accounting import accountant, pld, rdp, zcdp
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.pld.pairs import Array
+from privlearn.accounting.pld.rounding import Array
 from privlearn.accounting.trees import for_group, per_block
 from privlearn.errors import UnsupportedEvent
 

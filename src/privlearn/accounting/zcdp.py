@@ -16,8 +16,8 @@ from privlearn._checks import delta as valid_delta
 from privlearn.accounting.budget import bracket, to_safe_side
 from privlearn.accounting.events import Event, tally
 
-#: What the rounding of the Gaussian curve may move a figure by, relative to it.
-_ROUNDING = 1e-12
+#: The unit roundoff of double precision.
+_UNIT = 2.0**-53
 
 
 def rho(event: Event) -> float:
@@ -35,15 +35,12 @@ def rho(event: Event) -> float:
 def gaussian_mu(event: Event) -> float | None:
     """The one Gaussian mechanism (sensitivity mu, noise 1) that `event` amounts to, exactly; None if it is no Gaussian.
 
-    Gaussian releases compose exactly: mu^2 adds up. An epoch over fixed disjoint batches is one release.
+    Gaussian releases compose exactly: mu^2 adds up. An epoch over fixed disjoint batches is one release. Rounded up.
     """
-    total = 0.0
-    for leaf, times in tally(event).items():
-        squared = leaf.mu_squared(times)
-        if squared is None:
-            return None
-        total += squared
-    return math.sqrt(total)
+    squares = [leaf.mu_squared(times) for leaf, times in tally(event).items()]
+    known = [squared for squared in squares if squared is not None]
+    # Each is off by 3 units at most, their sum by one more, and its root by half of that and one; so may be a group's.
+    return math.sqrt(math.fsum(known)) * (1 + 6 * _UNIT) if len(known) == len(squares) else None
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
@@ -54,29 +51,39 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     return float(max(0.0, ndtr(upper) - math.exp(min(epsilon + log_ndtr(lower), 0.0))))
 
 
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """epsilon at `delta` of a Gaussian mechanism with sensitivity over noise `mu`; exact up to 1e-12, and not below.
-
-    The curve's rounding was seen to move it by 2e-14 of itself, against 60 digits.
-    """
-    valid_delta(delta)
-    if gaussian_delta(mu, 0.0) <= delta:
+def gaussian_delta_bound(mu: float, epsilon: float) -> float:
+    """`gaussian_delta`, at epsilon >= 0, and all that rounding may take off it."""
+    if mu == 0.0:
         return 0.0
-    return _root_above(lambda epsilon: gaussian_delta(mu, epsilon) - delta, start=mu) * (1 + _ROUNDING)
+    upper, lower = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
+    moved, depth = 3 * _UNIT * -lower, max(-upper, 0.0)
+    log = float(log_ndtr(lower))
+    above = _UNIT * (8 + 2 * depth**2) + moved * (1 + depth)
+    below = _UNIT * (8 + 2 * epsilon - 10 * log) + moved * (1 - lower)
+    first, second = float(ndtr(upper)), math.exp(min(epsilon + log, 0.0))
+    return max(0.0, first * (1 + 1.01 * above) - second * (1 - 1.01 * below)) + 1e-290
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """epsilon at `delta` of a Gaussian mechanism with sensitivity over noise `mu`: exact up to rounding, not below."""
+    valid_delta(delta)
+    if gaussian_delta_bound(mu, 0.0) <= delta:
+        return 0.0
+    return _root_above(lambda epsilon: gaussian_delta_bound(mu, epsilon) - delta, start=mu)
 
 
 def gaussian_mu_for(epsilon: float, delta: float) -> float:
     """The largest mu whose exact curve meets (epsilon, delta); the inverse of `gaussian_epsilon`, never above."""
     valid_delta(delta)
-    excess: Callable[[float], float] = lambda mu: delta - gaussian_delta(mu, epsilon)  # noqa: E731
+    excess: Callable[[float], float] = lambda mu: delta - gaussian_delta_bound(mu, epsilon)  # noqa: E731
     low, high = bracket(lambda mu: excess(mu) <= 0, 1.0)
     mu = float(brentq(excess, low, high, xtol=1e-300, rtol=1e-14))
-    return to_safe_side(lambda mu: excess(mu) >= 0, mu, -1e-14) * (1 - 4 * _ROUNDING)
+    return to_safe_side(lambda mu: excess(mu) >= 0, mu, -1e-14) * (1 - 16 * _UNIT)
 
 
 def epsilon_bun_steinke(rho: float, delta: float) -> float:
     """epsilon = rho + 2 sqrt(rho ln(1/delta)): Bun and Steinke 2016, Prop 1.3; Yu et al. 2019, Prop 1."""
-    return rho + 2.0 * math.sqrt(rho * -math.log(valid_delta(delta)))
+    return (rho + 2.0 * math.sqrt(rho * -math.log(valid_delta(delta)))) * (1 + 8 * _UNIT)
 
 
 def epsilon_of_rho(rho: float, delta: float) -> float:
@@ -88,7 +95,8 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
     def at(log_excess: float) -> float:
         excess = math.exp(log_excess)
         order = 1.0 + excess
-        return rho * order + math.log(excess / order) - (math.log(delta) + math.log(order)) / excess
+        terms = rho * order, math.log(excess / order), -math.log(delta) / excess, -math.log(order) / excess
+        return math.fsum(terms) + _UNIT * (16 * math.fsum(map(abs, terms)) + 8 / excess)
 
     # The best order is near 1 + sqrt(ln(1/delta) / rho); any order gives a valid epsilon.
     centre = 0.5 * math.log(-math.log(delta) / rho)

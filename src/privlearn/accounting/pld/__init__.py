@@ -19,8 +19,8 @@ import numpy as np
 from privlearn._checks import delta as valid_delta
 from privlearn.accounting.events import Event, Mechanism, coarsen, tally
 from privlearn.accounting.pld.composing import masses
-from privlearn.accounting.pld.fourier import UNIT
-from privlearn.accounting.pld.pairs import Array, Pair, PairBuilder
+from privlearn.accounting.pld.pairs import Pair, PairBuilder
+from privlearn.accounting.pld.rounding import UNIT, Array
 from privlearn.errors import UnsupportedEvent
 
 #: Share of delta that numerical allowances (tails, windows) may use together.

@@ -14,8 +14,9 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn.accounting.pld.fourier import UNIT, Array, Factor, convolve, length
+from privlearn.accounting.pld.fourier import Factor, convolve, length
 from privlearn.accounting.pld.pairs import Pair, least_bound, log_moment
+from privlearn.accounting.pld.rounding import UNIT, Array
 from privlearn.errors import UnsupportedEvent
 
 #: Cells of the widest window.
@@ -204,9 +205,12 @@ def _chernoff(laws: Sequence[Law], tail: float, sign: float) -> tuple[float, flo
 
 
 def _steep(laws: Sequence[Law], tail: float, sign: float) -> float:
-    """An order by which to tilt: the least one whose bound is hardly looser. Losses have bounds, orders none."""
+    """An order by which to tilt: half of the least one whose bound is hardly looser. Losses have bounds, orders none.
+
+    At the whole of it the tilted law has its mass at the window's end, and much of it beyond, which wraps around.
+    """
     bound = _bound(laws, tail, sign)
     best, order = _chernoff(laws, tail, sign)
     while bound(order / 2) <= best + _CLOSE * abs(best):
         order /= 2
-    return order
+    return order / 2

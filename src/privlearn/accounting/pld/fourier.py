@@ -14,19 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
-Array = NDArray[np.float64]
+from privlearn.accounting.pld.rounding import TINY, UNIT, Array
+
 Spectrum = NDArray[np.complex128]
 
-#: The unit roundoff of double precision.
-UNIT = 2.0**-53
 #: Error of one transform per doubling of its length, in units of UNIT times the sum of magnitudes (lemma 3).
 _PER_DOUBLING = 12.0
 #: Error of one complex product, in units of UNIT times its magnitude; above sqrt(5).
 _PER_PRODUCT = 2.25
 #: Frequencies of relative magnitude below e^-_DEEPEST are taken for 0, and counted as an error.
 _DEEPEST = 70.0
-#: More than all underflow adds up to.
-_UNDERFLOW = 1e-290
 
 
 def length(cells: int) -> int:
@@ -94,7 +91,7 @@ class Spectra:
         """Multiply by the spectrum of one factor."""
         spectrum = rfft(factor.cells, self.size)[self.places]
         mass = float(factor.cells.sum()) * (1 + 2 * self.size * UNIT)
-        error = (transform_error(self.size) + factor.error) * mass + _UNDERFLOW
+        error = (transform_error(self.size) + factor.error) * mass + TINY
         self.values = self.values * power(spectrum, factor.times)
         bound = np.abs(spectrum) * (1 + 4 * UNIT) + error
         self._logs = self._logs + factor.times * np.log(bound)
@@ -118,4 +115,4 @@ class Spectra:
         rounding = _PER_PRODUCT * UNIT * self._products + transform_error(self.size)
         each = bounds * (self._errors + rounding)
         whole = 2 * float(each.sum()) - float(each[0]) + 2 * self._left_out * float(bounds[0])
-        return whole / self.size * (1 + 1e-6) + _UNDERFLOW
+        return whole / self.size * (1 + 1e-6) + TINY

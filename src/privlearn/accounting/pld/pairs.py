@@ -34,9 +34,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from privlearn.accounting.budget import bisect
+from privlearn.accounting.pld.rounding import UNIT, Array, Tails, onto_grid, rounded_up, share_error, split, tails
 from privlearn.errors import UnsupportedEvent
-
-Array = NDArray[np.float64]
 
 
 @final
@@ -80,6 +79,8 @@ class PairBuilder:
     width: float
 
 
+#: What rounding may add to masses beyond the points, as a share.
+_SIDES = 16_384 * UNIT
 #: Losses that come in atoms need a finer grid for their spread than smooth ones.
 ATOMS = 0.1
 
@@ -87,22 +88,55 @@ ATOMS = 0.1
 def poisson_pair(rate: float, sigma: float, h: float, tail: float) -> Pair:
     """The pair of one Poisson-sampled Gaussian release: Q = N(0, sigma^2), P = (1-rate) Q + rate N(1, sigma^2).
 
-    With rate 1 it is the plain Gaussian release. Exact up to the mean-preserving split.
+    With rate 1 it is the plain Gaussian release. Exact up to the mean-preserving split and to what rounding adds.
     """
     sd, centre = 1.0 / sigma, -0.5 / sigma**2
-    # R = 1 - rate + rate e^{centre + sd u} with u standard normal under Q, and N(sd, 1) under N(1, sigma^2).
+    # R = 1 - rate + rate y, y = e^{centre + sd u} with u standard normal under Q, and N(sd, 1) under N(1, sigma^2).
     # P-mass beyond top is at most tail by the union over both parts.
     top = max(-ndtri(tail / 2), sd - ndtri(min(0.5, tail / (2 * rate))))
     high = _log_mixture(rate, centre + sd * top)
     low = _log_mixture(rate, centre + sd * ndtri(tail))
     first, last = math.floor(low / h), math.ceil(high / h)
-    x = np.exp(h * np.arange(first, last + 1))
+    exponents = h * np.arange(first, last + 1)
+    x = np.exp(exponents)
+    share = UNIT * (np.abs(exponents) + 6)
+    if rate == 1:
+        y, y_error = x, x * share
+    else:
+        more = np.expm1(exponents)
+        y = 1 + more / rate
+        y_error = 1.01 * UNIT * ((np.abs(exponents) * x + 4 * np.abs(more)) / rate + np.abs(y))
+    # Cells of u are as computed, and so what is rounded is where their sides are, as ratios; below 0 there are none.
+    at = np.where(np.abs(y) <= y_error, 2 * y_error, np.maximum(y, 0.0))
     with np.errstate(divide="ignore"):
-        u = (np.log(np.maximum(x - (1 - rate), 0.0) / rate) - centre) / sd
-    q_below, q_above = ndtr(u), ndtr(-u)
-    p_below = (1 - rate) * q_below + rate * ndtr(u - sd)
-    p_above = (1 - rate) * q_above + rate * ndtr(sd - u)
-    return _on_grid(h, first, x, q_below, q_above, p_below, p_above)
+        logs = np.log(at)
+    u = (logs - centre) / sd
+    inside = at > 0
+    bounded = np.where(inside, u, 0.0)
+    y_error += np.where(inside, np.abs(at - y) + 10 * UNIT * at * (np.abs(sd * bounded + centre) + 1 - centre), 0.0)
+    q, p = tails(u), tails(u - sd, UNIT * (np.abs(bounded) + 4 * sd))
+    gaps = x[:-1] * (math.expm1(h) / rate)
+    masses, rest = split(y, y_error, gaps, share[:-1] + (y_error[1:] + y_error[:-1]) / gaps, q, p)
+    pair = _with_sides(h, first, masses, float(x[0]), rate, (q, p), rest)
+    slack = pair.q * share_error(1.01 * rate * y_error / x, h)
+    spread = np.zeros(len(x) + 2)
+    spread[1:-1] = pair.q
+    spread[:-2] += slack
+    spread[2:] += slack
+    return Pair(h, first - 1, spread * (1 + 4 * UNIT), pair.q0, pair.p_inf)
+
+
+def _with_sides(
+    h: float, first: int, masses: Array, least: float, rate: float, laws: tuple[Tails, Tails], rest: tuple[float, float]
+) -> Pair:
+    """The pair with the `rest` that lies beyond the points of `split` by y, where R is at most 1 - rate + rate y.
+
+    Below the points: onto 0 and the first one, at the ratio `least`. Above them: onto the last one and infinity.
+    """
+    below, above = rest
+    q_below, p_below = (float(law.below[0] + law.below_error[0]) for law in laws)
+    masses[0] = (masses[0] + ((1 - rate) * q_below + rate * p_below) / least) * (1 + _SIDES)
+    return Pair(h, first, masses, rate * below / least * (1 + _SIDES), rate * above * (1 + _SIDES))
 
 
 def _log_mixture(rate: float, loss: float) -> float:
@@ -115,80 +149,58 @@ def ratio_range(rate: float, sigma: float) -> float:
     return _log_mixture(rate, 0.5 / sigma**2 + 8 / sigma) - _log_mixture(rate, -0.5 / sigma**2 - 8 / sigma)
 
 
-def _mass_between(below: Array, above: Array) -> Array:
-    """Mass in each cell, from whichever tail is smaller there: differences near 1 lose all digits."""
-    return np.maximum(np.where(below[1:] < 0.5, np.diff(below), -np.diff(above)), 0.0)
-
-
-def _on_grid(h: float, first: int, x: Array, q_below: Array, q_above: Array, p_below: Array, p_above: Array) -> Pair:
-    """Split a law onto the points x = e^{k h}, from the Q- and P-mass below and above each point."""
-    q, q0, p_inf = split(x, q_below, q_above, p_below, p_above)
-    return Pair(h, first, q, q0, p_inf)
-
-
-def split(x: Array, q_below: Array, q_above: Array, p_below: Array, p_above: Array) -> tuple[Array, float, float]:
-    """Q-masses at the ratios `x`, at 0, and P-mass at infinity, from the Q- and P-mass below and above each ratio.
-
-    Every cell's mass goes to its ends so that the mean of R = dP/dQ stays: the pessimistic discretisation.
-    """
-    dq, dp = _mass_between(q_below, q_above), _mass_between(p_below, p_above)
-    right = np.clip((dp - x[:-1] * dq) / np.maximum(np.diff(x), 1e-300), 0.0, dq)
-    q = np.zeros(len(x))
-    q[:-1] += dq - right
-    q[1:] += right
-    # Below the points: onto 0 and x[0]. Above them: onto x[-1] and infinity.
-    q[0] += p_below[0] / x[0]
-    q0 = max(0.0, float(q_below[0] - p_below[0] / x[0]))
-    q[-1] += q_above[-1]
-    p_inf = max(0.0, float(p_above[-1] - x[-1] * q_above[-1]))
-    return q, q0, p_inf
-
-
-def spread_onto(losses: Array, q: Array, h: float) -> Pair:
-    """Atoms of Q-mass `q` at the ratios e^losses, ascending, split onto the grid of step h."""
-    cells = np.floor(losses / h).astype(int)
-    shares = np.clip(np.expm1(losses - cells * h) / math.expm1(h), 0.0, 1.0)
-    low, size = int(cells[0]), int(cells[-1] - cells[0]) + 2
-    out = np.bincount(cells - low, q * (1 - shares), size) + np.bincount(cells - low + 1, q * shares, size)
-    return Pair(h, low, np.asarray(out, dtype=np.float64), 0.0, 0.0)
+def spread_onto(losses: Array, q: Array, h: float, error: float | Array = 0.0) -> Pair:
+    """Atoms of Q-mass `q` at the ratios e^losses, which may be off by `error`, split onto the grid of step h."""
+    return Pair(h, *onto_grid(losses, q, h, error), 0.0, 0.0)
 
 
 def atoms(masses: dict[float, float], h: float) -> Pair:
     """The pair whose ratio R takes the values e^{loss} with the Q-masses of `masses` ({loss: mass})."""
-    first = math.floor(min(masses) / h)
-    q = np.zeros(math.floor(max(masses) / h) - first + 2)
-    for loss, mass in masses.items():
-        cell = math.floor(loss / h)
-        share = math.expm1(loss - cell * h) / math.expm1(h)
-        q[cell - first] += mass * (1 - share)
-        q[cell - first + 1] += mass * share
-    return Pair(h, first, q, 0.0, 0.0)
+    return spread_onto(np.array([*masses]), np.array([*masses.values()]), h)
 
 
 def pure_pair(epsilon: float, h: float) -> Pair:
     """The pair that dominates every pure epsilon-DP mechanism: binary randomised response."""
-    low = 1 / (1 + math.exp(-epsilon))
-    return atoms({-epsilon: low, epsilon: 1 - low}, h)
+    return randomised_response_pair(epsilon, 2, h)
 
 
 def randomised_response_pair(epsilon: float, categories: int, h: float) -> Pair:
     """k-ary randomised response: the true category e^epsilon times as likely as each other."""
-    other = 1 / (math.exp(epsilon) + categories - 1)
-    masses = {-epsilon: math.exp(epsilon) * other, epsilon: other}
+    odds = math.exp(-epsilon)
+    own = rounded_up(1 / (1 + (categories - 1) * odds), 64)
+    masses = {-epsilon: own, epsilon: rounded_up(odds * own, 32)}
     if categories > 2:
-        masses[0.0] = (categories - 2) * other
+        masses[0.0] = rounded_up((categories - 2) * odds * own, 32)
     return atoms(masses, h)
 
 
 def laplace_pair(noise_multiplier: float, h: float) -> Pair:
-    """The Laplace mechanism with scale `noise_multiplier` x sensitivity: losses in [-1/b, 1/b], atoms at both ends."""
-    b = noise_multiplier
-    first, last = math.floor(-1 / b / h), math.ceil(1 / b / h)
-    loss = h * np.arange(first, last + 1)
-    inside = np.clip(loss, -1 / b, 1 / b)
-    q_above = np.where(loss < -1 / b, 1.0, np.where(loss >= 1 / b, 0.0, 0.5 * np.exp(-(1 + inside * b) / (2 * b))))
-    p_below = np.where(loss < -1 / b, 0.0, np.where(loss >= 1 / b, 1.0, 0.5 * np.exp((inside * b - 1) / (2 * b))))
-    return _on_grid(h, first, np.exp(loss), 1 - q_above, q_above, p_below, 1 - p_below)
+    """The Laplace mechanism with scale `noise_multiplier` x sensitivity: losses in [-1/b, 1/b], atoms at both ends.
+
+    Between two points of losses at distance w there is Q-mass (1 - e^{-w/2}) e^{-(loss + 1/b)/2} / 2, of which a share
+    goes to the upper one; in closed form nothing is lost in differences.
+    """
+    end = 1 / noise_multiplier
+    cells = np.arange(math.floor(-end / h) + 1, math.ceil(end / h))
+    inside = h * cells
+    cells, inside = (each[np.abs(inside) < end * (1 - 8 * UNIT)] for each in (cells, inside))
+    points = np.concatenate([[-end], inside, [end]])
+    widths = np.full(len(points) - 1, h)
+    widths[[0, -1]] = points[1] + end, end - points[-2]
+    scale = 0.5 * np.exp(-(points[:-1] + end) / 2)
+    right = scale * 4 * np.sinh(widths / 4) ** 2 / np.expm1(widths)
+    left = np.maximum(scale * -np.expm1(-widths / 2) - right, 0.0)
+    q = np.zeros(len(points))
+    q[0], q[-1] = 0.5, 0.5 * math.exp(-end)
+    q[:-1] += left
+    q[1:] += right
+    q *= 1 + UNIT * (64 + 8 * end)
+    q[[0, 1, -2, -1]] += 8 * UNIT * end  # widths at the ends are differences
+    first, out = onto_grid(points[[0, -1]], q[[0, -1]], h, 2 * UNIT * end)
+    whole = np.zeros(max(first + len(out), int(cells[-1]) + 1 if len(cells) else first) - first)
+    whole[: len(out)] = out
+    whole[cells - first] += q[1:-1]
+    return Pair(h, first, whole * (1 + 4 * UNIT), 0.0, 0.0)
 
 
 #: Losses beyond these go to 0 and to infinity: likelihood ratios must stay numbers.
@@ -225,11 +237,54 @@ def group_pair(rate: float, sigma: float, k: int, h: float, tail: float) -> Pair
         raise UnsupportedEvent("with and without the group, what is released hardly overlaps: that has no useful price")
     first, last = math.floor(losses[0] / h), math.ceil(losses[-1] / h)
     x = np.unique(np.interp(h * np.arange(first, last + 1), losses, table))
-    ratios = np.maximum.accumulate(_log_ratio(x, sigma, counts, weights))
-    below, above = _masses(x, sigma, counts, weights)
-    q, q0, p_inf = split(np.exp(ratios), ndtr(x / sigma), ndtr(-x / sigma), below, above)
-    pair = spread_onto(ratios, q, h)
-    return Pair(h, pair.lo, pair.q, q0, p_inf + dropped)
+    # R = base + scale y (less what was dropped): where none may be drawn, y says more digits of R than R.
+    drawn = int(counts[0] == 0)
+    own, share = weights[drawn:], 2.1 * _weight_error(k)
+    scale = float(own.sum()) if drawn else 1.0
+    y, y_share = _density(x, sigma, counts[drawn:], own / scale)
+    p = _laws(x, sigma, counts[drawn:], own / scale)
+    q = tails(x / sigma, UNIT * np.abs(x / sigma))
+    gaps = np.diff(y)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gap_error = (y_share[1:] * y[1:] + y_share[:-1] * y[:-1]) / gaps + UNIT
+    masses, rest = split(y, y * y_share, gaps, gap_error, q, p)
+    # What weights may be off moves the ratios: those of the law with the weights as they are were split.
+    ratios = np.log1p(scale * (y - 1) - dropped) if drawn else np.log(y)
+    moved = scale * (y_share * y + share * (y + 1)) + share * dropped
+    error = moved / np.exp(ratios) if drawn else y_share + share
+    least = float(np.exp(ratios[0]) * (1 - 2 * error[0]))
+    sides = _with_sides(h, 0, masses, least, scale, (q, p), rest)
+    low, onto = onto_grid(ratios, sides.q, h, 1.01 * error + 4 * UNIT * np.abs(ratios))
+    return Pair(h, low, onto, sides.q0, rounded_up(sides.p_inf + dropped, 256 + 64 * k))
+
+
+def _weight_error(k: int) -> float:
+    """The share by which each of the `components` may be off: products of at most k ratios, over their sum."""
+    return UNIT * (16 * k + 64)
+
+
+def _density(x: Array, sigma: float, counts: Array, weights: Array) -> tuple[Array, Array]:
+    """sum_j weights e^{(x j - j^2 / 2) / sigma^2} at `x`, and the share by which it may be off."""
+
+    def at(part: Array) -> Array:
+        exponents = (np.multiply.outer(part, counts) - counts**2 / 2) / sigma**2
+        return np.asarray(np.exp(np.minimum(exponents, 705.0)) @ weights, dtype=np.float64)
+
+    top = float(counts[-1])
+    return _in_parts(at, x, len(counts)), UNIT * (8 * top * (np.abs(x) + top) / sigma**2 + len(counts) + 16)
+
+
+def _laws(x: Array, sigma: float, counts: Array, weights: Array) -> Tails:
+    """The mixture's masses below and above each of `x`."""
+
+    def at(part: Array) -> Array:
+        u = np.subtract.outer(part, counts) / sigma
+        each = tails(u, 3 * UNIT * np.abs(u))
+        return np.stack([table @ weights for table in (each.below, each.above, each.below_error, each.above_error)], -1)
+
+    below, above, below_error, above_error = _in_parts(at, x, len(counts)).T
+    off = UNIT * (len(counts) + 8)
+    return Tails(below, above, 1.01 * below_error + off * below, 1.01 * above_error + off * above)
 
 
 @lru_cache(maxsize=1024)

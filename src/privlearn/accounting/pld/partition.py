@@ -17,20 +17,17 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
-from privlearn.accounting.pld.fourier import UNIT, Factor, convolve, length, transform_error
-from privlearn.accounting.pld.pairs import (
-    Array,
-    Pair,
-    least_bound,
-    log_moment,
-    poisson_pair,
-    spread_onto,
-)
+from privlearn.accounting.pld.fourier import Factor, convolve, length, transform_error
+from privlearn.accounting.pld.pairs import Pair, least_bound, log_moment, poisson_pair
+from privlearn.accounting.pld.rounding import UNIT, Array, onto_grid, rounded_up, share_error, split, tails
+from privlearn.errors import UnsupportedEvent
 
 #: Cell width of intermediate grids over the spread of what is on them.
 _GAMMA = 0.05
+#: More than products that underflow lose, under either law: ratios are below e^450.
+_LOST = 1e-100
 #: Batches, and noise multiplier times the root of the batches, beyond which grids would be too fine.
 _MOST_BATCHES, _MOST_NOISE = 10**7, 4e5
 
@@ -103,21 +100,33 @@ def _double(pair: Pair, ratio: int, tail: float) -> Pair:
     offsets = np.logaddexp(0.0, pair.h * np.arange(n)) - math.log(2)
     cells = np.floor(offsets / h).astype(int)
     cells[0] = 0
-    shares = np.expm1(offsets - cells * h) / math.expm1(h)
+    shares = np.clip(np.expm1(offsets - cells * h) / math.expm1(h), 0.0, 1.0)
     shares[0] = 0.0
+    # What rounding may move; near a side of its cell a mass may belong to the next one. The first offset is exact.
+    off = share_error(np.asarray(UNIT * (8 + 4 * pair.h * np.arange(n))), h)
+    off[0] = 0.0
     halved = math.floor(-math.log(2) / h)  # a copy at 0 halves the other
-    out = np.zeros(ratio * (n - 1) + 2 - halved)
+    out = np.zeros(ratio * (n - 1) + 4 - halved)
+
+    def add(mass: Array, cell: int, parts: tuple[float, ...]) -> None:
+        for place, part in enumerate(parts, cell - halved):
+            if part:
+                out[place : place + ratio * (len(mass) - 1) + 1 : ratio] += part * mass
+
     for k in range(n):
         mass = (1.0 if k == 0 else 2.0) * pair.q[: n - k] * pair.q[k:]
-        start = cells[k] - halved
-        out[start : start + ratio * (n - k - 1) + 1 : ratio] += (1 - shares[k]) * mass
-        out[start + 1 : start + ratio * (n - k - 1) + 2 : ratio] += shares[k] * mass
+        add(mass, int(cells[k]), _parts(float(shares[k]), float(off[k])))
     if pair.q0:
-        share = math.expm1(-math.log(2) - halved * h) / math.expm1(h)
-        mass = 2 * pair.q0 * pair.q
-        out[: ratio * (n - 1) + 1 : ratio] += (1 - share) * mass
-        out[1 : ratio * (n - 1) + 2 : ratio] += share * mass
-    return _trim(Pair(h, ratio * pair.lo + halved, out, pair.q0**2, pair.p_inf), tail)
+        share = min(max(math.expm1(-math.log(2) - halved * h) / math.expm1(h), 0.0), 1.0)
+        add(2 * pair.q0 * pair.q, halved, _parts(share, float(share_error(8 * UNIT, h))))
+    raised = out * (1 + UNIT * (4 * n + 16))
+    q0 = rounded_up(pair.q0**2, 2) + _LOST
+    return _trim(Pair(h, ratio * pair.lo + halved - 1, raised, q0, pair.p_inf + _LOST), tail)
+
+
+def _parts(share: float, off: float) -> tuple[float, ...]:
+    """Upper bounds on the parts of a mass at the cells before, at, after its own, and the next one."""
+    return (off * (share <= off), 1 - share + off, share + off, off * (share >= 1 - off))
 
 
 def _weighted(first: Pair, second: Pair, m: int, n: int, h: float, tail: float) -> Pair:
@@ -125,18 +134,19 @@ def _weighted(first: Pair, second: Pair, m: int, n: int, h: float, tail: float) 
     a, b = m / (m + n), n / (m + n)
     x, p = np.append(a * np.exp(first.losses), 0.0), np.append(first.q, first.q0)
     y, q = np.append(b * np.exp(second.losses), 0.0), np.append(second.q, second.q0)
-    low = math.floor(math.log(min(x[0], y[0])) / h) - 1
-    size = math.ceil(math.log(x[-2] + y[-2]) / h) - low + 3
+    far = float(max(np.abs(first.losses).max(), np.abs(second.losses).max()))
+    low = math.floor(math.log(min(x[0], y[0])) / h) - 3
+    size = math.ceil(math.log(x[-2] + y[-2]) / h) - low + 5
     out = np.zeros(size)
     for chunk in np.array_split(np.arange(len(x)), max(1, len(x) * len(y) // 2_000_000)):
         values, mass = np.add.outer(x[chunk], y).ravel(), np.multiply.outer(p[chunk], q).ravel()
         used = (mass > 0) & (values > 0)
-        values, mass = values[used], mass[used]
-        cells = np.floor(np.log(values) / h).astype(int)
-        shares = np.clip(np.expm1(np.log(values) - cells * h) / math.expm1(h), 0.0, 1.0)
-        out += np.bincount(cells - low, mass * (1 - shares), size) + np.bincount(cells - low + 1, mass * shares, size)
-    p_inf = a * first.p_inf + b * second.p_inf
-    return _trim(Pair(h, low, out, first.q0 * second.q0, p_inf), tail)
+        if used.any():
+            start, part = onto_grid(np.log(values[used]), mass[used], h, UNIT * (16 + 4 * far))
+            out[start - low : start - low + len(part)] += part
+    p_inf = rounded_up(a * first.p_inf + b * second.p_inf, 8)
+    raised = out * (1 + UNIT * (len(x) + 8))
+    return _trim(Pair(h, low, raised, rounded_up(first.q0 * second.q0, 2) + _LOST, p_inf + _LOST), tail)
 
 
 def _refine(pair: Pair, h: float) -> Pair:
@@ -155,14 +165,15 @@ def _trim(pair: Pair, tail: float) -> Pair:
     low, high = min(low, len(q) - 1), max(high, 1)
     if high <= low:
         return pair
+    units = 2 * len(q) + 32 + 8 * float(np.abs(pair.losses[[0, -1]]).max())
     kept = q[low:high].copy()
-    mass, mean = q[:low].sum(), (q * x)[:low].sum()
-    kept[0] += mean / x[low]
-    q0 = pair.q0 + max(0.0, mass - mean / x[low])
+    mass, mean = q[:low].sum(), (q * x)[:low].sum() / x[low]
+    kept[0] = rounded_up(kept[0] + mean, units)
+    q0 = pair.q0 + max(0.0, mass - mean) + units * UNIT * mass
     mass, mean = q[high:].sum(), (q * x)[high:].sum()
-    kept[-1] += mass
-    p_inf = pair.p_inf + max(0.0, mean - x[high - 1] * mass)
-    return Pair(pair.h, pair.lo + low, kept, float(q0), float(p_inf))
+    kept[-1] = rounded_up(kept[-1] + mass, units)
+    p_inf = pair.p_inf + max(0.0, mean - x[high - 1] * mass) + units * UNIT * mean
+    return Pair(pair.h, pair.lo + low, kept, rounded_up(float(q0), 4), rounded_up(float(p_inf), 4))
 
 
 # Fourier transform on a linear grid
@@ -181,13 +192,15 @@ def _by_fourier(batches: int, sigma: float, h: float, tail: float) -> Pair:
     p_law, _ = convolve([Factor(mass * values, 1, 4 * UNIT), others], size)
     ratio = cells * width / batches
     with np.errstate(divide="ignore", invalid="ignore"):
-        q = np.where(ratio > 1, p_law[cells % size] / ratio, q_law[cells % size])
+        q = np.where(ratio > 1, p_law[cells % size] / ratio, q_law[cells % size]) * (1 + 8 * UNIT)
     # Each side of the window leaves out tail / 4 of one law, and less of the other: there is no 1 among those ratios.
     allowance = tail / 2
     zero = float(q[0]) if first == 0 else 0.0
     positive = slice(1, None) if first == 0 else slice(None)
-    pair = spread_onto(np.log(ratio[positive]), q[positive], h)
-    return Pair(h, pair.lo, pair.q, min(1.0, zero + allowance), min(1.0, beyond + allowance))
+    losses = np.log(ratio[positive])
+    low_cell, onto = onto_grid(losses, q[positive], h, UNIT * (8 + 2 * np.abs(losses)))
+    q0, p_inf = rounded_up(zero + allowance, 4), rounded_up(beyond + allowance, 4)
+    return Pair(h, low_cell, onto, min(1.0, q0), min(1.0, p_inf))
 
 
 def _log_normal(sigma: float, width: float, tail: float) -> tuple[Array, Array, float]:
@@ -196,20 +209,25 @@ def _log_normal(sigma: float, width: float, tail: float) -> tuple[Array, Array, 
     cells = math.ceil(math.exp(centre + sd * (sd - ndtri(tail))) / width) + 1
     x = np.asarray(width * np.arange(cells + 1), dtype=np.float64)
     with np.errstate(divide="ignore"):
-        u = (np.log(x) - centre) / sd
-    dq = np.where(u[1:] < 0, np.diff(ndtr(u)), -np.diff(ndtr(-u)))
-    dp = np.where(u[1:] - sd < 0, np.diff(ndtr(u - sd)), -np.diff(ndtr(sd - u)))
-    right = np.clip((dp - x[:-1] * dq) / width, 0.0, dq)
-    mass = np.zeros(cells + 1)
-    mass[:-1] += dq - right
-    mass[1:] += right
-    mass[-1] += ndtr(-u[-1])
-    return x, mass, float(max(0.0, ndtr(sd - u[-1]) - x[-1] * ndtr(-u[-1])))
+        logs = np.log(x)
+    u = (logs - centre) / sd
+    bounded = np.where(x > 0, u, 0.0)
+    # Cells of u are as computed: what is rounded is where their sides are, as ratios, but for the first.
+    error = UNIT * x * (10 + 8 * np.abs(sd * bounded + centre) - 8 * centre)
+    gaps = np.full(cells, width)
+    laws = tails(u), tails(u - sd, UNIT * (np.abs(bounded) + 4 * sd))
+    mass, (_, above) = split(x, error, gaps, (error[1:] + error[:-1]) / width, *laws)
+    # Points that are off by that much: some of their mass belongs to the neighbours.
+    slack = mass * np.minimum(2 * error / width, 1.0)
+    mass[:-1] += slack[1:]
+    mass[1:] += slack[:-1]
+    return x, mass * (1 + 4 * UNIT), above + 2 * float(error[-1] * mass[-1])
 
 
 def _sum_window(values: Array, mass: Array, batches: int, tail: float) -> tuple[float, float]:
     """A window with P-mass of the sum above it, and Q-mass below it, at most `tail`: Chernoff."""
-    need = -math.log(tail)
+    # Rounding moves the logarithms below by less than ln 2: `require_exact`.
+    need = math.log(2) - math.log(tail)
     mean, variance = float(mass @ values), float(mass @ values**2) - float(mass @ values) ** 2
     guess = math.sqrt(2 * need / (batches * max(variance, 1e-300)))
 
@@ -221,6 +239,12 @@ def _sum_window(values: Array, mass: Array, batches: int, tail: float) -> tuple[
     def below(order: float) -> float:
         return (batches * log_moment(values, mass, -order) + need) / order
 
-    high, _ = least_bound(above, guess)
-    low = -least_bound(below, guess)[0]
-    return max(0.0, min(low, batches * mean)), max(high, batches * mean)
+    def require_exact(order: float, bound: float) -> None:
+        exponents = 4 * order * (float(values[-1]) + abs(bound))
+        if UNIT * batches * (exponents + len(mass) + 64) > 0.5:
+            raise UnsupportedEvent("too many batches for their tails to be bounded by moments")
+
+    (high, up), (low, down) = least_bound(above, guess), least_bound(below, guess)
+    require_exact(up, high)
+    require_exact(down, low)
+    return max(0.0, min(-low, batches * mean)), max(high, batches * mean)
