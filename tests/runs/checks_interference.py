@@ -106,14 +106,20 @@ def check_batches_without_an_example_do_not_feel_it() -> None:
 @check
 def check_transforms_keep_nothing_of_an_example() -> None:
     """Public ones, which are applied to each row, and releases in front, whose sums are of all rows."""
-    for front, before in (
-        ((pv.transforms.PrivatePCA(3, 2.0),), 1),
-        ((pv.transforms.PrivatePCA(4, 3.0), pv.transforms.PrivatePCA(2, 2.0)), 2),
+    given = pv.transforms
+    for front, before, width in (
+        ((given.Centre((0, 3)), given.ClipToNorm(1.0)), 0, 5),
+        ((given.PrivatePCA(3, 2.0),), 1, 3),
+        ((given.PrivatePCA(4, 3.0), given.PrivatePCA(2, 2.0)), 2, 2),
     ):
-        width = 3 if before == 1 else 2
         plan = settled(front=front)
+
+        def made(width: int = width, single: bool = not before) -> nn.Module:
+            """Public features are in single precision."""
+            return descent.network(width).float() if single else descent.network(width)
+
         require_apart(
-            lambda row: descent.training(plan, descent.data_with(row, ZERO), make=lambda: descent.network(width)),  # noqa: B023
+            lambda row: descent.training(plan, descent.data_with(row, ZERO), make=made),  # noqa: B023
             before,
         )
 
