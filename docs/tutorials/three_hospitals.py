@@ -5,6 +5,7 @@
 # from noisy counts.
 
 # %%
+import secrets
 import tempfile
 from pathlib import Path
 
@@ -19,13 +20,16 @@ public, test_x, test_y = data.x_test[:200], data.x_test[200:], data.y_test[200:]
 
 # %% [markdown]
 # ## At each hospital: ten teachers, each on records that no other has
+# Each record's teacher is drawn by itself and kept secret. To deal them out in turn would be wrong: with one record
+# less, all later ones would change their teacher. With several records of a patient, draw a teacher for each patient.
 
 # %%
 folder, answers = Path(tempfile.mkdtemp()), []
 for hospital in range(3):
-    rows = np.arange(hospital, len(data.x), 3)
+    rows = np.arange(hospital, len(data.x), 3)  # those that it has
+    drawn = np.random.default_rng(secrets.randbits(128)).integers(10, size=len(rows))
     for teacher in range(10):
-        own = rows[teacher::10]
+        own = rows[drawn == teacher]
         trained = LogisticRegression(max_iter=300).fit(data.x[own].reshape(len(own), -1), data.y[own])
         answers.append(str(folder / f"hospital-{hospital}-teacher-{teacher}.npz"))
         np.savez(answers[-1], predictions=trained.predict(public[:60].reshape(60, -1)))

@@ -364,3 +364,23 @@ def check_batches_have_keys_of_their_own() -> None:
         seen.append(batch.rows.fetch(torch.tensor([0]))[0])
         loop.step(batch, of_names)
     assert len({tuple(row.flatten().tolist()) for row in seen}) == 3
+
+
+@check
+def check_parts_that_are_put_in_on_the_way_are_refused() -> None:
+    """They would be in no check, and what they keep of rows would be published: a mean of activations, say."""
+    for change in (
+        lambda model: model.append(nn.BatchNorm1d(3, affine=False)),
+        lambda model: model.register_buffer("kept", torch.zeros(3)),
+        lambda model: model.__setitem__(0, nn.Flatten()),
+    ):
+        model = nn.Sequential(nn.Identity(), *network())
+        loop = private(model)
+        for number, batch in enumerate(loop.batches()):
+            if number == 1:
+                change(model)  # type: ignore[no-untyped-call]
+                must_raise(BadInput, lambda own=batch: loop.step(own, loss))  # type: ignore[misc]
+                break
+            loop.step(batch, loss)
+        else:
+            raise AssertionError("one batch alone")

@@ -6,6 +6,7 @@ from privlearn import loop, sampling
 from privlearn.clipping import gradients, losses
 from privlearn.data import dataset_rows, torch_rows
 from privlearn.descent import dpsgd, task
+from privlearn.models import check
 from privlearn.runs import optimizers, result, session
 from tests.support.mutant import Mutant, suite_of
 
@@ -24,6 +25,11 @@ OTHER, CLOSURE = (
 )
 
 MUTANTS = [
+    Mutant("parts that are put in on the way are not looked at", gradients.ClippedGradients.__call__,
+           "not self._structure.same(Structure(self._model))", "False",
+           "check_parts_that_are_put_in_on_the_way_are_refused"),
+    Mutant("buffers that are put in on the way are not looked at", check.Structure.same,
+           "self._names == other._names and ", "", "check_parts_that_are_put_in_on_the_way_are_refused"),
     Mutant("a micro-batch is not clipped", gradients.ClippedGradients._weights,
            "* finite\n", "* finite; weights = weights if len(losses) > 4 else weights * 0 + 1.0 * finite\n", MICRO),
     Mutant("accumulated sums count twice", gradients.ClippedGradients._add_up, "total.add_(block)",

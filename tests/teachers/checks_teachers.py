@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn import teachers
 from privlearn.accounting.events import walk
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.errors import BadInput
 from privlearn.publishing import certificate, publish
 from privlearn.streams import Streams
@@ -338,7 +338,7 @@ def check_one_teacher_is_held_at_a_time() -> None:
 
 @check
 def check_given_predictions_are_read_one_by_one() -> None:
-    """A file for each teacher; one that is given twice, or answers to other queries, is refused."""
+    """A file for each teacher; one that is given twice, answers to other queries or with no class, is refused."""
     with tempfile.TemporaryDirectory() as folder:
         for number in range(3):
             np.savez(Path(folder) / f"hospital-{number}.npz", predictions=np.full(4, number))
@@ -349,7 +349,12 @@ def check_given_predictions_are_read_one_by_one() -> None:
         must_raise(BadInput, lambda: teachers.Given([files[0], files[1], files[0]]))
         must_raise(BadInput, lambda: list(found.answers(torch.zeros(3, 2), Streams.new(0))))
         must_raise(BadInput, lambda: list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(2,)])))
-        assert len(list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(), (2,)]))) == 3
+        assert len(list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(), (3,)]))) == 3
+        must_raise(BadInput, lambda: list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(), (2,)])))
+        for wrong in (np.full(4, 0.5), np.full(4, -1), np.array([0, 1, np.nan, 1]), np.full((4, 3), np.inf)):
+            np.savez(files[1], predictions=wrong)
+            must_raise(BadInput, lambda: list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(), (3,)])))
+        must_raise(BadInput, lambda: found.require_covered(Adjacency.REPLACE_ONE, PrivacyUnit()))
 
 
 # Reducers

@@ -108,7 +108,7 @@ def require_same(first: Adjacency, second: Adjacency, what: str) -> None:
     if first is not second:
         raise AdjacencyMismatch(
             f"{what}: {second.value} meets {first.value}. A guarantee holds for one kind of neighbour; "
-            "use one adjacency for the whole plan, or a ledger of its own for each",
+            "use one adjacency for all of them. On ledgers apart, nothing is claimed for both together",
             expected=first,
             given=second,
         )

@@ -209,7 +209,7 @@ class LedgerState:
             return
         raise BadInput(
             f"this ledger protects {self.protects}, and it was asked to protect {unit}: one ledger holds one "
-            "guarantee. Give both the same group_size and rows_per_person, or a ledger of its own to each",
+            "guarantee. Give both the same group_size and rows_per_person: two ledgers promise nothing for both",
             expected=self.protects,
             given=unit,
         )

@@ -381,7 +381,7 @@ def metrics_plan(request: Request, plan: AbstractPlan | None, data: Any) -> Metr
             f"{option} needs test rows with classes or bounded targets: give --test-data PATH, or leave it out"
         )
     if plan.unit != PrivacyUnit(plan.unit.group_size):
-        raise BadInput(f"{option} protects rows, and the plan persons: leave out --rows-per-person, or {option}")
+        raise BadInput(f"{option} protects rows, and the plan persons: leave out {option}, or test on public rows")
     shared: dict[str, Any] = {"adjacency": plan.neighbours, "group_size": plan.unit.group_size}
     bounds = data.target_bounds
     paid = MetricsPlan(data.classes, **shared) if bounds is None else ValueMetricsPlan(*bounds, **shared)

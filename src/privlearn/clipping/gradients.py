@@ -27,6 +27,7 @@ from privlearn.clipping.per_example import ExampleGradients
 from privlearn.clipping.randomness import RowRandom, drawn_by, unmoved
 from privlearn.data.rows import Rows, TensorRows, digests
 from privlearn.errors import BadInput, PrivlearnError, first_line
+from privlearn.models.check import Structure
 from privlearn.precision import single_precision
 from privlearn.sampling import Sample
 from privlearn.world import Share, World
@@ -141,7 +142,7 @@ class ClippedGradients:
         if autocast not in (None, torch.bfloat16):
             raise BadInput(f"autocast is {autocast}: expected torch.bfloat16 or None")
         self._held, self.clip, self.adjacency = [*self.parameters.values()], clip, adjacency
-        self.clip_norm = clip.clip_norm
+        self.clip_norm, self._structure = clip.clip_norm, Structure(model)
         self.reason: str | None = None
         self._random, self._seeds = RowRandom(), view_seeds
         self._model, self._views, self._observe = model, Views(augmentation), observe
@@ -213,11 +214,10 @@ class ClippedGradients:
             BadInput: the model's trainable parameters are not those that it had.
         """
         rows = self.prepare(rows, y)
-        trained = [p for p in self._model.parameters() if p.requires_grad]
-        if list(map(id, trained)) != list(map(id, self._held)):
+        if not self._structure.same(Structure(self._model)):
             raise BadInput(
-                "the model's trainable parameters are not those that it had when this was made: make a new "
-                "ClippedGradients after parameters were replaced, frozen or unfrozen"
+                "the model's modules, buffers or trainable parameters are not those that it had when the run began: "
+                "begin a new run after parts were replaced, frozen or unfrozen"
             )
         own = self._here(self.buffers() if out is None else [total.zero_() for total in out])
         size = min(self._chunk or BLOCK, BLOCK)

@@ -190,3 +190,18 @@ def layer_of(error: BaseException, model: nn.Module) -> str:
             layer = f" (in layer {name!r}, a {type(own).__name__})"
         trace = trace.tb_next
     return layer
+
+
+class Structure:
+    """What a model is made of: modules, trained parameters and names of buffers, to be compared later.
+
+    A module that is put in after a run began is in no check of it, and what it keeps of rows would be published.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parts = [*model.modules(), *(own for own in model.parameters() if own.requires_grad)]
+        self._names = [name for name, _ in model.named_buffers()]
+
+    def same(self, other: Structure) -> bool:
+        """Whether all of it is the same, not only equal."""
+        return self._names == other._names and list(map(id, self._parts)) == list(map(id, other._parts))

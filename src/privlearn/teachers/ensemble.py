@@ -70,7 +70,7 @@ class Teachers:
 class Given(Teachers):
     """Predictions that were made elsewhere: hospitals, say, which need not share anything else.
 
-    That each record was with one teacher, and stays with it where a record is replaced, is their maker's word.
+    That each record was with one teacher, whatever other records there are, is their maker's word.
 
     Args:
         files: an .npz for each teacher, or the folder in which they are: `predictions` has a row for each query.
@@ -99,7 +99,16 @@ class Given(Teachers):
         return len(self._paths)
 
     def require_covered(self, adjacency: Adjacency, unit: PrivacyUnit) -> None:
-        """Nothing is known here of who learned from what."""
+        """Nothing is known here of who learned from what.
+
+        Raises:
+            BadInput: replace-one neighbours: a record and its replacement may be with two teachers.
+        """
+        if adjacency is Adjacency.REPLACE_ONE:
+            raise BadInput(
+                "a record that is replaced may be with one teacher and the other record with another, so that two "
+                "answers change, and the plan is for one: use add_remove or zero_out neighbours with given predictions"
+            )
 
     def describe(self) -> dict[str, Any]:
         """That their predictions were given."""
@@ -113,8 +122,8 @@ class Given(Teachers):
         Unusable files are refused, for the data's curator, before anything is charged.
 
         Raises:
-            BadInput: a file that can't be read, or answers to more or fewer queries than are asked, or of another
-                shape.
+            BadInput: a file that can't be read, or answers to more or fewer queries than are asked, of another shape,
+                not finite, or classes that are none.
         """
         for number, path in enumerate(self._paths):
             said = _read(path)
@@ -128,9 +137,21 @@ class Given(Teachers):
                     f"the predictions in {path} have shape {tuple(said.shape)}: expected "
                     f"{' or '.join(str((len(inputs), *shape)) for shape in shapes)}. Nothing was charged"
                 )
+            if flaw := _flaw(said, shapes or ()):
+                raise BadInput(f"the predictions in {path} are not all {flaw}. Nothing was charged")
             yield said
             if progress:
                 progress(number + 1, len(self._paths))
+
+
+def _flaw(said: Tensor, shapes: Shapes) -> str | None:
+    """What predictions should be and are not."""
+    if not bool(said.isfinite().all()):
+        return "finite numbers"
+    scores = [shape[0] for shape in shapes if len(shape) == 1]
+    if said.dim() == 1 and scores and not bool(((said == said.round()) & (said >= 0) & (said < scores[0])).all()):
+        return f"classes: expected whole numbers from 0 to {scores[0] - 1}"
+    return None
 
 
 def _read(path: Path) -> Tensor:

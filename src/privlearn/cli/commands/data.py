@@ -159,6 +159,7 @@ def _schema(request: Request) -> int:
         "# not to be learnt from.",
         'target = ""       # the name of the column to predict',
         'missing = [""]    # the texts that stand for a missing value',
+        '# person = ""     # the column that says whose a row is: persons are protected with --rows-per-person K',
     ]
     for name in names:
         lines += [
