@@ -379,7 +379,7 @@ def check_parts_that_are_put_in_on_the_way_are_refused() -> None:
         for number, batch in enumerate(loop.batches()):
             if number == 1:
                 change(model)  # type: ignore[no-untyped-call]
-                must_raise(BadInput, lambda own=batch: loop.step(own, loss))  # type: ignore[misc]
+                must_raise(BadInput, lambda run=loop, own=batch: run.step(own, loss))  # type: ignore[misc]
                 break
             loop.step(batch, loss)
         else:
