@@ -387,7 +387,7 @@ def test_parameters_that_are_no_longer_the_models_are_refused(change: str) -> No
         net.load_state_dict({name: value.clone() for name, value in net.state_dict().items()}, assign=True)
     else:
         net[0].requires_grad_(False)
-    with pytest.raises(BadInput, match="make a new"):
+    with pytest.raises(BadInput, match="begin a new run"):
         clipper(one_sample(examples=ROWS), x, y)
 
 
