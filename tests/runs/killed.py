@@ -102,6 +102,8 @@ def main(folder: Path, most: int, options: list[str]) -> None:
             entries = LedgerFile(ledger).read().entries
             paper = max((sum(times for _, times in walk(entry.spent)) for entry in entries), default=0)
             behind += paper < int.from_bytes(drawn[:8], "little")
+        if "--seed" in options and ledger.exists() and not checkpoint.exists() and not model.exists():
+            shutil.copy(ledger, ledger_of_whole)  # what was killed before its first checkpoint stays on the ledger
         if checkpoint.exists() and not checkpoint_of_whole.exists() and "--seed" not in options:
             shutil.copy(checkpoint, checkpoint_of_whole)
             shutil.copy(ledger, ledger_of_whole)
