@@ -20,6 +20,7 @@ from privlearn.data.dataset import overlap
 from privlearn.data.schema import parse_schema
 from privlearn.errors import BadInput
 from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
+from privlearn.volumes import Seen
 from tests.runs.checks_size import BOUNDS, CLASSES, COMMANDS, EPSILON, NUMBERS, ROWS, command, dataset, files, rows, run
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy, small_net
@@ -125,7 +126,7 @@ def check_teachers_are_asked_about_rows_that_were_given_for_it() -> None:
         words = ("train", "--method", "pate", *EPSILON, "--data", str(folder / "rows.npz"), *BOUNDS, "--teachers", "4")
         for more, expected in (
             ((), "--public PATH"),
-            (("--public", str(folder / "rows.npz")), "are among the training rows"),
+            (("--public", str(folder / "rows.npz")), "the rows of --public"),
         ):
             code, said = command((*words, *more, "--out", str(folder / "model")))
             assert code == 2, said
@@ -134,6 +135,41 @@ def check_teachers_are_asked_about_rows_that_were_given_for_it() -> None:
         book = folder / "book.json"
         assert command((*words, "--out", str(folder / "model"), "--ledger", str(book)))[0] == 2
         assert not book.exists()
+
+
+@check
+def check_records_are_no_public_inputs() -> None:
+    """In Python, too: not as the pool, in other types, behind a function or as what labels are spread over."""
+    x, y = rows()
+    fresh = rows(seed=1)[0]
+    data = pv.Dataset(x, y, classes=CLASSES)
+    plan = pv.teachers.PatePlan(3, 2, pv.teachers.Votes(CLASSES), noise_multiplier=1.0)
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("it was trained")
+
+    def spreading(pool: Any) -> Any:
+        return pv.teachers.Spreading(pv.Dataset(pool, public=True), CLASSES, components=2, neighbours=3)
+
+    own = pv.teachers.Trained(data, never, 2)
+    doubles = pv.teachers.Trained(replace(data, x=torch.as_tensor(x, dtype=torch.float64)), never, 2)
+    for name, ensemble, pool in (
+        ("the rows", own, x),
+        ("a part of them, in double precision", own, np.asarray(x)[5:15].astype(np.float64)),
+        ("the rows, of records in double precision", doubles, x),
+        ("declared public", own, pv.Dataset(torch.as_tensor(x), public=True)),
+        ("behind a function", Seen(own, lambda said: said), x),
+        ("spread over", pv.teachers.Trained(data, spreading(x), 2), fresh),
+    ):
+        for ask in (
+            lambda book: pv.pate(plan, ensemble, None, pool, never, ledger=book),  # noqa: B023
+            lambda book: pv.teachers.ask_teachers(plan, ensemble, None, pool, ledger=book),  # noqa: B023
+        ):
+            ledger = Ledger()
+            error = must_raise(BadInput, lambda: ask(ledger))  # noqa: B023
+            assert "are among the training rows" in str(error), (name, error)
+            assert ledger.event.events == (), name
+    pv.teachers.ask_teachers(plan, pv.teachers.Trained(data, spreading(fresh), 2), None, fresh)
 
 
 # Several processes

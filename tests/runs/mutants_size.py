@@ -12,8 +12,9 @@ from privlearn.descent import choices, epoch_noise, task
 from privlearn.descent import train as descent
 from privlearn.mac import dpmac
 from privlearn.runs import ranks
-from privlearn.teachers import pate
+from privlearn.teachers import pate, trained
 from privlearn.tuning import blocks, tune
+from privlearn.volumes import start
 from tests.support.mutant import Mutant, suite_of
 
 ALIKE = "check_neighbours_of_a_declared_number_publish_the_same_by_"
@@ -99,7 +100,13 @@ MUTANTS = [
            "False and",
            ASKED),
     Mutant("training rows are asked about", jobs.public_rows,
-           "part is not None and are_training_rows(part, data.x)", "False", ASKED),
+           "part is not None", "False", ASKED),
+    *(Mutant(f"records are public inputs: {name}", target, old, new, "check_records_are_no_public_inputs")
+      for name, target, old, new in (
+          ("no one looks", pate.ask_teachers, "teachers.require_others(pool.raw)", "pass"),
+          ("the pool", trained.Trained.require_others, "require_others(inputs.float(),", "(lambda *_: None)(inputs,"),
+          ("spreading", trained.Trained.require_others, "isinstance(self._recipe, Spreading)", "False"),
+          ("through a function", start.Seen.require_others, "self._teachers.require_others(inputs)", "pass"))),
     # Who trains
     Mutant("any number of processes", world.require_one_process, "int(given) > 1", "int(given) > 99", ONE),
     Mutant("the world is not looked at", world.require_one_process, "in _COUNTS", "in _COUNTS[1:]", ONE),

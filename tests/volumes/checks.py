@@ -328,8 +328,10 @@ def check_a_start_is_public() -> None:
     for name in ("labelled", "pool"):
         secret = {name: scans_of(3, public=False)}
         assert "public" in str(must_raise(BadInput, lambda own=secret: small_start(**own)))
+    start, learned = small_start(), scans_of(2, 1)
+    assert "among the training rows" in str(must_raise(BadInput, lambda: start.teachers(learned, 3)))
     one, other = (
-        small_start(),
+        start,
         small_start(pool=replace(scans_of(5, 2, public=True), y=np.zeros((5, *[SIDE] * 3), np.uint8))),
     )
     assert torch.equal(one.reference, other.reference)

@@ -52,6 +52,8 @@ MUTANTS = [
            "check_a_start_is_public"),
     Mutant("any masks pass for public", start.public_maps, "if not labelled.public", "if False",
            "check_a_start_is_public"),
+    Mutant("a start that learned from the records", start.Start.teachers, "require_others(", "(lambda *_: None)(",
+           "check_a_start_is_public"),
     Mutant("teachers go on where others ended", start.Start.teachers, "lambda: self.network",
            "lambda: self._trained", "check_a_start_is_public"),
     Mutant("students change the start", start.MapStudent.__call__, "copy.deepcopy(self.start)", "self.start",

@@ -22,7 +22,7 @@ from privlearn.cli.request import Request
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.data import NAMES, Dataset, hippocampus, load
 from privlearn.data.catalogue import cache
-from privlearn.data.dataset import are_training_rows
+from privlearn.data.dataset import require_others
 from privlearn.data.schema import read_schema
 from privlearn.descent import rules
 from privlearn.descent.choices import TrainRequest
@@ -210,11 +210,8 @@ def public_rows(request: Request, data: Dataset) -> Dataset:
     public = _read_public(request, data)
     asked = (public.x, public.x_test) if request.method == PATE else ()  # dpsgd looks itself
     for part in asked:
-        if part is not None and are_training_rows(part, data.x):
-            raise BadInput(
-                f"the rows of --public {request.public} are among the training rows, all or most of them: those are "
-                "private, and public rows get no protection. Give rows of others"
-            )
+        if part is not None:
+            require_others(part, data.x, f"the rows of --public {request.public}")
     return public
 
 

@@ -390,6 +390,21 @@ def are_training_rows(rows: Any, training: Any) -> bool:
     return copies - twins > 0.5 or (copies == 1 and np.array_equal(_array(rows), _array(training)))
 
 
+def require_others(rows: Any, training: Any, what: str) -> None:
+    """Raise `BadInput` if `rows`, which are given as public, are the training rows: a check for the data's curator.
+
+    Args:
+        rows: the public rows, as of `overlap`.
+        training: the training rows, likewise.
+        what: the public rows in words, for the message.
+    """
+    if are_training_rows(rows, training):
+        raise BadInput(
+            f"{what} are among the training rows, all or most of them: those are private, and public rows get no "
+            "protection. Give rows of others"
+        )
+
+
 def _array(values: Any) -> NDArray[Any]:
     if not hasattr(values, "detach"):
         return np.asarray(values)

@@ -40,6 +40,13 @@ class Teachers:
         """How they came about, in public words, for certificates and to tell an interrupted run from another."""
         return {"source": f"{type(self).__module__}:{type(self).__qualname__}"}
 
+    def require_others(self, inputs: Tensor) -> None:
+        """Raise `BadInput` where it is known that public inputs are the teachers' own records.
+
+        Args:
+            inputs: all public inputs, shape (pool, ...).
+        """
+
     def require_same(self, inputs: Tensor) -> None:
         """Raise `BadInput` where it is known that an interrupted run was of other records, queries or teachers.
 

@@ -112,12 +112,14 @@ def ask_teachers(
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any teacher is asked.
-        BadInput: data that are not declared public, fewer inputs than queries, teachers that are not the plan's, a
-            recipe that fails on made-up rows; before anything is charged. Or a file of another run.
+        BadInput: data that are not declared public, or are the teachers' own records; fewer inputs than queries,
+            teachers that are not the plan's, a recipe that fails on made-up rows; before anything is charged. Or a file
+            of another run.
     """
     require_one_process("PATE")
     _require_kinds(plan, teachers, ledger, streams, progress)
     pool = Pool.of(public_inputs, plan.queries)
+    teachers.require_others(pool.raw)
     _warn_of_noise(plan, reducer)
     ledger, streams = Ledger(plan.budget) if ledger is None else ledger, streams or Streams.new()
     queries, silent = pool.raw[: plan.queries], dict[str, int]()

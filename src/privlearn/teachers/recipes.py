@@ -298,10 +298,15 @@ class Spreading:
                 "labels are spread over public inputs: give data that are declared so, pv.Dataset(..., public=True)"
             )
         count("classes", self.classes, least=2), between("alpha", self.alpha, 1e-9, 1 - 1e-9)
-        inputs = as_tensor(self.public.x, "the public inputs", whole_is_float=self.public.low is not None)
+        inputs = self.inputs
         if self.public.low is not None:
             inputs = Scale(*self.public.bounds())(inputs)
         object.__setattr__(self, "_near", Neighbourhood(inputs, self.components, self.neighbours))
+
+    @property
+    def inputs(self) -> Tensor:
+        """The public inputs, as they were given."""
+        return as_tensor(self.public.x, "the public inputs", whole_is_float=self.public.low is not None)
 
     def __call__(self, x: Tensor, y: Tensor) -> Predictor:
         """Spread the labels of one shard."""

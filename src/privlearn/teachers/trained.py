@@ -22,14 +22,14 @@ from torch import Tensor
 from privlearn._checks import checked, count
 from privlearn._storage import loads, write_durably
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.data.dataset import Dataset
+from privlearn.data.dataset import Dataset, require_others
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.workers import at_once, processes
 from privlearn.sampling import assign
 from privlearn.streams import Streams
 from privlearn.teachers.ensemble import Progress, Teachers
-from privlearn.teachers.recipes import Recipe, described, rehearse, taught
+from privlearn.teachers.recipes import Recipe, Spreading, described, rehearse, taught
 from privlearn.teachers.sums import Shapes
 from privlearn.transforms.modules import Scale
 
@@ -122,6 +122,17 @@ class Trained(Teachers):
                 "the plan protects persons, and the data do not say whose rows they are: give pv.Dataset(..., "
                 "groups=ids), a person's id for each row, or a plan without persons=True"
             )
+
+    def require_others(self, inputs: Tensor) -> None:
+        """Refuse records as public inputs: to ask about, or for `Spreading` to spread over.
+
+        Raises:
+            BadInput: most of these inputs are the records.
+        """
+        x = self._data.tensors()[0].float()
+        require_others(inputs.float(), x, "the public inputs")
+        if isinstance(self._recipe, Spreading):
+            require_others(self._recipe.inputs.float(), x, "the inputs that labels are spread over")
 
     def describe(self) -> dict[str, Any]:
         """How they are made: the recipe, and how records came to them."""

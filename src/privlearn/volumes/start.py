@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from privlearn._checks import between, checked, count
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.data.dataset import Dataset, as_tensor
+from privlearn.data.dataset import Dataset, as_tensor, require_others
 from privlearn.errors import BadInput
 from privlearn.streams import Streams
 from privlearn.teachers import Identity, Network, Teachers, Trained
@@ -66,6 +66,10 @@ class Seen(Teachers):
     def require_covered(self, adjacency: Adjacency, unit: PrivacyUnit) -> None:
         """As the teachers that are looked at."""
         self._teachers.require_covered(adjacency, unit)
+
+    def require_others(self, inputs: Tensor) -> None:
+        """As the teachers that are looked at."""
+        self._teachers.require_others(inputs)
 
     def require_same(self, inputs: Tensor) -> None:
         """As the teachers that are looked at."""
@@ -308,7 +312,11 @@ class Start:
             count: how many there are.
             folder: where answers are kept, for an interrupted run to go on with: as secret as the records.
             jobs: processes that train at once.
+
+        Raises:
+            BadInput: volumes that this start learned from are among the records.
         """
+        require_others(self.labelled.x, private.x, "the public volumes with masks")
         recipe = Network(lambda: self.network, _Tuned(self.tuning, self.classes))
         # Half the memory; what is rounded off is far below any noise.
         return Seen(Trained(private, recipe, count, folder=folder, jobs=jobs), lambda said: said.softmax(1).half(),
