@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
 from privlearn import cli, teachers
+from privlearn.cli import methods
 from privlearn.cli import pate as pate_command
 from privlearn.metrics import Metrics
 from privlearn.opacus import PrivacyEngine
@@ -37,7 +38,7 @@ SOURCE = Path(pv.__file__).parent
 #: Functions that return warnings, where others yield them, append them to `warnings`, or call `warn`.
 RETURNING = [f"{f.__module__}:{f.__name__}" for f in (keys._open_to_others, verify_module._strangers)]
 #: Files whose generators of texts give warnings.
-YIELDING = ("cli/", "accounting/guarantee.py")
+YIELDING = ("cli/", "accounting/guarantee.py", "teachers/chances.py")
 NOISE = ("--noise-multiplier", "4", "--delta", "1e-6", "--examples", "1000")
 
 
@@ -139,7 +140,7 @@ def fitted_twice(place: Path) -> str:
 
 def noisy_maps(place: Path) -> str:
     plan = pv.teachers.PatePlan(1000, 2, pv.teachers.Ball(1.0)).calibrate(epsilon=0.5, delta=1e-5)
-    return " ".join(pate_command._maps_warnings(plan, 1000))
+    return " ".join(methods.votes_warnings(plan, 1000))
 
 
 #: What gives warnings, each in a moment.
@@ -251,6 +252,37 @@ def check_every_warning_is_given() -> None:
     assert len(every) > 12
     for where, pattern in every.items():
         assert re.search(pattern, heard), f"the warning at {where} was not given"
+
+
+@check
+def check_python_warns_of_noise_as_the_command_line_does() -> None:
+    """Of votes, thresholds and codes: the same texts, once; none of quiet noise, and a command repeats none."""
+    student = pv.teachers.Student(lambda shape: nn.Linear(4, 3), epochs=1)
+    labels, maps = [torch.arange(30) % 3] * 6, [zeros(30, 2, 3)] * 6
+    cases = [(pv.teachers.Votes(3), labels), (pv.teachers.ConfidentVotes(3, 7.0, 9), labels),
+             (pv.teachers.Ball(1.0), maps)]  # fmt: skip
+    for aggregate, said in cases:
+        for noise in (40.0, 1e-3):
+            threshold = isinstance(aggregate, pv.teachers.ConfidentVotes) and noise < 1
+            asked = pv.teachers.ConfidentVotes(3, 5.0, 9) if threshold else aggregate
+            plan = pv.teachers.PatePlan(30, 6, asked, noise_multiplier=noise)
+            votes = said is labels
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                answers = pv.teachers.ask_teachers(
+                    plan, Said(*said), None if votes else teachers.Identity((2, 3)), zeros(30, 4)
+                )
+            given = [str(each.message) for each in caught]
+            assert given == list(methods.votes_warnings(plan, None)), (plan, given)
+            assert len(given) == (noise > 1) * (1 + isinstance(asked, pv.teachers.ConfidentVotes)), (plan, given)
+            if votes and noise < 1:
+                pv.teachers.teach_student(answers, student)
+    with tempfile.TemporaryDirectory() as place, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        words = ("--method", "pate", "--data", "digits", "--epsilon", "1", "--teachers", "5", "--queries", "40")
+        heard = told("train", *words, "--teacher", "logistic", "--epochs", "1", "--out", f"{place}/model")
+    assert "on each count" in " ".join(heard.split())
+    assert not [each for each in caught if "the noise of" in str(each.message)]
 
 
 @check

@@ -5,8 +5,9 @@ from __future__ import annotations
 from privlearn import schedules
 from privlearn.accounting import guarantee
 from privlearn.cli import methods, screen
+from privlearn.cli import pate as pate_command
 from privlearn.publishing import keys, verify
-from privlearn.teachers import pate
+from privlearn.teachers import chances, pate
 from tests.support.mutant import Mutant, suite_of
 
 GIVEN, CAUSE = "check_every_warning_is_given", "check_warnings_need_a_cause"
@@ -22,11 +23,15 @@ MUTANTS = [
            "idle := None", GIVEN),
     Mutant("a last epoch that falls is warned of", schedules.Decay.idle, "self.from_epoch < epochs",
            "self.from_epoch < epochs - 1", CAUSE),
-    Mutant("any threshold is too high", methods.votes_warnings, "aggregate.threshold > plan.teachers",
-           "aggregate.threshold >= plan.teachers", CAUSE),
+    Mutant("any threshold is too high", chances.drowned, "asked.threshold > plan.teachers",
+           "asked.threshold >= plan.teachers", CAUSE),
     Mutant("half of the examples are a crowd of teachers", methods.crowded, "teachers * 2 > examples",
            "teachers * 2 >= examples", CAUSE),
     Mutant("keys that others can read pass in silence", keys._open_to_others, "& 0o077", "& 0o000", GIVEN),
+    Mutant("noise that drowns votes passes in silence in Python", pate._warn_of_noise, "drowned(plan)", "()",
+           "check_python_warns_of_noise_as_the_command_line_does"),
+    Mutant("commands warn of noise twice", pate_command._warned_before, "the (noise|threshold) o", "the noises",
+           "check_python_warns_of_noise_as_the_command_line_does"),
     Mutant("components below the noise pass in silence", pate._warn_of_noise, "isinstance(reducer, PublicPCA)",
            "False", GIVEN),
 ]  # fmt: skip

@@ -526,6 +526,34 @@ def check_confident_votes_pay_for_every_test() -> None:
 
 
 @check
+def check_a_threshold_out_of_reach_costs_nothing() -> None:
+    """Refused where the probability of any answer is below 1 %, by a target or given noise; allowed where it is more.
+
+    A plan that was made before is still read, priced and verified.
+    """
+    for noise in (0.05, 5.0):
+        plan = pv.teachers.PatePlan(30, 6, pv.teachers.ConfidentVotes(3, 4.0, 5), noise_multiplier=noise)
+        for deviations, refused in ((3.3, False), (3.5, True), (100.0, True)):
+            # 30 queries, all agreed on: 30 x 4.8e-4 is 1.5 %, 30 x 2.3e-4 is 0.7 %
+            asked = replace(plan, aggregate=replace(plan.aggregate, threshold=6 + deviations * plan.test_noise))
+            assert asked.event() == plan.event()
+            ledger, said = Ledger(), Said(*[torch.zeros(30)] * 6)
+            if refused:
+                error = must_raise(
+                    BadInput,
+                    lambda: teachers.ask_teachers(asked, said, None, torch.zeros(30, 4), ledger=ledger),  # noqa: B023
+                )
+                assert "is out of reach of 6 teachers" in str(error)
+                assert ledger.event.events == ()
+            else:
+                teachers.ask_teachers(asked, said, None, torch.zeros(30, 4), ledger=ledger)
+    far = pv.teachers.PatePlan(30, 6, pv.teachers.ConfidentVotes(3, 500.0, 5))
+    for target in ({"epsilon": 2.0, "delta": 1e-5}, {"rho": 0.1}):
+        must_raise(BadInput, lambda: far.calibrate(**target))  # noqa: B023
+    must_raise(BadInput, lambda: far.calibrate(epsilon=1.0, delta=1e-5).guarantee(1e-5))
+
+
+@check
 def check_the_noisy_count_decides_who_is_answered() -> None:
     """With noise as large as the counts, queries pass the test as often as the normal curve says, on either side."""
     queries = 400

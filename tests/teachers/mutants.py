@@ -87,6 +87,13 @@ MUTANTS = [
            "_released(test, 0.5 * plan.noise,", NOISY),
     Mutant("the threshold is missed by the noise of the test", answers._confident, "< aggregate.threshold",
            "< aggregate.threshold - plan.test_noise", NOISY),
+    *(Mutant(f"a threshold out of reach is paid for: {name}", target, old, new,
+             "check_a_threshold_out_of_reach_costs_nothing")
+      for name, target, old, new in (
+          ("asking", pate.ask_teachers, "plan.reachable().queries", "plan.queries"),
+          ("planning", teachers_plan.PatePlan.calibrate, "rho=rho).reachable()", "rho=rho)"),
+          ("one query counts", teachers_plan.PatePlan.reachable, "self.queries * math.erfc", "math.erfc"),
+          ("noise that is twice as loud", teachers_plan.PatePlan.reachable, "noise = self", "noise = 2 * self"))),
     Mutant("asked on when all that was paid for is given", answers._confident, "break", "pass",
            "check_confident_votes_pay_for_every_test"),
     Mutant("all counts are given away", answers._confident, "torch.zeros_like(counts.counts)",

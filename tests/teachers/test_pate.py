@@ -72,6 +72,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "another formula": (lambda: pv.teachers.PatePlan(3, 6, VOTES).calibrate(rho=1.0, formula="clt"),
                         "formula is 'clt'"),
     "a plan for batches": (lambda: ask(pv.Plan(pv.Poisson(0.1))), "plan is Plan"),
+    "a threshold out of reach of a target's noise": (
+        lambda: pv.teachers.PatePlan(30, 6, pv.teachers.ConfidentVotes(3, 90.0, 5)).calibrate(epsilon=8, delta=1e-5),
+        "threshold of 90 votes is out of reach of 6 teachers",
+    ),
     "teachers that are none": (lambda: ask(said=LABELS), "teachers is"),
     "a student that is none": (lambda: ask(student=3), "student is 3"),
     "a student that makes none": (lambda: ask(student=lambda answers: 3), "the student is a int"),
@@ -197,7 +201,7 @@ def test_components_below_the_noise_are_told() -> None:
     with pytest.warns(UserWarning, match=f"{6 - kept} of the 6 components"):
         ask(plan, Said(*MAPS, MAPS[0]), pca, student=student)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", message=".* components")
         ask(plan, Said(*MAPS, MAPS[0]), pca.for_noise(plan.noise_std), student=student)
 
 
@@ -234,7 +238,8 @@ def test_the_papers_noise_is_enough_for_groups() -> None:
 
 
 def test_nothing_answered_is_said_plainly() -> None:
-    plan = pv.teachers.PatePlan(30, 6, pv.teachers.ConfidentVotes(3, 1e9, 5), noise_multiplier=5.0)
+    plan = pv.teachers.PatePlan(30, 6, pv.teachers.ConfidentVotes(3, 6.5, 5), noise_multiplier=0.05)
+    plan = replace(plan, aggregate=replace(plan.aggregate, threshold=6 + 3 * plan.test_noise))
     with pytest.raises(BadInput, match="no query was answered"):
         ask(plan)
 

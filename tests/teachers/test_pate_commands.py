@@ -12,9 +12,10 @@ import pytest
 
 import privlearn as pv
 from privlearn import cli
-from privlearn.cli import methods, pate
+from privlearn.cli import pate
 from privlearn.errors import BadInput
 from privlearn.publishing import certificate
+from privlearn.teachers import chances
 
 PATE = ["train", "--method", "pate", "--data", "digits", "--epsilon", "8"]
 
@@ -234,10 +235,10 @@ def test_chances_to_win_are_those_of_a_simulation() -> None:
             counts[0] = share * 20
             noisy = counts + noise * made_up.standard_normal((40_000, classes))
             expected = float((noisy.argmax(1) == 0).mean())
-            assert abs(methods.chance_to_win(plan, share, together=together) - expected) < 0.012, (classes, together)
+            assert abs(chances.chance_to_win(plan, share, together=together) - expected) < 0.012, (classes, together)
     confident = pv.teachers.PatePlan(50, 20, pv.teachers.ConfidentVotes(3, 14.0, 10), noise_multiplier=2.0)
     passed = (0.9 * 20 + confident.test_noise * made_up.standard_normal(40_000) >= 14.0).mean()
-    assert abs(methods.chance_to_be_answered(confident, 0.9) - passed) < 0.012
+    assert abs(chances.chance_to_be_answered(confident, 0.9) - passed) < 0.012
 
 
 def persons(path: Path, seed: int = 0) -> None:

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy.special import ndtr
 
 from privlearn._checks import count, positive
 from privlearn.accounting.budget import Budget
@@ -27,6 +26,7 @@ from privlearn.runs.post_processing import ROWS
 from privlearn.statistics.advice import advised
 from privlearn.statistics.metric_figures import MetricsPlan, ValueMetricsPlan
 from privlearn.statistics.plan import ClassifierPlan, FisherPlan, LeastSquaresPlan, RowsPlan
+from privlearn.teachers.chances import chance_to_be_answered, chance_to_win, drowned
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.pca import components_of
 from privlearn.world import World, require_one_process
@@ -37,8 +37,6 @@ _MAC_THRESHOLD, _MAC_BATCHES, _MAC_LEAST_BATCH = 0.3, 60, 256
 TEACHERS, QUERIES, CLASSES = 250, 1000, 10
 #: Shares of the teachers that agree, in tables.
 _SHARES = (0.6, 0.75, 0.9)
-#: A warning is due if the class of nine teachers in ten wins less often than this.
-_OFTEN = 0.75
 _Plan = TypeVar("_Plan", bound=AbstractPlan)
 #: Where options are called otherwise in Python.
 _PYTHON = {"learning_rate_schedule": "lr_schedule"}
@@ -246,35 +244,9 @@ def settled_votes(request: Request, plan: PatePlan, persons: bool = False) -> Pa
     )  # fmt: skip
     _require_one_target(request, "give what may be spent, --epsilon E or --rho R, or the noise, --noise-multiplier S")
     if request.noise_multiplier is not None:
-        return plan
+        return plan.reachable()
     budget = Budget(request.epsilon, request.delta, request.rho, request.group_size)
     return plan.calibrate(epsilon=budget.epsilon, delta=budget.delta, rho=budget.rho)
-
-
-def chance_to_win(plan: PatePlan, share: float, *, together: bool) -> float:
-    """The probability that the class of that share of the teachers has the highest noisy count.
-
-    Args:
-        plan: of votes, with its noise.
-        share: of the teachers that vote for that class.
-        together: whether all others vote for one other class; else they spread evenly over the other classes.
-    """
-    assert isinstance(plan.aggregate, Votes | ConfidentVotes)
-    others, rest = plan.aggregate.classes - 1, (1 - share) * plan.teachers
-    votes = np.array([rest] + [0.0] * (others - 1)) if together else np.full(others, rest / others)
-    levels, times = np.unique(votes, return_counts=True)
-    own = np.linspace(-9, 9, 2001)  # the noise on the class's own count, in standard deviations
-    ahead = ndtr(own[:, None] + (share * plan.teachers - levels) / plan.noise_std)
-    density = np.exp(-(own**2) / 2)
-    return float((density * (ahead**times).prod(1)).sum() / density.sum())
-
-
-def chance_to_be_answered(plan: PatePlan, share: float) -> float:
-    """The probability that a query is answered on which that share of the teachers agree; 1 without a threshold."""
-    if not isinstance(plan.aggregate, ConfidentVotes):
-        return 1.0
-    noise = plan.test_noise * plan.aggregate.test_sensitivity
-    return float(ndtr((share * plan.teachers - plan.aggregate.threshold) / noise))
 
 
 def votes_figures(plan: PatePlan, delta: float) -> dict[str, Any]:
@@ -299,20 +271,7 @@ def votes_warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:
         plan: with its noise.
         examples: the declared number of examples, if there is one.
     """
-    wins = chance_to_win(plan, 0.9, together=False)
-    if wins < _OFTEN:
-        yield (
-            f"the noise of {plan.noise_std:.4g} on each count is {plan.noise_std / plan.teachers:.0%} of the "
-            f"{plan.teachers} votes: where nine teachers in ten agree, their class wins with probability {wins:.2f} "
-            "only. More teachers help (the noise stays as it is), fewer queries, or a larger epsilon; `privlearn "
-            "budget --method pate` shows how much"
-        )
-    aggregate = plan.aggregate
-    if isinstance(aggregate, ConfidentVotes) and aggregate.threshold > plan.teachers:
-        yield (
-            f"the threshold of {aggregate.threshold:g} votes is more than the {plan.teachers} teachers have: only "
-            "noise reaches it"
-        )
+    yield from drowned(plan)
     yield from crowded(plan.teachers, examples)
 
 

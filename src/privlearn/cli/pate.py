@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -36,8 +37,6 @@ from privlearn.volumes import Start
 _STEPS = 1000
 #: How many teachers share private volumes, and how many public volumes they are asked about.
 _MAP_TEACHERS, _MAP_QUERIES = 32, 20
-#: Radii of noise on each number, above which a warning is due.
-_DROWNS = 1.0
 
 
 def require_public(request: Request) -> None:
@@ -134,6 +133,14 @@ def _paid(opened: Opened, answer: dict[str, Any]) -> KeptFolder:
     return own.kept
 
 
+@contextmanager
+def _warned_before() -> Iterator[None]:
+    """A block that does not repeat the warnings that were printed before the run."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the (noise|threshold) o")
+        yield
+
+
 # Votes on classes
 
 
@@ -147,7 +154,7 @@ def _votes_job(request: Request, data: Dataset) -> Job:
     data, pool = _apart(request, data)
     plan = methods.votes_plan(request, data.classes or 0, len(pool.x), persons=data.groups is not None)
     answer = methods.votes_figures(plan, request.delta)
-    warnings = (
+    cautions = (
         *hollow(request.epsilon, request.delta, request.examples or data.examples),
         *seed_warning(request),
         *methods.votes_warnings(plan, request.examples),
@@ -161,7 +168,7 @@ def _votes_job(request: Request, data: Dataset) -> Job:
         # Made beforehand: what is wrong with it must show before anything is spent.
         built = network(request.model, tuple(data.tensors()[0].shape[1:]), data.classes or 0, streams)
         student = _student(request, built, len(pool.x))
-        with screen.progress_bar("training", "teachers") as progress:
+        with _warned_before(), screen.progress_bar("training", "teachers") as progress:
             return pate(
                 plan, teachers, None, pool, student, ledger=opened.ledger, streams=streams, progress=progress,
                 keep=kept.answers,
@@ -179,7 +186,7 @@ def _votes_job(request: Request, data: Dataset) -> Job:
         f"{plan.queries} queries to {plan.teachers} teachers, noise of {plan.noise_std:.4g} votes, epsilon "
         f"{readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})"
         f"{', for a person with all their rows' if plan.persons else ''}",
-        warnings,
+        cautions,
         request.model,
         run,
         rows,
@@ -261,7 +268,7 @@ def _maps_job(request: Request, data: Dataset) -> Job:
             f"radii on each of {start.corrections.size} numbers, epsilon {readable(answer['epsilon'])} at delta "
             f"{request.delta:g} ({answer['adjacency']})"
         )
-        with screen.progress_bar("training", "teachers") as progress:
+        with _warned_before(), screen.progress_bar("training", "teachers") as progress:
             result = pate(
                 settled, start.correcting(start.teachers(data, settled.teachers, folder=kept.folder)), start.reducer,
                 pool, start.student(settled), ledger=opened.ledger, streams=opened.streams(), progress=progress,
@@ -270,12 +277,12 @@ def _maps_job(request: Request, data: Dataset) -> Job:
         answer["answered"] = settled.queries
         return _with_start(result, data, start, answer)
 
-    warnings = (
+    cautions = (
         *hollow(request.epsilon, request.delta, request.examples or data.examples),
         *seed_warning(request),
-        *_maps_warnings(plan, request.examples),
+        *methods.votes_warnings(plan, request.examples),
     )
-    return Job(data, answer, None, warnings, spec, run, lambda result: _maps_rows(result, data, answer))
+    return Job(data, answer, None, cautions, spec, run, lambda result: _maps_rows(result, data, answer))
 
 
 def _start(spec: str, data: Dataset, labelled: Dataset, pool: Dataset) -> Start:
@@ -307,17 +314,6 @@ def _noise_in_radii(plan: PatePlan) -> float:
     """The noise on each number of the mean of codes, over the radius that codes are clipped to."""
     assert isinstance(plan.aggregate, Ball)
     return plan.noise_std / plan.aggregate.radius
-
-
-def _maps_warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:
-    """What is allowed, and hardly ever meant; from public numbers alone."""
-    if (noise := _noise_in_radii(plan)) > _DROWNS:
-        yield (
-            f"the noise on each number of an answer, {noise:.2f} radii, is larger than any whole answer may be, and "
-            "drowns what teachers say. More teachers help (twice as many, half the noise), fewer queries, or a larger "
-            "epsilon"
-        )
-    yield from methods.crowded(plan.teachers, examples)
 
 
 def _volumes(number: int) -> str:

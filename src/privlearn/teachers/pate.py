@@ -26,6 +26,7 @@ from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import Session
 from privlearn.streams import Streams
 from privlearn.teachers.answers import Answers, Pool, empty, keep_answers, of_pool, release_answers, sum_answers
+from privlearn.teachers.chances import drowned
 from privlearn.teachers.ensemble import Teachers
 from privlearn.teachers.plan import PatePlan
 from privlearn.teachers.reducers import PublicPCA, Reducer
@@ -112,13 +113,13 @@ def ask_teachers(
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any teacher is asked.
-        BadInput: data that are not declared public, or are the teachers' own records; fewer inputs than queries,
-            teachers that are not the plan's, a recipe that fails on made-up rows; before anything is charged. Or a file
-            of another run.
+        BadInput: a threshold that no count of votes reaches, data that are not declared public, or are the teachers'
+            own records; fewer inputs than queries, teachers that are not the plan's, a recipe that fails on made-up
+            rows; before anything is charged. Or a file of another run.
     """
     require_one_process("PATE")
     _require_kinds(plan, teachers, ledger, streams, progress)
-    pool = Pool.of(public_inputs, plan.queries)
+    pool = Pool.of(public_inputs, plan.reachable().queries)
     teachers.require_others(pool.raw)
     _warn_of_noise(plan, reducer)
     ledger, streams = Ledger(plan.budget) if ledger is None else ledger, streams or Streams.new()
@@ -189,7 +190,9 @@ def teach_student(answers: Answers, student: StudentRecipe) -> Result:
 
 
 def _warn_of_noise(plan: PatePlan, reducer: Reducer | None) -> None:
-    """Say where components lie below the noise: from public numbers."""
+    """Say where noise drowns what the teachers answer, or components lie below it: from public numbers."""
+    for text in drowned(plan):
+        warnings.warn(text, stacklevel=3)
     if isinstance(reducer, PublicPCA) and reducer.best(plan.noise_std) < reducer.size:
         warnings.warn(
             f"{reducer.size - reducer.best(plan.noise_std)} of the {reducer.size} components have a variance below "

@@ -26,6 +26,7 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.accounting.trees import GaussianFilter
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
+from privlearn.teachers.card_texts import reducer_rows, start_rows, teacher_rows
 
 _MOST = 10**7
 _ASKED = {
@@ -35,6 +36,8 @@ _ASKED = {
     "confident-votes": "their votes, where enough of them agree",
 }
 _NOISE = (1e-6, 1e12)
+#: The least probability that some query is answered.
+_ONCE = 0.01
 
 
 @final
@@ -185,10 +188,11 @@ class PatePlan(AbstractPlan):
                 which adds more noise than the target asks for.
 
         Raises:
-            BadInput: a target out of range, or the paper's formula for what it does not speak of.
+            BadInput: a target out of range, the paper's formula for what it does not speak of, or a threshold that no
+                count of votes reaches.
         """
         if one_of("formula", formula, ["exact", "paper"]) == "exact":
-            return super().calibrate(epsilon=epsilon, delta=delta, rho=rho)
+            return super().calibrate(epsilon=epsilon, delta=delta, rho=rho).reachable()
         budget = Budget(epsilon, delta, rho, self.group_size)
         if budget.epsilon is None or isinstance(self.aggregate, ConfidentVotes):
             raise BadInput(
@@ -197,6 +201,24 @@ class PatePlan(AbstractPlan):
         assert delta is not None
         noise = self.group_size * paper_noise_multiplier(self.queries, budget.epsilon, delta)
         return replace(self, noise_multiplier=noise, budget=budget)
+
+    def reachable(self) -> PatePlan:
+        """The plan, if its threshold is within reach of the votes.
+
+        Raises:
+            BadInput: even if all teachers agree on every query, one is answered with a probability below `_ONCE`.
+        """
+        asked = self.aggregate
+        if not isinstance(asked, ConfidentVotes):
+            return self
+        noise = self.test_noise * asked.test_sensitivity
+        if self.queries * math.erfc((asked.threshold - self.teachers) / noise / math.sqrt(2)) / 2 < _ONCE:
+            raise BadInput(
+                f"the threshold of {asked.threshold:g} votes is out of reach of {self.teachers} teachers, with noise "
+                f"of {noise:.4g} votes: everything would be spent, and no query answered. Expected at most "
+                f"{self.teachers}: lower the threshold, or use more teachers"
+            )
+        return self
 
     def _by_factor(self, budget: Budget) -> tuple[Callable[[float], PatePlan], float]:
         return replace(self, noise_multiplier=1.0).scaled, 1.0
@@ -264,47 +286,10 @@ class PatePlan(AbstractPlan):
 
     def fact_rows(self, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Who the teachers were, how many queries they answered, and what the student began as."""
-        rows = _teacher_rows(facts.get("teacher") or {})
+        rows = teacher_rows(facts.get("teacher") or {})
         if facts.get("answered") is not None:
             rows.append(("answered", f"{facts['answered']} (of {facts['public_inputs']} public inputs)"))
-        return rows + _start_rows(facts.get("public_start")) + _reducer_rows(facts.get("reducer"))
-
-
-def _teacher_rows(stated: Mapping[str, Any]) -> list[tuple[str, str]]:
-    if stated.get("source") != "trained":
-        given = stated == {"source": "given"}
-        return [("each teacher", "was trained elsewhere: their predictions were given")] if given else []
-    recipe = stated["recipe"]
-    match recipe["kind"]:
-        case "estimator":
-            what = recipe["parameters"] if recipe["parameters"].isascii() else recipe["class"]
-        case "network":
-            what = f"{recipe['class'].partition(':')[2]} of {recipe['parameters']} parameters"
-        case "spreading":
-            what = "spreading of labels over the public inputs"
-        case _:
-            what = recipe["name"]
-    together = ", each person's to one teacher" if stated.get("assigned_by") == "person" else ""
-    rows = [("each teacher", f"{what}, records assigned {stated['records']}{together}")]
-    if any("corrections of a public reference" in each for each in stated.get("seen_through", [])):
-        rows.append(("teachers answer with", "corrections of a public network's predictions"))
-    return rows
-
-
-def _start_rows(stated: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    if stated is None:
-        return []
-    learned = f"a public network, trained on {stated['volumes_with_masks']} public volumes with masks, as teachers did"
-    figures = [f"{name.replace('_', ' ')} {value:.4f}" for name, value in stated.get("test_metrics", {}).items()]
-    alone = [(f"that network alone, on the {stated['test_rows']} test rows", ", ".join(figures))] if figures else []
-    return [("the student began as", learned), *alone]
-
-
-def _reducer_rows(stated: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    if stated is None:
-        return []
-    codes = f", {stated['codes']}" if "codes" in stated else ""
-    return [("reducer", f"{stated['kind']}, codes of {stated['size']} numbers{codes}")]
+        return rows + start_rows(facts.get("public_start")) + reducer_rows(facts.get("reducer"))
 
 
 def paper_noise_multiplier(queries: int, epsilon: float, delta: float) -> float:
