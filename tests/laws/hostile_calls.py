@@ -177,7 +177,7 @@ def taught() -> Any:
 
 
 def public() -> pv.Dataset:
-    return pv.Dataset(X[:6], Y[:6], public=True, classes=3, low=0.0, high=1.0)
+    return pv.Dataset(1 - X[:6], Y[:6], public=True, classes=3, low=0.0, high=1.0)
 
 
 def pupil() -> Any:

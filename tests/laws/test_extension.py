@@ -549,7 +549,7 @@ def test_teachers_of_a_made_up_recipe(made_up: SimpleNamespace, tmp_path: Path) 
     wanted = asked.calibrate(epsilon=8.0, delta=1e-5)
     student = pv.teachers.Student(lambda shape: nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, CLASSES)), epochs=2)
     teachers = pv.teachers.Trained((x, y), made_up.recipe, 10)
-    result = pv.pate(wanted, teachers, None, x[:20], student, streams=pv.Streams.new(0))
+    result = pv.pate(wanted, teachers, None, x[:20] + 0.01, student, streams=pv.Streams.new(0))
     assert result.ledger.event == wanted.event()
     out = pv.publish(result, tmp_path / "model")
     assert pv.verify(out).ok

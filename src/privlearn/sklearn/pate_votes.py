@@ -116,7 +116,8 @@ class PATEClassifier(PrivateClassifier):
         if rows is not None:
             made = self._scaled_rows(self._validated(rows, reset=False))
         else:
-            made = np.random.default_rng(_SEED).uniform(low, high, (queries or _QUERIES, self.n_features_in_))
+            # A stream of its own: rows that a user made up by the same seed are not these.
+            made = np.random.default_rng([_SEED, 1]).uniform(low, high, (queries or _QUERIES, self.n_features_in_))
         return Dataset(made[: queries or len(made)].astype(np.float32), low=low, high=high, public=True)
 
 
