@@ -97,6 +97,10 @@ class AbstractPlan(Described, ABC):
         """What a model card says before `rows`."""
         return ""
 
+    def card_words(self, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """The method's own answers, by `publishing.questions`; and what is "Not protected", and "Releases" are."""
+        return {}
+
     def trained(self, facts: Mapping[str, Any]) -> AbstractPlan:
         """The plan that trained the published model: itself, or that of the candidate which `facts` say was chosen."""
         return self

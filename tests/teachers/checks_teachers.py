@@ -11,6 +11,7 @@ import warnings
 import weakref
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -481,8 +482,9 @@ def check_neighbours_leave_the_same_traces() -> None:
 # Certificates
 
 
-def run(aggregate: Any = None, **more: Any) -> pv.Result:
-    plan = pv.teachers.PatePlan(30, 6, aggregate or pv.teachers.Votes(3)).calibrate(epsilon=20.0, delta=1e-5)
+def run(aggregate: Any = None, *, persons: bool = False, **more: Any) -> pv.Result:
+    plan = pv.teachers.PatePlan(30, 6, aggregate or pv.teachers.Votes(3), persons=persons)
+    plan = plan.calibrate(epsilon=20.0, delta=1e-5)
     votes = [torch.arange(30) % 3] * 6
     made_up = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
     student = pv.teachers.Student(lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=2)
@@ -521,6 +523,33 @@ def check_what_is_published_is_what_was_asked() -> None:
                     pv.publish(lie, to, delta=1e-5, model_spec="linear", classes=3)
                 assert not pv.verify(to).ok, name
             assert body["facts"]["method"] == "pate"
+
+
+@check
+def check_cards_of_pate_speak_of_teachers() -> None:
+    """Both cards: who saw exact votes, what a record moves, what neighbours differ in; nothing of sums or clipping."""
+    files, own = {"source": "given"}, {"source": "trained", "records": "by chance", "assigned_by": "row"}
+    own["recipe"] = {"kind": "spreading"}  # type: ignore[assignment]
+    for aggregate, persons, released in (
+        (pv.teachers.Votes(3), False, "Noisy counts of the teachers' votes"),
+        (pv.teachers.ConfidentVotes(3, 4.0, 10), True, "Noisy tests and counts of the teachers' votes"),
+    ):
+        made = run(aggregate, persons=persons)
+        for teacher, trusted in ((files, "A trusted aggregator: the publisher saw each teacher's exact votes"),
+                                 (own, "Central: the publisher held all private records, trained the")):  # fmt: skip
+            result = replace(made, facts=made.facts | {"teacher": teacher})
+            with tempfile.TemporaryDirectory() as folder, mock.patch.object(publish, "_require_own_facts"):
+                out = pv.publish(result, Path(folder) / "m", delta=1e-5, model_spec="linear", classes=3)
+                texts = {name: unescape((out / name).read_text()) for name in ("README.md", "card.html")}
+            for text in texts.values():
+                assert trusted in text
+                assert "The number of teachers and the public inputs are the same in both" in text
+                assert ("all private records of one person, which" if persons else "one private record, which") in text
+                for wrong in ("over all examples", "lipping", "training data in the clear", "adds to a sum"):
+                    assert wrong not in text, wrong
+            assert released in texts["card.html"]
+            assert texts["card.html"].count("The public inputs that the teachers were asked about, and") == 1
+            assert all(words in texts["card.html"] for words in made.plan.card_words(result.facts).values())
 
 
 @check

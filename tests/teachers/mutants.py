@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from privlearn import plan as plan_module
 from privlearn.clipping import randomness
-from privlearn.publishing import verify
+from privlearn.publishing import page, questions, verify
 from privlearn.runs import workers
-from privlearn.teachers import answers, autoencoder, pate, recipes, reducers, student, sums, trained
+from privlearn.teachers import answers, autoencoder, card_texts, pate, recipes, reducers, student, sums, trained
 from privlearn.teachers import ensemble as teachers_ensemble
 from privlearn.teachers import plan as teachers_plan
 from privlearn.volumes import start
@@ -184,6 +184,14 @@ MUTANTS = [
            "facts = _stated(plan, teachers, reducer, pool, answers)",
            "facts = _stated(plan, teachers, reducer, pool, answers) | silent",
            "check_neighbours_leave_the_same_traces"),
+    # Cards
+    *(Mutant(f"cards of teachers speak of sums: {name}", target, old, new, "check_cards_of_pate_speak_of_teachers")
+      for name, target, old, new in (
+          ("questions", questions.of_nist, "own.get(asked, usual)", "usual"),
+          ("releases", page._spent, 'card_words(said.facts).get("Releases")', "card_words(said.facts).get(None)"),
+          ("what is open", questions.is_open, 'card_words(said.facts).get("Not protected")', "card_words({}).get(None)"),
+          ("who is trusted", card_texts.trust, '== "trained"', '!= "trained"'),
+          ("persons", teachers_plan.PatePlan.fact_rows, "persons=self.persons", "persons=False"))),
     # What is kept, and tried beforehand
     Mutant("answers that were kept are paid for again", answers.keep_answers,
            'ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)',

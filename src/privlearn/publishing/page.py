@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from html import escape
 from importlib import resources
 from itertools import groupby
@@ -210,6 +211,9 @@ def _quality(said: Statement) -> str:
 
 def _spent(said: Statement) -> str:
     listed = costs(_of_run(said), said.guarantee.delta)
+    if own := said.trained.card_words(said.facts).get("Releases"):
+        last = len(listed) - (said.paid is not None)  # that of the test figures keeps its name
+        listed = [replace(cost, what=own) for cost in listed[:last]] + listed[last:]
     known = all(cost.share is not None for cost in listed)
     share = '<th scope="col">Share of the privacy loss</th>' if known else ""
     rows, first = "", 1

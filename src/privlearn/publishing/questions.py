@@ -49,6 +49,8 @@ def is_open(said: Statement) -> Iterator[str]:
         yield f"The number of {one}s in the training data: it is public."
     if said.test_metrics.figures and said.paid is None:
         yield "The test data: their figures are exact."
+    if more := said.trained.card_words(said.facts).get("Not protected"):
+        yield more
     yield "Choices that were made by looking at the data, or at earlier private results outside of the listed events."
     yield "Other publications from the same data, unless this page speaks of them: their privacy losses add up."
     yield "Rows that are given to the model for a prediction, later: keep them as you keep other such data."
@@ -74,7 +76,12 @@ def limits(said: Statement) -> Iterator[str]:
 
 
 def of_nist(said: Statement) -> Iterator[tuple[str, str]]:
-    """Question and answer."""
+    """Question and answer: the method's own, where it has one."""
+    own = said.trained.card_words(said.facts)
+    yield from ((asked, own.get(asked, usual)) for asked, usual in _usual(said))
+
+
+def _usual(said: Statement) -> Iterator[tuple[str, str]]:
     guarantee = said.guarantee
     epsilon = rounded_up(guarantee.epsilon)
     rho = "" if guarantee.rho is None else f" (and zero-concentrated differential privacy with rho {guarantee.rho:.4g})"

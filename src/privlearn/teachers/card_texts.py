@@ -5,6 +5,80 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+#: By what is asked for: what one teacher gives, what is released of it, and how far a record moves that.
+_GIVEN = {"votes": "votes", "confident-votes": "votes", "ball": "answers", "box": "answers"}
+_RELEASED = {
+    "votes": "Noisy counts of the teachers' votes, one release for each public input that was asked about",
+    "confident-votes": "Noisy tests and counts of the teachers' votes, up to a limit that was set beforehand",
+    "ball": "Noisy means of the teachers' answers, one release for each public input that was asked about",
+    "box": "Noisy means of the teachers' answers, one release for each public input that was asked about",
+}
+_MOVED = {
+    "votes": "moves its vote, so two counts by 1 each, sqrt(2) together",
+    "confident-votes": "moves its vote: the largest count, which is tested, by 1, and the counts by sqrt(2) together",
+    "ball": "moves its answer's code, which is clipped to a ball, so the sum of codes by the ball's diameter",
+    "box": "moves its answer, which is clipped to [0, 1], so the sum of the answers' codes by what that allows",
+}
+
+
+def neighbours(group_size: int, *, persons: bool) -> str:
+    """What two neighbouring collections of private records differ in."""
+    changed = "one private record, which is with one teacher"
+    if group_size > 1:
+        changed = f"up to {group_size} private records of one person, each of which is with one teacher"
+    if persons:
+        changed = "all private records of one person, which are with one teacher"
+    return f"{changed}. The number of teachers and the public inputs are the same in both"
+
+
+def trust(kind: str, teacher: Mapping[str, Any]) -> str:
+    """Who saw what, and has to be trusted with it.
+
+    Args:
+        kind: of what is asked for.
+        teacher: what is stated of the teachers.
+    """
+    exact = f"each teacher's exact {_GIVEN[kind]}, which are not private, and added the noise"
+    if teacher.get("source") == "trained":
+        return (
+            f"Central: the publisher held all private records, trained the teachers on them, saw {exact}. The "
+            "publisher has to be trusted, and everyone who could reach the records; those who get the model need not "
+            "be."
+        )
+    return (
+        f"A trusted aggregator: the publisher saw {exact}. The publisher has to be trusted with them, and to add the "
+        "noise; those who get the model need not be. The teachers were trained by others, who need not show their "
+        "records to the publisher. That each record was with one teacher, which was chosen without a look at other "
+        "records, is their word."
+    )
+
+
+def words(kind: str, changed: str) -> dict[str, str]:
+    """The method's own answers to a card's questions.
+
+    Args:
+        kind: of what is asked for.
+        changed: what neighbours differ in.
+    """
+    return {
+        "Releases": _RELEASED[kind],
+        "Not protected": "The public inputs that the teachers were asked about, and what was learned from them alone.",
+        "Mechanisms": (
+            f"{_RELEASED[kind]}; the noise is Gaussian. Neighbours differ in {changed}. A teacher that changes "
+            f"{_MOVED[kind]}. The releases are listed under “Where the privacy was spent”, and in privacy.json, from "
+            "which the figures can be computed again."
+        ),
+        "Utility": (
+            "Test figures, where there are any, are under “How good the model is”. Noise costs more accuracy with few "
+            "teachers, many queries and a small epsilon. With many teachers, each learns from fewer records."
+        ),
+        "Bias": (
+            "Differential privacy does not remove bias that is in the data. What few teachers say is outvoted or lost "
+            "in the noise, which can cost small groups more accuracy than large ones. This page holds no figures by "
+            "group: ask the publisher, before people are treated by the model's answers."
+        ),
+    }
+
 
 def teacher_rows(stated: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Who the teachers were."""

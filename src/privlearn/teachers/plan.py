@@ -26,7 +26,7 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.accounting.trees import GaussianFilter
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
-from privlearn.teachers.card_texts import reducer_rows, start_rows, teacher_rows
+from privlearn.teachers.card_texts import neighbours, reducer_rows, start_rows, teacher_rows, trust, words
 
 _MOST = 10**7
 _ASKED = {
@@ -284,11 +284,19 @@ class PatePlan(AbstractPlan):
             )
         return problems
 
+    def card_words(self, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """What a card says of teachers, in place of sums over examples and of clipping."""
+        kind = self.aggregate.kind
+        changed = neighbours(self.group_size, persons=self.persons)
+        return {**words(kind, changed), "Trust model": trust(kind, facts.get("teacher") or {})}
+
     def fact_rows(self, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Who the teachers were, how many queries they answered, and what the student began as."""
         rows = teacher_rows(facts.get("teacher") or {})
         if facts.get("answered") is not None:
             rows.append(("answered", f"{facts['answered']} (of {facts['public_inputs']} public inputs)"))
+        rows += [("neighbours differ in", neighbours(self.group_size, persons=self.persons))]
+        rows += [("trust model", trust(self.aggregate.kind, facts.get("teacher") or {}))]
         return rows + start_rows(facts.get("public_start")) + reducer_rows(facts.get("reducer"))
 
 
