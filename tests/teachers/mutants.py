@@ -188,8 +188,8 @@ MUTANTS = [
     *(Mutant(f"cards of teachers speak of sums: {name}", target, old, new, "check_cards_of_pate_speak_of_teachers")
       for name, target, old, new in (
           ("questions", questions.of_nist, "own.get(asked, usual)", "usual"),
-          ("releases", page._spent, 'card_words(said.facts).get("Releases")', "card_words(said.facts).get(None)"),
-          ("what is open", questions.is_open, 'card_words(said.facts).get("Not protected")', "card_words({}).get(None)"),
+          ("releases", page._spent, '.get("Releases")', ".get(None)"),
+          ("what is open", questions.is_open, '.get("Not protected")', ".get(None)"),
           ("who is trusted", card_texts.trust, '== "trained"', '!= "trained"'),
           ("persons", teachers_plan.PatePlan.fact_rows, "persons=self.persons", "persons=False"))),
     # What is kept, and tried beforehand

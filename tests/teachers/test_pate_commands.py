@@ -311,3 +311,31 @@ def test_cards_say_what_was_asked_and_of_whom(tmp_path: Path, capsys: pytest.Cap
     plan = pv.teachers.PatePlan(60, 6, pv.teachers.ConfidentVotes(10, 3, 40)).calibrate(epsilon=8.0, delta=1e-5)
     assert certificate.read_plan(body["plan"]) == plan
     assert f"with noise of {plan.test_noise:.4g}, reaches" in card
+
+
+def test_public_inputs_need_no_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Votes ask for none; what learns from public labels says that they are missing, and what to give."""
+    x, y = pv.load("digits").x, pv.load("digits").y
+    np.savez(tmp_path / "private.npz", x=x[:400], y=y[:400])
+    np.savez(tmp_path / "public.npz", x=x[400:500])
+    np.savez(tmp_path / "labels.npz", y=y[400:500])
+    np.savez(tmp_path / "unequal.npz", x=x[400:500], y=y[400:450])
+    words = ["train", "--data", str(tmp_path / "private.npz"), "--classes", "10", "--range=0,16", "--epsilon", "8"]
+    pate_words = [*words, "--method", "pate", "--teachers", "5", "--queries", "40", "--epochs", "2"]
+
+    def run(words: list[str], public: str) -> tuple[int, str]:
+        code, said = command(capsys, *words, "--public", str(tmp_path / public), "--out", str(tmp_path / "m"))
+        return code, " ".join(said.split())
+
+    for public, reason in (("labels.npz", "expected x and y"), ("unequal.npz", "100 inputs and 50 targets")):
+        code, said = run(pate_words, public)
+        assert (code, reason in said) == (2, True), said
+    validation = ["--epochs", "3", "--schedule", "validation:k=0.7,m=1,threshold=0.01,period=1,start=20"]
+    code, said = run([*words, *validation, "--examples", "400"], "public.npz")
+    assert code == 2
+    assert "the targets of the public validation rows are missing" in said
+    assert "or y beside x in the file" in said
+    code, said = run(pate_words, "public.npz")
+    assert code == 0, said
+    with pytest.raises(BadInput, match="expected x and y"):  # they are not declared public
+        pv.load(tmp_path / "public.npz", classes=10, value_range=(0, 16))

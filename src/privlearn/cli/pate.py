@@ -366,5 +366,7 @@ def _volumes_apart(request: Request, data: Dataset) -> tuple[Dataset, Dataset, D
     public = public_rows(request, data)
     if public.x_test is None:
         raise BadInput(f"{request.public} has no x_test: expected the public volumes that teachers are asked about")
+    if public.y is None:
+        raise BadInput(f"{request.public} has no y: expected the masks of x, which the public network learns from")
     pool = replace(public, x=public.x_test, y=None, x_test=None, y_test=None)
     return data, replace(public, x_test=None, y_test=None), pool

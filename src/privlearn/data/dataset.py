@@ -160,6 +160,8 @@ class Dataset:
                 rows, or labels outside the declared classes.
         """
         targets = 0 if self.y is None else len(self.y)
+        if self.y is None and self.public:
+            targets = len(self.x)  # inputs that are only asked about need none
         if len(self.x) == 0 or len(self.x) != targets:
             raise BadInput(
                 f"{self.name} has {len(self.x)} inputs and {targets} targets: expected equally many, and at least one"
@@ -168,7 +170,7 @@ class Dataset:
             shapes = np.shape(self.x)[1:], np.shape(self.x_test)[1:]
             targets = 0 if self.y_test is None else len(self.y_test)
             if self.y_test is None and self.public:
-                targets = len(self.x_test)  # inputs that are only asked about need none
+                targets = len(self.x_test)
             if shapes[0] != shapes[1] or len(self.x_test) != targets:
                 raise BadInput(
                     f"x of {self.name} has rows of shape {shapes[0]}; x_test has {len(self.x_test)} rows of shape "
@@ -252,7 +254,9 @@ def as_tensor(values: Any, what: str = "the data", *, whole_is_float: bool = Fal
     import torch
 
     if values is None:
-        raise BadInput(f"{what} are missing: expected one for each row. Give targets, Dataset(x, y)")
+        raise BadInput(
+            f"{what} are missing: expected one for each row. Give targets: Dataset(x, y), or y beside x in the file"
+        )
     if isinstance(values, torch.Tensor):
         return values.detach()
     array = np.asarray(values)

@@ -236,14 +236,15 @@ def read_npz(path: Path, *, public: bool = False) -> dict[str, Any]:
 
     Args:
         path: the file.
-        public: whether its rows are public: `x_test` may then be there without `y_test`.
+        public: whether its rows are public: `x` and `x_test` may then be there without targets.
 
     Raises:
         BadInput: the file is missing, cannot be read without unpickling, or lacks an array.
     """
     arrays: dict[str, Any] = _arrays(path, ("x", "y", "x_test", "y_test", "groups"))
-    missing = [key for key in ("x", "y") if key not in arrays]
-    if missing or (("x_test" in arrays) != ("y_test" in arrays) and not (public and "x_test" in arrays)):
+    pairs = [("x" in arrays, "y" in arrays), ("x_test" in arrays, "y_test" in arrays)]
+    unpaired = any(targets > inputs or (inputs > targets and not public) for inputs, targets in pairs)
+    if "x" not in arrays or unpaired:
         raise BadInput(f"{path} holds {', '.join(arrays)}: expected x and y, and x_test and y_test together")
     if others := [name for name in _names(path) if name not in arrays]:
         listed = ", ".join(repr(name[:40]) for name in others[:12])

@@ -52,7 +52,7 @@ def load(
         value_range: the declared public range of the inputs; likewise.
         schema: what is declared of a table, or the TOML file that says so (docs/data.md); needed for a table.
         test: a table of the same columns to test on, a file or a data frame; not covered by any guarantee.
-        public: whether you declare the rows public; an .npz may then have `x_test` without `y_test`.
+        public: whether you declare the rows public; an .npz may then have `x` and `x_test` without targets.
         target_bounds: the declared public range of targets that are numbers, in place of `classes`.
         targets: of a table, the columns to predict, in place of those that the schema's file names; several are labels
             that hold or don't, each 0 or 1. Of an .npz the names of the columns of y, in place of `classes`.

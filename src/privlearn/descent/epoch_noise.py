@@ -88,7 +88,10 @@ def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor
 
 def _tensors(validation: Dataset, data: Dataset, x: Tensor) -> tuple[Tensor, Tensor]:
     """Inputs of the type of the training rows, and labels."""
-    rows, labels = as_tensor(validation.x, whole_is_float=data.low is not None), as_tensor(validation.y)
+    rows, labels = (
+        as_tensor(validation.x, whole_is_float=data.low is not None),
+        as_tensor(validation.y, "the targets of the public validation rows"),
+    )
     if rows.shape[1:] != x.shape[1:] or rows.is_floating_point() is not x.is_floating_point():
         raise BadInput(
             f"the validation rows have shape {tuple(rows.shape[1:])} and type {rows.dtype}, and the training rows "
