@@ -90,6 +90,16 @@ def components_below_the_noise(place: Path) -> str:
     return " ".join(str(each.message) for each in caught)
 
 
+def predictions_given_twice(place: Path) -> str:
+    for name in "ab":
+        np.savez(place / f"twin-{name}.npz", predictions=np.arange(4) % 3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        given = teachers.Given([place / "twin-a.npz", place / "twin-b.npz"])
+        list(given.answers(zeros(4, 2), pv.Streams.new(0)))
+    return " ".join(str(each.message) for each in caught)
+
+
 def maps_that_bring_nothing(place: Path) -> str:
     """A student no better than the public network that it began as."""
     start = SimpleNamespace(labelled=SimpleNamespace(x=[0]), network=nn.Identity())
@@ -200,6 +210,7 @@ TRIGGERS: dict[str, Callable[[Path], str]] = {
     "a ledger without a limit": lambda place: " ".join(shared_ledger_checks.published("on a record")[1].warnings),
     "a key that others can read": key_of_others,
     "components below the noise": components_below_the_noise,
+    "predictions given twice": predictions_given_twice,
     "training beside a private run": trained_beside,
     "fits of estimators": fitted_twice,
     "maps that bring nothing": maps_that_bring_nothing,

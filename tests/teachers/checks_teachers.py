@@ -358,6 +358,42 @@ def check_given_predictions_are_read_one_by_one() -> None:
         must_raise(BadInput, lambda: found.require_covered(Adjacency.REPLACE_ONE, PrivacyUnit()))
 
 
+@check
+def check_copies_of_predictions_are_noticed() -> None:
+    """Under another name: refused where they are fractions, warned of where teachers may agree; other files pass."""
+    made_up = np.random.default_rng(0)
+    scores, labels = made_up.random((8, 3)), made_up.integers(3, size=8)
+    near = scores.copy()
+    near[0, 0] += 1e-3
+    moved = (labels + (np.arange(8) == 0)) % 3
+    votes = pv.teachers.PatePlan(8, 2, pv.teachers.Votes(3), noise_multiplier=0.1)
+    for one, other, outcome in (
+        (scores, scores, "refused"),
+        (scores, near, "passes"),
+        (scores.astype(np.float32), scores, "refused"),
+        (labels, labels, "warned"),
+        (labels, moved, "passes"),
+        (np.eye(3)[labels], np.eye(3)[labels], "warned"),
+        (np.eye(3)[labels] / 2, np.eye(3)[labels] / 2, "warned"),  # few fractions, as of small forests
+    ):
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for name, said in (("a", one), ("b", other)):
+                np.savez(Path(folder) / f"{name}.npz", predictions=said)
+            ledger = pv.Ledger()
+
+            def ask(given: Any = folder, book: Any = ledger) -> Any:
+                return teachers.ask_teachers(votes, teachers.Given(given), None, torch.zeros(8, 2), ledger=book)
+
+            if outcome == "refused":
+                assert "b.npz holds the same numbers as" in str(must_raise(BadInput, ask))
+                assert not list(walk(ledger.event))
+            else:
+                ask()
+        heard = [str(each.message) for each in caught if "holds the same predictions as" in str(each.message)]
+        assert len(heard) == (outcome == "warned"), (one, other, heard)
+
+
 # Reducers
 
 

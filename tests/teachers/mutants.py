@@ -173,6 +173,11 @@ MUTANTS = [
            "check_teachers_are_no_one_object"),
     Mutant("a file counts twice", teachers_ensemble.Given.__init__, "len(set(same)) < len(same)", "False",
            "check_given_predictions_are_read_one_by_one"),
+    *(Mutant(f"copies of predictions: {name}", target, old, new, "check_copies_of_predictions_are_noticed")
+      for name, target, old, new in (
+          ("pass", teachers_ensemble.Given.answers, "first.setdefault(key, path) is not path", "False"),
+          ("all are refused", teachers_ensemble._meet_copy, ">= _FRACTIONS", ">= 0"),
+          ("of scores are warned of", teachers_ensemble._meet_copy, ">= _FRACTIONS", ">= 10**9"))),
     Mutant("a folder of other records is taken", trained.Trained._resumed, "kept[\"digest\"] == digest", "True",
            "check_interrupted_teachers_go_on"),
     Mutant("all teachers' answers are held", answers.sum_answers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import warnings
 from abc import abstractmethod
@@ -22,6 +23,9 @@ from privlearn.teachers.sums import Shapes
 
 #: Called with (teachers done, teachers in all).
 Progress = Callable[[int, int], None]
+
+#: Different fractions, on so many of which two teachers of disjoint records do not agree by chance.
+_FRACTIONS = 10
 
 
 class Teachers:
@@ -126,12 +130,14 @@ class Given(Teachers):
     ) -> Iterator[Tensor | None]:
         """What the files hold, one file at a time.
 
-        Unusable files are refused, for the data's curator, before anything is charged.
+        Unusable files are refused, for the data's curator, before anything is charged. So is a copy of another file,
+        where two teachers would not agree by chance; else there is a warning.
 
         Raises:
             BadInput: a file that can't be read, or answers to more or fewer queries than are asked, of another shape,
-                not finite, or classes that are none.
+                not finite, classes that are none, or a copy.
         """
+        first: dict[bytes, Path] = {}
         for number, path in enumerate(self._paths):
             said = _read(path)
             if said.dim() < 1 or len(said) != len(inputs):
@@ -146,9 +152,31 @@ class Given(Teachers):
                 )
             if flaw := _flaw(said, shapes or ()):
                 raise BadInput(f"the predictions in {path} are not all {flaw}. Nothing was charged")
+            content = np.ascontiguousarray(said.numpy())
+            key = hashlib.sha256(f"{content.dtype} {content.shape} ".encode() + content.tobytes()).digest()
+            if first.setdefault(key, path) is not path:
+                _meet_copy(path, first[key], said)
             yield said
             if progress:
                 progress(number + 1, len(self._paths))
+
+
+def _meet_copy(path: Path, other: Path, said: Tensor) -> None:
+    """Refuse predictions of many fractions that are another file's; warn of others: two teachers may agree on classes.
+
+    Raises:
+        BadInput: they are refused.
+    """
+    if len(np.unique(said[said != said.round()].numpy())) >= _FRACTIONS:
+        raise BadInput(
+            f"{path} holds the same numbers as {other}: a copy, by which one record would move two teachers. Give each "
+            "teacher's predictions once. Nothing was charged"
+        )
+    warnings.warn(
+        f"{path} holds the same predictions as {other}. If it is a copy, one record moves two teachers, and the "
+        "guarantee does not hold: give each teacher's predictions once. Two teachers may also agree on all queries",
+        stacklevel=2,
+    )
 
 
 def _flaw(said: Tensor, shapes: Shapes) -> str | None:

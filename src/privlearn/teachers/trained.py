@@ -50,7 +50,8 @@ class Trained(Teachers):
         recipe: how one teacher is trained: `Estimator`, `Network`, or any function recipe(x, y) -> predict.
         teachers: how many there are, where records are assigned by chance: each to one, independently and uniformly.
         sites: in its place the id of a site, which is public, for each row: one teacher for each site.
-        shards: in its place the numbers of each teacher's rows.
+        shards: in its place the numbers of each teacher's rows. That a row's teacher does not depend on other rows is
+            your word: under add/remove neighbours don't deal them by position.
         folder: where assignment and answers are kept, for an interrupted run to go on with: as secret as the records.
         jobs: processes that train at once; -1: as many as there are; None: as many as joblib's `parallel_config` says,
             which also chooses the backend (Dask's or Ray's, say). Answers are the same, whatever it is.
