@@ -6,11 +6,11 @@
 #
 # What each hospital must trust:
 #
-# - **The trusted party**, the aggregator, sees how each teacher of each hospital voted on each public input, and adds the
-#   noise. Votes may tell of records. It must keep them to itself, use fresh noise, ask no more than was planned, and
+# - **The trusted party**, the aggregator, sees how each teacher of each hospital voted on each public input, and adds
+#   the noise. Votes may tell of records. It must keep them to itself, use fresh noise, ask no more than was planned, and
 #   delete the files. It does not need the records, and should not get them.
 # - **The other hospitals** see neither its records nor its votes. If another one gives a record to two teachers, that
-#   one's records are protected less, not these. Wrong votes cost accuracy. A patient of two hospitals has two teachers:
+#   one's records are protected less, not these. Wrong votes cost accuracy. A patient with a record in each of two has two teachers:
 #   `PatePlan(..., group_size=2)` is for both records together.
 # - **Itself**: each of its records is with one teacher, chosen without a look at other records.
 # - **Those who get the student** need no trust: the guarantee is against them. The public inputs are not protected.
@@ -32,9 +32,9 @@ public, test_x, test_y = data.x_test[:200], data.x_test[200:], data.y_test[200:]
 # %% [markdown]
 # ## At each hospital: ten teachers, each on records that no other has
 # Each record's teacher is drawn by itself and kept secret. Don't deal records out by position (in turn, in blocks, or
-# shuffled into equal parts): neighbours differ in one added or removed record, and with one less, later ones would change
-# their teacher. With several records of a patient, draw a teacher for each patient. The first line of the loop stands
-# for the hospitals' own records: it makes no teachers.
+# shuffled into equal parts): neighbours differ in one added or removed record, and with one less, later ones would
+# change their teacher. With several records of a patient, draw a teacher for each patient. The first line of the loop
+# stands for the hospitals' own records: it makes no teachers.
 
 # %%
 folder, answers = Path(tempfile.mkdtemp()), []
