@@ -7,11 +7,11 @@
 # What each hospital must trust:
 #
 # - **The trusted party**, the aggregator, sees how each teacher of each hospital voted on each public input, and adds
-#   the noise. Votes may tell of records. It must keep them to itself, use fresh noise, ask no more than was planned, and
-#   delete the files. It does not need the records, and should not get them.
+#   the noise. Votes may tell of records. It must keep them to itself, use fresh noise, ask no more than was planned,
+#   and delete the files. It does not need the records, and should not get them.
 # - **The other hospitals** see neither its records nor its votes. If another one gives a record to two teachers, that
-#   one's records are protected less, not these. Wrong votes cost accuracy. A patient with a record in each of two has two teachers:
-#   `PatePlan(..., group_size=2)` is for both records together.
+#   one's records are protected less, not these. Wrong votes cost accuracy. A patient with a record in each of two
+#   hospitals has two teachers: `PatePlan(..., group_size=2)` is for both records together.
 # - **Itself**: each of its records is with one teacher, chosen without a look at other records.
 # - **Those who get the student** need no trust: the guarantee is against them. The public inputs are not protected.
 

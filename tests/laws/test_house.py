@@ -190,11 +190,12 @@ def only_the_command_line_names_options() -> Iterator[str]:
 
 @law
 def facts_are_read_by_publishing() -> Iterator[str]:
-    """And by a plan's `follows` and `trained`, which compare a certificate's facts with the plan, and `fact_rows`."""
+    """And by a plan: to compare a certificate with it (`follows`, `trained`), and to say them on a card."""
     readers = {
         "follows",
         "trained",
         "fact_rows",
+        "card_words",
         "contradictions",
         "check_choices",
         "chosen_candidate",

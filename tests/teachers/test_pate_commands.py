@@ -337,5 +337,11 @@ def test_public_inputs_need_no_labels(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "or y beside x in the file" in said
     code, said = run(pate_words, "public.npz")
     assert code == 0, said
+    volumes = np.random.default_rng(0).random((6, 1, 4, 4, 4)).astype(np.float32)
+    np.savez(tmp_path / "volumes.npz", x=volumes, y=np.zeros((6, 4, 4, 4), np.int64))
+    np.savez(tmp_path / "no-masks.npz", x=volumes + 0.01, x_test=volumes + 0.02)
+    maps = ["--data", str(tmp_path / "volumes.npz"), "--classes", "3", "--range=0,2", "--method", "pate"]
+    code, said = run(["train", *maps, "--epsilon", "8", "--model", "unet"], "no-masks.npz")
+    assert (code, "has no y: expected the masks of x" in said) == (2, True), said
     with pytest.raises(BadInput, match="expected x and y"):  # they are not declared public
         pv.load(tmp_path / "public.npz", classes=10, value_range=(0, 16))

@@ -45,11 +45,13 @@ def trust(kind: str, teacher: Mapping[str, Any]) -> str:
             "publisher has to be trusted, and everyone who could reach the records; those who get the model need not "
             "be."
         )
+    elsewhere = (
+        " The teachers were trained elsewhere, by parties who need not show their records to the publisher. That each "
+        "record was with one teacher, which was chosen without a look at other records, is their word."
+    )
     return (
         f"A trusted aggregator: the publisher saw {exact}. The publisher has to be trusted with them, and to add the "
-        "noise; those who get the model need not be. The teachers were trained by others, who need not show their "
-        "records to the publisher. That each record was with one teacher, which was chosen without a look at other "
-        "records, is their word."
+        f"noise; those who get the model need not be.{elsewhere if teacher.get('source') == 'given' else ''}"
     )
 
 
