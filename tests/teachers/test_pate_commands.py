@@ -324,7 +324,9 @@ def test_public_inputs_need_no_labels(tmp_path: Path, capsys: pytest.CaptureFixt
     pate_words = [*words, "--method", "pate", "--teachers", "5", "--queries", "40", "--epochs", "2"]
 
     def run(words: list[str], public: str) -> tuple[int, str]:
-        code, said = command(capsys, *words, "--public", str(tmp_path / public), "--out", str(tmp_path / "m"))
+        code, said = command(
+            capsys, *words, "--public", str(tmp_path / public), "--out", str(tmp_path / f"to-{public}")
+        )
         return code, " ".join(said.split())
 
     for public, reason in (("labels.npz", "expected x and y"), ("unequal.npz", "100 inputs and 50 targets")):
