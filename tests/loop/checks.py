@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from privlearn.data.dataset_rows import DatasetRows
 from privlearn.descent.task import Batch
 from privlearn.errors import BadInput, NotPerExample, SampleReused
 from privlearn.runs.checkpoint import Checkpoint
+from privlearn.statistics.metric_figures import Metrics
 from tests.support.checks import check, must_raise
 
 X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
@@ -341,6 +343,28 @@ def check_what_a_step_returns_is_kept_from_sight() -> None:
     assert str(seen["loss"])[:6] not in f"{seen} {seen!r} {loop!r} {batch!r}"
     with tempfile.TemporaryDirectory() as folder:
         must_raise(BadInput, lambda: loop.publish(Path(folder) / "model", test_metrics=seen))
+
+
+@check
+def check_figures_of_training_rows_are_not_published() -> None:
+    """Neither a figure that a step returned, nor what is computed from several, nor one with such a name."""
+    loop, seen = private(), []
+    for batch in loop.batches():
+        seen.append(loop.step(batch, loss))
+    losses = [figures["loss"] for figures in seen]
+    mean = sum(losses) / len(losses)
+    assert abs(mean - np.mean(losses)) < 1e-12
+    after = loop.result().private_diagnostics["loss"]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, value in {
+            "loss": losses[-1], "mean": mean, "round": round(-mean, 2), "least": min(losses), "share": 1 - mean / 2,
+            "epoch": after[-1], "left out": seen[0]["left_out"] + 1, "train_loss": float(mean), "Training": 0.5,
+        }.items():  # fmt: skip
+            said = str(must_raise(BadInput, partial(loop.publish, f"{folder}/a", test_metrics={name: value})))
+            assert "pv.evaluate" in said
+            assert not Path(folder, "a").exists()
+        must_raise(BadInput, lambda: loop.publish(Path(folder) / "a", test_metrics=Metrics({"loss": mean}, 9)))
+        loop.publish(Path(folder) / "a", test_metrics={"accuracy": 0.5})
 
 
 @check

@@ -7,6 +7,7 @@ from privlearn.clipping import gradients, losses
 from privlearn.data import dataset_rows, torch_rows
 from privlearn.descent import dpsgd, task
 from privlearn.models import check
+from privlearn.publishing import publish
 from privlearn.runs import optimizers, result, session
 from tests.support.mutant import Mutant, suite_of
 
@@ -23,6 +24,7 @@ OTHER, CLOSURE = (
     "check_another_loss_is_checked_like_the_first",
     "check_a_factor_in_a_closure_makes_another_loss",
 )
+OF_TRAINING = "check_figures_of_training_rows_are_not_published"
 
 MUTANTS = [
     Mutant("parts that are put in on the way are not looked at", gradients.ClippedGradients.__call__,
@@ -81,6 +83,13 @@ MUTANTS = [
            "check_what_a_step_returns_is_kept_from_sight"),
     Mutant("figures of the batch before", result.Diagnostics.batch, "zip(now, self._before, strict=True)",
            "zip(now, (0, 0, 0.0, 0), strict=True)", "check_figures_are_those_of_the_batch"),
+    Mutant("a figure of a step is published", publish._require_no_diagnostics, "isinstance(value, PrivateFigure)",
+           "False", OF_TRAINING),
+    Mutant("a figure of training rows is published by its name", publish._figure,
+           'str(name).lower().startswith("train")', "False", OF_TRAINING),
+    Mutant("private counts are plain", result.private_figures, "isinstance(values, int | float)",
+           "isinstance(values, float)", OF_TRAINING),
+    Mutant("a rounded private figure is plain", result.PrivateFigure.__round__, "private_figures(", "(", OF_TRAINING),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

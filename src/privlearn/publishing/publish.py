@@ -10,7 +10,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from privlearn._checks import checked, count
+from privlearn._checks import checked, count, quoted
 from privlearn.accounting.events import Event, compose
 from privlearn.errors import BadInput
 from privlearn.publishing import card, certificate, folder, keys, model, page
@@ -30,12 +30,17 @@ from privlearn.publishing.folder import (
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.publishing.statement import AuditReport, Statement
 from privlearn.publishing.verify import verify_contents
-from privlearn.runs.result import PrivateDiagnostics, Result
+from privlearn.runs.result import PrivateDiagnostics, PrivateFigure, Result
 from privlearn.runs.shards import whole_state
 from privlearn.statistics.metric_figures import Metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_TEST_FIGURES = (
+    "Give figures of rows that were not trained on, such as test_metrics=pv.evaluate(model, test_data), or leave them "
+    "out"
+)
 
 _Write = TypeVar("_Write", bound=Callable[..., Path])
 
@@ -89,8 +94,9 @@ def publish(
         result: what a method returned.
         out: the folder to make.
         delta: where epsilon is stated; by default the plan's.
-        test_metrics: figures from test data, for the card: what `evaluate` returned, or figures by name; never private
-            diagnostics. Those that were released with noise have to be on the result's ledger.
+        test_metrics: figures from test data, for the card: what `evaluate` returned, or figures by name; never figures
+            of the training rows, and no name that begins with "train". Those that were released with noise have to be
+            on the result's ledger.
         test_rows: how many rows those figures are from, for the card; None: as `test_metrics` says, if it does.
         data: what to say of the data in the card.
         model_spec: how `models.build` can rebuild the network, if it can: needed for `privlearn predict`. None: as the
@@ -105,7 +111,8 @@ def publish(
             public: `audit.json`, a section of the card, and signed with the rest.
 
     Raises:
-        BadInput: `out` is taken, private diagnostics were passed, no delta is known, or the key cannot be read.
+        BadInput: `out` is taken, private diagnostics or figures of them were passed, the name of a test figure begins
+            with "train", no delta is known, or the key cannot be read.
         UnsupportedEvent: the ledger holds something without a guarantee.
     """
     path = folder.require_free(out)
@@ -167,6 +174,13 @@ def _require_no_diagnostics(*parts: object) -> None:
             raise BadInput(
                 "private diagnostics were passed to publish: they are not covered by the guarantee; leave them out"
             )
+        named = given.figures if isinstance(given, Metrics) else given if isinstance(given, Mapping) else {}
+        for name, value in named.items():
+            if isinstance(value, PrivateFigure):
+                raise BadInput(
+                    f"{quoted(name)} is a figure of the private training rows without noise, for the curator's eyes. "
+                    + _TEST_FIGURES
+                )
 
 
 def _complete(said: Statement, files: dict[str, bytes], key: SigningKey | None, path: Path) -> dict[str, bytes]:
@@ -231,6 +245,8 @@ def _metrics(given: Mapping[str, float] | Metrics | None, rows: int | None) -> M
 
 
 def _figure(name: str, value: Any) -> float:
+    if str(name).lower().startswith("train"):
+        raise BadInput(f"test_metrics has {quoted(name)}: a figure of training rows is private. {_TEST_FIGURES}")
     try:
         return float(value)
     except (TypeError, ValueError) as error:
