@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,8 +15,11 @@ from torch import Tensor, nn
 
 from privlearn._checks import checked
 from privlearn._display import Described, Summary
+from privlearn.accounting.accountant import guarantee
+from privlearn.accounting.events import Event, compose, walk
 from privlearn.accounting.guarantee import Adjacency, Guarantee, hollow
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.ledger_state import first
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.losses import ModelLoss
 from privlearn.data.torch_rows import resampled
@@ -249,20 +253,37 @@ class PrivateLoop(Described):
     def spent(self, delta: float | None = None) -> Guarantee:
         """What was charged so far, priced as if the number of steps had been fixed beforehand: an estimate, for a log.
 
-        The guarantee, which a certificate claims however early the loop is left, is `plan.guarantee(delta)`.
+        What a resumed run spent before its interruption is in it, also before the first batch. The guarantee, which a
+        certificate claims however early the loop is left, is `plan.guarantee(delta)`.
 
         Raises:
-            BadInput: at no delta; or of a resumed run before its first batch, when what it spent is charged again.
+            BadInput: at no delta.
         """
-        if self.run._session.taken < self._kept and not self.run._session.complete:
-            raise BadInput(
-                f"what the {self._kept} steps in the checkpoint cost is not known before the first batch, when they "
-                "are charged again: ask after it. The guarantee for all steps is plan.guarantee(delta)"
-            )
-        stated = delta or self._delta
+        stated, plan = delta or self._delta, self.plan
         if stated is None:
             raise BadInput("nothing says at which delta epsilon is stated: give one, for example delta=1e-5")
-        return self.ledger.spent(stated)
+        event = compose([self.ledger.event, *self._to_charge_again()])
+        priced = guarantee(event, plan.neighbours, stated, plan.unit.group_size)
+        return replace(priced, kind="estimate", rows_per_person=plan.unit.rows_per_person)
+
+    def _to_charge_again(self) -> list[Event]:
+        """What the steps in a checkpoint cost, as far as the ledger is charged for it again only with the first batch.
+
+        A ledger in a file has all of the run set aside.
+        """
+        session, plan = self.run._session, self.plan
+        if self.ledger.path or session.complete or session.taken >= self._kept:
+            return []
+        if plan.filter is not None:
+            return [plan.filter] if session.first == (0, 0) else []
+        epoch, step = divmod(self._kept, self.steps_per_epoch)
+        noise = plan.noise_multipliers()
+        whole = [plan.epoch_event(own) for own in noise[:epoch]] if session.first == (0, 0) else []
+        if not step:
+            return whole
+        event = compose([plan.epoch_event(noise[epoch])])
+        charges = sum(times for _, times in walk(event))  # of steps, cycles or the epoch, each made at its first batch
+        return [*whole, first(event, math.ceil(step * charges / self.steps_per_epoch))]
 
     def result(self) -> Result:
         """The trained model, and what can be published of it; ends the run. One that is left early says so."""

@@ -346,6 +346,38 @@ def check_what_a_step_returns_is_kept_from_sight() -> None:
 
 
 @check
+def check_a_resumed_loop_knows_what_it_spent() -> None:
+    """Before its first batch, and between epochs: what the ledger was charged before, for the run's neighbours."""
+    falling = pv.schedules.PerEpoch((1.5, 1.0, 0.8))
+    for own in (
+        {"adjacency": "zero_out"},
+        {"sampling": "shuffle", "adjacency": "replace_one"},
+        {"sampling": pv.Partition(4), "examples": 60, "adjacency": "add_remove"},
+        {"rho": 0.5, "sampling": "full"},
+    ):
+        own |= {"delta": 1e-5, "epochs": 3, **({} if "rho" in own else {"epsilon": 3.0, "schedule": falling})}
+        assert private(**own).spent(1e-5).adjacency is private(**own).plan.neighbours
+        steps = private(**own).steps
+        for after in {1, steps - 1, steps // 3, steps // 2}:
+            with tempfile.TemporaryDirectory() as folder:
+                loop = private(loss=loss, checkpoint=Checkpoint(f"{folder}/run", every=1e-9), **own)
+                batches = loop.batches()
+                for _ in range(after):
+                    loop.step(next(batches))
+                next(batches)
+                expected = loop.spent(1e-5)
+                loop.close()
+                again = private(loss=loss, checkpoint=f"{folder}/run", **own)
+                assert again.spent(1e-5) == expected
+                assert expected.epsilon > 0
+                epoch = next(iter(again))
+                assert again.spent(1e-5) == expected
+                next(iter(epoch))
+                assert again.spent(1e-5) == expected
+                again.close()
+
+
+@check
 def check_figures_of_training_rows_are_not_published() -> None:
     """Neither a figure that a step returned, nor what is computed from several, nor one with such a name."""
     loop, seen = private(), []

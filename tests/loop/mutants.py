@@ -24,6 +24,7 @@ OTHER, CLOSURE = (
     "check_another_loss_is_checked_like_the_first",
     "check_a_factor_in_a_closure_makes_another_loss",
 )
+SPENT = "check_a_resumed_loop_knows_what_it_spent"
 OF_TRAINING = "check_figures_of_training_rows_are_not_published"
 
 MUTANTS = [
@@ -83,10 +84,18 @@ MUTANTS = [
            "check_what_a_step_returns_is_kept_from_sight"),
     Mutant("figures of the batch before", result.Diagnostics.batch, "zip(now, self._before, strict=True)",
            "zip(now, (0, 0, 0.0, 0), strict=True)", "check_figures_are_those_of_the_batch"),
+    Mutant("the steps before an interruption cost nothing", loop.PrivateLoop.spent, "*self._to_charge_again()", "",
+           SPENT),
+    Mutant("epochs before an interruption count twice", loop.PrivateLoop._to_charge_again,
+           "if session.first == (0, 0) else []", "", SPENT),
+    Mutant("the epoch under way costs nothing", loop.PrivateLoop._to_charge_again,
+           "first(event, math.ceil(step * charges / self.steps_per_epoch))", "first(event, 0)", SPENT),
+    Mutant("what is spent is for other neighbours", loop.PrivateLoop.spent, "plan.neighbours", "Adjacency.ADD_REMOVE",
+           SPENT),
     Mutant("a figure of a step is published", publish._require_no_diagnostics, "isinstance(value, PrivateFigure)",
            "False", OF_TRAINING),
     Mutant("a figure of training rows is published by its name", publish._figure,
-           'str(name).lower().startswith("train")', "False", OF_TRAINING),
+           'str(name).lower().startswith(("train", "private"))', "False", OF_TRAINING),
     Mutant("private counts are plain", result.private_figures, "isinstance(values, int | float)",
            "isinstance(values, float)", OF_TRAINING),
     Mutant("a rounded private figure is plain", result.PrivateFigure.__round__, "private_figures(", "(", OF_TRAINING),

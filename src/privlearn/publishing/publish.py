@@ -95,8 +95,8 @@ def publish(
         out: the folder to make.
         delta: where epsilon is stated; by default the plan's.
         test_metrics: figures from test data, for the card: what `evaluate` returned, or figures by name; never figures
-            of the training rows, and no name that begins with "train". Those that were released with noise have to be
-            on the result's ledger.
+            of the training rows, and no name that begins with "train" or "private". Those that were released with noise
+            have to be on the result's ledger.
         test_rows: how many rows those figures are from, for the card; None: as `test_metrics` says, if it does.
         data: what to say of the data in the card.
         model_spec: how `models.build` can rebuild the network, if it can: needed for `privlearn predict`. None: as the
@@ -112,7 +112,7 @@ def publish(
 
     Raises:
         BadInput: `out` is taken, private diagnostics or figures of them were passed, the name of a test figure begins
-            with "train", no delta is known, or the key cannot be read.
+            with "train" or "private", no delta is known, or the key cannot be read.
         UnsupportedEvent: the ledger holds something without a guarantee.
     """
     path = folder.require_free(out)
@@ -245,7 +245,7 @@ def _metrics(given: Mapping[str, float] | Metrics | None, rows: int | None) -> M
 
 
 def _figure(name: str, value: Any) -> float:
-    if str(name).lower().startswith("train"):
+    if str(name).lower().startswith(("train", "private")):  # "private_loss" is what a Lightning strategy logs
         raise BadInput(f"test_metrics has {quoted(name)}: a figure of training rows is private. {_TEST_FIGURES}")
     try:
         return float(value)
