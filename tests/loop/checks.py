@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -420,6 +421,51 @@ def check_batches_have_keys_of_their_own() -> None:
         seen.append(batch.rows.fetch(torch.tensor([0]))[0])
         loop.step(batch, of_names)
     assert len({tuple(row.flatten().tolist()) for row in seen}) == 3
+
+
+@check
+def check_hooks_that_are_put_in_on_the_way_are_looked_at() -> None:
+    """Gradients stay those of single examples: what couples them is refused, and what has no rule warned of, once."""
+
+    def patched(model: Any) -> None:
+        forward = model[0].forward
+        model[0].forward = lambda x: 2 * forward(x)
+
+    def hooked(change: Callable[[Tensor], Tensor]) -> Callable[[Any], object]:
+        return lambda model: model[0].register_forward_hook(lambda module, given, out: change(out))
+
+    cases: list[tuple[Callable[[Any], object], str, int]] = [
+        (hooked(lambda out: 2 * out), "layers", 0),
+        (patched, "layers", 0),
+        (lambda model: setattr(model[0], "forward", lambda x: model[0].bias - torch.cdist(x, model[0].weight)),
+         "vmap", 1),
+    ]  # fmt: skip
+    for change, way, warned in cases:
+        model = network()
+        loop = private(model, sampling="full", noise_multiplier=1e-6, epochs=3, max_grad_norm=1e-3)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for batch in loop.batches():
+                if loop.taken == 1:
+                    change(model)
+                before, expected = weights(model), torch.zeros(len(weights(model)))
+                for row in range(60):
+                    model.zero_grad()
+                    loss(model, (X[row : row + 1], Y[row : row + 1])).sum().backward()
+                    own = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+                    expected += 1e-3 * own / max(float(own.norm()), 1e-3)
+                model.zero_grad()
+                loop.step(batch, loss)
+                torch.testing.assert_close(before - weights(model), 0.5 * expected / 60, rtol=5e-3, atol=1e-6)
+        assert loop.run._task.gradients.way == way
+        assert sum("training will be slow" in str(own.message) for own in caught) == warned
+    loop = private()
+    batches = loop.batches()
+    loop.step(next(batches), loss)
+    hooked(lambda out: out - out.mean(0))(loop.model)
+    batch, spent = next(batches), loop.spent()
+    must_raise(NotPerExample, lambda: loop.step(batch, loss))
+    assert loop.spent() == spent
 
 
 @check

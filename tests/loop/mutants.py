@@ -25,14 +25,21 @@ OTHER, CLOSURE = (
     "check_a_factor_in_a_closure_makes_another_loss",
 )
 SPENT = "check_a_resumed_loop_knows_what_it_spent"
+HOOKS = "check_hooks_that_are_put_in_on_the_way_are_looked_at"
 OF_TRAINING = "check_figures_of_training_rows_are_not_published"
 
 MUTANTS = [
     Mutant("parts that are put in on the way are not looked at", gradients.ClippedGradients.__call__,
-           "not self._structure.same(Structure(self._model))", "False",
+           "self._structure.now(self._model)", "self._structure",
            "check_parts_that_are_put_in_on_the_way_are_refused"),
-    Mutant("buffers that are put in on the way are not looked at", check.Structure.same,
-           "self._names == other._names and ", "", "check_parts_that_are_put_in_on_the_way_are_refused"),
+    Mutant("buffers that are put in on the way are not looked at", check.Structure.now,
+           "own._names != self._names or ", "", "check_parts_that_are_put_in_on_the_way_are_refused"),
+    Mutant("hooks that are put in on the way are not looked at", check.Structure.now,
+           "own._hooks == self._hooks and ", "", HOOKS),
+    Mutant("a forward that is put in on the way is not looked at", check.Structure.now,
+           " and _same_objects(own._forwards, self._forwards)", "", HOOKS),
+    Mutant("nothing is said of hooks that slow a run down", gradients.ClippedGradients.prepare,
+           "warn_of_slowness(self._way.name, self.reason)", "pass", HOOKS),
     Mutant("a micro-batch is not clipped", gradients.ClippedGradients._weights,
            "* finite\n", "* finite; weights = weights if len(losses) > 4 else weights * 0 + 1.0 * finite\n", MICRO),
     Mutant("accumulated sums count twice", gradients.ClippedGradients._add_up, "total.add_(block)",

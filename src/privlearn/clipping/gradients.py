@@ -213,12 +213,10 @@ class ClippedGradients:
             NotPerExample: the loss is not one value for each example.
             BadInput: the model's trainable parameters are not those that it had.
         """
+        if (structure := self._structure.now(self._model)) is not self._structure and self._world.size == 1:
+            self.fixed.restore(thoroughly=True)  # `prepare` takes what is there for what has to stay
+            self._structure, self._way, self.reason, self._ways = structure, None, None, {}
         rows = self.prepare(rows, y)
-        if not self._structure.same(Structure(self._model)):
-            raise BadInput(
-                "the model's modules, buffers or trainable parameters are not those that it had when the run began: "
-                "begin a new run after parts were replaced, frozen or unfrozen"
-            )
         own = self._here(self.buffers() if out is None else [total.zero_() for total in out])
         size = min(self._chunk or BLOCK, BLOCK)
         wide = len(sample) > size if self._wide is None else self._wide

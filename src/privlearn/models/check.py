@@ -195,13 +195,33 @@ def layer_of(error: BaseException, model: nn.Module) -> str:
 class Structure:
     """What a model is made of: modules, trained parameters and names of buffers, to be compared later.
 
-    A module that is put in after a run began is in no check of it, and what it keeps of rows would be published.
+    A module that is put in after a run began is in no check of it, and what it keeps of rows would be published. Hooks
+    and forwards may change, but then its operations are others than those that were looked at.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._parts = [*model.modules(), *(own for own in model.parameters() if own.requires_grad)]
         self._names = [name for name, _ in model.named_buffers()]
+        modules = list(model.modules())
+        self._forwards = [vars(own).get("forward", getattr(type(own), "forward", None)) for own in modules]
+        hooks = [(own._forward_pre_hooks, own._forward_hooks, own._backward_pre_hooks, own._backward_hooks)
+                 for own in modules]  # fmt: skip
+        self._hooks = [tuple(map(tuple, own)) for own in hooks]  # by numbers, of which none comes twice
 
-    def same(self, other: Structure) -> bool:
-        """Whether all of it is the same, not only equal."""
-        return self._names == other._names and list(map(id, self._parts)) == list(map(id, other._parts))
+    def now(self, model: nn.Module) -> Structure:
+        """What the model is made of now; the same object if nothing changed.
+
+        Raises:
+            BadInput: its modules, buffers or trained parameters are not the same, not only equal.
+        """
+        own = Structure(model)
+        if own._names != self._names or not _same_objects(own._parts, self._parts):
+            raise BadInput(
+                "the model's modules, buffers or trainable parameters are not those that it had when the run began: "
+                "begin a new run after parts were replaced, frozen or unfrozen"
+            )
+        return self if own._hooks == self._hooks and _same_objects(own._forwards, self._forwards) else own
+
+
+def _same_objects(one: Sequence[object], other: Sequence[object]) -> bool:
+    return list(map(id, one)) == list(map(id, other))
