@@ -116,6 +116,18 @@ def test_a_batch_is_not_taken_apart(name: str, make: Callable[[], Any]) -> None:
     assert loop.taken == 0
 
 
+@pytest.mark.parametrize("make", [private, of_changing_rows])
+def test_a_batch_is_brought_to_a_device_by_the_step(make: Callable[[], Any]) -> None:
+    own, expected = make(), make()
+    function = loss if make is private else of_names
+    for batch in own.batches():
+        own.step(batch.to("cpu").to(torch.device("cpu"), non_blocking=True).to(device=0), function)
+        for given in ({"device": torch.float64}, {"dtype": torch.float64}, {}):
+            with pytest.raises(BadInput, match="expected a device alone"):
+                batch.to(**given)
+    assert torch.equal(weights(own.result().model), gone_through(expected, function))
+
+
 @pytest.mark.parametrize("epochs", [1, 2, 3])
 def test_a_loop_is_one_and_no_epoch_is_lost(epochs: int) -> None:
     loop = private(epochs=epochs)

@@ -10,7 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol, final
+from typing import Any, Protocol, Self, final
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
+from privlearn._checks import quoted
 from privlearn.data.dataset import as_tensor
 from privlearn.errors import BadInput
 
@@ -64,6 +65,20 @@ class Whole:
 
     def __getitem__(self, _: Any) -> Any:
         return iter(self)
+
+    def to(self, device: Any = None, **options: Any) -> Self:
+        """Itself: the step brings the rows to the model's device, where the loss gets them.
+
+        Raises:
+            BadInput: something else than a device is given, such as a type.
+        """
+        if not isinstance(device, str | int | torch.device) or set(options) - {"non_blocking"}:
+            given = ", ".join([quoted(device), *(f"{name}=" for name in options)])
+            raise BadInput(
+                f"to() of a batch was given {given}: expected a device alone. The step brings the rows to the model's "
+                "device; change their types in the loss, which gets them"
+            )
+        return self
 
 
 def nested(leaves: Sequence[Tensor], structure: TreeSpec) -> Any:
