@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, final
@@ -26,6 +26,8 @@ from privlearn.data.torch_rows import resampled
 from privlearn.descent.dpsgd import Run
 from privlearn.descent.task import Batch, Epoch
 from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.mechanisms import correlated
+from privlearn.mechanisms.correlated import Correlation
 from privlearn.plan import Plan
 from privlearn.publishing.publish import publish
 from privlearn.runs.checkpoint import Checkpoint
@@ -33,6 +35,7 @@ from privlearn.runs.given import Compute, require_optimizer_of
 from privlearn.runs.result import SCRIPTS_RATES, PrivateDiagnostics, Result
 from privlearn.sampling import Sampler, named
 from privlearn.schedules import Constant, NoiseSchedule, Schedule
+from privlearn.solving import with_least_noise
 from privlearn.streams import Streams
 
 
@@ -47,6 +50,8 @@ class LoopSettings(Compute, total=False):
         group_size: the declared most examples of one person, protected together.
         sampling: a sampler of `pv.sampling`, or its name; by default Poisson, with the loader's batch size expected.
         schedule: of the noise over the epochs; with a target its shape.
+        mechanism: `independent` noise, or noise that is correlated over steps, `banded:bands=8,momentum=0.9` or
+            `mechanisms.Banded(8)`, with `cyclic-poisson` or `fixed` sampling.
         clip: another clip than `pv.Flat(max_grad_norm)`.
         loss: for every step; else each step is given it.
         ledger: what to charge; by default a new one with the target as its limit.
@@ -63,6 +68,7 @@ class LoopSettings(Compute, total=False):
     group_size: int
     sampling: Sampler | str | None
     schedule: NoiseSchedule | None
+    mechanism: Correlation | str
     clip: Clip | None
     loss: Callable[..., Tensor] | None
     ledger: Ledger | None
@@ -369,9 +375,25 @@ def _plan(
     sampling = own["sampling"] or "poisson"
     if isinstance(sampling, str):
         sampling = named(sampling, min(batch_size, examples), examples)
+    correlations = _correlations(own["mechanism"] or "independent", chosen=noise is None)
     plan = Plan(
         sampling, epochs=epochs, schedule=schedule or (Constant() if noise is None else Constant(noise)),
         clip=clip or Flat(norm or 0.0), adjacency=own["adjacency"], examples=own["examples"],
         group_size=own["group_size"] or 1,
     )  # fmt: skip
-    return plan if noise is not None else plan.calibrate(epsilon=epsilon, delta=delta, rho=own["rho"])
+
+    def solved(plan: Plan) -> Plan:
+        return plan if noise is not None else plan.calibrate(epsilon=epsilon, delta=delta, rho=own["rho"])
+
+    return with_least_noise(plan, correlations, solved, examples)
+
+
+def _correlations(given: Correlation | str, *, chosen: bool) -> Sequence[Correlation | None]:
+    """What a mechanism leaves open: several numbers of bands, where the noise is solved for."""
+    correlations = [given] if isinstance(given, Correlation) else correlated.choices(given)
+    if len(correlations) > 1 and not chosen:
+        raise BadInput(
+            f"the mechanism {given!r} leaves the number of bands open, which is chosen where the noise is solved for: "
+            "say how many, banded:bands=8, or give epsilon= in place of noise_multiplier="
+        )
+    return correlations

@@ -84,6 +84,48 @@ def check_a_loop_is_dpsgd() -> None:
 
 
 @check
+def check_a_loop_may_correlate_its_noise() -> None:
+    """As `dpsgd` by the same plan, also when it is resumed; the certificate claims the plan's price."""
+    for own in (
+        {"mechanism": "banded:bands=4", "sampling": "cyclic-poisson"},
+        {"mechanism": pv.mechanisms.Banded(2), "sampling": "fixed", "adjacency": "replace_one"},
+        {"mechanism": "banded", "sampling": "cyclic-poisson"},
+    ):
+        loop = private(loss=loss, **own)
+        assert loop.plan.correlation is not None
+        ours = gone_through(loop, None)
+        result = pv.dpsgd(
+            loop.plan, network(), nn.CrossEntropyLoss(reduction="none"), (X, Y), streams=pv.Streams.new(0),
+            optimizer=lambda own: torch.optim.SGD(own, lr=0.5),
+        )  # fmt: skip
+        assert torch.equal(ours, weights(result.model))
+        assert loop.ledger.event == result.ledger.event == loop.plan.event()
+        with tempfile.TemporaryDirectory() as folder:
+            first = private(loss=loss, checkpoint=Checkpoint(f"{folder}/run", every=1e-9), **own)
+            batches = first.batches()
+            for _ in range(5):
+                first.step(next(batches))
+            next(batches)
+            spent = first.spent()
+            first.close()
+            again = private(loss=loss, checkpoint=f"{folder}/run", **own)
+            assert again.spent() == spent
+            assert torch.equal(gone_through(again, None), ours)
+            out = again.publish(Path(folder) / "model")
+            verified = pv.verify(out)
+            assert verified.ok
+            assert verified.epsilon == loop.plan.guarantee(1e-5).epsilon
+            assert "correlated" in (out / "README.md").read_text()
+    for refused in (
+        {"mechanism": "banded:bands=4"},
+        {"mechanism": "banded", "noise_multiplier": 1.0, "sampling": "cyclic-poisson"},
+        {"mechanism": "banded:bands=4", "sampling": "cyclic-poisson", "group_size": 2},
+        {"mechanism": "banded:bands=4", "sampling": "cyclic-poisson", "streams": pv.Streams.new(0, discrete=True)},
+    ):
+        must_raise(BadInput, partial(private, **refused))
+
+
+@check
 def check_the_ways_to_write_a_loop_are_one() -> None:
     """Epochs and batches, new lambdas, a loss given once, micro-batches, other threads' seeds: the same weights."""
     expected = gone_through(private())

@@ -91,6 +91,8 @@ MUTANTS = [
            "check_what_a_step_returns_is_kept_from_sight"),
     Mutant("figures of the batch before", result.Diagnostics.batch, "zip(now, self._before, strict=True)",
            "zip(now, (0, 0, 0.0, 0), strict=True)", "check_figures_are_those_of_the_batch"),
+    Mutant("the mechanism is left out", loop._plan, "(plan, correlations,", "(plan, [None],",
+           "check_a_loop_may_correlate_its_noise"),
     Mutant("the steps before an interruption cost nothing", loop.PrivateLoop.spent, "*self._to_charge_again()", "",
            SPENT),
     Mutant("epochs before an interruption count twice", loop.PrivateLoop._to_charge_again,
