@@ -255,7 +255,7 @@ def test_values_are_refused(case: str, tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_ledger_of_another_kind_of_neighbour_stays_as_it_was() -> None:
     ledger = pv.Ledger()
     ledger.charge(Gaussian(1.0), Adjacency.REPLACE_ONE)
-    with pytest.raises(AdjacencyMismatch, match="add_remove meets replace_one"):
+    with pytest.raises(AdjacencyMismatch, match="Give adjacency='replace_one' to what is new"):
         pv.dpsgd(
             replace(PLAN, adjacency=Adjacency.ADD_REMOVE, examples=len(X)), net(), cross_entropy, (X, Y), ledger=ledger
         )

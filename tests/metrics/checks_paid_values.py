@@ -134,7 +134,10 @@ def check_training_and_metrics_meet_one_target_together() -> None:
     must_raise(BadInput, lambda: settled.with_room_for(MetricsPlan(2, noise_multiplier=1.0)))
     must_raise(BadInput, lambda: settled.with_room_for(MetricsPlan(2, noise_multiplier=9.0, group_size=2)))
     replaced = MetricsPlan(2, Adjacency.REPLACE_ONE, noise_multiplier=9.0)
-    must_raise(AdjacencyMismatch, lambda: settled.with_room_for(replaced))
+    said = str(must_raise(AdjacencyMismatch, lambda: settled.with_room_for(replaced)))
+    assert "replace_one neighbours were given, and zero_out expected" in said
+    assert "Give adjacency='zero_out'" in said
+    assert len(said) <= 300
 
 
 @check

@@ -151,7 +151,7 @@ BAD_FILES = {
     "[[candidate]]\nepochs = 'x'\n[[candidate]]\n": "argument --epochs: invalid int value: 'x'",
     "[[candidate]]\nname = 3\nepochs = 3\n[[candidate]]\n": "a candidate's name is '3': expected",
     "[[candidate]]\nname = 'a|b'\n[[candidate]]\n": "a candidate's name is 'a|b': expected",
-    "[[candidate]]\nsampling = 'shuffle'\n[[candidate]]\n": "add_remove meets zero_out",
+    "[[candidate]]\nsampling = 'shuffle'\n[[candidate]]\n": "add_remove neighbours were given, and zero_out expected",
     "[[candidate]]\nschedule = 'up'\n[[candidate]]\n": "up",
     "[[candidate]\n": "cannot be read",
 }

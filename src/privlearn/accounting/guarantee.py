@@ -104,11 +104,13 @@ class Adjacency(StrEnum):
 
 
 def require_same(first: Adjacency, second: Adjacency, what: str) -> None:
-    """Raise `AdjacencyMismatch` unless both are the same kind of neighbour."""
+    """Raise `AdjacencyMismatch` unless both are the same kind of neighbour; `what` has or expects the first."""
     if first is not second:
+        declared = " (in training with examples=N)" if first is Adjacency.ADD_REMOVE else ""
         raise AdjacencyMismatch(
-            f"{what}: {second.value} meets {first.value}. A guarantee holds for one kind of neighbour; "
-            "use one adjacency for all of them. On ledgers apart, nothing is claimed for both together",
+            f"{what}: {second.value} neighbours were given, and {first.value} expected: a guarantee is for one kind. "
+            f"Give adjacency='{first.value}'{declared} to what is new, or one adjacency to all. On ledgers apart, "
+            "nothing is claimed for both together",
             expected=first,
             given=second,
         )
