@@ -155,6 +155,40 @@ def check_a_second_run_on_the_same_weights_claims_nothing_or_both() -> None:
         assert found.epsilon >= limit.spent(1e-5).epsilon > 3.0
 
 
+@check
+def check_published_weights_that_are_trained_further_are_warned_of() -> None:
+    """Also copies of them, unless the ledger holds an earlier run. Fresh weights are not, norms of 1 among them."""
+
+    def made() -> nn.Module:
+        own = nn.Sequential(*network(), nn.LayerNorm(2))
+        for parameter in own[-1].parameters():
+            parameter.requires_grad_(False)
+        return own
+
+    def run(model: nn.Module, **options: Any) -> Any:
+        for own in model.parameters():
+            own.requires_grad_(True)
+        loop = private(model.train(), epochs=1, **options)
+        for batch in loop.batches():
+            loop.step(batch, loss)
+        return loop
+
+    with folder() as place:
+        limit = pv.Ledger(pv.Budget(30.0, 1e-5))
+        loop = private(made(), ledger=limit, streams=None)  # other weights than of an earlier call
+        for batch in loop.batches():
+            loop.step(batch, loss)
+        loop.publish(place / "model")
+        assert warned(lambda: run(made())) == ""
+        loaded = pv.load_model(place / "model", model=made())
+        copied = made()
+        copied.load_state_dict(loaded[-1].state_dict())
+        for model in (copied, copy.deepcopy(loaded)):
+            assert "weights are those of a published model" in warned(lambda model=model: run(copy.deepcopy(model)))
+            assert warned(lambda model=model: run(copy.deepcopy(model), ledger=limit)) == ""
+        assert warned(lambda: run(made())) == ""
+
+
 def interrupted(checkpoint: Path, at: int, *, kept: bool = True, beside: bool = False, model: Any = None) -> list[Any]:
     """Weights after each step of a run with a scheduler, which ends after `at` steps; resumed if there is a file."""
     model, seen = model or network(), []

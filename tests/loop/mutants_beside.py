@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.descent import after_training
-from privlearn.publishing import publish
+from privlearn.publishing import model, publish
 from privlearn.runs import checkpoint, optimizers, result, session
 from tests.support.mutant import Mutant, suite_of
 
@@ -16,6 +16,7 @@ SECOND, REPEATED = (
     "check_a_second_run_on_the_same_weights_claims_nothing_or_both",
     "check_a_repeated_step_is_the_same_step",
 )
+LOADED = "check_published_weights_that_are_trained_further_are_warned_of"
 AVERAGED = "check_averaged_and_scaled_weights_are_the_runs_own"
 INTERRUPTED = "check_an_interruption_forgets_no_change_and_is_no_earlier_run"
 
@@ -43,6 +44,17 @@ MUTANTS = [
            " or (earlier and ledger.budget is None)", "", SECOND),
     Mutant("a shared ledger covers nothing", optimizers.Descent._look_for_earlier_runs,
            "other() is not ledger for", "True for", SECOND),
+    Mutant("published weights are trained on in silence", optimizers.Descent._look_for_earlier_runs,
+           "_LOADED and not ledger", "False and not ledger", LOADED),
+    Mutant("a loaded model is not remembered", model.load_model, "remember_loaded(loaded.parameters())", "pass",
+           LOADED),
+    Mutant("copies of published weights are not recognised", optimizers._of_values,
+           "values.numpy().tobytes()", "str(id(parameter)).encode()",
+           LOADED),
+    Mutant("fresh norms are taken for published ones", optimizers.remember_loaded,
+           " and bool((own != own.reshape(-1)[0]).any())", "", LOADED),
+    Mutant("a run on the ledger of the first is warned of", optimizers.Descent._look_for_earlier_runs,
+           "and not ledger.event.events ", "", LOADED),
     Mutant("a resumed run is taken for a second one", optimizers.Descent._look_for_earlier_runs,
            "if self._session.saved or", "if", INTERRUPTED),
     Mutant("settings of steps are not compared", session.TrainingSession.note,

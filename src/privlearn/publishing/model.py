@@ -32,6 +32,7 @@ from privlearn.publishing import folder
 from privlearn.publishing.folder import ADAPTER_FILES, CONFIG, WEIGHTS
 from privlearn.publishing.keys import read_public
 from privlearn.publishing.verify import Verification, verify_contents
+from privlearn.runs.optimizers import remember_loaded
 from privlearn.runs.result import Result
 from privlearn.transforms.base import kinds
 
@@ -442,4 +443,6 @@ def load_model(
             f"model is {shortened(repr(model), 60)}: expected a torch.nn.Module, a function that makes one, or a name"
         )
     network: Network = config["model"] if model is None else model
-    return PublishedModel(rebuild(config, network, folder.weights(contents), features), config, verification)
+    loaded = rebuild(config, network, folder.weights(contents), features)
+    remember_loaded(loaded.parameters())
+    return PublishedModel(loaded, config, verification)

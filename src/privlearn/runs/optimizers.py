@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 import weakref
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from privlearn.accounting.ledger import Ledger
+from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.runs.session import TrainingSession
 from privlearn.schedules import Constant, Schedule
@@ -137,6 +139,14 @@ class Descent:
                 "fresh weights, or give both runs one ledger with a limit, ledger=pv.Ledger(pv.Budget(E, D))"
             )
             warnings.warn(f"nothing will be claimed: {self._session.unclaimed}", PrivacyWarning, stacklevel=4)
+        elif _LOADED and not ledger.event.events and any(_of_values(own) in _LOADED for own in self._parameters):
+            warnings.warn(
+                "the weights are those of a published model, and the ledger holds no earlier run: if that model was "
+                "trained on these rows, too, the two runs add up, and neither certificate says so. Give both one "
+                "ledger, or begin from fresh weights; if its rows were others, there is nothing to do",
+                PrivacyWarning,
+                stacklevel=4,
+            )
 
     @contextmanager
     def step(self, sums: Sequence[Tensor]) -> Iterator[None]:
@@ -182,6 +192,8 @@ class Descent:
 
 #: Of each parameter that a private run trained the ledger that was charged.
 _TRAINED: MutableMapping[Tensor, weakref.ref[Ledger]] = WeakTensorKeyDictionary()
+#: Digests of the parameters of published models that were loaded here, by which copies are recognised, too.
+_LOADED: set[bytes] = set()
 #: Where an optimizer holds the private run that it serves.
 _RUN = "_privlearn_run"
 
@@ -189,6 +201,19 @@ _RUN = "_privlearn_run"
 def remember(parameters: Iterable[Tensor], ledger: Ledger) -> None:
     """A private run that this ledger was charged for trained these, here or in another process."""
     _TRAINED.update(dict.fromkeys(parameters, weakref.ref(ledger)))
+
+
+def remember_loaded(weights: Iterable[Tensor]) -> None:
+    """These were published: what trains them further, or a copy, is warned of where its ledger has no earlier run."""
+    # Of one value throughout are those of fresh layers, too: norms, biases.
+    _LOADED.update(_of_values(own) for own in weights if own.numel() and bool((own != own.reshape(-1)[0]).any()))
+
+
+def _of_values(parameter: Tensor) -> bytes:
+    if is_shard(parameter):
+        return b""
+    values = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return hashlib.blake2b(values.numpy().tobytes(), digest_size=16).digest()
 
 
 def _refuse_foreign_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
