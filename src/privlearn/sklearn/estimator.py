@@ -284,12 +284,35 @@ class NetworkEstimator(PrivateEstimator):
         """
         raise NotImplementedError
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any = None) -> None:
+    def _learn(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> None:
         """Fit by the estimator's plan."""
         data, reasons = self._declared(X, y)
-        plan, data, train = self._planned(data, self._weights(sample_weight, data.examples))
+        weights = self._weights(sample_weight, data.examples)
+        plan, data, train = self._planned(self._of_persons(data, groups), weights)
         result = self._release(plan, reasons, lambda ledger, streams: train(plan, data, ledger, streams))
         self._keep(result.model)
+
+    def _of_persons(self, data: Dataset, groups: Any) -> Dataset:
+        """The rows with the ids of the persons that they belong to, where these are given.
+
+        Raises:
+            BadInput: ids without a number of rows of each person, or that without ids.
+        """
+        kept = self._options().get("rows_per_person")
+        if (groups is None) is (kept is None):
+            ids = None if groups is None else np.asarray(groups)
+            if ids is not None and ids.dtype.kind == "O" and all(isinstance(own, str) for own in ids.tolist()):
+                ids = ids.astype(str)  # of a column of a data frame
+            return replace(data, groups=ids)
+        if kept is None:
+            raise BadInput(
+                "groups= says whose row each is, and nothing says how many rows of a person are used: give the "
+                'estimator options={"rows_per_person": K}, a public number. A person is then one example'
+            )
+        raise BadInput(
+            "options has rows_per_person, and nothing says whose row each is: fit(X, y, groups=ids), a whole number or "
+            "a text for each row"
+        )
 
     def _outputs(self, X: Any) -> torch.Tensor:
         """What the module makes of rows, in double precision."""

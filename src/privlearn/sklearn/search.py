@@ -119,6 +119,12 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
         if not grid:
             raise BadInput("param_grid is empty: expected settings to choose among, by name, or None for the usual")
         each = [self._candidate(made, given) for given in grid]
+        if any(own._options().get("rows_per_person") is not None for own in (made, *each)):
+            raise BadInput(
+                "options has rows_per_person, and a search takes no groups: fit the estimator by itself, with "
+                "fit(X, y, groups=ids). Or leave it out, and declare the most rows of a person with "
+                'options={"group_size": K}'
+            )
         data, reasons = each[0]._declared(X, y)
         runs = {}
         for number, (own, given) in enumerate(zip(each, grid, strict=True)):
@@ -159,7 +165,10 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
         fixed = sorted({*given} & _FIXED)
         if fixed:
             raise BadInput(f"param_grid has {fixed[0]}, which is the same for all candidates: leave it out")
-        return clone(made).set_params(**copy.deepcopy(dict(given)), epsilon=self.epsilon, delta=self.delta)
+        own = clone(made).set_params(**copy.deepcopy(dict(given)), epsilon=self.epsilon, delta=self.delta)
+        if self.param_grid is None:  # the usual options come beside the estimator's own
+            own.set_params(options={**made._options(), **own._options()})
+        return own
 
     def predict(self, X: Any) -> Array:
         """What the chosen estimator predicts for each row."""

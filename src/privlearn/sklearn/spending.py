@@ -7,7 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from privlearn._checks import count
@@ -175,12 +175,18 @@ def spend(
     undeclared = tuple(sorted(shared.undeclared))
     stated = delta if ledger.budget is None or ledger.budget.delta is None else ledger.budget.delta
     total = None if undeclared else _total(ledger, stated)
-    alone = None if own else accountant.guarantee(plan.event(), plan.neighbours, stated, plan.unit.group_size)
+    alone = None if own else _alone(plan, stated)
     claimed = total is not None and total.kind == "bound"
     attacks = tradeoff(ledger.claim, plan.neighbours, ledger.unit.group_size) if claimed else None
     privacy = FitPrivacy(alone, total, shared.fits, undeclared, attacks)
     _warn(own, privacy)
     return result, privacy
+
+
+def _alone(plan: Planned, delta: float) -> Guarantee:
+    """What one fit costs."""
+    priced = accountant.guarantee(plan.event(), plan.neighbours, delta, plan.unit.group_size)
+    return replace(priced, rows_per_person=plan.unit.rows_per_person)
 
 
 def _total(ledger: Ledger, delta: float) -> Guarantee:

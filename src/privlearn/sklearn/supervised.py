@@ -82,7 +82,7 @@ class DPClassifier(PrivateClassifier):
         self.model, self.options, self.ledger, self.random_state = model, options, ledger, random_state
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> DPClassifier:
         """Train on rows of numbers, shape (rows, features), and their labels, (rows,).
 
         Args:
@@ -90,12 +90,14 @@ class DPClassifier(PrivateClassifier):
                 public maximum. The loss is multiplied by it before the gradient is clipped. A row's weight may not
                 follow from other rows. With weights no temperature is fitted, and the clipping norm is 1 where none is
                 given.
+            groups: whose row each is, whole numbers or texts, private. With `options={"rows_per_person": K}` a person
+                is then one example, and the guarantee is for all rows of one.
 
         Raises:
             BudgetExceeded: the ledger has no room; before anything is drawn.
             BadInput: what `privlearn.train` refuses; before anything is spent.
         """
-        self._learn(X, y, sample_weight)
+        self._learn(X, y, sample_weight, groups)
         return self
 
     def _planned(
@@ -154,9 +156,9 @@ class DPLogisticRegression(DPClassifier):
         self.options, self.ledger, self.random_state = options, ledger, random_state
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPLogisticRegression:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> DPLogisticRegression:
         """As `DPClassifier.fit`."""
-        self._learn(X, y, sample_weight)
+        self._learn(X, y, sample_weight, groups)
         return self
 
     def _keep(self, module: Any) -> None:
@@ -237,13 +239,13 @@ class DPRegressor(PrivateRegressor):
         self.model, self.options, self.ledger, self.random_state = model, options, ledger, random_state
         self.loss = loss
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPRegressor:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> DPRegressor:
         """Train on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`.
 
         Args:
-            sample_weight: as for `DPClassifier`.
+            sample_weight, groups: as for `DPClassifier`.
         """
-        self._learn(X, y, sample_weight)
+        self._learn(X, y, sample_weight, groups)
         return self
 
     def _planned(
