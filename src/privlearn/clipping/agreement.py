@@ -185,7 +185,8 @@ def _same_gradients(problem: Problem, computed: Gradients, truth: _Truth) -> boo
         if name in ours:
             ours[name].add_weighted(added.new_tensor(truth.weights), added)
         differ = (squares - expected).abs() > tolerance * expected + rounding * total
-        if differ.any() or not close(added, truth.sums[name], 10 * rounding):
+        # norms in a row amplify rounding where a group's values are equal, so 1e-5 of the sums is let pass in double
+        if differ.any() or not close(added, truth.sums[name], max(10 * rounding, 1e-5)):
             return False
     return True
 
