@@ -30,7 +30,7 @@ nightly: $(READY)
 ROOMS := accounting clipping mechanisms sampling publishing
 coverage: $(READY)
 	$(BIN)/coverage erase
-	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -q -m "not nightly" --ignore-glob="*mutants*" \
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -q -n 2 -m "not nightly" --ignore-glob="*mutants*" \
 	  tests/test_checks.py tests/laws/test_layer_kinds.py $(ROOMS:%=tests/%)
 	$(BIN)/coverage combine -q
 	for room in $(ROOMS); do \

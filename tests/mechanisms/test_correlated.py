@@ -1,0 +1,45 @@
+"""What a spec of correlated noise reads as, and what its coefficients are worth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from privlearn.errors import BadInput
+from privlearn.mechanisms.correlated import Banded, choices, deviation
+
+
+def test_a_spec_reads_as_its_correlations() -> None:
+    assert choices("independent") == [None]
+    assert choices("banded:bands=8,momentum=0.9") == [Banded(8, momentum=0.9)]
+    left_open = choices("banded:momentum=0.9")
+    assert [each.bands for each in left_open if each] == sorted({each.bands for each in left_open if each})
+    assert len(left_open) > 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("independent:bands=2", "independent noise has no parameters"),
+        ("banded:width=2", "no parameter 'width': expected bands, momentum"),
+        ("banded:bands=1.5", "bands"),
+        ("blurred:bands=2", "independent"),
+    ],
+)
+def test_a_wrong_spec_is_refused(spec: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        choices(spec)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_error_is_that_of_weights(momentum: float) -> None:
+    """Against a dense matrix: the weights that SGD makes of y, where C y = z."""
+    steps = 12
+    c = Banded(4, momentum=momentum).coefficients(steps)
+    assert float(c @ c) <= 1
+    matrix = sum(value * np.eye(steps, k=-j) for j, value in enumerate(c))
+    velocity = np.array([[momentum ** (t - s) if s <= t else 0.0 for s in range(steps)] for t in range(steps)])
+    weights = np.tril(np.ones((steps, steps))) @ velocity @ np.linalg.inv(matrix)
+    expected = np.sqrt(np.square(weights).sum() / steps)
+    assert Banded(4, momentum=momentum).deviation(steps) == pytest.approx(expected, rel=1e-9)
+    assert deviation([1.0], momentum, steps) > expected, "independent noise has the larger error"
