@@ -292,6 +292,15 @@ def estimate(counts: dict[Mechanism, int], direction: str, delta: float) -> floa
     return max(0.0, at(high)[0])
 
 
+def _sought(counts: dict[Mechanism, int], direction: str, near: float, delta: float, wider: float) -> Bracket:
+    """An interval that holds one direction's epsilon."""
+    for more in (wider, 2 * wider, 4 * wider):
+        found = curve(counts, direction, near, more).epsilon(delta, near)
+        if found.high - found.low <= 1e-9 * abs(found.high):
+            break
+    return found
+
+
 def truth(event: Event, delta: float, group_size: int = 1, wider: float = 1.0) -> Bracket:
     """An interval that holds the least epsilon at which `event` is (epsilon, delta)-DP.
 
@@ -309,11 +318,9 @@ def truth(event: Event, delta: float, group_size: int = 1, wider: float = 1.0) -
     }
     out = []
     for direction, first in near.items():
-        if first < 0.95 * max(near.values()):
-            continue  # far below the other
-        for more in (wider, 2 * wider, 4 * wider):
-            found = curve(counts, direction, first, more).epsilon(delta, first)
-            if found.high - found.low <= 1e-9 * abs(found.high):
-                break
-        out.append(found)
+        try:
+            out.append(_sought(counts, direction, first, delta, wider))
+        except Undecided:
+            if first > 0.5 * max(near.values()):  # else far below the other, whatever the approximation is worth
+                raise
     return Bracket(max(0.0, *[one.low for one in out]), max(0.0, *[one.high for one in out]))

@@ -1,12 +1,14 @@
 """Random plans of all kinds, and what the accountant says of them beside the exact oracle.
 
-`python -m tests.accounting.exact_plans 0 1000` judges a thousand plans and prints one line of JSON for each.
+`python -m tests.accounting.exact_plans 0 1000 60` judges a thousand plans, each for 60 seconds at most, and prints one
+line of JSON for each.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -70,15 +72,24 @@ class Verdict:
         return f"{self.case}: claimed {self.claimed!r}, truth {truth}, loose {self.loose:.1e}"
 
 
-def judge(case: Case, claimed: float | None = None) -> Verdict:
-    """`case` beside the oracle; `claimed` stands for what the accountant says."""
+def _too_long(*_: object) -> None:
+    raise exact_moments.Undecided("it takes too long")
+
+
+def judge(case: Case, claimed: float | None = None, limit: int = 0) -> Verdict:
+    """`case` beside the oracle, which has `limit` seconds, if any; `claimed` stands for what the accountant says."""
     start = time.perf_counter()
     claimed = case.claimed() if claimed is None else claimed
     middle = time.perf_counter()
+    if limit:
+        signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(limit)
     try:
         truth = exact_oracle.truth(case.event, case.delta, case.group_size)
     except exact_moments.Undecided:
         truth = None
+    finally:
+        signal.alarm(0)
     return Verdict(case, claimed, truth, (middle - start, time.perf_counter() - middle))
 
 
@@ -180,9 +191,9 @@ def random_case(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Case:
     return Case(kind, event, adjacency, delta, size)
 
 
-def main(first: int, last: int) -> None:
+def main(first: int, last: int, limit: int = 0) -> None:
     for seed in range(first, last):
-        found = judge(random_case(seed))
+        found = judge(random_case(seed), limit=limit)
         truth = (found.truth.low, found.truth.high) if found.truth else None
         line = {"seed": seed, "kind": found.case.kind, "claimed": found.claimed, "truth": truth, "below": found.below,
                 "loose": found.loose, "seconds": found.seconds, "case": str(found.case)}  # fmt: skip
@@ -190,4 +201,4 @@ def main(first: int, last: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(*map(int, sys.argv[1:]))

@@ -49,6 +49,12 @@ def test_no_claim_is_below_the_truth() -> None:
         assert wrong(one, one.truth.high * (1 - 1e-5)), one
 
 
+def test_small_deltas_of_many_steps_are_read_tightly() -> None:
+    """Hundreds of thousands of steps at delta 7.5e-14 and 3.8e-13: rounding is paid for where the delta is read."""
+    for seed in (809, 906):
+        assert 0 <= judge(random_case(seed)).loose < 5e-4
+
+
 def test_an_accountant_that_states_too_little_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where what it states is exact, 1e-5 less of it is found out."""
     honest = exact_plans.Case.claimed
@@ -61,7 +67,7 @@ def test_an_accountant_that_states_too_little_is_caught(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("block", range(20))
 def test_a_thousand_plans(block: int) -> None:
     """Fifty at a time."""
-    check([judge(random_case(seed)) for seed in range(50 * block, 50 * block + 50)])
+    check([judge(random_case(seed), limit=60) for seed in range(50 * block, 50 * block + 50)])
 
 
 # The oracle itself

@@ -15,9 +15,12 @@ from scipy.special import log_ndtr, ndtr
 from privlearn._checks import delta as valid_delta
 from privlearn.accounting.budget import bracket, to_safe_side
 from privlearn.accounting.events import Event, tally
+from privlearn.errors import UnsupportedEvent
 
 #: The unit roundoff of double precision.
 _UNIT = 2.0**-53
+#: More than what underflow takes off a mass, and beyond how many standard deviations there is less than that.
+_LEAST, _FAR = 1e-290, 1e6
 
 
 def rho(event: Event) -> float:
@@ -56,25 +59,40 @@ def gaussian_delta_bound(mu: float, epsilon: float) -> float:
     if mu == 0.0:
         return 0.0
     upper, lower = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
+    if upper < -_FAR:
+        return _LEAST
     moved, depth = 3 * _UNIT * -lower, max(-upper, 0.0)
     log = float(log_ndtr(lower))
     above = _UNIT * (8 + 2 * depth**2) + moved * (1 + depth)
     below = _UNIT * (8 + 2 * epsilon - 10 * log) + moved * (1 - lower)
     first, second = float(ndtr(upper)), math.exp(min(epsilon + log, 0.0))
-    return max(0.0, first * (1 + 1.01 * above) - second * (1 - 1.01 * below)) + 1e-290
+    return max(0.0, first * (1 + 1.01 * above) - second * (1 - 1.01 * below)) + _LEAST
+
+
+def _require_reach(delta: float) -> None:
+    if valid_delta(delta) <= 2 * _LEAST:
+        raise UnsupportedEvent(f"deltas below {2 * _LEAST:g} are lost in the underflow of numbers: give a larger one")
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """epsilon at `delta` of a Gaussian mechanism with sensitivity over noise `mu`: exact up to rounding, not below."""
-    valid_delta(delta)
+    """epsilon at `delta` of a Gaussian mechanism with sensitivity over noise `mu`: exact up to rounding, not below.
+
+    Raises:
+        UnsupportedEvent: delta is less than what may underflow.
+    """
+    _require_reach(delta)
     if gaussian_delta_bound(mu, 0.0) <= delta:
         return 0.0
     return _root_above(lambda epsilon: gaussian_delta_bound(mu, epsilon) - delta, start=mu)
 
 
 def gaussian_mu_for(epsilon: float, delta: float) -> float:
-    """The largest mu whose exact curve meets (epsilon, delta); the inverse of `gaussian_epsilon`, never above."""
-    valid_delta(delta)
+    """The largest mu whose exact curve meets (epsilon, delta); the inverse of `gaussian_epsilon`, never above.
+
+    Raises:
+        UnsupportedEvent: delta is less than what may underflow.
+    """
+    _require_reach(delta)
     excess: Callable[[float], float] = lambda mu: delta - gaussian_delta_bound(mu, epsilon)  # noqa: E731
     low, high = bracket(lambda mu: excess(mu) <= 0, 1.0)
     mu = float(brentq(excess, low, high, xtol=1e-300, rtol=1e-14))
