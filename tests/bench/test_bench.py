@@ -246,3 +246,16 @@ def test_audits_of_what_needs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [answer for part in ("pate", "steps") for answer in audits.PARTS[part](size)]
     assert len(answers) == 1 + 3
     assert all(answer["ok"] and answer["epsilon_lower"] <= answer["epsilon_claimed"] for answer in answers)
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("recording")
+
+
+def test_recorded_runs_take_the_same_steps(recording: ModuleType) -> None:
+    for case in recording.cases(recording.SMOKE):
+        rows = recording.common.measure(case)
+        assert len(rows) == len(case.variants)
+        require_figures(rows)

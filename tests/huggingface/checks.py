@@ -14,7 +14,7 @@ import privlearn as pv
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data.rows import TensorRows
-from privlearn.runs.gradient_check import require_gradients
+from privlearn.descent.gradient_check import require_gradients
 from privlearn.sampling import FullBatch
 from tests.support import texts as made
 from tests.support.checks import check, must_raise

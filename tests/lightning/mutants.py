@@ -8,8 +8,8 @@ from tests.support.mutant import Mutant, suite_of
 
 pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
+from privlearn.descent import gradient_check
 from privlearn.lightning import step_loss, strategy
-from privlearn.runs import gradient_check
 
 STEP = "    seen = self.private.step(args[0])\n"
 MUTANTS = [

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from torch import nn
 import privlearn as pv
 from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.opacus import PrivacyEngine
+from privlearn.runs import optimizers
 from tests.loop.checks import X, Y, loader, loss, network, private, sgd, weights
 from tests.support.checks import check, must_raise
 
@@ -173,7 +175,7 @@ def check_published_weights_that_are_trained_further_are_warned_of() -> None:
             loop.step(batch, loss)
         return loop
 
-    with folder() as place:
+    with folder() as place, mock.patch.object(optimizers, "_LOADED", set[bytes]()):  # other checks load models, too
         limit = pv.Ledger(pv.Budget(30.0, 1e-5))
         loop = private(made(), ledger=limit, streams=None)  # other weights than of an earlier call
         for batch in loop.batches():
@@ -226,6 +228,44 @@ def check_a_repeated_step_is_the_same_step() -> None:
         assert "was taken before the interruption, with other settings" in str(error)
         pv.runs.Checkpoint(place / "lost").delete()
         assert not list(place.glob("lost*"))
+
+
+def on_rows(checkpoint: Path, at: int, labels: torch.Tensor, of: Callable[..., Any] = loss) -> None:
+    """A run on rows that are fetched by index, saved after 3 steps and ended after `at`; resumed if there is a file."""
+    rows = torch.utils.data.TensorDataset(X.repeat(20, 1), labels)
+    given = torch.utils.data.DataLoader(rows, batch_size=len(rows) // 4)
+    with private(network(), given, checkpoint=checkpoint, epochs=2, loss=of) as loop:
+        for batch in loop.batches():
+            if loop.taken == 3 and at < STEPS:
+                loop.run._session.keep(batch.step, now=True)
+            loop.step(batch)
+            if loop.taken == at:
+                raise KeyboardInterrupt
+        loop.publish(checkpoint.with_suffix(".model"))
+
+
+@check
+def check_a_repeated_step_has_the_same_sum() -> None:
+    """The noise is the same: with a label, or the loss, changed behind the checkpoint's back the run is refused."""
+
+    def doubled(model: nn.Module, rows: Any) -> Any:
+        return 2 * loss(model, rows)
+
+    doubled.__qualname__ = loss.__qualname__
+    labels = Y.repeat(20)
+    changed = labels.clone()
+    changed[100] = 1 - changed[100]  # of a row that is drawn again, and not among those that are compared at once
+    with folder() as place:
+        for name in ("same", "label", "loss"):
+            must_raise(KeyboardInterrupt, lambda name=name: on_rows(place / name, 7, labels))  # type: ignore[arg-type]
+        on_rows(place / "same", STEPS + 1, labels)
+        assert pv.verify(place / "same.model").ok
+        for refused in (lambda: on_rows(place / "label", STEPS + 1, changed),
+                        lambda: on_rows(place / "loss", STEPS + 1, labels, doubled)):  # fmt: skip
+            assert "with the same noise on other sums" in str(must_raise(BadInput, refused))
+        with (place / "label.steps").open("a", encoding="ascii") as notes:
+            notes.write("no note\n")
+        assert "are damaged" in str(must_raise(BadInput, lambda: on_rows(place / "label", STEPS + 1, labels)))
 
 
 @check

@@ -30,7 +30,7 @@ OF_TRAINING = "check_figures_of_training_rows_are_not_published"
 
 MUTANTS = [
     Mutant("parts that are put in on the way are not looked at", gradients.ClippedGradients.__call__,
-           "self._structure.now(self._model)", "self._structure",
+           "self._structure.now(self._model, alone=self._world.size == 1)", "self._structure",
            "check_parts_that_are_put_in_on_the_way_are_refused"),
     Mutant("buffers that are put in on the way are not looked at", check.Structure.now,
            "own._names != self._names or ", "", "check_parts_that_are_put_in_on_the_way_are_refused"),

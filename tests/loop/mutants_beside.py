@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn.descent import after_training
 from privlearn.publishing import model, publish
-from privlearn.runs import checkpoint, optimizers, result, session
+from privlearn.runs import checkpoint, optimizers, repeats, result, session
 from tests.support.mutant import Mutant, suite_of
 
 OWN, TAKEN = (
@@ -12,6 +12,7 @@ OWN, TAKEN = (
     "check_opacus_calls_whose_result_was_not_taken_are_refused",
 )
 CHANGED = "check_weights_that_something_else_changed_are_not_published"
+SAME_SUM = "check_a_repeated_step_has_the_same_sum"
 SECOND, REPEATED = (
     "check_a_second_run_on_the_same_weights_claims_nothing_or_both",
     "check_a_repeated_step_is_the_same_step",
@@ -57,9 +58,14 @@ MUTANTS = [
            "and not ledger.event.events ", "", LOADED),
     Mutant("a resumed run is taken for a second one", optimizers.Descent._look_for_earlier_runs,
            "if self._session.saved or", "if", INTERRUPTED),
-    Mutant("settings of steps are not compared", session.TrainingSession.note,
-           "elif self._noted[self.taken] != digest:", "elif False:", REPEATED),
+    Mutant("settings of steps are not compared", repeats.Repeats.compare,
+           "if step < len(self._noted) and", "if False and", REPEATED),
     Mutant("settings of steps are not written down", checkpoint.Checkpoint.note, "os.write(file, ", "str(", REPEATED),
+    Mutant("sums of repeated steps are not compared", optimizers.Descent.note, "self._session.repeats.note",
+           "(lambda *_: None)", SAME_SUM),
+    Mutant("any sum is near enough", repeats.Repeats.note, "_TOLERANCE * now[-1]", "now[-1]", SAME_SUM),
+    Mutant("a sum is compared with itself", repeats.Repeats.note, "self._noted[step][1]", "now",
+           SAME_SUM),
     Mutant("an interruption forgets a change", session.TrainingSession._restore,
            'self.unclaimed = saved.plain.get("unclaimed", "")', "pass", INTERRUPTED),
 ]  # fmt: skip

@@ -310,6 +310,25 @@ def check_processes_that_fall_apart_end() -> None:
 
 
 @check
+def check_hooks_that_are_put_in_on_the_way_are_refused() -> None:
+    """With several processes the operations are not looked at again, so that such a hook would be in no check."""
+
+    def train(world: Ranks) -> Any:
+        run = pv.Run(plan(epochs=3), network(), cross_entropy, rows(), streams=Streams.new(0), world=world)
+        with run:
+            for epoch in run:
+                for batch in epoch:
+                    run.step(batch)
+                    if run._session.taken == 3:
+                        next(run._task.network.children()).register_forward_hook(lambda module, given, out: 2 * out)
+            return run.result()
+
+    for result in outcomes(2, train):
+        assert isinstance(result, BadInput), result
+        assert "after the run began: with several processes" in str(result), result
+
+
+@check
 def check_what_the_first_process_did_is_known_in_all() -> None:
     """Nothing, a value or an error, with and without others; a process that is elsewhere takes no part in it."""
 

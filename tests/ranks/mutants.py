@@ -7,6 +7,7 @@ from privlearn.clipping import kernels
 from privlearn.data import torch_rows
 from privlearn.descent import dpsgd, driven, task
 from privlearn.mechanisms import noise, release
+from privlearn.models import check as models_check
 from privlearn.opacus import privacy_engine
 from privlearn.publishing import publish
 from privlearn.runs import process_group, ranks, session
@@ -28,8 +29,11 @@ SUMS = "check_sums_have_the_same_bits"
 BITS = "check_the_number_of_processes_changes_no_bit"
 PLACE = "check_what_the_first_process_did_is_known_in_all"
 SHARDS = "check_shards_are_shared_out_equally"
+HOOKS = "check_hooks_that_are_put_in_on_the_way_are_refused"
 
 MUTANTS = [
+    Mutant("hooks that are put in on the way pass with several processes", models_check.Structure.now,
+           "if not alone:", "if False:", HOOKS),
     # Noise
     Mutant("noise on each process, added up", ranks.Ranks.share, "*(total.view(-1).to(",
            "*((total + 0.1 * torch.randn_like(total)).view(-1).to(", ALONE),

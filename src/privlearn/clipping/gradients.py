@@ -213,7 +213,7 @@ class ClippedGradients:
             NotPerExample: the loss is not one value for each example.
             BadInput: the model's trainable parameters are not those that it had.
         """
-        if (structure := self._structure.now(self._model)) is not self._structure and self._world.size == 1:
+        if (structure := self._structure.now(self._model, alone=self._world.size == 1)) is not self._structure:
             self.fixed.restore(thoroughly=True)  # `prepare` takes what is there for what has to stay
             self._structure, self._way, self.reason, self._ways = structure, None, None, {}
         rows = self.prepare(rows, y)

@@ -23,6 +23,7 @@ from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.rows import nested
 from privlearn.descent.dpsgd import Run
 from privlearn.descent.driven import Driven
+from privlearn.descent.gradient_check import require_gradients
 from privlearn.errors import BadInput
 from privlearn.huggingface.example_losses import ExampleLoss
 from privlearn.huggingface.fixed_length import Padded, padding_token, require_one_length, tokens_in
@@ -30,7 +31,6 @@ from privlearn.huggingface.pretrained import publish_pretrained
 from privlearn.huggingface.unsupported import require_arguments, require_own_loss, require_rows
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.gradient_check import require_gradients
 from privlearn.runs.ranks import launched
 from privlearn.runs.result import Result
 from privlearn.sampling import Poisson

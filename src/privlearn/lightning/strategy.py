@@ -13,12 +13,12 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Stra
 from torch import Tensor, nn
 
 from privlearn.descent.driven import Driven
+from privlearn.descent.gradient_check import require_gradients
 from privlearn.errors import BadInput
 from privlearn.lightning.step_loss import StepLoss, no_metrics_in
 from privlearn.loop import make_private
 from privlearn.publishing.publish import publish
 from privlearn.runs.given import device_of
-from privlearn.runs.gradient_check import require_gradients
 from privlearn.runs.result import Result
 from privlearn.world import require_one_process
 

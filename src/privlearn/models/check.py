@@ -208,11 +208,12 @@ class Structure:
                  for own in modules]  # fmt: skip
         self._hooks = [tuple(map(tuple, own)) for own in hooks]  # by numbers, of which none comes twice
 
-    def now(self, model: nn.Module) -> Structure:
+    def now(self, model: nn.Module, *, alone: bool = True) -> Structure:
         """What the model is made of now; the same object if nothing changed.
 
         Raises:
-            BadInput: its modules, buffers or trained parameters are not the same, not only equal.
+            BadInput: its modules, buffers or trained parameters are not the same, not only equal; or hooks or forwards
+                changed, and this process is not `alone`, so that its operations can't be looked at again.
         """
         own = Structure(model)
         if own._names != self._names or not _same_objects(own._parts, self._parts):
@@ -220,7 +221,14 @@ class Structure:
                 "the model's modules, buffers or trainable parameters are not those that it had when the run began: "
                 "begin a new run after parts were replaced, frozen or unfrozen"
             )
-        return self if own._hooks == self._hooks and _same_objects(own._forwards, self._forwards) else own
+        if own._hooks == self._hooks and _same_objects(own._forwards, self._forwards):
+            return self
+        if not alone:
+            raise BadInput(
+                "a hook or a forward was put into the model, or taken out, after the run began: with several processes "
+                "it is not looked at again. Do that before the run begins"
+            )
+        return own
 
 
 def _same_objects(one: Sequence[object], other: Sequence[object]) -> bool:

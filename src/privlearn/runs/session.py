@@ -27,6 +27,7 @@ from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved, flattened, require_same_run, run_of, whole
+from privlearn.runs.repeats import Repeats
 from privlearn.runs.shards import delete_shards, load_shards, save_shards
 from privlearn.sampling import Sample
 from privlearn.streams import NoiseStream, Streams
@@ -143,7 +144,7 @@ class TrainingSession(Session):
         self.first, self._epoch, self._drawn_from = (0, 0), 0, None
         self._generators: list[Tensor] | None = None
         self.taken, self.complete, self.unclaimed = 0, False, ""
-        self._noted: list[str] = []  # of each step before an interruption, the optimizer's settings
+        self.repeats = Repeats(file if self.keeps else None)
         self._open = self._stopped = False
 
     def _drawn_before(self) -> dict[str, Any]:
@@ -187,8 +188,7 @@ class TrainingSession(Session):
         if self.saved is None:
             try:
                 self.world.in_turn(lambda: self.ledger.begin(event, plan.neighbours, plan.unit), "the run's beginning")
-                if self.keeps and self.file:
-                    self.file.forget_notes()
+                self.repeats.forget()
                 if self._shared:
                     self._save(0)
                 else:
@@ -198,7 +198,7 @@ class TrainingSession(Session):
                 raise
         else:
             require_same_run(self.saved, self.facts)
-            self._noted = self.file.notes() if self.keeps and self.file else []
+            self.repeats.recall()
             run = self.saved.plain["run"] if self.world.rank == 0 else None
             self.world.in_turn(lambda: self.ledger.resume(run, event, plan.neighbours, plan.unit), "the run's resuming")
             self._restore(self.saved)
@@ -308,25 +308,6 @@ class TrainingSession(Session):
             return
         if now or (self.world.once(lambda: file.due, "the time of a checkpoint") if self._shared else file.due):
             self._save(step)
-
-    def note(self, settings: str) -> None:
-        """Note with what settings the next step is taken, before its noise is drawn.
-
-        Raises:
-            BadInput: the step was taken before an interruption, with others: its noise is the same, so the difference
-                of the two releases would have none.
-        """
-        if self.file is None or not self.keeps:
-            return
-        digest = hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
-        if self.taken >= len(self._noted):
-            self.file.note(digest)
-        elif self._noted[self.taken] != digest:
-            raise BadInput(
-                f"step {self.taken + 1} was taken before the interruption, with other settings of the optimizer (its "
-                "learning rate, say), and would be repeated with the same noise. Let the run keep the scheduler, "
-                "private.keep(scheduler), or begin anew; what the run was charged stays charged"
-            )
 
     def compare(self, parameters: Sequence[Tensor], *, now: bool = False) -> None:
         """Where several processes train: end all if one has other parameters; every `COMPARED` steps, or `now`."""
