@@ -240,7 +240,7 @@ def _texts(node: ast.AST, where: str) -> list[ast.expr]:
         case ast.FunctionDef(name=name) if f"privlearn.{where[:-3].replace('/', '.')}:{name}" in RETURNING:
             returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
             return [part for value in returned if isinstance(value, ast.List | ast.Tuple) for part in value.elts]
-        case ast.FunctionDef(name="idle"):  # of a schedule: a warning, or None
+        case ast.FunctionDef(name="idle" | "large_delta"):  # a warning, or nothing
             returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
             return [value for value in returned if isinstance(value, ast.JoinedStr)]
     return []

@@ -12,8 +12,9 @@ from tests.support.mutant import Mutant, suite_of
 
 GIVEN, CAUSE = "check_every_warning_is_given", "check_warnings_need_a_cause"
 MUTANTS = [
-    Mutant("verify never warns of delta", verify._warnings, "guarantee.delta * examples >= 1", "False", GIVEN),
-    Mutant("verify always warns of delta", verify._warnings, "guarantee.delta * examples >= 1", "True", CAUSE),
+    Mutant("verify never warns of delta", verify._warnings, "large_delta(facts, guarantee.delta)", '""', GIVEN),
+    Mutant("verify always warns of delta", verify._warnings, "large_delta(facts, guarantee.delta)",
+           "large_delta({'examples': 10**9}, 0.5)", CAUSE),
     Mutant("verify never warns of seeds", verify._warnings, '== "seeded"', '== "sown"', GIVEN),
     Mutant("verify passes over other files", verify.verify_contents, " + _strangers(contents)", "", GIVEN),
     Mutant("commands never warn of delta", guarantee.hollow, "delta * examples >= 1", "False", GIVEN),

@@ -95,7 +95,7 @@ def test_a_check_of_a_table_says_what_training_would(
 ) -> None:
     """Columns that are ignored, and categories that no row has."""
     monkeypatch.chdir(tmp_path)
-    Path("people.csv").write_text("age,work,name,rich\n" + "30,privat,Ann,no\n40,privat,Bob,yes\n" * 20)
+    Path("people.csv").write_text("age,work,name,rich\n" + "30,privat,Ann,no\n140,privat,Bob,yes\n" * 20)
     Path("people.toml").write_text(
         'target = "rich"\n[columns.age]\nkind = "number"\nlow = 0\nhigh = 100\n[columns.work]\nkind = "category"\n'
         'categories = ["private", "state"]\n[columns.rich]\nkind = "target"\nclasses = ["no", "yes"]\n'
@@ -105,6 +105,7 @@ def test_a_check_of_a_table_says_what_training_would(
     assert "no row of column 'work' has any of its declared categories" in said.err
     assert "does not name are ignored: 'name'" in said.err
     assert "40 rows, all can be used" in said.out
+    assert "column 'age': 20 of 40 rows are at a bound of the schema, or beyond it and clipped to it" in said.out
     assert (
         main(
             [

@@ -41,12 +41,12 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-def columns(rows: int = 200) -> dict[str, Any]:
+def columns(rows: int = 200, who: str = "person") -> dict[str, Any]:
     rng = np.random.default_rng(0)
     b = [None if rng.random() < 0.2 else float(value) for value in rng.normal(0, 5, rows)]
     return {"a": rng.normal(0.5, 1, rows).astype(np.float32), "b": b, "sex": rng.choice(["f", "m", "x"], rows).tolist(),
             "whole": rng.integers(-20, 80, rows), "ill": rng.choice(["no", "yes"], rows).tolist(),
-            "who": [f"person {own}" for own in rng.integers(0, 60, rows)], "other": [0] * rows}  # fmt: skip
+            "who": [f"{who} {own}" for own in rng.integers(0, 60, rows)], "other": [0] * rows}  # fmt: skip
 
 
 def parquet(path: Path, own: dict[str, Any]) -> Path:
@@ -74,7 +74,7 @@ def check_packed_rows_are_the_rows_that_are_read() -> None:
 
     with folder() as path, mock.patch.object(tables, "_CHUNK", 17):
         file = parquet(path / "rows.parquet", columns())
-        read = pv.load(file, schema=SCHEMA, test=parquet(path / "test.parquet", columns(20)))
+        read = pv.load(file, schema=SCHEMA, test=parquet(path / "test.parquet", columns(20, "other")))
         pack(file, path / "packed", schema=SCHEMA, test=path / "test.parquet")
         pack(pandas.DataFrame(columns()), path / "frame", schema=SCHEMA)
         for own in (pv.load(path / "packed"), pv.load(path / "frame")):

@@ -260,6 +260,23 @@ def test_a_column_says_whose_row_it_is(tmp_path: Path) -> None:
     assert data.examples == len(set(data.groups.tolist()))
 
 
+def test_rows_of_training_persons_are_not_tested_on(tmp_path: Path) -> None:
+    """Figures of test rows are published as they are; without a column of ids nobody can tell, and a remark says so."""
+    train, test = tmp_path / "people.csv", tmp_path / "later.csv"
+    train.write_text(CSV.replace("self,", "self,Dan"))
+    schema = parse_schema(PERSONS, "people.toml")
+    others = "income,age,hours,work,name\n<=50K,41,20,self,Fay\n>50K,52,30,state,Gil\n"
+    test.write_text(others)
+    data = pv.load(str(train), schema=schema, test=test)
+    assert not any("trained on" in remark for remark in data.remarks)
+    test.write_text(others.replace("Fay", "Dan"))
+    with pytest.raises(BadInput, match=r"test rows of persons who are trained on: 1 of 2 in .*later\.csv"):
+        pv.load(str(train), schema=schema, test=test)
+    test.write_text(others.replace("name", "nom", 1))
+    data = pv.load(str(train), schema=schema, test=test)
+    assert any("no column 'name': make sure no training person is in it" in remark for remark in data.remarks)
+
+
 def test_ids_are_refused_where_they_are_missing_or_features(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_text(CSV)  # one row has no name

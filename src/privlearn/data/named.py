@@ -1,8 +1,7 @@
 """Data sets by name, or by the path of a file.
 
 Scaling uses declared public ranges only: what a data set's documentation says, or what the data's curator declares.
-
-Fetching named data sets. What does not have the SHA-256 in the catalogue is not kept.
+What is fetched and does not have the SHA-256 in the catalogue is not kept.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from privlearn._checks import checked, count
 from privlearn.data import catalogue as files
@@ -197,11 +198,14 @@ def _load_table(path: Any, schema: str | Path | Schema | None, test: Any) -> Dat
         )
     schema = schema if isinstance(schema, Schema) else read_schema(schema)
     low, high = schema.bounds()
-    table = _table(path, schema.columns if schema.person is None else (*schema.columns, schema.person))
-    parts: dict[str, Any] = {"x": encode_features(table, schema), "y": encode_target(table, schema)}
-    parts["groups"] = encode_persons(table, schema)
+    wanted = schema.columns if schema.person is None else (*schema.columns, schema.person)
+    table = _table(path, wanted)
+    persons = encode_persons(table, schema)
+    parts: dict[str, Any] = {"x": encode_features(table, schema), "y": encode_target(table, schema), "groups": persons}
+    remarks = _remarks(table, schema)
     if test is not None:
-        tested = _table(test, schema.columns)
+        tested = _table(test, wanted)
+        remarks += _require_other_persons(tested, schema, persons)
         parts |= {"x_test": encode_features(tested, schema), "y_test": encode_target(tested, schema)}
     return Dataset(
         **parts,
@@ -211,9 +215,22 @@ def _load_table(path: Any, schema: str | Path | Schema | None, test: Any) -> Dat
         name=Path(table.name).name,
         note="numbers clipped to declared ranges, categories as declared",
         schema=schema,
-        remarks=_remarks(table, schema),
+        remarks=remarks,
         feature_names=schema.feature_names,
     ).checked()
+
+
+def _require_other_persons(tested: Table, schema: Schema, persons: Any) -> tuple[str, ...]:
+    """Raise `BadInput` if rows of training persons are to be tested on; a remark if the test table names no persons."""
+    if (person := schema.person) is None or person not in tested.columns:
+        return (f"{tested.name} has no column {person!r}: make sure no training person is in it",) if person else ()
+    theirs = np.isin(np.asarray(encode_persons(tested, schema)), persons)
+    if theirs.any():
+        raise BadInput(
+            f"test rows of persons who are trained on: {theirs.sum():,} of {len(theirs):,} in {tested.name}. Figures "
+            "from them would be exact figures of these persons: give test rows of other persons, or none"
+        )
+    return ()
 
 
 def _remarks(table: Table, schema: Schema) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 from rich.table import Table
 
 from privlearn.accounting.budget import Budget
@@ -13,8 +14,10 @@ from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.data import catalogue
 from privlearn.data.catalogue import CATALOGUE, Named
+from privlearn.data.dataset import Dataset
 from privlearn.data.named import fetch, load
 from privlearn.data.packed import pack
+from privlearn.data.schema import Number
 from privlearn.data.tables import column_names
 from privlearn.errors import BadInput
 
@@ -87,12 +90,32 @@ def _check(request: Request) -> int:
         screen.notes.print(note, markup=False)
     with screen.notes.status("looking at all rows"):
         checked = check_rows(data)
+    ends = _at_bounds(data)
     if request.json:
-        screen.print_json({"name": request.name, "rows": checked.rows, "unusable": len(checked.unusable)})
+        screen.print_json(
+            {"name": request.name, "rows": checked.rows, "unusable": len(checked.unusable), "at_bounds": ends}
+        )
     else:
         screen.answers.print(f"{request.name}: {checked}", markup=False)
+        for column, count in ends.items():
+            screen.answers.print(
+                f"column {column!r}: {count} of {checked.rows} rows are at a bound of the schema, or beyond it and "
+                "clipped to it",
+                markup=False,
+            )
     screen.notes.print("This tells of the rows themselves: it is for the data's curator, and no release.", markup=False)
     return 0
+
+
+def _at_bounds(data: Dataset) -> dict[str, int]:
+    """Of each column of numbers in a table: how many rows are at a bound, or were clipped to it, if any are."""
+    if data.schema is None or data.feature_names is None:
+        return {}
+    x, counts = np.asarray(data.x), {}
+    for column in (own for own in data.schema.features if isinstance(own, Number)):
+        values = x[:, data.feature_names.index(column.name)]
+        counts[column.name] = int(np.isin(values, np.array([column.low, column.high], np.float32)).sum())
+    return {name: count for name, count in counts.items() if count}
 
 
 def _pack(request: Request) -> int:
