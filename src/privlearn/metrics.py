@@ -263,10 +263,12 @@ def of_released(
         "accuracy": float(np.clip(np.trace(matrix) / rows, 0, 1)),
         "balanced_accuracy": float(np.mean(recalls.clip(0, 1))),
     }
-    below, above = histogram.clip(0)
-    pairs = below.sum() * above.sum()
-    if plan.classes == 2 and pairs > 0:
-        figures["auc"] = float(above @ (np.cumsum(below) - below / 2) / pairs)  # those of one bin tie
+    if plan.classes == 2:
+        # The matrix knows the rows of a class best. Counts below 0 stay: without them the noise would pull to 1/2.
+        totals = matrix.sum(1).clip(1)
+        below, above = histogram + (totals - histogram.sum(1))[:, None] / plan.bins
+        auc = above @ (np.cumsum(below) - below / 2) / totals.prod()  # those of one bin tie
+        figures["auc"] = float(np.clip(auc, 0, 1))
     figures["log_loss"] = float(np.clip(losses[0] * plan.most_loss / rows, 0, plan.most_loss))
     middles = (np.arange(plan.bins) + 0.5) / plan.bins
     gaps = middles * histogram[0] - (1 - middles) * histogram[1]

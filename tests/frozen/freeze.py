@@ -6,6 +6,8 @@ The figures are of one machine and one version of each library: they prove that 
     python tests/frozen/freeze.py --only plans,runs    # of some sections
     python tests/frozen/freeze.py --case dpmac         # of the cases whose names contain a text
     python tests/frozen/freeze.py --write              # freeze the figures as they are now
+
+Where only the kernels of BLAS are others, OPENBLAS_CORETYPE=Haswell asks for those of the figures.
 """
 
 from __future__ import annotations

@@ -147,8 +147,11 @@ def require_alike(name: str) -> None:
         assert said[0] == said[1], name
         assert public_certificate(one) == public_certificate(other), name
         assert public_certificate(one)["claim"]["adjacency"] == "add_remove", name
-        assert pv.verify(one / "model").ok, name
+        checked = pv.verify(one / "model")
+        assert checked.ok, name
         assert f"not below one over the {ROWS} examples" in said[1], (name, said[1])
+        warned = "**This delta is too large.**" in (one / "model/README.md").read_text("utf-8")
+        assert warned == any("not below one over" in each for each in checked.warnings), name
 
 
 def _named(name: str) -> Callable[[], None]:

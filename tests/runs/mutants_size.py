@@ -11,6 +11,7 @@ from privlearn.data import dataset
 from privlearn.descent import choices, epoch_noise, task
 from privlearn.descent import train as descent
 from privlearn.mac import dpmac
+from privlearn.publishing import card
 from privlearn.runs import ranks
 from privlearn.teachers import pate, trained
 from privlearn.tuning import blocks, tune
@@ -31,6 +32,8 @@ REAL = ("request.examples or data.examples", "data.examples")
 DECLARED = ("facts_of(data, request.examples", "facts_of(data, None")
 FACTS = (descent.facts_of, "declared or data.examples", "data.examples")
 MUTANTS = [
+    Mutant("the card says nothing of a large delta", card._guarantee,
+           "certificate.large_delta(said.facts, guarantee.delta)", '""', f"{ALIKE}poisson"),
     # The kind of neighbour
     Mutant("whoever declares nothing claims add/remove", plan.Plan._settle_adjacency, "Adjacency.ZERO_OUT if",
            "usual if",

@@ -25,6 +25,7 @@ from privlearn.accounting.tradeoff import describe, tradeoff
 from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
 from privlearn.plan import AbstractPlan, Plan
+from privlearn.publishing.accuracy import of_one_answer
 from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.solving import noise_in_weights
 from privlearn.statistics.metric_figures import Metrics
@@ -327,7 +328,7 @@ def metric_rows(metrics: Metrics | None, first: str | None) -> dict[str, str]:
     """What a table says of the metrics, the one that `--metric` names first."""
     if metrics is None:
         return {"test accuracy": "no test data"}
-    how = "" if metrics.plan is None else ", released with noise"
+    how = "" if metrics.plan is None else ", released with noise (± one standard deviation)"
     if "dice" in metrics.figures:
         return {"test Dice": f"[bold]{metrics.text('dice')}[/] on {metrics.rows} volumes"}
     there = {title: metrics.text(name) for name, title in METRICS.values() if name in metrics.figures}
@@ -336,6 +337,8 @@ def metric_rows(metrics: Metrics | None, first: str | None) -> dict[str, str]:
     if first is not None:
         title = METRICS[first][1]
         there = {title: there.pop(title, "not defined"), **there}
+    constant = of_one_answer(metrics) if "accuracy" in there else None
+    baseline = {} if constant is None else {"baseline accuracy": f"{constant:.4f}, always the most frequent class"}
     (title, best), (name, text), *more = there.items()
     said = ", ".join([text, *(f"{other} {figure}" for other, figure in more)])
-    return {f"test {title}": f"[bold]{best}[/] on {metrics.rows} rows{how}", f"test {name}": said}
+    return {f"test {title}": f"[bold]{best}[/] on {metrics.rows} rows{how}", f"test {name}": said, **baseline}

@@ -101,7 +101,7 @@ def figures_from(paid: float | None) -> str:
     return (
         f"Released with noise (noise multiplier {paid:.4g}), by one of the events that the guarantee is for: it "
         "protects a row of the test data as it protects one of the training data. After ± stands what the noise may "
-        "have moved a figure by, one standard deviation."
+        "have moved a figure by, one standard deviation. It makes a small calibration error larger, on average."
     )
 
 
@@ -130,6 +130,8 @@ def _guarantee(said: Statement) -> list[str]:
         "",
     ]
     lines += certificate.card_lines(others) if others else []
+    if large := certificate.large_delta(said.facts, guarantee.delta):
+        lines += [f"> **This delta is too large.** {large[0].upper()}{large[1:]}.", ""]
     if said.seeded:
         lines += [
             "> **This run used a fixed seed.** Anyone who knows the seed can take the noise off the weights. Do not "

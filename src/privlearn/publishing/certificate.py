@@ -260,6 +260,15 @@ def unpaid(facts: Any, event: Event, described: Event) -> list[str]:
     return [] if covered else [problem]
 
 
+def large_delta(facts: dict[str, Any], delta: float) -> str:
+    """What is wrong with a delta of one over the number of examples or more, where that is public; else nothing."""
+    tuning = facts.get("tuning")
+    examples = (tuning if isinstance(tuning, dict) and "examples" in tuning else facts).get("examples")
+    if not isinstance(examples, int) or delta * examples < 1:
+        return ""
+    return f"delta {delta:g} is not below one over the {examples} examples: that allows giving away a whole example"
+
+
 def card_lines(said: dict[str, Any]) -> list[str]:
     """What the card says of other runs."""
     own = f"This run by itself costs epsilon {rounded_up(said['run_epsilon'])}."

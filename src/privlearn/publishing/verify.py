@@ -21,6 +21,7 @@ from privlearn.publishing.certificate import (
     PARTS,
     contradictions,
     header,
+    large_delta,
     page_head,
     parse,
     read_plan,
@@ -308,11 +309,6 @@ def _warnings(certificate: dict[str, Any], guarantee: Guarantee | None) -> list[
             "the guarantee is for this run alone: other runs were made on the same data, perhaps chosen after earlier "
             "results, and nothing limits what they tell together"
         )
-    tuning = facts.get("tuning")
-    examples = (tuning if isinstance(tuning, dict) and "examples" in tuning else facts).get("examples")
-    if isinstance(examples, int) and guarantee.delta * examples >= 1:
-        warnings.append(
-            f"delta {guarantee.delta:g} is not below one over the {examples} examples: that allows giving away a whole "
-            "example"
-        )
+    if large := large_delta(facts, guarantee.delta):
+        warnings.append(large)
     return warnings
