@@ -133,3 +133,19 @@ def test_a_check_of_a_table_says_what_training_would(
 def test_a_network_without_widths_is_told_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--data", "digits", "--epsilon", "1", "--model", "mlp", "--out", "x"]) == 2
     assert "--model 'mlp' needs the width of each hidden layer: give mlp:100" in capsys.readouterr().err
+
+
+def test_a_misspelt_ledger_is_not_begun(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would refuse nothing, and the right one would not know of the run."""
+    monkeypatch.chdir(tmp_path)
+    line = ["train", "--data", "breast-cancer", "--epsilon", "1", "--epochs", "1", "--out", "out", "--ledger"]
+    assert main(["ledger", "study.json", "--epsilon", "6"]) == 0
+    (tmp_path / "sturdy.json").write_text("{}")  # no ledger
+    before = sorted(tmp_path.iterdir())
+    assert main([*line, "studdy.json"]) == 2
+    assert "there is no ledger studdy.json, and there is study.json: check the name" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+    assert main([*line, "other.json"]) == 0
+    assert "began the ledger other.json" in capsys.readouterr().err

@@ -235,3 +235,21 @@ def test_a_dry_run_draws_no_noise_for_the_rows(tmp_path: Path, monkeypatch: pyte
 def test_a_dry_run_refuses_a_folder_that_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--data", "digits", "--epsilon", "1", "--out", str(tmp_path), "--dry-run"]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_the_time_of_a_long_run_is_said_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is measured on made-up rows, and the run draws what it would draw without."""
+    from privlearn.cli import dry_run
+
+    monkeypatch.chdir(tmp_path)
+    line = ["train", "--data", "digits", "--epsilon", "1", "--epochs", "1", "--seed", "3", "--out"]
+    assert main([*line, "short"]) == 0
+    assert "of training on this machine" not in capsys.readouterr().err
+    monkeypatch.setattr(dry_run, "_MANY_STEPS", 1)
+    monkeypatch.setattr(dry_run, "_LONG", 0.0)
+    assert main([*line, "long"]) == 0
+    assert re.search(r"about \S+ seconds of training on this machine", capsys.readouterr().err)
+    short, long = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("short", "long"))
+    assert short == long

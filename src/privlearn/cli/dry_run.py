@@ -1,4 +1,4 @@
-"""`privlearn train --dry-run`: what a run would cost and take; nothing is charged, written or published."""
+"""What a run takes, before it begins: `privlearn train --dry-run`, and the time of a long run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from privlearn.cli import screen
 from privlearn.cli.jobs import Job
 from privlearn.cli.request import Request
 from privlearn.descent.rehearsal import Rehearsal, rehearse
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing.folder import require_free
 
 #: How gradients of single examples are computed, in words.
@@ -19,6 +19,8 @@ _WAYS = {
     "vmap": "by torch.func.vmap, which is slow",
     "loop": "one example at a time, which is slowest",
 }
+#: Steps from which on a few more, on made-up rows, cost next to nothing; and seconds from which on a run is long.
+_MANY_STEPS, _LONG = 500, 60.0
 #: Seconds of a step without privacy from which on one with it is compared with it.
 _COMPARABLE = 0.005
 
@@ -41,6 +43,18 @@ def show(request: Request, job: Job) -> int:
     screen.answers.print(table)
     screen.answers.print("\nA dry run: nothing was trained, charged, written or published.")
     return 0
+
+
+def say_time(job: Job) -> None:
+    """Print about how long a long run of DP-SGD is going to take, measured on made-up rows."""
+    if job.settled is None or job.plan is None or (job.answer.get("steps") or 0) < _MANY_STEPS:
+        return
+    try:
+        took = rehearse(job.settled, job.data, job.loss)
+    except PrivlearnError:
+        return  # the run itself says what is wrong
+    if took.seconds >= _LONG:
+        screen.notes.print(f"about {screen.duration(took.seconds)} of training on this machine")
 
 
 def _figures(took: Rehearsal) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, final
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from privlearn._checks import count
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.ledger_file import LedgerFile
 from privlearn.cli import methods, screen
 from privlearn.cli.checkpoints import Kept
 from privlearn.cli.options import BOOSTING, DPSGD, PATE
@@ -28,7 +30,7 @@ from privlearn.descent import rules
 from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Settled
 from privlearn.descent.train import facts_of, require_task
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, PrivlearnError
 from privlearn.metrics import evaluate
 from privlearn.models.heads import head_of
 from privlearn.plan import AbstractPlan
@@ -145,8 +147,17 @@ class Opened:
 
 
 def _open_ledger(path: str, what: str) -> Ledger:
-    """The ledger in the file at `path`, begun if it isn't there."""
+    """The ledger in the file at `path`, begun if it isn't there.
+
+    Raises:
+        BadInput: it isn't there, and a ledger beside it has nearly that name: a misspelt one would refuse nothing.
+    """
     new = not Path(path).exists()
+    if new and (near := _similar_ledger(Path(path))):
+        raise BadInput(
+            f"there is no ledger {path}, and there is {near}: check the name. A ledger for other data is begun by "
+            f"`privlearn ledger {path} --epsilon E`"
+        )
     ledger = Ledger.open(path, what=what, create=True)
     if new:
         screen.notes.print(
@@ -154,6 +165,16 @@ def _open_ledger(path: str, what: str) -> Ledger:
             f"with a budget is begun by `privlearn ledger {path} --epsilon E`"
         )
     return ledger
+
+
+def _similar_ledger(path: Path) -> Path | None:
+    """A ledger in the same folder whose name is nearly that of `path`."""
+    beside = {other.name: other for other in path.parent.glob(f"*{path.suffix}") if other.is_file()}
+    for name in get_close_matches(path.name, beside, cutoff=0.8):
+        with suppress(PrivlearnError):
+            LedgerFile(beside[name]).read()
+            return beside[name]
+    return None
 
 
 def seed_warning(request: Request) -> Iterator[str]:

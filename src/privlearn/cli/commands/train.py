@@ -86,6 +86,8 @@ def run(request: Request) -> int:
             first = opened
             opened = world.in_turn(lambda: first.approved(job), "the metrics")
             _say(job, *(opened.key.warnings if opened.key else ()))
+            if world.size == 1 and not request.resume:
+                dry_run.say_time(job)
             result = job.run(opened)
             if world.rank:
                 publish(result, opened.out)  # waits for the first process, which publishes
