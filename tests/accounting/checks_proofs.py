@@ -10,7 +10,9 @@ import mpmath
 import numpy as np
 from scipy.fft import irfft, rfft
 
-from privlearn.accounting import pld
+from privlearn.accounting import accountant, pld
+from privlearn.accounting.events import Repeated, compose
+from privlearn.accounting.mechanisms import Laplace, PureDP, RandomisedResponse, Selection
 from privlearn.accounting.pld import composing, fourier
 from privlearn.accounting.pld.fourier import Factor, convolve
 from privlearn.accounting.pld.pairs import Pair
@@ -198,3 +200,36 @@ def check_tails_outside_of_a_window_are_bounded() -> None:
                         below = composing._beyond(laws, counts, -h * place, 0.0, -order)
                         assert min(1, mpmath.fsum(p[n + 1 + place :])) <= above, (h, n, place)
                         assert min(1, mpmath.fsum(q[: n + 2 - place])) <= below, (h, n, place)
+
+
+@check
+def check_pure_sums_and_groups_in_steps_are_not_below_the_exact_ones() -> None:
+    """Lemma 16: sums of epsilons beside fractions, and group privacy in k steps beside 60 digits."""
+    made_up = np.random.default_rng(16)
+    kinds = (Laplace, PureDP, Selection, lambda own: RandomisedResponse(own, 3))
+    for _ in range(100):
+        numbers, counts = 10 ** made_up.uniform(-3, 1, 7), made_up.integers(1, 1000, 7).tolist()
+        leaves = [kinds[made_up.integers(len(kinds))](float(number)) for number in numbers]
+        event = compose(Repeated(leaf, times) for leaf, times in zip(leaves, counts, strict=True))
+        exact = sum(
+            times * (1 / Fraction(leaf.noise_multiplier) if isinstance(leaf, Laplace) else Fraction(leaf.epsilon))
+            for leaf, times in zip(leaves, counts, strict=True)
+        )
+        found = accountant.pure_epsilon(event)
+        assert found is not None
+        assert Fraction(math.nextafter(found, 0)) < exact <= Fraction(found)
+    assert accountant.pure_epsilon(compose([PureDP(0.25), Repeated(Laplace(4.0), 3)])) == 1.0  # exact sums stay
+    with mpmath.workdps(60):
+        for _ in range(300):
+            epsilon, k = float(10 ** made_up.uniform(-6, 1.5)), int(10 ** made_up.uniform(0.4, 3))
+            growth = mpmath.expm1(mpmath.mpf(k) * epsilon) / mpmath.expm1(mpmath.mpf(epsilon))
+            delta = float(10 ** made_up.uniform(-18, -1))
+            spent = float(delta / growth)
+            if spent < 1e-290:
+                continue
+            while spent * growth <= delta:
+                spent = math.nextafter(spent, 1)  # the least that is too much
+            allowed = accountant._within(math.log(spent), accountant.log_growth(epsilon, k), delta, k)
+            assert not allowed, (epsilon, k, delta)
+            less = math.log(spent) - 1e-6
+            assert accountant._within(less, accountant.log_growth(epsilon, k), delta, k)

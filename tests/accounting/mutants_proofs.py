@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from privlearn.accounting import pld
+from privlearn.accounting import accountant, pld
 from privlearn.accounting.pld import composing, fourier
 from tests.support.mutant import Mutant, suite_of
 
 SHORT, FACTORS = "check_transforms_err_less_than_is_allowed", "check_products_pay_for_their_factors"
 CELLS, TILTS = "check_no_cell_of_a_composition_is_below_its_exact_mass", "check_each_tilt_is_an_upper_bound"
 READ, TAILS = "check_what_is_read_is_never_less_than_there_is", "check_tails_outside_of_a_window_are_bounded"
+STEPS = "check_pure_sums_and_groups_in_steps_are_not_below_the_exact_ones"
 MUTANTS = [
     Mutant("transforms err by half a unit in all", fourier.transform_error,
            "_PER_DOUBLING * (math.log2(size) + 1) * UNIT", "UNIT / 2", SHORT),
@@ -31,6 +32,10 @@ MUTANTS = [
     Mutant("a curve as it was added up", pld._deltas, "UNIT * units * 2 * above[first]", "0.0", READ),
     Mutant("a window's tail for one step", composing._beyond, "n * moment)", "moment)", TAILS),
     Mutant("a window's tail by the other law", composing._beyond, "pair.q, tilt + order", "pair.q, order", TAILS),
+    Mutant("sums of epsilons to nearest", accountant.float_up, "near if near >= exact", "near if True", STEPS),
+    Mutant("epsilons are added up in floats", accountant.pure_epsilon, "[Fraction(part) for",
+           "[float(part) for", STEPS),
+    Mutant("groups in steps as they are computed", accountant._within, "growth + slack", "growth", STEPS),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

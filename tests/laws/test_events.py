@@ -6,6 +6,7 @@ import ast
 import json
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -245,8 +246,8 @@ def test_a_new_mechanism_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
             moment = np.logaddexp(shares[0] + (orders - 1) / self.scale, shares[1] - orders / self.scale)
             return np.asarray(moment / (orders - 1), dtype=np.float64)
 
-        def pure(self, times: int = 1) -> float:
-            return times / self.scale
+        def pure(self, times: int = 1) -> Fraction:
+            return times / Fraction(self.scale)
 
         def pair(self) -> pairs.PairBuilder:
             return pairs.PairBuilder(

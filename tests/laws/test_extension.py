@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -116,8 +117,8 @@ def extensions() -> dict[str, Any]:
         def renyi(self, orders: Any) -> Any:
             return rdp.randomised_response(self.epsilon, 2, orders)
 
-        def pure(self, times: int = 1) -> float:
-            return times * self.epsilon
+        def pure(self, times: int = 1) -> Fraction:
+            return times * Fraction(self.epsilon)
 
         def pair(self) -> PairBuilder:
             return PairBuilder(lambda h, tail: pure_pair(self.epsilon, h), ATOMS * self.epsilon, 2 * self.epsilon)
@@ -235,7 +236,7 @@ def extensions() -> dict[str, Any]:
         return lambda inputs: torch.cdist(inputs.flatten(1), means.flatten(1)).argmin(1)
 
     def study(quick: bool, seeds: int | None, runs: Any) -> Findings:
-        spent = Flip(2.0).event().pure()  # type: ignore[attr-defined]
+        spent = float(Flip(2.0).event().pure())  # type: ignore[attr-defined]
         figure = Figure("A coin", (Panel((Curve([0.0, 1.0], [0.0, spent]),)),), 4.0, 3.0)
         return Findings((Row("a coin", "epsilon", spent, 2.0),), figure, "A coin costs what it says.")
 

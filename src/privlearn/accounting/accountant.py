@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from privlearn.accounting import comparisons, pld, rdp, zcdp
 from privlearn.accounting.budget import bisect, bracket
 from privlearn.accounting.events import Event, Mechanism, coarsen, require_adjacency, tally
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.pld.rounding import UNIT
 from privlearn.accounting.trees import for_group, per_block
 from privlearn.errors import UnsupportedEvent
 
@@ -108,7 +110,7 @@ def _methods(event: Event, delta: float, k: int) -> dict[str, Callable[[], float
         methods["rdp"] = lambda: by_rdp(event, delta, k)
     pure = pure_epsilon(event)
     if pure is not None:
-        methods["pure"] = lambda: k * pure
+        methods["pure"] = lambda: float_up(k * Fraction(pure))
     if total is not None:
         methods["zcdp"] = lambda: zcdp.epsilon_of_rho(k**2 * total, delta)
         methods["zcdp-2016"] = lambda: zcdp.epsilon_bun_steinke(k**2 * total, delta)
@@ -118,10 +120,16 @@ def _methods(event: Event, delta: float, k: int) -> dict[str, Callable[[], float
 
 
 def pure_epsilon(event: Event) -> float | None:
-    """The sum of epsilons at delta 0 where every mechanism has one."""
+    """The sum of epsilons at delta 0 where every mechanism has one, rounded up."""
     parts = [leaf.pure(times) for leaf, times in tally(event).items()]
-    known = [part for part in parts if part is not None]
-    return sum(known, 0.0) if len(known) == len(parts) else None
+    known = [Fraction(part) for part in parts if part is not None]
+    return float_up(sum(known, Fraction(0))) if len(known) == len(parts) else None
+
+
+def float_up(exact: Fraction) -> float:
+    """The least float that is not below `exact`."""
+    near = float(exact)
+    return near if near >= exact else math.nextafter(near, math.inf)
 
 
 def require_priceable(event: Event, adjacency: Adjacency, delta: float) -> None:
@@ -165,9 +173,9 @@ def pld_in_steps(event: Event, delta: float, k: int) -> float:
 
     def good(one: float) -> bool:
         spent = max(composed.deltas(one))
-        return spent <= 0 or math.log(spent) + log_growth(one, k) <= math.log(delta)
+        return spent <= 0 or _within(math.log(spent), log_growth(one, k), delta, k)
 
-    return k * _least(good)
+    return k * _least(good) * (1 + 2 * UNIT)
 
 
 def by_rdp(event: Event, delta: float, k: int) -> float:
@@ -184,9 +192,15 @@ def rdp_in_steps(event: Event, delta: float, k: int) -> float:
     def good(one: float) -> bool:
         # delta(e) from the curve (Canonne et al. 2020, Prop 12), at the best order
         logs = (rdp.ORDERS - 1) * (divergences - one + np.log1p(-1 / rdp.ORDERS)) - np.log(rdp.ORDERS)
-        return float(logs.min()) + log_growth(one, k) <= math.log(delta)
+        return _within(float(logs.min()), log_growth(one, k), delta, k)
 
-    return k * _least(good)
+    return k * _least(good) * (1 + 2 * UNIT)
+
+
+def _within(log_delta: float, growth: float, delta: float, k: int) -> bool:
+    """Whether e^(log_delta + growth) is at most `delta`, whatever the rounding of these logarithms (lemma 16)."""
+    slack = 8 * UNIT * (abs(log_delta) + growth + abs(math.log(delta)) + k)
+    return log_delta + growth + slack <= math.log(delta)
 
 
 def log_growth(epsilon: float, k: int) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from privlearn._checks import count
@@ -72,8 +73,8 @@ class Mechanism(Event):
         """The Renyi divergence at each of `orders`, all above 1; infinite where none is known."""
         raise UnsupportedEvent(f"{type(self).__name__} has no Renyi price", event=self)
 
-    def pure(self, times: int = 1) -> float | None:
-        """The epsilon, at delta 0, of `times` of these; None if it has none."""
+    def pure(self, times: int = 1) -> Fraction | None:
+        """The epsilon, at delta 0, of `times` of these, exactly; None if it has none."""
         return None
 
     def mu_squared(self, times: int = 1) -> float | None:

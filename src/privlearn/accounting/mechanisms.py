@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import final
 
 import numpy as np
@@ -265,8 +266,8 @@ class Laplace(Mechanism):
         moment = np.logaddexp(shares[0] + (orders - 1) / b, shares[1] - orders / b)
         return np.asarray(moment / (orders - 1), dtype=np.float64)
 
-    def pure(self, times: int = 1) -> float:
-        return times / self.noise_multiplier
+    def pure(self, times: int = 1) -> Fraction:
+        return times / Fraction(self.noise_multiplier)
 
     def pair(self) -> PairBuilder:
         b = self.noise_multiplier
@@ -302,8 +303,8 @@ class RandomisedResponse(Mechanism):
     def renyi(self, orders: Array) -> Array:
         return rdp.randomised_response(self.epsilon, self.categories, orders)
 
-    def pure(self, times: int = 1) -> float:
-        return times * self.epsilon
+    def pure(self, times: int = 1) -> Fraction:
+        return times * Fraction(self.epsilon)
 
     def pair(self) -> PairBuilder:
         eps, categories = self.epsilon, self.categories
@@ -336,8 +337,8 @@ class Selection(Mechanism):
     def renyi(self, orders: Array) -> Array:
         return np.minimum(orders * self.epsilon**2 / 8, rdp.randomised_response(self.epsilon, 2, orders))
 
-    def pure(self, times: int = 1) -> float:
-        return times * self.epsilon
+    def pure(self, times: int = 1) -> Fraction:
+        return times * Fraction(self.epsilon)
 
     def dominating(self) -> Mechanism:
         # A loss of range epsilon is epsilon-DP; its tighter prices are in Renyi DP and zCDP.
@@ -368,8 +369,8 @@ class PureDP(Mechanism):
     def renyi(self, orders: Array) -> Array:
         return rdp.randomised_response(self.epsilon, 2, orders)
 
-    def pure(self, times: int = 1) -> float:
-        return times * self.epsilon
+    def pure(self, times: int = 1) -> Fraction:
+        return times * Fraction(self.epsilon)
 
     def pair(self) -> PairBuilder:
         eps = self.epsilon
