@@ -179,6 +179,25 @@ def check_collate_functions_that_do_more_than_pad_are_refused() -> None:
         must_raise(BadInput, given.try_collate)
 
 
+class Forgetful(Reader):
+    """Drops some of what it read of long rows, and of these alone."""
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        own = super().forward(ids, mask)
+        return nn.functional.dropout(own, 0.5) if ids.shape[1] > 8 else own
+
+
+@check
+def check_random_numbers_for_some_lengths_alone_stay_fast() -> None:
+    """Some lengths draw, others do not, in any order: no row falls back to one example after another."""
+    given = DatasetRows(texts(*LENGTHS), padded)  # type: ignore[arg-type]
+    given.try_collate()
+    clipper = ClippedGradients(Forgetful(), ModelLoss(loss), pv.Flat(0.1), Adjacency.REPLACE_ONE)
+    for _ in range(2):
+        clipper(one_sample(examples=len(LENGTHS)), given)
+        assert (clipper.way, clipper.reason) == ("layers", None)
+
+
 @check
 def check_lengths_that_the_model_cannot_have_are_not_padded_to() -> None:
     """Of 20 places, a row of 17 tokens is not padded to 32; one of 21 counts as absent, and says nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from privlearn.clipping import gradients
 from privlearn.data import dataset_rows, padding
 from privlearn.descent import task
 from tests.support.mutant import Mutant, suite_of
@@ -38,6 +39,9 @@ MUTANTS = [
            NEST),
     Mutant("rows from workers lose their shapes", dataset_rows._unpacked, "pieces[place][row]", "pieces[place][0]",
            LOOP),
+    Mutant("a length that draws nothing decides for all", gradients.ClippedGradients._suits,
+           "before or self._random.active", "before and self._random.active",
+           "check_random_numbers_for_some_lengths_alone_stay_fast"),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(

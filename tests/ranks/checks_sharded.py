@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 import privlearn as pv
-from privlearn.clipping.sharded.gradients_in_rounds import clipped_gradients
+from privlearn.clipping.sharded.gradients_in_rounds import ShardedGradients, clipped_gradients
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.mechanisms.release import release
 from privlearn.publishing.verify import verify
@@ -323,3 +324,27 @@ class Powers(nn.Module):
 def _outcome(*given: Any, **options: Any) -> tuple[bytes, Any]:
     result = trained(*given, **options)
     return weights(result), result.ledger.event
+
+
+@check
+def check_wrong_sums_of_shards_are_refused() -> None:
+    """What processes hand out is compared with autograd's before anything is charged, not only losses and norms."""
+    honest = ShardedGradients._reduce
+
+    def twice(self: ShardedGradients, gradients: Any, weights: Any, sums: Any) -> None:
+        honest(self, gradients, weights, sums)
+        for total in sums:
+            total.mul_(2)
+
+    def refused() -> str:
+        book = pv.Ledger()
+        with mock.patch.object(ShardedGradients, "_reduce", twice):
+            try:
+                trained(ledger=book)
+            except BadInput as error:
+                assert book.event.events == ()
+                return str(error)
+        return "trained"
+
+    for said in sharing(2, refused):
+        assert "its gradients differ from those of single examples" in said

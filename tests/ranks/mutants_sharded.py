@@ -48,6 +48,8 @@ MUTANTS = [
            "**(lambda *own: {n: t * 0 for n, t in load_shards(*own).items()})(", RESUMED),
     Mutant("each process publishes its shards", publish._once, 'result.world.once(write, "the publication")', "write()",
            "check_a_sharded_model_is_published_whole"),
+    Mutant("sums are not compared with autograd's", ShardedGradients._agrees, "same &= close(own /", "close(own /",
+           "check_wrong_sums_of_shards_are_refused"),
     # Killed
     Mutant("shards are written over older ones", shards.save_shards, "secrets.token_hex(4)", "'0'", KILLED),
     Mutant("shards that the checkpoint names are deleted", session.TrainingSession._save, "self.file.write(Saved(",
