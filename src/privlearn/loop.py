@@ -26,7 +26,7 @@ from privlearn.data.torch_rows import resampled
 from privlearn.descent.dpsgd import Run
 from privlearn.descent.task import Batch, Epoch
 from privlearn.errors import BadInput, PrivacyWarning
-from privlearn.mechanisms import correlated
+from privlearn.mechanisms import matrices
 from privlearn.mechanisms.correlated import Correlation
 from privlearn.plan import Plan
 from privlearn.publishing.publish import publish
@@ -389,11 +389,11 @@ def _plan(
 
 
 def _correlations(given: Correlation | str, *, chosen: bool) -> Sequence[Correlation | None]:
-    """What a mechanism leaves open: several numbers of bands, where the noise is solved for."""
-    correlations = [given] if isinstance(given, Correlation) else correlated.choices(given)
+    """What a mechanism leaves open: several numbers of bands, say, where the noise is solved for."""
+    correlations = [given] if isinstance(given, Correlation) else matrices.choices(given)
     if len(correlations) > 1 and not chosen:
         raise BadInput(
-            f"the mechanism {given!r} leaves the number of bands open, which is chosen where the noise is solved for: "
-            "say how many, banded:bands=8, or give epsilon= in place of noise_multiplier="
+            f"the mechanism {given!r} leaves a number open, which is chosen where the noise is solved for: say "
+            f"{matrices.spec(correlations[-1])}, or give epsilon= in place of noise_multiplier="
         )
     return correlations

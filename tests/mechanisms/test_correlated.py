@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from privlearn.errors import BadInput
-from privlearn.mechanisms.correlated import Banded, choices, deviation
+from privlearn.mechanisms.banded import Banded, deviation
+from privlearn.mechanisms.matrices import choices
 
 
 def test_a_spec_reads_as_its_correlations() -> None:
