@@ -87,6 +87,8 @@ def check_the_bound_holds_for_any_column() -> None:
     for number in range(40):
         steps, each = int(rng.integers(2, 8)), int(rng.integers(1, 4))
         column = rng.standard_normal(steps)
+        if number == 1:
+            steps, each, column = 4, 2, np.array([0.1, 0.0, 0.0, 1.0])  # dearest in steps 0 and 3
         if falling := number % 2 == 0:
             column = np.sort(np.abs(column))[::-1]
         c, bound, dearest = matrix(column, steps), sensitivity(column, each), 0.0
