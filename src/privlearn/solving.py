@@ -186,17 +186,20 @@ def with_least_noise(
     return made[0] if len(made) == 1 else min(made, key=lambda own: noise_in_weights(own, examples))
 
 
-def noise_in_weights(plan: Plan, examples: int) -> float:
-    """Root mean square, over steps, of the noise that SGD sums up: for learning rate and sensitivity 1."""
+def noise_in_weights(plan: Plan, examples: int, momentum: float = 0.0) -> float:
+    """Root mean square, over steps, of the noise that SGD sums up: for learning rate and sensitivity 1.
+
+    Independent noise is that of SGD with `momentum`; correlated noise says itself what it is made for.
+    """
     steps = plan.epochs * plan.sampling.steps(examples)
-    correlation = plan.correlation or Banded(1)
+    correlation = plan.correlation or Banded(1, momentum)
     return plan.noise_multipliers()[0] * correlation.deviation(steps, plan.sampling.separation(examples))
 
 
 def require_correlated(plan: Plan, correlation: Correlation) -> None:
     """Refuse what noise that is correlated over steps is not priced for: a norm or a noise that changes, few rests."""
     if not isinstance(correlation, Correlation):
-        raise BadInput(f"correlation is {correlation!r}: expected pv.mechanisms.Banded(bands=8), or None")
+        raise BadInput(f"correlation is {correlation!r}: expected one such as pv.mechanisms.Banded(bands=8), or None")
     if not isinstance(plan.schedule, Constant):
         raise BadInput(
             f"correlated noise is for a constant schedule, and this one is {plan.schedule.kind}: with other noise in "

@@ -87,8 +87,8 @@ class BISR(Correlation):
 class RedrawnStream(CorrelatedStream):
     """Noise that is a sum of this step's independent noise and of that of earlier steps, which is drawn again.
 
-    Every number of z stays one number, however often it is drawn, and all that is released is made of C g + z. Of earlier
-    steps the key and the position in the stream are kept.
+    Every number of z stays one number, however often it is drawn, and all that is released is made of C g + z. Of
+    earlier steps the key and the position in the stream are kept.
 
     Args:
         stream: where independent noise comes from.

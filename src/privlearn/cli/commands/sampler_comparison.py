@@ -90,7 +90,7 @@ def _row(plan: Plan, request: Request) -> dict[str, Any]:
 
 def _show(answer: dict[str, Any], target: bool) -> None:
     out, first = screen.answers, answer["samplers"][0]
-    table = Table(box=None, padding=(0, 2), header_style="bold")
+    table = Table(box=None, padding=(0, 1), header_style="bold")
     for name in ("sampling", "mechanism", "neighbours"):
         table.add_column(name, no_wrap=True)
     for name in ("noise", "in weights" if target else "epsilon", "steps"):
