@@ -21,6 +21,7 @@ from torch import nn
 
 import privlearn as pv
 from privlearn import sampling, schedules, solving
+from privlearn._public import to_json
 from privlearn.accounting.events import tally
 from privlearn.accounting.mechanisms import FixedBatches, Gaussian
 from privlearn.errors import BadInput, PrivlearnError
@@ -234,6 +235,9 @@ def check_noise_over_all_steps_is_refused_where_it_has_no_price() -> None:
             lambda made=made: trained(made(sampling=FIXED), streams=Streams.new(5, discrete=True)),
         ]  # fmt: skip
         refused += [lambda own=own: type(own)(0), lambda own=own: type(own)(2, momentum=1.0)]
+        stated = made(sampling=FIXED).to_json()  # what a certificate may hold
+        for batches in (sampling.Poisson(0.3), sampling.Shuffle(3)):
+            refused += [partial(certificate.read_plan, stated | {"sampling": to_json(batches)})]
     for make in refused:
         must_raise(BadInput, make)
     for own in (BISR(2), BLT(1)):

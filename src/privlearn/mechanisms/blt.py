@@ -43,9 +43,8 @@ class BLT(Correlation):
 
     C = product of (1 - z_i x) / (1 - p_i x) with rates 1 > p_1 > z_1 > p_2 > z_2 > ... >= 0, so that its column is
     positive and falls. The rates are those of least mean squared error of the weights that were found, for the plan's
-    steps and times of an example: by L-BFGS from rates of which the logarithms of 1 - rate are equally far apart. As
-    for `BISR`, C is scaled for all times of an example together, for batches in a fixed order, so that no guarantee
-    rests on how good the rates are.
+    steps and times of an example, by L-BFGS from two beginnings. As for `BISR`, C is scaled for all times of an example
+    together, for batches in a fixed order, so that no guarantee rests on how good the rates are.
 
     Attributes:
         buffers: so many tensors of the model's size are kept.
@@ -58,7 +57,7 @@ class BLT(Correlation):
     buffers: int
     momentum: float = 0.0
     kind: ClassVar[str] = "blt"
-    tried = (1, 2, 3)
+    tried = (1, 2)
 
     def __post_init__(self) -> None:
         require_numbers(self, _MOST_BUFFERS)
@@ -117,9 +116,13 @@ def _fitted(buffers: int, momentum: float, steps: int, separation: int) -> tuple
         error = deviation_of(_product(poles, zeros, steps), momentum)
         return math.log(error * scale(_product(zeros, poles, steps), separation))
 
-    start = np.full(2 * buffers, math.log(max(math.log(steps), 1.0) / (2 * buffers)))
-    made = minimize(objective, start, method="L-BFGS-B", bounds=[_GAPS] * len(start), options=_SEARCH)
-    return tuple(rates(min((start, made.x), key=objective)).tolist())
+    starts = [np.full(2 * buffers, math.log(max(math.log(steps), 1.0) / (2 * buffers)))]
+    if buffers > 1:  # the best with one buffer less, its last gap cut in three
+        less = np.diff(-np.log1p(-np.array(_fitted(buffers - 1, momentum, steps, separation)))[::-1], prepend=0.0)
+        starts.append(np.clip(np.log([less[0] / 3] * 3 + list(less[1:])), *_GAPS))
+    bounds = [_GAPS] * (2 * buffers)
+    made = [minimize(objective, own, method="L-BFGS-B", bounds=bounds, options=_SEARCH).x for own in starts]
+    return tuple(rates(min((*starts, *made), key=objective)).tolist())
 
 
 @final
