@@ -26,7 +26,7 @@ from privlearn.data.torch_rows import resampled
 from privlearn.descent.dpsgd import Run
 from privlearn.descent.task import Batch, Epoch
 from privlearn.errors import BadInput, PrivacyWarning
-from privlearn.mechanisms import correlated
+from privlearn.mechanisms import matrices
 from privlearn.mechanisms.correlated import Correlation
 from privlearn.plan import Plan
 from privlearn.publishing.publish import publish
@@ -50,8 +50,9 @@ class LoopSettings(Compute, total=False):
         group_size: the declared most examples of one person, protected together.
         sampling: a sampler of `pv.sampling`, or its name; by default Poisson, with the loader's batch size expected.
         schedule: of the noise over the epochs; with a target its shape.
-        mechanism: `independent` noise, or noise that is correlated over steps, `banded:bands=8,momentum=0.9` or
-            `mechanisms.Banded(8)`, with `cyclic-poisson` or `fixed` sampling.
+        mechanism: `independent` noise, or noise that is correlated over steps: `banded:bands=8,momentum=0.9` or
+            `mechanisms.Banded(8)`, with `cyclic-poisson` or `fixed` sampling; `bisr:bands=8` or `blt:buffers=2`, with
+            `fixed` sampling.
         clip: another clip than `pv.Flat(max_grad_norm)`.
         loss: for every step; else each step is given it.
         ledger: what to charge; by default a new one with the target as its limit.
@@ -389,11 +390,11 @@ def _plan(
 
 
 def _correlations(given: Correlation | str, *, chosen: bool) -> Sequence[Correlation | None]:
-    """What a mechanism leaves open: several numbers of bands, where the noise is solved for."""
-    correlations = [given] if isinstance(given, Correlation) else correlated.choices(given)
+    """What a mechanism leaves open: several numbers of bands, say, where the noise is solved for."""
+    correlations = [given] if isinstance(given, Correlation) else matrices.choices(given)
     if len(correlations) > 1 and not chosen:
         raise BadInput(
-            f"the mechanism {given!r} leaves the number of bands open, which is chosen where the noise is solved for: "
-            "say how many, banded:bands=8, or give epsilon= in place of noise_multiplier="
+            f"the mechanism {given!r} leaves a number open, which is chosen where the noise is solved for: say "
+            f"{matrices.spec(correlations[-1])}, or give epsilon= in place of noise_multiplier="
         )
     return correlations

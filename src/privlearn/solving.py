@@ -15,7 +15,8 @@ from privlearn.accounting.ledger import Planned
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.clips import Clip, Quantile
 from privlearn.errors import BadInput
-from privlearn.mechanisms.correlated import Banded, Correlation
+from privlearn.mechanisms.banded import Banded
+from privlearn.mechanisms.correlated import Correlation
 from privlearn.sampling import Partition, Poisson
 from privlearn.schedules import Constant, Polynomial, ReactingSchedule, Step
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 MOST_EPOCHS = 100_000
 #: Below this noise multiplier there is no privacy.
 LEAST_NOISE = 1e-6
+#: In place of a number of examples that is not known: more than there are.
+_MANY = 10**15
 _NOT_KNOWN = (
     "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise "
     "or the epochs, or give another schedule=: {}"
@@ -174,7 +177,7 @@ def with_least_noise(
     refusals: list[BadInput] = []
     for correlation in mechanisms:
         try:
-            drawn = plan.sampling if correlation is None else plan.sampling.in_cycles(correlation.bands)
+            drawn = plan.sampling if correlation is None else plan.sampling.in_cycles(correlation.rest)
             made.append(solved(replace(plan, sampling=drawn, correlation=correlation)))
         except BadInput as error:
             refusals.append(error)
@@ -183,17 +186,20 @@ def with_least_noise(
     return made[0] if len(made) == 1 else min(made, key=lambda own: noise_in_weights(own, examples))
 
 
-def noise_in_weights(plan: Plan, examples: int) -> float:
-    """Root mean square, over steps, of the noise that SGD sums up: for learning rate and sensitivity 1."""
+def noise_in_weights(plan: Plan, examples: int, momentum: float = 0.0) -> float:
+    """Root mean square, over steps, of the noise that SGD sums up: for learning rate and sensitivity 1.
+
+    Independent noise is that of SGD with `momentum`; correlated noise says itself what it is made for.
+    """
     steps = plan.epochs * plan.sampling.steps(examples)
-    correlation = plan.correlation or Banded(1)
-    return plan.noise_multipliers()[0] * correlation.deviation(steps)
+    correlation = plan.correlation or Banded(1, momentum)
+    return plan.noise_multipliers()[0] * correlation.deviation(steps, plan.sampling.separation(examples))
 
 
 def require_correlated(plan: Plan, correlation: Correlation) -> None:
     """Refuse what noise that is correlated over steps is not priced for: a norm or a noise that changes, few rests."""
     if not isinstance(correlation, Correlation):
-        raise BadInput(f"correlation is {correlation!r}: expected pv.mechanisms.Banded(bands=8), or None")
+        raise BadInput(f"correlation is {correlation!r}: expected one such as pv.mechanisms.Banded(bands=8), or None")
     if not isinstance(plan.schedule, Constant):
         raise BadInput(
             f"correlated noise is for a constant schedule, and this one is {plan.schedule.kind}: with other noise in "
@@ -209,5 +215,4 @@ def require_correlated(plan: Plan, correlation: Correlation) -> None:
             "correlated noise protects one example, or one person by rows_per_person=: the rows of a group may be in "
             "neighbouring steps, whose noise is not independent. Leave out group_size, or the mechanism"
         )
-    if plan.examples is not None or plan.sampling.separation(1) == plan.sampling.separation(10**9):
-        correlation.require_suited(plan.sampling, plan.examples or 1)
+    correlation.require_suited(plan.sampling, plan.examples or _MANY)  # a run asks again, for the rows that are there

@@ -10,7 +10,7 @@ import pytest
 from privlearn.accounting import pld, rdp
 from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, PureDP
-from privlearn.mechanisms.correlated import Banded
+from privlearn.mechanisms.banded import Banded
 from privlearn.plan import Plan
 from privlearn.sampling import CyclicPoisson
 from privlearn.schedules import Constant

@@ -172,7 +172,10 @@ def test_samplers_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     found = budget(capsys, *PLANNED, "--epsilon", "2", "--sampling", "best")
     rows = {(row["sampling"], row["mechanism"]): row for row in found["samplers"]}
     independent = {(name, "independent") for name in ("poisson", "cyclic-poisson", "partition", "shuffle", "fixed")}
-    assert set(rows) == independent | {("cyclic-poisson", "banded"), ("fixed", "banded")}
+    assert set(rows) == independent | {
+        ("cyclic-poisson", "banded"),
+        *(("fixed", mechanism) for mechanism in ("banded", "bisr", "blt")),
+    }
     assert found["best"] == "cyclic-poisson" == found["samplers"][0]["sampling"]
     noise = [row["noise_in_weights"] for row in found["samplers"]]
     assert noise == sorted(noise)
@@ -180,6 +183,16 @@ def test_samplers_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
         alone = budget(capsys, *PLANNED, "--epsilon", "2", "--sampling", name, "--mechanism", mechanism)
         assert row["noise_multiplier"] == alone["noise_multipliers"][0]
         assert (row["adjacency"], row["epsilon"]) == (alone["adjacency"], alone["epsilon"])
+
+
+def test_noise_for_momentum_is_compared_with_independent_noise_under_momentum(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Momentum makes the noise in the weights larger, whichever it is; its share stays below one."""
+    fixed = ("--epsilon", "8", "--epochs", "5", "--sampling", "fixed")
+    for mechanism in ("banded:bands=32,momentum=0.9", "bisr:bands=32,momentum=0.9", "blt:buffers=1,momentum=0.9"):
+        found = budget(capsys, *PLANNED[:4], *fixed, "--mechanism", mechanism)
+        assert 0.3 < found["plan"]["mechanism"]["relative_noise"] < 1, mechanism
 
 
 def test_given_noise_is_priced_by_every_sampler(capsys: pytest.CaptureFixture[str]) -> None:

@@ -258,6 +258,10 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
         "--epsilon 9 --epochs 2 --batch-size 10 --sampling cyclic-poisson --mechanism banded:bands=2",
         {"epsilon": 9.0, "epochs": 2, "batch_size": 10, "sampling": "cyclic-poisson", "mechanism": "banded:bands=2"},
     ),
+    "correlated noise on fixed batches": (
+        "--epsilon 9 --epochs 2 --batch-size 10 --sampling fixed --mechanism bisr",
+        {"epsilon": 9.0, "epochs": 2, "batch_size": 10, "sampling": "fixed", "mechanism": "bisr"},
+    ),
     "a task": ("--epsilon 9 --epochs 2 --task classification", {"epsilon": 9.0, "epochs": 2, "task": "classification"}),
     "weights of classes": (
         "--epsilon 9 --epochs 2 --class-weights balanced --class-frequencies 0=0.5,1=0.3,2=0.2",

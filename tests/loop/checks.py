@@ -90,6 +90,8 @@ def check_a_loop_may_correlate_its_noise() -> None:
         {"mechanism": "banded:bands=4", "sampling": "cyclic-poisson"},
         {"mechanism": pv.mechanisms.Banded(2), "sampling": "fixed", "adjacency": "replace_one"},
         {"mechanism": "banded", "sampling": "cyclic-poisson"},
+        {"mechanism": "bisr:bands=4", "sampling": "fixed"},
+        {"mechanism": "blt", "sampling": "fixed"},
     ):
         loop = private(loss=loss, **own)
         assert loop.plan.correlation is not None
@@ -118,7 +120,9 @@ def check_a_loop_may_correlate_its_noise() -> None:
             assert "correlated" in (out / "README.md").read_text()
     for refused in (
         {"mechanism": "banded:bands=4"},
+        {"mechanism": "bisr:bands=4", "sampling": "cyclic-poisson"},
         {"mechanism": "banded", "noise_multiplier": 1.0, "sampling": "cyclic-poisson"},
+        {"mechanism": "bisr", "noise_multiplier": 1.0, "sampling": "fixed"},
         {"mechanism": "banded:bands=4", "sampling": "cyclic-poisson", "group_size": 2},
         {"mechanism": "banded:bands=4", "sampling": "cyclic-poisson", "streams": pv.Streams.new(0, discrete=True)},
     ):

@@ -24,8 +24,9 @@ from privlearn.accounting.mechanisms import FixedBatches, Gaussian, PoissonSampl
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.derivative_bounds import Derivatives
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.mechanisms import correlated, noise
-from privlearn.mechanisms.correlated import Banded, CorrelatedStream
+from privlearn.mechanisms import banded, noise
+from privlearn.mechanisms.banded import Banded, BandedStream
+from privlearn.mechanisms.correlated import CorrelatedStream
 from privlearn.mechanisms.release import release
 from privlearn.publishing import certificate
 from privlearn.runs.checkpoint import Checkpoint
@@ -59,7 +60,7 @@ def check_correlated_noise_has_its_covariance() -> None:
     """C y is white: each step's variance, and every pair of steps, two-sided; false alarms below 1e-6 a figure."""
     for bands, momentum, steps, std in ((3, 0.0, 12, 2.0), (8, 0.9, 12, 0.25), (1, 0.0, 5, 1.0)):
         coefficients, numbers = Banded(bands, momentum).coefficients(steps), 20_000
-        y = noise_of_steps(CorrelatedStream(Streams.new(3).noise, coefficients), steps, numbers, std)
+        y = noise_of_steps(BandedStream(Streams.new(3).noise, coefficients), steps, numbers, std)
         white = matrix(coefficients, steps) @ y / std
         low, high = (stats.chi2.ppf(p, numbers) / numbers for p in (5e-7, 1 - 5e-7))
         for t in range(steps):
@@ -72,7 +73,7 @@ def check_correlated_noise_has_its_covariance() -> None:
 def check_noise_is_drawn_for_every_number_of_every_step() -> None:
     """In single precision, too: the noise that is taken back was added, and what C makes of all is fresh each step."""
     coefficients = Banded(4).coefficients(6)
-    stream, values = CorrelatedStream(Streams.new(4).noise, coefficients), torch.zeros(6, 5000)
+    stream, values = BandedStream(Streams.new(4).noise, coefficients), torch.zeros(6, 5000)
     for row in values:
         stream.add((row,), 1.0)
     white = torch.from_numpy(matrix(coefficients, 6)).float() @ values
@@ -140,7 +141,7 @@ def check_a_cycle_is_charged_at_its_first_batch() -> None:
     """As one sampled release, at the rate within a group; later batches of the cycle need the same noise."""
     sampler, g = sampling.CyclicPoisson(0.25, 3), Gaussian(2.0)
     assert sampler.event(g) == PoissonSampled(0.25, g)
-    ledger, stream = Ledger(), CorrelatedStream(Streams.new(0).noise, Banded(3).coefficients(12))
+    ledger, stream = Ledger(), BandedStream(Streams.new(0).noise, Banded(3).coefficients(12))
     for number, sample in enumerate(sampler.draw(9, np.random.default_rng(0))):
         part = Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, sample)
         release(part, noise_multiplier=2.0, ledger=ledger, stream=stream)
@@ -245,7 +246,7 @@ def check_the_best_attack_on_correlated_noise_finds_what_is_claimed() -> None:
         for row, sample in zip(took, drawn, strict=True):
             row[sample.indices] = 1
         columns = matrix(c, steps)
-        white = columns @ noise_of_steps(CorrelatedStream(streams.noise, c), steps, rows, std)
+        white = columns @ noise_of_steps(BandedStream(streams.noise, c), steps, rows, std)
         # The attacker knows in which steps a row may take part, but not whether it was drawn there.
         rate, may = 1.0, took > 0
         if isinstance(sampler, sampling.CyclicPoisson):
@@ -288,7 +289,7 @@ def check_correlated_noise_is_refused_where_it_has_no_price() -> None:
     ]
     for make in refused:
         must_raise(BadInput, make)
-    stream = CorrelatedStream(Streams.new(0).noise, Banded(2).coefficients(4))
+    stream = BandedStream(Streams.new(0).noise, Banded(2).coefficients(4))
     stream.add((torch.zeros(3),), 1.0)
     must_raise(PrivlearnError, lambda: stream.add((torch.zeros(3),), 0.5))
     parts = [Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, one_sample())] * 2
@@ -301,15 +302,15 @@ def check_bands_are_the_best_found() -> None:
     for bands, momentum, steps in MATRICES:
         c = Banded(bands, momentum).coefficients(steps)
         root = np.cumprod([1.0, *((2 * j - 1) / (2 * j) for j in range(1, len(c)))])
-        error = correlated.deviation(c, momentum, steps)
-        assert error <= correlated.deviation(root / np.linalg.norm(root), momentum, steps) * (1 + 1e-9)
-        assert error <= correlated.deviation([1.0], momentum, steps) * (1 + 1e-9)
+        error = banded.deviation(c, momentum, steps)
+        assert error <= banded.deviation(root / np.linalg.norm(root), momentum, steps) * (1 + 1e-9)
+        assert error <= banded.deviation([1.0], momentum, steps) * (1 + 1e-9)
         if steps <= 300:
             gains = np.array([(1 - momentum ** (i + 1)) / (1 - momentum) for i in range(steps)])
             written = matrix(gains, steps) @ np.linalg.inv(matrix(c, steps))
             assert math.isclose(error, math.sqrt((written**2).sum() / steps), rel_tol=1e-8)
-        value, slopes = correlated._squares(c, momentum, steps)
+        value, slopes = banded._squares(c, momentum, steps)
         for j in range(min(3, len(c))):
             step = 1e-6 * np.eye(len(c))[j]
-            rise = correlated._squares(c + step, momentum, steps)[0] - correlated._squares(c - step, momentum, steps)[0]
+            rise = banded._squares(c + step, momentum, steps)[0] - banded._squares(c - step, momentum, steps)[0]
             assert math.isclose(rise / 2e-6, slopes[j], rel_tol=1e-4, abs_tol=1e-4 * value)

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from privlearn.errors import BadInput
-from privlearn.mechanisms.correlated import Banded, choices, deviation
+from privlearn.mechanisms.banded import Banded, deviation
+from privlearn.mechanisms.bisr import BISR
+from privlearn.mechanisms.blt import BLT
+from privlearn.mechanisms.matrices import choices, spec
 
 
 def test_a_spec_reads_as_its_correlations() -> None:
@@ -15,20 +18,27 @@ def test_a_spec_reads_as_its_correlations() -> None:
     left_open = choices("banded:momentum=0.9")
     assert [each.bands for each in left_open if each] == sorted({each.bands for each in left_open if each})
     assert len(left_open) > 1
+    assert choices("bisr:bands=8") == [BISR(8)]
+    assert choices("blt:buffers=2,momentum=0.9") == [BLT(2, momentum=0.9)]
+    assert [spec(each) for each in choices("blt")] == [f"blt:buffers={number}" for number in BLT.tried]
+    for each in (None, Banded(8, 0.25), BISR(16), BLT(1, 0.5)):
+        assert choices(spec(each)) == [each]
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("given", "said"),
     [
         ("independent:bands=2", "independent noise has no parameters"),
         ("banded:width=2", "no parameter 'width': expected bands, momentum"),
         ("banded:bands=1.5", "bands"),
+        ("blt:bands=2", "no parameter 'bands': expected buffers, momentum, for example blt:buffers="),
+        ("bisr:bands=0", "bands"),
         ("blurred:bands=2", "independent"),
     ],
 )
-def test_a_wrong_spec_is_refused(spec: str, said: str) -> None:
+def test_a_wrong_spec_is_refused(given: str, said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        choices(spec)
+        choices(given)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

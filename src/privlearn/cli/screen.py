@@ -219,7 +219,8 @@ def correlated_figures(plan: Plan, examples: int) -> dict[str, Any]:
         rate = min(1.0, plan.sampling.expected_batch_size(examples) / examples)
         other = replace(plan, correlation=None, sampling=sampling.Poisson(rate), budget=None, adjacency=plan.adjacency)
         other = other.calibrate(epsilon=plan.budget.epsilon, delta=plan.budget.delta)
-        figures["relative_noise"] = noise_in_weights(plan, examples) / noise_in_weights(other, examples)
+        independent = noise_in_weights(other, examples, plan.correlation.momentum)
+        figures["relative_noise"] = noise_in_weights(plan, examples) / independent
     return figures
 
 

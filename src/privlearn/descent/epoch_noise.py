@@ -176,14 +176,18 @@ def _steps_stream(task: Task, session: TrainingSession) -> Callable[[], NoiseStr
     plan = task.plan
     if plan.correlation is None:
         return lambda: session.noise
-    if session.world.size > 1:
-        raise BadInput("correlated noise is for one process: leave out the mechanism, or train without torchrun")
+    if session.world.size > 1 and plan.correlation.keeps_tensors:
+        raise BadInput(
+            f"{plan.correlation.kind} noise keeps tensors of earlier steps, which several processes can't: use bisr, "
+            "leave out the mechanism, or train without torchrun"
+        )
     if isinstance(session.file, Transcript):
         raise BadInput(
             "the noise of a correlated step can't be replayed by itself: leave out the transcript, or the mechanism"
         )
     plan.correlation.require_suited(plan.sampling, task.present)
-    stream = CorrelatedStream(session.noise, plan.correlation.coefficients(plan.epochs * task.steps))
+    separation = plan.sampling.separation(task.present)
+    stream = plan.correlation.stream(session.noise, plan.epochs * task.steps, separation)
     session.parts["correlated noise"] = stream
     return lambda: stream
 

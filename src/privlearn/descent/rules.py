@@ -19,7 +19,7 @@ from privlearn.clipping import clips
 from privlearn.descent import centring
 from privlearn.descent.choices import Facts, TrainRequest, weights_of
 from privlearn.errors import BadInput
-from privlearn.mechanisms import correlated
+from privlearn.mechanisms import matrices
 from privlearn.models.heads import CLASSIFICATION, HEADS, Head, head_of
 from privlearn.plan import Plan
 from privlearn.runs import post_processing
@@ -149,8 +149,8 @@ class Settled:
         noise = noise_text(plan)
         yield "noise multiplier", noise, chosen.noise_multiplier is not None, "what meets the target"
         if plan.correlation is not None:
-            why = "that number of bands leaves the least noise in the weights"
-            yield "mechanism", plan.correlation.text(), "bands=" in chosen.mechanism, why
+            why = "of those that were tried, it leaves the least noise in the weights"
+            yield "mechanism", plan.correlation.text(), len(matrices.choices(chosen.mechanism)) == 1, why
         schedule = schedules.spec(plan.schedule).partition(":")[0]
         yield "noise schedule", schedule, chosen.schedule != "constant", "no decay is needed"
 
@@ -202,11 +202,11 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
     def solved(plan: Plan) -> Plan:
         return plan if target is None else _solve(request, plan, facts.examples)
 
-    mechanisms = correlated.choices(request.mechanism)
+    mechanisms = matrices.choices(request.mechanism)
     if len(mechanisms) > 1 and (target is None or _unknown(request) != "noise"):
         raise BadInput(
-            f"the mechanism {request.mechanism!r} leaves the number of bands open, which is chosen where the noise is "
-            "solved for: say how many, banded:bands=8, or leave out noise_multiplier="
+            f"the mechanism {request.mechanism!r} leaves a number open, which is chosen where the noise is solved for: "
+            f"say {matrices.spec(mechanisms[-1])}, or leave out noise_multiplier="
         )
     return Settled(request, facts, solving.with_least_noise(plan, mechanisms, solved, facts.examples))
 
@@ -431,7 +431,8 @@ def learning_rate(
     sigmas = [max(sigma, _LEAST_NOISE) for sigma in expected]
     walk = math.sqrt(plan.sampling.steps(examples) * math.fsum(sigma**2 for sigma in sigmas))
     if plan.correlation is not None:  # between the noise of a step and that in sums: as long steps as with independent
-        walk *= math.sqrt(plan.correlation.relative_deviation(plan.epochs * plan.sampling.steps(examples)))
+        rest, steps = plan.sampling.separation(examples), plan.epochs * plan.sampling.steps(examples)
+        walk *= math.sqrt(plan.correlation.relative_deviation(steps, rest))
     gathered = _GATHERED_LINEAR if model == "linear" else _GATHERED
     if model == "linear" and row_norm is not None:
         gathered = GATHERED_IN_SCORES / row_norm

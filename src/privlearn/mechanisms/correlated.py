@@ -1,28 +1,29 @@
-"""Noise that is correlated over steps: matrix factorisation with a banded matrix (BandMF).
+"""Noise that is correlated over steps: the matrix mechanism, with lower triangular Toeplitz matrices.
 
 A step adds y_t to its clipped sum g_t, where C y = z: z is independent Gaussian noise, and C is lower triangular and
-Toeplitz, with `bands` coefficients whose squares add up to at most 1. The released sums g + y are a function of
-C g + z. There an example that takes part in steps at least `bands` apart changes other rows each time, and these by at
-most its sensitivity, since no column of C is longer than 1. So each of its times costs what a release with independent
-noise costs, also where batches are sampled and where later sums depend on earlier releases (Denisov et al. 2022;
-Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization"). The noise of later steps takes back part of that
-of earlier ones, so that weights, which are running sums of gradients, hold less of it.
+Toeplitz. The released sums g + y are a function of C g + z: the whole run is one Gaussian release, also where later
+sums depend on earlier releases (Denisov et al. 2022, Thm 2.1). The noise of later steps takes back part of that of
+earlier ones, so that weights, which are running sums of gradients, hold less of it.
+
+An example that takes part in k steps, at least `separation` apart, changes C g by at most sqrt(k) times its
+sensitivity: C is scaled to that. So the run costs no more than k releases with independent noise, and is charged as
+these. Which matrices there are is in `matrices`.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn._checks import between, count, one_of, parse_spec
-from privlearn._public import kinds, registered
+from privlearn._checks import between, count
+from privlearn.accounting.events import Mechanism
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.streams import NoiseStream
 
@@ -31,196 +32,220 @@ if TYPE_CHECKING:
 
     from privlearn.sampling import Sampler
 
-#: Bands beyond this many gain next to nothing and take as many tensors of the model's size.
-_MOST_BANDS = 512
-#: What is tried where the number is left open.
-_USUAL_BANDS = (2, 4, 8, 16, 32, 64)
-#: No rounding of coefficients makes a column longer than 1.
-_ROOM = 1e-12
+Column = NDArray[np.float64]
+
+#: More bands gain next to nothing, and cost as many tensors, or draws, of the model's size.
+MOST_BANDS = 512
+#: How many bands are tried where that is left open.
+USUAL_BANDS = (2, 4, 8, 16, 32, 64)
+#: No rounding of a column, up to 10^6 steps and 512 bands, makes its sensitivity larger by this share.
+_ROOM = 1e-6
 
 
 class Correlation:
-    """How the noise of a step depends on that of earlier ones. A final, registered dataclass is known everywhere."""
+    """How the noise of a step depends on that of earlier ones. A final, registered dataclass is known everywhere.
+
+    Its first number says how much is remembered, its momentum is that of the SGD whose weights are to hold little
+    noise.
+    """
 
     #: What it is called in specs and in certificates.
     kind: ClassVar[str]
-    bands: int
+    #: What is tried where the first number is left open.
+    tried: ClassVar[tuple[int, ...]]
+    #: Whether times that are far enough apart change disjoint rows of C g, so that batches may be sampled.
+    disjoint: ClassVar[bool] = False
+    #: Whether tensors of earlier steps are kept, which checkpoints of several processes lack.
+    keeps_tensors: ClassVar[bool] = True
+    momentum: float
+
+    @property
+    def rest(self) -> int:
+        """The steps that have to lie at least between two batches with one example."""
+        return 1
 
     @abstractmethod
-    def coefficients(self, steps: int) -> NDArray[np.float64]:
-        """The first column of C, at most `bands` numbers of norm at most 1, for a run of so many steps."""
+    def coefficients(self, steps: int, separation: int = 1) -> Column:
+        """The first column of C, without zeros at its end.
+
+        Args:
+            steps: of the run.
+            separation: the steps from one batch with an example to the next, at least.
+        """
 
     @abstractmethod
-    def deviation(self, steps: int) -> float:
-        """Root mean square, over steps, of the noise in the weights: for noise multiplier, rate and sensitivity 1."""
+    def inverse(self, steps: int, separation: int = 1) -> Column:
+        """The first column of C^-1, shape (steps,): what a step's independent noise adds to this and later steps."""
 
-    def relative_deviation(self, steps: int) -> float:
-        """`deviation` relative to that of independent noise of the same noise multiplier."""
-        return self.deviation(steps) / math.sqrt((steps + 1) / 2)
+    @abstractmethod
+    def stream(self, noise: NoiseStream, steps: int, separation: int = 1) -> CorrelatedStream:
+        """The noise of a run, made of that of `noise`."""
 
-    def require_suited(self, sampling: Sampler, examples: int) -> None:
-        """Raise `BadInput` unless an example rests for as many steps as the matrix has bands."""
-        rest = sampling.separation(examples)
-        if rest < self.bands:
-            raise BadInput(
-                f"noise is correlated over {self.bands} steps, and with {sampling.kind} batches an example may take "
-                f"part again after {rest}: expected at least as many. Use cyclic-poisson sampling, fixed batches with "
-                "more in an epoch, fewer bands or independent noise"
-            )
-
+    @abstractmethod
     def text(self) -> str:
         """What a card says of it."""
-        return f"correlated over {self.bands} steps ({self.kind})"
+
+    def deviation(self, steps: int, separation: int = 1) -> float:
+        """Root mean square, over steps, of the noise in the weights: for noise multiplier, rate and sensitivity 1."""
+        return deviation_of(self.inverse(steps, separation), self.momentum)
+
+    def relative_deviation(self, steps: int, separation: int = 1) -> float:
+        """`deviation` relative to that of independent noise of the same noise multiplier."""
+        return self.deviation(steps, separation) / math.sqrt((steps + 1) / 2)
+
+    def require_suited(self, sampling: Sampler, examples: int) -> None:
+        """Raise `BadInput` unless the sampler's price holds for noise that is correlated so.
+
+        C is scaled for one batch with each example in an epoch, always the same: an epoch has to cost one Gaussian
+        release then.
+        """
+        one = Gaussian(1.0)
+        epoch, unit = sampling.epoch_event(one), sampling.event(one)
+        whole = epoch == unit and isinstance(unit, Mechanism) and unit.mu_squared() == 1
+        if not whole or sampling.separation(examples) != sampling.steps(examples):
+            raise BadInput(
+                f"{self.kind} noise is priced for batches in a fixed order, where every example has its step in each "
+                f"epoch, and these are {sampling.kind} batches: use fixed sampling, or independent noise"
+            )
 
 
-@final
-@registered
-@dataclass(frozen=True)
-class Banded(Correlation):
-    """Coefficients that make the mean squared error of the weights as small as they can, for SGD at a constant rate.
-
-    Attributes:
-        bands: over how many steps noise is correlated; 1 is independent noise. bands - 1 tensors of the model's size
-            are kept.
-        momentum: that of SGD, for which the error is computed.
-
-    Source: Choquette-Choo et al. 2023, with Toeplitz matrices (McKenna 2024); the starting point is the banded square
-    root (Kalinin and Lampert 2024).
-    """
-
-    bands: int
-    momentum: float = 0.0
-    kind: ClassVar[str] = "banded"
-
-    def __post_init__(self) -> None:
-        count("bands", self.bands, most=_MOST_BANDS)
-        between("the momentum of banded noise", self.momentum, 0.0, 0.9999)
-
-    def coefficients(self, steps: int) -> NDArray[np.float64]:
-        """As of every `Correlation`."""
-        return np.asarray(_optimised(min(self.bands, count("steps", steps)), self.momentum, steps))
-
-    def deviation(self, steps: int) -> float:
-        """As of every `Correlation`."""
-        return deviation(self.coefficients(steps), self.momentum, steps)
+def require_numbers(own: Any, most: int) -> None:
+    """Raise `BadInput` unless a matrix's first number is at most `most`, and its momentum one of SGD."""
+    name = fields(own)[0].name
+    count(name, getattr(own, name), most=most)
+    between(f"the momentum of {own.kind} noise", own.momentum, 0.0, 0.9999)
 
 
-def choices(spec: str) -> list[Correlation] | list[None]:
-    """The correlations that a spec leaves open: one for `banded:bands=8,momentum=0.9`, several without bands.
-
-    None for `independent`.
-
-    Raises:
-        BadInput: an unknown name or number.
-    """
-    name, numbers = parse_spec("mechanism", spec)
-    known: dict[str, type[Any]] = kinds(Correlation)
-    if one_of("mechanism", name, ["independent", *known]) == "independent":
-        if numbers:
-            raise BadInput(f"mechanism {spec!r}: independent noise has no parameters", spec=spec)
-        return [None]
-    allowed = [part.name for part in fields(known[name])]
-    if unknown := sorted(set(numbers) - set(allowed)):
-        raise BadInput(
-            f"mechanism {spec!r} has no parameter {unknown[0]!r}: expected {', '.join(allowed)}, for example "
-            f"{name}:bands=8",
-            spec=spec,
-        )
-    bands = numbers.pop("bands", None)
-    if bands is None:
-        return [known[name](bands, **numbers) for bands in _USUAL_BANDS]
-    return [known[name](int(bands) if bands.is_integer() else bands, **numbers)]
-
-
-def deviation(coefficients: Sequence[float] | NDArray[np.float64], momentum: float, steps: int) -> float:
-    """Root mean square, over steps, of the noise in weights that SGD trains: C y = z with z of variance 1."""
-    return math.sqrt(_squares(np.asarray(coefficients), momentum, steps)[0] / steps)
-
-
-def _squares(c: NDArray[np.float64], momentum: float, steps: int) -> tuple[float, NDArray[np.float64]]:
-    """Sum over steps of the variance of the noise in the weights, and its derivative by the coefficients `c`."""
+def filtered(numerator: Sequence[float] | Column, denominator: Sequence[float] | Column, values: Column) -> Column:
+    """The series with these coefficients times numerator / denominator, as many coefficients."""
     from scipy.signal import lfilter
 
-    own = lfilter([1.0], [1.0, -1.0], lfilter([1.0], [1.0, -momentum], np.eye(1, steps)[0]))  # what weights sum up
-    w = lfilter([1.0], c, own)
-    left = np.arange(steps, 0, -1.0)
-    gained = lfilter([1.0], c, w)  # - dw / dc_j, shifted by j
-    slopes = [-2 * float((left[j:] * w[j:]) @ gained[: steps - j]) for j in range(len(c))]
-    return float(left @ w**2), np.array(slopes)
+    made: Column = lfilter(numerator, denominator, values)
+    return made
 
 
-@lru_cache(maxsize=64)
-def _optimised(bands: int, momentum: float, steps: int) -> tuple[float, ...]:
-    """Coefficients of norm 1 that minimise the error, starting from those of the banded square root."""
-    from scipy.optimize import minimize
-
-    start = np.cumprod([1.0, *((2 * j - 1) / (2 * j) for j in range(1, bands))])
-
-    def objective(rest: Any) -> tuple[float, NDArray[np.float64]]:
-        """The logarithm of the error at norm 1, which does not depend on the scale of the coefficients."""
-        c = np.concatenate([[1.0], rest])
-        with np.errstate(over="ignore", invalid="ignore"):
-            error, slopes = _squares(c, momentum, steps)
-        norm = float(c @ c)
-        if not (math.isfinite(error) and np.isfinite(slopes).all()):
-            return math.inf, np.zeros(bands - 1)
-        return math.log(error * norm), (slopes / error + 2 * c / norm)[1:]
-
-    least = minimize(objective, start[1:], jac=True, method="L-BFGS-B").x if bands > 1 else start[1:]
-    best = min((start[1:], least), key=lambda rest: objective(rest)[0])
-    c = np.concatenate([[1.0], best])
-    return tuple((c / (math.sqrt(float(c @ c)) * (1 + _ROOM))).tolist())
+def deviation_of(inverse: Column, momentum: float) -> float:
+    """Root mean square, over steps, of the noise in weights that SGD trains, for the first column of C^-1."""
+    for decay in (momentum, 1.0):
+        inverse = filtered([1.0], [1.0, -decay], inverse)
+    return math.sqrt(float(np.arange(len(inverse), 0, -1.0) @ inverse**2) / len(inverse))
 
 
-@final
-class CorrelatedStream:
+def impulse(steps: int) -> Column:
+    """1, 0, 0, ..."""
+    made = np.zeros(steps)
+    made[0] = 1.0
+    return made
+
+
+def times(steps: int, separation: int) -> int:
+    """In how many steps an example takes part at most, where these are at least `separation` apart."""
+    return -(-steps // separation)
+
+
+def sensitivity(column: Column, separation: int) -> float:
+    """How far one example moves C g at most, in Frobenius norm, if it adds vectors of norm at most 1 to rows of g.
+
+    It does so in steps that are at least `separation` apart, whichever these are, with signs and directions of its
+    choice. An upper bound for any column, exact where that has no negative numbers and none above an earlier one.
+
+    Let h(n) be the largest absolute value from place n of the column on. By the triangle inequality row n of the change
+    has norm at most sum_i h(n - t_i) over the steps t_1 < t_2 < ... of the example. The sum of the squares is
+
+        sum_i sum_j sum_m h(m) h(m + |t_i - t_j|),    m from 0 to steps - 1 - max(t_i, t_j).
+
+    As h never rises and |t_i - t_j| >= |i - j| separation, t_i >= (i - 1) separation, no steps make it larger than 0,
+    separation, 2 separation, ... (for k participations: Kalinin and Lampert 2024, Thm 2). What these steps add up to in
+    one epoch is no less than in the one before: so also the first e of k epochs cost at most e / k of all.
+
+    Args:
+        column: the first column of C, shape (steps,).
+        separation: in steps.
+    """
+    steps = len(column)
+    envelope = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
+    blocks = np.zeros(times(steps, separation) * separation)
+    blocks[:steps] = envelope
+    rows = blocks.reshape(-1, separation).cumsum(0).reshape(-1)[:steps]
+    return math.sqrt(float(rows @ rows)) * (1 + _ROOM)
+
+
+def scale(column: Column, separation: int) -> float:
+    """What C is divided by, so that k times of an example cost no more than k independent releases."""
+    return sensitivity(column, separation) / math.sqrt(times(len(column), separation))
+
+
+class CorrelatedStream(ABC):
     """The noise of one run's steps, drawn from a noise stream and correlated over them: one `add` a step, in order.
 
     It is a part of the run that a checkpoint keeps: as secret as the noise stream is.
 
     Args:
         stream: where independent noise comes from.
-        coefficients: the first column of C.
+        steps: how many steps C is scaled for; None: any number.
     """
 
-    def __init__(self, stream: NoiseStream, coefficients: Sequence[float] | NDArray[np.float64]) -> None:
+    def __init__(self, stream: NoiseStream, steps: int | None = None) -> None:
         if stream.discrete:
             raise BadInput(
                 "correlated noise is no whole number of grid steps: leave out discrete noise, or the mechanism"
             )
-        self._stream, self._coefficients = stream, [float(c) for c in coefficients]
-        self._past: list[list[Tensor]] = []  # the noise of earlier steps, the latest first
-        self._std: float | None = None
+        self._stream, self._steps = stream, steps
+        self._taken, self._std = 0, None  # type: int, float | None
+        self._sizes: Any = None  # of the values of each step
 
-    def add(self, values: Sequence[Tensor], std: float) -> None:
+    def add(self, values: Sequence[Tensor], std: float, places: Sequence[tuple[int, int]] | None = None) -> None:
         """Add the noise of the next step to `values`, in place; `std` is that of the independent noise.
 
+        Args:
+            values: what is released; of the same sizes and types in each step.
+            std: the noise multiplier times the sensitivity.
+            places: where several processes have parts of the values, as of `noise.add_gaussian`.
+
         Raises:
-            PrivlearnError: another standard deviation than before, for which rows of C are not priced.
+            PrivlearnError: another standard deviation or other sizes than before, or a step more than C is scaled for:
+                neither is priced.
         """
         import torch
-
-        from privlearn.mechanisms import noise
 
         if self._std not in (None, std):
             raise PrivlearnError(
                 f"correlated noise began with standard deviation {self._std:g}, and a later step asks for {std:g}: all "
                 "steps need the same noise multiplier and clipping norm"
             )
-        self._std = std
+        sizes = [(value.numel(), value.dtype) for value in values], places
+        if self._sizes is not None and self._sizes != sizes:
+            raise PrivlearnError(
+                "correlated noise began with values of other sizes or types: release the same values in each step"
+            )
+        if self._steps is not None and self._taken >= self._steps:
+            raise PrivlearnError(
+                f"the noise is correlated for a run of {self._steps} steps, and these are over: one more has no price. "
+                "Begin another run"
+            )
+        self._std, self._sizes = std, sizes
         fresh = [torch.zeros_like(value) for value in values]
-        noise.add_gaussian(fresh, std, self._stream)
-        for coefficient, earlier in zip(self._coefficients[1:], self._past, strict=False):
-            torch._foreach_add_(fresh, earlier, alpha=-coefficient)
-        torch._foreach_div_(fresh, self._coefficients[0])
+        self._fill(fresh, std, places)
         torch._foreach_add_(list(values), fresh)
-        self._past = [fresh, *self._past][: len(self._coefficients) - 1]
+        self._taken += 1
+
+    @abstractmethod
+    def _fill(self, fresh: list[Tensor], std: float, places: Sequence[tuple[int, int]] | None) -> None:
+        """Make zeros the noise of the next step."""
+
+    @abstractmethod
+    def _kept(self) -> dict[str, Any]:
+        """What `_fill` goes by, to be kept."""
+
+    @abstractmethod
+    def _go_on(self, kept: dict[str, Any]) -> None:
+        """Go by what was kept."""
 
     def state_dict(self) -> dict[str, Any]:
         """What later steps depend on."""
-        return {"coefficients": list(self._coefficients), "std": self._std, "past": [list(one) for one in self._past]}
+        return {"std": self._std, "taken": self._taken, **self._kept()}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Go on from a state."""
-        self._coefficients, self._std = list(state["coefficients"]), state["std"]
-        self._past = [list(one) for one in state["past"]]
+        self._std, self._taken, self._sizes = state["std"], state["taken"], None
+        self._go_on(state)

@@ -75,10 +75,8 @@ def release(
 
     if not isinstance(stream, CorrelatedStream) and not hasattr(stream, "words"):
         raise BadInput(f"stream is {quoted(stream)}: expected a noise stream, such as Streams.new().noise")
-    if isinstance(stream, CorrelatedStream) and (len(parts) > 1 or parts[0].share):
-        raise BadInput(
-            "correlated noise is for one bounded value a step, in one process: release the parts with a noise stream"
-        )
+    if isinstance(stream, CorrelatedStream) and len(parts) > 1:
+        raise BadInput("correlated noise is for one bounded value a step: release the parts with a noise stream")
     from privlearn.mechanisms.noise import require_noisable
 
     require_noisable([value for part in parts for value in part.values])
@@ -105,11 +103,10 @@ def _noised(part: Bounded, multiplier: float, stream: NoiseStream | CorrelatedSt
     from privlearn.mechanisms import noise
     from privlearn.mechanisms.correlated import CorrelatedStream
 
-    if isinstance(stream, CorrelatedStream):
-        stream.add(part.values, multiplier * part.sensitivity)
-        return part.values
     values, places = part.share.own(part.values) if part.share else (part.values, None)
-    if stream.discrete:
+    if isinstance(stream, CorrelatedStream):
+        stream.add(values, multiplier * part.sensitivity, places)
+    elif stream.discrete:
         noise.add_on_grid(values, multiplier, part.sensitivity, stream, places)
     else:
         noise.add_gaussian(values, multiplier * part.sensitivity, stream, places)

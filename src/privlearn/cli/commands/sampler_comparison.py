@@ -64,8 +64,12 @@ def _choices(request: Request, target: bool) -> list[tuple[str, str]]:
     samplers = [name for name, kind in kinds(Sampler).items() if kind is not FullBatch]  # it has no batch size
     if request.given("mechanism"):
         return [(name, request.mechanism) for name in samplers]
-    others = [(name, own) for own in kinds(Correlation) for name in ("cyclic-poisson", "fixed")] if target else []
-    return [(name, "independent") for name in samplers] + others
+    correlated = [
+        (name, own)
+        for own, made in kinds(Correlation).items()
+        for name in (("cyclic-poisson", "fixed") if made.disjoint else ("fixed",))
+    ]
+    return [(name, "independent") for name in samplers] + (correlated if target else [])
 
 
 def _row(plan: Plan, request: Request) -> dict[str, Any]:
@@ -73,7 +77,7 @@ def _row(plan: Plan, request: Request) -> dict[str, Any]:
     return {
         "sampling": plan.sampling.kind,
         "mechanism": "independent" if plan.correlation is None else plan.correlation.kind,
-        **({} if plan.correlation is None else {"bands": plan.correlation.bands}),
+        **({} if plan.correlation is None else vars(plan.correlation)),
         "adjacency": plan.neighbours.value,
         "noise_multiplier": plan.noise_multipliers()[0],
         "noise_in_weights": solving.noise_in_weights(plan, request.examples),
@@ -86,17 +90,17 @@ def _row(plan: Plan, request: Request) -> dict[str, Any]:
 
 def _show(answer: dict[str, Any], target: bool) -> None:
     out, first = screen.answers, answer["samplers"][0]
-    table = Table(box=None, padding=(0, 2), header_style="bold")
+    table = Table(box=None, padding=(0, 1), header_style="bold")
     for name in ("sampling", "mechanism", "neighbours"):
         table.add_column(name, no_wrap=True)
     for name in ("noise", "in weights" if target else "epsilon", "steps"):
         table.add_column(name, justify="right")
     for row in answer["samplers"]:
-        mechanism = f"{row['mechanism']}:bands={row['bands']}" if "bands" in row else row["mechanism"]
+        named = next((f":{name}={row[name]}" for name in ("bands", "buffers") if name in row), "")
         share = row["noise_in_weights"] / first["noise_in_weights"]
         figure = f"{share:.3f} x" if target else f"{row['epsilon']:.4g}"
         noise = f"{row['noise_multiplier']:.4g}"
-        table.add_row(row["sampling"], mechanism, row["adjacency"], noise, figure, str(row["steps"]))
+        table.add_row(row["sampling"], row["mechanism"] + named, row["adjacency"], noise, figure, str(row["steps"]))
     out.print(table)
     said = (
         "in weights: the noise that the steps of SGD add up, relative to the first row's"
