@@ -238,6 +238,7 @@ def every_plan() -> list[AbstractPlan]:
         pv.Plan(pv.Shuffle(10), 4, schedules.Validation(0.7, noise=50.0)),
         pv.Plan(pv.Poisson(0.1), 4, schedules.Validation(0.7, m=2, period=2)),
         pv.Plan(sampling.CyclicPoisson(0.4, 4), 4, correlation=pv.mechanisms.Banded(4, momentum=0.5)),
+        pv.Plan(sampling.TruncatedPoisson(0.1, 1000, 130), 4),
         pv.teachers.PatePlan(20, 50, pv.teachers.Votes(10), persons=True),
         pv.teachers.PatePlan(20, 50, pv.teachers.ConfidentVotes(10, 5.0, 4)),
         pv.teachers.PatePlan(20, 50, pv.teachers.Ball(1.0)),
