@@ -233,7 +233,7 @@ class Plan(AbstractPlan):
         require_budget(self.budget)
         count("epochs", self.epochs, most=MOST_EPOCHS)
         if self.examples is not None:
-            count("examples", self.examples)
+            self.sampling.require_rows(count("examples", self.examples))
         self._settle_adjacency()
         PrivacyUnit(self.group_size, self.rows_per_person)
         if self.rows_per_person is not None:
@@ -384,7 +384,7 @@ class Plan(AbstractPlan):
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
         """What contradicts the plan: another divisor than declared, other choices, noise that follows anything else."""
-        problems = []
+        problems = self.sampling.contradictions(facts["examples"])
         if self.examples is not None and facts["examples"] != self.examples:
             problems.append(
                 f"sums were divided by {str(facts['examples'])[:40]} examples, and the plan declares {self.examples}"

@@ -6,109 +6,24 @@ There is no second place where a sampling rate is written down, so what is charg
 from __future__ import annotations
 
 import math
-import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, Self, final
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from privlearn._checks import count, one_of, probability
+from privlearn._checks import count, one_of, parse_spec, probability
 from privlearn._public import kinds, registered
 from privlearn.accounting.events import Event, Repeated
-from privlearn.accounting.guarantee import Adjacency, require_same
-from privlearn.accounting.ledger import Account
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
-from privlearn.errors import BadInput, PrivlearnError, SampleReused
+from privlearn.accounting.pld.truncation import TruncatedPoissonSampled, require_maximum, usual_maximum
+from privlearn.errors import BadInput
 from privlearn.inclusion import taken
-
-Indices = NDArray[np.int64]
-
-#: Between looking whether a sample is unused and using it up nothing may come.
-_ONE_AT_A_TIME = threading.RLock()
-
-
-class EpochCharge:
-    """What is charged at once: a batch, or an epoch at its first batch. Samplers make one for each `Sample` or epoch.
-
-    Args:
-        event: what is charged, of the mechanism that batches are released through.
-    """
-
-    def __init__(self, event: Callable[[Gaussian], Event]) -> None:
-        self._event = event
-        self._charged: tuple[Gaussian, Adjacency, Account] | None = None
-
-    def charge(self, mechanism: Gaussian, adjacency: Adjacency, account: Account) -> None:
-        """Charge the unit unless it is paid; what is paid is good for the same mechanism, neighbours and account."""
-        if self._charged is None:
-            account.charge(self._event(mechanism), adjacency)
-            self._charged = (mechanism, adjacency, account)
-            return
-        paid, neighbours, payer = self._charged
-        if payer is not account:
-            raise PrivlearnError(
-                "an earlier batch of this epoch was charged to another ledger: use one for the whole epoch"
-            )
-        require_same(neighbours, adjacency, "this epoch")
-        if paid != mechanism:
-            raise PrivlearnError(
-                f"this epoch was charged at noise multiplier {paid.noise_multiplier:g}, and a later batch of it asks "
-                f"for {mechanism.noise_multiplier:g}. Where the epoch is the unit of accounting, all its batches need "
-                "the same noise",
-                charged=paid,
-                given=mechanism,
-            )
-
-
-@final
-class Sample:
-    """One drawn batch, good for one release.
-
-    Attributes:
-        indices: the rows that were drawn; private, like the data.
-    """
-
-    def __init__(self, indices: Indices, unit: EpochCharge) -> None:
-        self.indices = indices
-        self._unit = unit
-        self._used = False
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    @property
-    def used(self) -> bool:
-        """Whether it was released: it is good for one release."""
-        return self._used
-
-    def spend(self, mechanism: Gaussian, adjacency: Adjacency, account: Account) -> None:
-        """Charge `account` for releasing `mechanism` on this sample, and use the sample up.
-
-        Raises:
-            SampleReused: the sample was released already.
-            BudgetExceeded: by the account; the sample stays as it was.
-            PrivlearnError: a later batch of an epoch departs from what the epoch was charged for.
-        """
-        with _ONE_AT_A_TIME:
-            if self._used:
-                raise SampleReused(
-                    "this sample was released before. A sample is amplified for one release: release several "
-                    "quantities of one batch jointly, in one call of release(), or draw another batch"
-                )
-            self._unit.charge(mechanism, adjacency, account)
-            self._used = True
-
-    def __copy__(self) -> Sample:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Sample:
-        return self
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Sample cannot be pickled: a copy could be released again")
+from privlearn.samples import EpochCharge as EpochCharge
+from privlearn.samples import Indices as Indices
+from privlearn.samples import Sample as Sample
 
 
 class Sampler:
@@ -147,6 +62,17 @@ class Sampler:
     def in_cycles(self, cycle: int) -> Sampler:
         """The sampler with batches of the same size in which examples rest for `cycle` steps, where it has a choice."""
         return self
+
+    def require_rows(self, examples: int) -> None:
+        """Raise `BadInput` unless its price is for so many rows: asked before anything is spent."""
+
+    def contradictions(self, examples: int) -> list[str]:
+        """What contradicts that there are so many rows, which the facts of a run state: each a sentence."""
+        try:
+            self.require_rows(examples)
+        except BadInput as error:
+            return [str(error)]
+        return []
 
     @abstractmethod
     def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
@@ -205,6 +131,71 @@ class Poisson(Sampler):
         """Draw one epoch of batches."""
         for _ in range(self.steps()):
             chosen = taken(examples, self.sampling_rate, rng)
+            yield Sample(chosen, EpochCharge(self.event))
+
+
+@final
+@registered
+@dataclass(frozen=True)
+class TruncatedPoisson(Sampler):
+    """Poisson batches of which `maximum` rows are kept at most: of larger ones a random part, any as likely as others.
+
+    So a batch that is padded to the maximum always has one shape. For zero-out neighbours. What the cut costs is part
+    of the price (`accounting.pld.truncation`; after Chua et al. 2024, "Scalable DP-SGD"): nothing at the usual maximum.
+
+    Attributes:
+        sampling_rate: the probability with which each row is drawn, before the cut.
+        examples: how many rows there are at most: a public number.
+        maximum: rows that are kept at most; `of_size` takes one that is exceeded once in 1e15 batches, or less often.
+    """
+
+    sampling_rate: float
+    examples: int
+    maximum: int
+    adjacencies = (Adjacency.ZERO_OUT,)
+    kind: ClassVar[str] = "truncated-poisson"
+
+    def __post_init__(self) -> None:
+        probability("sampling_rate", self.sampling_rate)
+        require_maximum(self.sampling_rate, self.examples, self.maximum)
+
+    @classmethod
+    def of_size(cls, batch_size: int, examples: int) -> TruncatedPoisson:
+        """The sampler with batches of about `batch_size` rows, and the usual maximum."""
+        rate = batch_size / examples
+        return cls(rate, examples, usual_maximum(rate, examples))
+
+    def steps(self, examples: int | None = None) -> int:
+        """Batches in an epoch; the number of examples does not matter."""
+        return Poisson(self.sampling_rate).steps()
+
+    def expected_batch_size(self, examples: int) -> float:
+        """The expected number of rows in a batch, before the cut."""
+        return self.sampling_rate * examples
+
+    def require_rows(self, examples: int) -> None:
+        """Of more rows than it was made for, more would be cut."""
+        if examples > self.examples:
+            raise BadInput(
+                f"{self.kind} batches are priced for at most {self.examples} examples, and there are "
+                f"{str(examples)[:40]}: make the sampler for them, or declare as many, examples=N"
+            )
+
+    def event(self, mechanism: Gaussian) -> Event:
+        """Every batch is a sampled release of its own, whose price holds for what is cut, too."""
+        return TruncatedPoissonSampled(self.sampling_rate, self.examples, self.maximum, mechanism)
+
+    def epoch_event(self, mechanism: Gaussian) -> Event:
+        """One sampled release for each batch."""
+        return Repeated(self.event(mechanism), self.steps())
+
+    def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
+        """Draw one epoch of batches."""
+        self.require_rows(examples)
+        for _ in range(self.steps()):
+            chosen = taken(examples, self.sampling_rate, rng)
+            if len(chosen) > self.maximum:  # by places, whatever rows hold
+                chosen = chosen[np.sort(rng.permutation(len(chosen))[: self.maximum])]
             yield Sample(chosen, EpochCharge(self.event))
 
 
@@ -435,8 +426,10 @@ def assign(examples: int, blocks: int, rng: np.random.Generator) -> Indices:
 def named(name: str, batch_size: int, examples: int) -> Sampler:
     """The sampler called `name` with batches of about `batch_size` out of `examples` rows.
 
+    `truncated-poisson:maximum=700` says how many rows of a batch are kept at most.
+
     Raises:
-        BadInput: an unknown name, or a batch larger than the data.
+        BadInput: an unknown name or number, or a batch larger than the data.
     """
     count("the batch size", batch_size)
     if batch_size > examples:
@@ -446,4 +439,11 @@ def named(name: str, batch_size: int, examples: int) -> Sampler:
             examples=examples,
         )
     known: dict[str, type[Sampler]] = kinds(Sampler)
-    return known[one_of("sampling", name, known)].of_size(batch_size, examples)
+    kind, numbers = parse_spec("sampling", name)
+    sampler = known[one_of("sampling", kind, known)].of_size(batch_size, examples)
+    if not numbers:
+        return sampler
+    maximum = numbers.get("maximum", math.nan)
+    if not isinstance(sampler, TruncatedPoisson) or len(numbers) > 1 or not maximum.is_integer():
+        raise BadInput(f"sampling {name!r} cannot be read: expected a name, or truncated-poisson:maximum=ROWS")
+    return replace(sampler, maximum=int(maximum))

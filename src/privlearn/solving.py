@@ -17,7 +17,7 @@ from privlearn.clipping.clips import Clip, Quantile
 from privlearn.errors import BadInput
 from privlearn.mechanisms.banded import Banded
 from privlearn.mechanisms.correlated import Correlation
-from privlearn.sampling import Partition, Poisson
+from privlearn.sampling import Partition, Poisson, TruncatedPoisson
 from privlearn.schedules import Constant, Polynomial, ReactingSchedule, Step
 
 if TYPE_CHECKING:
@@ -99,10 +99,12 @@ def with_rate(plan: Plan, budget: Budget) -> Plan:
 def with_batch_size(plan: Plan, budget: Budget, examples: int) -> Plan:
     """`plan` with its noise and epochs, and the largest batches of `examples` rows that `budget` allows.
 
+    Truncated batches then have the usual maximum of their size.
+
     Raises:
         BadInput: batches are not sampled, so that their size costs nothing; or not even one example a batch fits.
     """
-    if not isinstance(plan.sampling, Poisson | Partition):
+    if not isinstance(plan.sampling, Poisson | Partition | TruncatedPoisson):
         raise BadInput(
             f"with {plan.sampling.kind} batches the guarantee does not depend on their size: solve for the noise or "
             "the epochs, or use poisson or partition sampling"

@@ -171,7 +171,8 @@ def test_samplers_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     """Each as a plan of its own has it; the one with the least noise in the weights first."""
     found = budget(capsys, *PLANNED, "--epsilon", "2", "--sampling", "best")
     rows = {(row["sampling"], row["mechanism"]): row for row in found["samplers"]}
-    independent = {(name, "independent") for name in ("poisson", "cyclic-poisson", "partition", "shuffle", "fixed")}
+    names = ("poisson", "truncated-poisson", "cyclic-poisson", "partition", "shuffle", "fixed")
+    independent = {(name, "independent") for name in names}
     assert set(rows) == independent | {
         ("cyclic-poisson", "banded"),
         *(("fixed", mechanism) for mechanism in ("banded", "bisr", "blt")),
@@ -202,10 +203,28 @@ def test_given_noise_is_priced_by_every_sampler(capsys: pytest.CaptureFixture[st
     assert found["samplers"][1]["epsilon"] == alone["epsilon"]
 
 
+def test_truncated_batches_have_their_price(capsys: pytest.CaptureFixture[str]) -> None:
+    """At the usual maximum that of Poisson batches; at a small one more, and no batch of it is larger."""
+    poisson, usual, small = (
+        budget(capsys, *PLANNED, "--noise-multiplier", "1", "--sampling", name)
+        for name in ("poisson", "truncated-poisson", "truncated-poisson:maximum=660")
+    )
+    assert poisson["epsilon"] <= usual["epsilon"] <= poisson["epsilon"] * (1 + 1e-6)
+    assert small["epsilon"] > 1.1 * poisson["epsilon"]
+    assert usual["adjacency"] == "zero_out"
+    assert small["plan"]["sampling"]["maximum"] == 660 < usual["plan"]["sampling"]["maximum"]
+    solved = ("--epsilon", "2", "--noise-multiplier", "1", "--solve", "batch-size")
+    sizes = [
+        budget(capsys, "--examples", "60000", "--epochs", "20", *solved, "--sampling", name)["plan"]["sampling"]
+        for name in ("poisson", "truncated-poisson")
+    ]
+    assert sizes[0]["sampling_rate"] == sizes[1]["sampling_rate"]
+
+
 def test_samplers_without_a_price_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Poisson sampling has no price in rho."""
     found = budget(capsys, *PLANNED, "--rho", "0.5", "--sampling", "best")
-    assert {"poisson", "cyclic-poisson"} <= set(found["refused"])
+    assert {"poisson", "truncated-poisson", "cyclic-poisson"} <= set(found["refused"])
     assert found["best"] in ("fixed", "shuffle", "partition")
 
 

@@ -42,12 +42,14 @@ from privlearn.accounting.mechanisms import (
     Selection,
 )
 from privlearn.accounting.pld import pairs
+from privlearn.accounting.pld.truncation import TruncatedPoissonSampled
 from privlearn.accounting.trees import Filter, GaussianFilter, OneOf, Parallel, RepeatAndSelect
 from privlearn.errors import BadInput, UnsupportedEvent
 
 PRICED: dict[str, Event] = {
     "gaussian": Gaussian(3.0),
     "poisson_sampled": PoissonSampled(0.05, Gaussian(1.2)),
+    "truncated_poisson_sampled": TruncatedPoissonSampled(0.05, 1000, 66, Gaussian(1.2)),
     "partitioned": Partitioned(8, Gaussian(4.0)),
     "fixed_batches": FixedBatches(Gaussian(4.0)),
     "laplace": Laplace(2.0),
@@ -105,6 +107,7 @@ def test_prices_rise_with_repetition_and_fall_with_delta(kind: str) -> None:
 MORE_PRIVATE: dict[str, Event] = {
     "gaussian": Gaussian(3.03),
     "poisson_sampled": PoissonSampled(0.05, Gaussian(1.212)),
+    "truncated_poisson_sampled": TruncatedPoissonSampled(0.05, 1000, 66, Gaussian(1.212)),
     "partitioned": Partitioned(8, Gaussian(4.04)),
     "fixed_batches": FixedBatches(Gaussian(4.04)),
     "laplace": Laplace(2.02),
@@ -291,7 +294,7 @@ def test_what_a_mechanism_does_not_say_is_refused_by_its_name() -> None:
 
 def test_only_mechanisms_and_trees_know_the_kinds_of_mechanisms() -> None:
     """Elsewhere nothing is matched against a leaf: what is special about one stands in its class."""
-    leaves = {made.__name__ for made in events._KINDS.values()} - {"Composed", "Repeated"} | {"GroupSampled"}
+    leaves = {made.__name__ for made in events._KINDS.values()} - {"Composed", "Repeated"} | {"GroupSampled", "Mixture"}
     here = Path(privlearn.__file__).parent
     allowed = {here / "accounting" / "mechanisms.py", here / "accounting" / "trees.py"}
     for path in sorted(set(here.rglob("*.py")) - allowed):

@@ -143,7 +143,7 @@ def sensitivities_are_written_where_clipping_is_done() -> Iterator[str]:
 @law
 def charges_are_made_in_few_places() -> Iterator[str]:
     rooms = ("mechanisms/", "runs/", "accounting/", "tuning/")
-    yield from (n for n in trees() if called(n, "charge") and not n.startswith(rooms) and n != "sampling.py")
+    yield from (n for n in trees() if called(n, "charge") and not n.startswith(rooms) and n != "samples.py")
 
 
 @law

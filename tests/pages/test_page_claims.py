@@ -18,6 +18,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian, Partitioned, PoissonSampled
 from privlearn.cli import main
 from privlearn.errors import UnsupportedEvent
+from privlearn.sampling import TruncatedPoisson
 from privlearn_studies.registry import STUDIES
 from privlearn_studies.report import read_rows
 from tests.clipping.architectures import ARCHITECTURES
@@ -218,6 +219,7 @@ _RELEASE = Gaussian(3.0)
 EVENTS: dict[str, events.Event] = {
     "Gaussian": _RELEASE,
     "PoissonSampled": PoissonSampled(0.1, _RELEASE),
+    "TruncatedPoissonSampled": TruncatedPoisson.of_size(100, 1000).event(_RELEASE),
     "Partitioned": Partitioned(20, _RELEASE),
     "FixedBatches": mechanisms.FixedBatches(_RELEASE),
     "Laplace": mechanisms.Laplace(3.0),

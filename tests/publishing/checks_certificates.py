@@ -240,6 +240,7 @@ def every_plan() -> list[AbstractPlan]:
         pv.Plan(sampling.CyclicPoisson(0.4, 4), 4, correlation=pv.mechanisms.Banded(4, momentum=0.5)),
         pv.Plan(sampling.FixedOrder(10), 4, correlation=pv.mechanisms.BISR(4, momentum=0.5)),
         pv.Plan(sampling.FixedOrder(10), 4, correlation=pv.mechanisms.BLT(2)),
+        pv.Plan(sampling.TruncatedPoisson(0.1, 1000, 130), 4),
         pv.teachers.PatePlan(20, 50, pv.teachers.Votes(10), persons=True),
         pv.teachers.PatePlan(20, 50, pv.teachers.ConfidentVotes(10, 5.0, 4)),
         pv.teachers.PatePlan(20, 50, pv.teachers.Ball(1.0)),

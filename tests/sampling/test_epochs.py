@@ -12,7 +12,7 @@ from privlearn import sampling
 from privlearn.errors import BadInput
 
 SIZES = [(1, 1), (10, 3), (10, 10), (100, 32), (64, 32), (97, 8)]
-NAMES = ["poisson", "partition", "shuffle", "fixed", "full"]
+NAMES = ["poisson", "truncated-poisson", "partition", "shuffle", "fixed", "full"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -21,7 +21,7 @@ def test_an_epoch_has_the_stated_batches(name: str, examples: int, batch_size: i
     sampler = sampling.named(name, batch_size, examples)
     drawn = [sample.indices for sample in sampler.draw(examples, np.random.default_rng(1))]
     assert len(drawn) == sampler.steps(examples)
-    if name != "poisson":  # each row once
+    if "poisson" not in name:  # each row once
         assert sorted(np.concatenate(drawn).tolist()) == list(range(examples))
     expected = sampler.expected_batch_size(examples)
     assert expected <= (examples if name == "full" else batch_size)
@@ -29,7 +29,7 @@ def test_an_epoch_has_the_stated_batches(name: str, examples: int, batch_size: i
         assert expected == examples
     elif name == "partition":
         assert expected * sampler.steps(examples) == pytest.approx(examples, rel=1e-12)
-    elif name == "poisson":
+    elif "poisson" in name:
         assert expected == pytest.approx(batch_size, rel=1e-12)
     else:
         assert expected == max(map(len, drawn))
@@ -40,6 +40,17 @@ def test_a_batch_is_no_larger_than_the_data(name: str) -> None:
     assert sampling.named(name, 7, 7).steps(7) == 1
     with pytest.raises(BadInput, match="more than the 7 examples"):
         sampling.named(name, 8, 7)
+
+
+def test_the_maximum_is_given_with_the_name() -> None:
+    assert sampling.named("truncated-poisson:maximum=700", 600, 60_000) == sampling.TruncatedPoisson(0.01, 60_000, 700)
+    assert sampling.named("truncated-poisson", 600, 60_000) == sampling.TruncatedPoisson(0.01, 60_000, 803)
+    assert sampling.named("truncated-poisson", 20, 20) == sampling.TruncatedPoisson(1.0, 20, 20)
+    for spec in ("poisson:maximum=700", "truncated-poisson:most=700", "truncated-poisson:maximum=700.5"):
+        with pytest.raises(BadInput, match="cannot be read"):
+            sampling.named(spec, 600, 60_000)
+    with pytest.raises(BadInput, match="at least 602"):
+        sampling.named("truncated-poisson:maximum=600", 600, 60_000)
 
 
 def test_poisson_epochs_are_long_enough_for_every_row() -> None:

@@ -288,6 +288,7 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
         BadInput: an unknown kind, a missing, unknown or ill-typed field, or a tree nested too deeply.
     """
     from privlearn.accounting import mechanisms, trees  # noqa: F401 - where kinds are registered
+    from privlearn.accounting.pld import truncation  # noqa: F401
 
     if not isinstance(data, dict) or _depth > _DEEPEST:
         given = "nested too deeply" if _depth > _DEEPEST else f"a {type(data).__name__}"

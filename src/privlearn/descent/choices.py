@@ -89,7 +89,8 @@ class TrainRequest:
         rows_per_person: where the data have person ids: examples are persons, of each of whom so many rows are used.
         noise_multiplier: the noise of the first epoch; with a target, training ends when that is spent.
         solve: what meets the target: `noise`, `epochs`, `rate` (the schedule's k) or `batch-size`.
-        sampling: `poisson`, `cyclic-poisson`, `partition`, `shuffle`, `fixed` or `full`.
+        sampling: `poisson`, `truncated-poisson` (`truncated-poisson:maximum=700` to say how many rows of a batch are
+            kept at most), `cyclic-poisson`, `partition`, `shuffle`, `fixed` or `full`.
         mechanism: `independent` noise, or noise that is correlated over steps (`mechanisms.correlated`):
             `banded:bands=8,momentum=0.9` with `cyclic-poisson` or `fixed` sampling, `bisr:bands=8` or `blt:buffers=2`
             with `fixed` sampling.

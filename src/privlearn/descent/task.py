@@ -117,8 +117,8 @@ class Task:
         augmentation = compute.get("augmentation")
         require_changeable(augmentation, plan, self.x, self.y)
         self.present = (len(indexed) if indexed else len(self.x)) if self.persons is None else len(self.persons)
-        self.examples = plan.examples or self.present
-        self._row_key = b""
+        plan.sampling.require_rows(self.present)
+        self.examples, self._row_key = plan.examples or self.present, b""
         self.front = Front(plan.front, self.data, self.x)
         self.divisor = plan.sampling.expected_batch_size(self.examples)
         self.steps = plan.sampling.steps(self.present)

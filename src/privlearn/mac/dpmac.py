@@ -227,6 +227,7 @@ class MacTask:
         self._data = data = rows(given, plan.sampling)
         x, y = data.tensors()
         require_same_examples(plan, data)
+        plan.sampling.require_rows(len(x))
         self._examples = plan.examples or len(x)
         self._front = Front(plan.front, data, x)
         self._x, shape = self._front.rows, self._front.shape

@@ -1,0 +1,102 @@
+"""A drawn batch, good for one release, and what is charged for it: a batch, or an epoch at its first batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privlearn.accounting.events import Event
+from privlearn.accounting.guarantee import Adjacency, require_same
+from privlearn.accounting.ledger import Account
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.errors import PrivlearnError, SampleReused
+
+Indices = NDArray[np.int64]
+
+#: Between looking whether a sample is unused and using it up nothing may come.
+_ONE_AT_A_TIME = threading.RLock()
+
+
+class EpochCharge:
+    """What is charged at once: a batch, or an epoch at its first batch. Samplers make one for each `Sample` or epoch.
+
+    Args:
+        event: what is charged, of the mechanism that batches are released through.
+    """
+
+    def __init__(self, event: Callable[[Gaussian], Event]) -> None:
+        self._event = event
+        self._charged: tuple[Gaussian, Adjacency, Account] | None = None
+
+    def charge(self, mechanism: Gaussian, adjacency: Adjacency, account: Account) -> None:
+        """Charge the unit unless it is paid; what is paid is good for the same mechanism, neighbours and account."""
+        if self._charged is None:
+            account.charge(self._event(mechanism), adjacency)
+            self._charged = (mechanism, adjacency, account)
+            return
+        paid, neighbours, payer = self._charged
+        if payer is not account:
+            raise PrivlearnError(
+                "an earlier batch of this epoch was charged to another ledger: use one for the whole epoch"
+            )
+        require_same(neighbours, adjacency, "this epoch")
+        if paid != mechanism:
+            raise PrivlearnError(
+                f"this epoch was charged at noise multiplier {paid.noise_multiplier:g}, and a later batch of it asks "
+                f"for {mechanism.noise_multiplier:g}. Where the epoch is the unit of accounting, all its batches need "
+                "the same noise",
+                charged=paid,
+                given=mechanism,
+            )
+
+
+@final
+class Sample:
+    """One drawn batch, good for one release.
+
+    Attributes:
+        indices: the rows that were drawn; private, like the data.
+    """
+
+    def __init__(self, indices: Indices, unit: EpochCharge) -> None:
+        self.indices = indices
+        self._unit = unit
+        self._used = False
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def used(self) -> bool:
+        """Whether it was released: it is good for one release."""
+        return self._used
+
+    def spend(self, mechanism: Gaussian, adjacency: Adjacency, account: Account) -> None:
+        """Charge `account` for releasing `mechanism` on this sample, and use the sample up.
+
+        Raises:
+            SampleReused: the sample was released already.
+            BudgetExceeded: by the account; the sample stays as it was.
+            PrivlearnError: a later batch of an epoch departs from what the epoch was charged for.
+        """
+        with _ONE_AT_A_TIME:
+            if self._used:
+                raise SampleReused(
+                    "this sample was released before. A sample is amplified for one release: release several "
+                    "quantities of one batch jointly, in one call of release(), or draw another batch"
+                )
+            self._unit.charge(mechanism, adjacency, account)
+            self._used = True
+
+    def __copy__(self) -> Sample:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Sample:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Sample cannot be pickled: a copy could be released again")
