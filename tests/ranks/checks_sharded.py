@@ -129,6 +129,15 @@ RUNS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         ),
         {"discrete": True},
     ),
+    "noise that is drawn again": (
+        (
+            plain,
+            one_epoch(
+                pv.sampling.FixedOrder(8), schedule=pv.schedules.Constant(1.5), correlation=pv.mechanisms.BISR(4)
+            ),
+        ),
+        {},
+    ),
     "in small pieces, with rows that fail": (
         (Failing, one_epoch(pv.Partition(3))),
         {"microbatch": 2, "data": odd_rows()},
