@@ -38,9 +38,14 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data import dataset
 from privlearn.errors import BadInput, BudgetExceeded
 from tests.support.checks import check, must_raise
-from tests.support.nets import clipped_by_the_loop, cross_entropy, flat_norm, one_sample, small_net
+from tests.support.nets import clipped_by_the_loop, cross_entropy, flat_norm, one_sample, small_data, small_net
 
 KEY = b"0123456789abcdef"
+#: By rows of a person: epsilon at delta 1e-5 from the mixture, and in steps of one row (docs/accounting.md).
+ELS_AT_NOISE_1 = {1: (1.8284, None), 2: (3.9794, 4.2308), 4: (8.8999, 11.804), 8: (20.897, 181.01), 16: (52.719, None),
+                  64: (433.59, None)}  # fmt: skip
+ELS_AT_NOISE_2 = {1: (0.6221, None), 2: (1.3327, 1.3399), 4: (2.8936, 2.9672), 8: (6.4608, 7.1009),
+                  16: (15.165, 22.052), 64: (107.83, None)}  # fmt: skip
 
 
 def mixture_deltas(rate: float, sigma: float, k: int, epsilon: float) -> tuple[float, float]:
@@ -75,6 +80,31 @@ def check_groups_under_sampling_have_their_golden_prices() -> None:
         found = pld.compose_event(event, negligible=1e-8).epsilons(1e-5)
         for ours, gold in zip(found, (remove, add), strict=True):
             assert gold * (1 - 2e-4) <= ours <= gold * (1 + 5e-4), (rate, sigma, k, steps, ours, gold)
+
+
+@check
+def check_example_level_sampling_has_a_users_price() -> None:
+    """600 of 60,000 rows, 1,000 steps: the table on the page, by plans; far below what steps of one row are worth."""
+    for noise, table in ((1.0, ELS_AT_NOISE_1), (2.0, ELS_AT_NOISE_2)):
+        event = Repeated(PoissonSampled(0.01, Gaussian(noise)), 1000)
+        for k, (claimed, in_steps) in table.items():
+            plan = pv.Plan(pv.Poisson(0.01), 10, pv.schedules.Constant(noise), group_size=k)
+            ours = plan.guarantee(1e-5)
+            assert ours.unit == PrivacyUnit(k)
+            assert math.isclose(ours.epsilon, claimed, rel_tol=5e-4), (noise, k, ours.epsilon)
+            if in_steps is not None:
+                least = min(figure(event, 1e-5, k) for figure in (accountant.pld_in_steps, accountant.rdp_in_steps))
+                assert math.isclose(least, in_steps, rel_tol=5e-4), (noise, k, least)
+                assert claimed <= in_steps * (1 + 1e-4)
+    claimed, in_steps = ELS_AT_NOISE_1[8]
+    assert in_steps is not None
+    assert 2 * claimed < in_steps
+    # A row has one owner, where persons are examples: several would each need protection.
+    x, y = small_data(8)
+    several = pv.Dataset(x.float().numpy(), y.numpy(), classes=3, groups=np.zeros((8, 2), int))
+    persons = pv.Plan(pv.Poisson(0.5), 1, pv.schedules.Constant(2.0), rows_per_person=2)
+    error = must_raise(BadInput, lambda: pv.dpsgd(persons, small_net(), cross_entropy, several))
+    assert "one person's id for each" in str(error)
 
 
 @check

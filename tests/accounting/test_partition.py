@@ -14,8 +14,20 @@ from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned,
 from privlearn.accounting.pld import partition
 from privlearn.accounting.pld.partition import _by_doubling, _by_fourier
 from privlearn.plan import Plan
-from privlearn.sampling import Partition
+from privlearn.sampling import Partition, Poisson
 from privlearn.schedules import Exponential, Schedule, Step
+
+
+@pytest.mark.parametrize(
+    ("steps", "times", "epsilon", "saved"), [(100, 10, 2.0, 0.060), (100, 10, 8.0, 0.071), (1000, 10, 8.0, 0.027)]
+)
+def test_partitions_need_less_noise_than_poisson_batches(steps: int, times: int, epsilon: float, saved: float) -> None:
+    """Each example in exactly `times` of `steps`: one of them in each epoch."""
+    partition, poisson = (
+        Plan(sampler, epochs=times).calibrate(epsilon=epsilon, delta=1e-5).noise_multipliers()[0]
+        for sampler in (Partition(steps // times), Poisson(times / steps))
+    )
+    assert 1 - partition / poisson == pytest.approx(saved, abs=0.002)
 
 
 def epochs(batches: int, sigma: float, count: int) -> Repeated:

@@ -1,0 +1,33 @@
+"""Runs on truncated Poisson batches, from training to `verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import privlearn as pv
+from privlearn.accounting import events
+from privlearn.accounting.pld.truncation import TruncatedPoissonSampled
+from privlearn.publishing import certificate
+
+
+def test_a_run_is_published_and_verified(tmp_path: Path) -> None:
+    """Its certificate holds the event with the maximum, which prices it again; no batch is larger."""
+    y = torch.arange(40) % 2
+    x = nn.functional.one_hot(y, 3).float() + 0.1 * torch.randn(40, 3, generator=torch.manual_seed(0))
+    sampler = pv.sampling.TruncatedPoisson(0.2, 40, 12)
+    plan = pv.Plan(sampler, epochs=2).calibrate(epsilon=4.0, delta=1e-5)
+    assert certificate.read_plan(plan.to_json()) == plan
+    make = lambda shape: pv.models.build("linear", shape, 2, np.random.default_rng(0))  # noqa: E731
+    rows = pv.Dataset(x.numpy(), y.numpy(), classes=2)
+    loss = nn.CrossEntropyLoss(reduction="none")
+    result = pv.dpsgd(plan, make, loss, rows, streams=pv.Streams.new(0))
+    assert result.ledger.event == plan.event()
+    (leaf,) = events.tally(plan.event())
+    assert leaf == TruncatedPoissonSampled(0.2, 40, 12, leaf.event)  # type: ignore[attr-defined]
+    out = pv.publish(result, tmp_path / "model", model_spec="linear", classes=2)
+    assert pv.verify(out).ok
+    assert "maximum 12" in (out / "README.md").read_text("utf-8")
