@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from privlearn.accounting import budget, guarantee, ledger, ledger_file, ledger_state, mechanisms, trees
+from privlearn.accounting import budget, guarantee, ledger, mechanisms, trees
+from privlearn.accounting.ledgers import ledger_file, ledger_state
 from privlearn.accounting.pld import pairs, rounding
 from privlearn.clipping import backends, gradients, row_sums
 from privlearn.data import dataset

@@ -386,7 +386,7 @@ def log_moment(points: Array, mass: Array, order: float) -> float:
 
 def log_moments(points: Array, masses: Sequence[Array], order: float) -> list[float]:
     """`log_moment` of several masses on the same points: exponentials take most of the time, and are shared."""
-    found, factors, last = [], points, math.nan
+    logs, factors, last = [], points, math.nan
     for mass in masses:
         used = mass > 0
         top = float(order * points[len(used) - 1 - np.argmax(used[::-1]) if order > 0 else np.argmax(used)])
@@ -396,8 +396,8 @@ def log_moments(points: Array, masses: Sequence[Array], order: float) -> list[fl
             near = np.searchsorted(exponents if order > 0 else -exponents, _NOTHING if order > 0 else -_NOTHING)
             part = slice(near, None) if order > 0 else slice(near)
             factors[part] = np.exp(np.minimum(exponents[part], 0.0))
-        found.append(top + math.log(float(mass @ factors)))
-    return found
+        logs.append(top + math.log(float(mass @ factors)))
+    return logs
 
 
 def least_bound(bound: Callable[[float], float], order: float) -> tuple[float, float]:
