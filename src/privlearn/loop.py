@@ -19,7 +19,7 @@ from privlearn.accounting.accountant import guarantee
 from privlearn.accounting.events import Event, compose, walk
 from privlearn.accounting.guarantee import Adjacency, Guarantee, hollow
 from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledger_state import first
+from privlearn.accounting.ledgers.ledger_state import first
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.losses import ModelLoss
 from privlearn.data.torch_rows import resampled

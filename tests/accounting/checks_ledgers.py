@@ -15,8 +15,8 @@ from privlearn.accounting.events import Event, Repeated, compose, tally
 from privlearn.accounting.filters import PrivacyFilter, fits
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.ledger import Ledger, Releases
-from privlearn.accounting.ledger_file import LedgerFile
-from privlearn.accounting.ledger_state import LISTED, RunEntry
+from privlearn.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.accounting.ledgers.ledger_state import LISTED, RunEntry
 from privlearn.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, PureDP
 from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
@@ -270,7 +270,7 @@ def check_a_guard_is_for_one_kind_of_neighbour() -> None:
 @check
 def check_a_file_that_would_be_too_large_is_not_written() -> None:
     """A write that no read would accept is refused, and the file stays as it was."""
-    from privlearn.accounting import ledger_file as book
+    from privlearn.accounting.ledgers import ledger_file as book
 
     path = Path(tempfile.mkdtemp()) / "ledger"
     ledger = Ledger.open(path, create=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from privlearn.accounting import budget, guarantee, ledger, ledger_file, ledger_state, mechanisms, trees
+from privlearn.accounting import budget, guarantee, ledger, mechanisms, trees
+from privlearn.accounting.ledgers import ledger_file, ledger_state
 from privlearn.accounting.pld import pairs, rounding
 from privlearn.clipping import backends, gradients, row_sums
 from privlearn.data import dataset
@@ -21,8 +22,8 @@ MUTANTS = [
     Mutant("the ratio of another law", pairs._density, "counts**2 / 2", "counts / 2", EXACT),
     Mutant("the mass without the group", pairs._laws, "np.subtract.outer(part, counts)",
            "np.subtract.outer(part, counts * 0)", "check_a_groups_masses_are_kept"),
-    Mutant("the wrong side of a cell", rounding.onto_grid, "np.bincount(place + 1, q * shares",
-           "np.bincount(place, q * shares", "check_a_groups_masses_are_kept"),
+    Mutant("the wrong side of a cell", rounding.onto_grid, "np.bincount(place + 1, upper",
+           "np.bincount(place, upper", "check_a_groups_masses_are_kept"),
     Mutant("noise does not shrink with the group", mechanisms.Gaussian.grouped, "self.noise_multiplier / k",
            "self.noise_multiplier", "check_every_mechanism_scales_with_the_group"),
     Mutant("a person's rows are drawn as one", mechanisms.PoissonSampled.grouped, "self.sampling_rate, k, ",

@@ -20,7 +20,7 @@ from privlearn.accounting.budget import solve_noise
 from privlearn.accounting.events import Repeated, compose, from_json, tally
 from privlearn.accounting.filters import PrivacyFilter, of_ledger
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger_file import LedgerFile
+from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Laplace, PoissonSampled
 from privlearn.accounting.trees import Filter, GaussianFilter, OneOf, one_of
 from privlearn.errors import BadInput, PrivlearnError, UnsupportedEvent

@@ -17,7 +17,7 @@ from sklearn.model_selection import GridSearchCV
 from privlearn import Budget, Ledger
 from privlearn.accounting import Adjacency, accountant
 from privlearn.accounting.events import Repeated, compose
-from privlearn.accounting.ledger_file import LedgerFile
+from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.cli import main
 from privlearn.errors import BadInput, BudgetExceeded

@@ -18,7 +18,7 @@ import privlearn as pv
 from privlearn._storage import digest
 from privlearn.accounting import accountant
 from privlearn.accounting.events import Repeated
-from privlearn.accounting.ledger_file import LedgerFile
+from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.data.schema import Number, Schema, read_schema
 from privlearn.errors import PrivlearnError

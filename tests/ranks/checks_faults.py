@@ -19,7 +19,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 import privlearn as pv
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledger_file import LedgerFile
+from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.errors import ProcessLost
 from privlearn.mechanisms import release
 from privlearn.publishing.verify import verify

@@ -25,7 +25,7 @@ from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Event, Repeated, compose, walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledger_file import LedgerFile
+from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, PrivlearnError

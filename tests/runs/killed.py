@@ -24,7 +24,7 @@ from privlearn import cli
 from privlearn.accounting.events import Event, walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledger_file import LedgerFile
+from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.mechanisms import release
 
 TRAIN = ["train", "--data", "digits", "--examples", "1437", "--epsilon", "4", "--model", "mlp:8", "--optimizer", "Adam",

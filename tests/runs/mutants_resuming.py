@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from privlearn import _storage, streams
-from privlearn.accounting import ledger, ledger_file, ledger_state
+from privlearn.accounting import ledger
+from privlearn.accounting.ledgers import ledger_file, ledger_state
 from privlearn.publishing import publish
 from privlearn.runs import checkpoint, session
 from tests.runs.checks_resuming import Stopped

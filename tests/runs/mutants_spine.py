@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from privlearn import plan, sampling, streams
-from privlearn.accounting import budget, events, guarantee, ledger, ledger_state
+from privlearn.accounting import budget, events, guarantee, ledger
+from privlearn.accounting.ledgers import ledger_state
 from privlearn.accounting.pld import rounding
 from privlearn.clipping import agreement, clips, gradients, per_example, row_sums
 from privlearn.descent import dpsgd, epoch_noise

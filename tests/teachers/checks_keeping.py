@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn import teachers
 from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledger_file import LedgerFile
+from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.streams import Streams

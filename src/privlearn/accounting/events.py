@@ -172,6 +172,38 @@ def compose(events: Iterable[Event]) -> Composed:
     return Composed(tuple(leaf if times == 1 else Repeated(leaf, times) for leaf, times in runs))
 
 
+def appended(before: Composed, event: Event) -> Composed:
+    """`compose([before, event])` for a `before` that `compose` made, in the time that `event` takes."""
+    end = compose([*before.events[-1:], event])
+    return _composed((*before.events[:-1], *end.events))
+
+
+def added(before: Composed, places: dict[Mechanism, int], event: Event) -> Composed:
+    """`before`, which holds every mechanism once, with the counts of `event` on top, in the time that `event` takes.
+
+    Args:
+        before: every mechanism at its place.
+        places: those; mechanisms that are new are entered.
+        event: what is added.
+    """
+    events = list(before.events)
+    for leaf, times in tally(event).items():
+        place = places.setdefault(leaf, len(events))
+        if place == len(events):
+            events.append(leaf if times == 1 else Repeated(leaf, times))
+            continue
+        there = events[place]
+        events[place] = Repeated(leaf, times + (there.count if isinstance(there, Repeated) else 1))
+    return _composed(tuple(events))
+
+
+def _composed(events: tuple[Event, ...]) -> Composed:
+    """`Composed(events)` of what are known to be events: looking at all of them again takes longer than the rest."""
+    made = object.__new__(Composed)
+    object.__setattr__(made, "events", events)
+    return made
+
+
 def walk(event: Event) -> Iterator[tuple[Mechanism, int]]:
     """Yield the mechanisms of `event` in order, each with how often it runs there; never with a count of 0."""
     match event:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -19,11 +20,12 @@ from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Mechanism, compose, walk
 from privlearn.accounting.filters import Limit, Measure, require_measure
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
-from privlearn.accounting.ledger_file import LedgerFile, LedgerMemory, LedgerRun, LedgerStore
-from privlearn.accounting.ledger_state import LedgerState, RunEntry, first
+from privlearn.accounting.ledgers.ledger_file import LedgerFile, LedgerMemory, LedgerRun, LedgerStore
+from privlearn.accounting.ledgers.ledger_state import LedgerState, RunEntry, first
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError
 
 _ONE_EXAMPLE = PrivacyUnit()
+_Times = tuple[Mechanism, int]
 
 
 class Account(Protocol):
@@ -113,7 +115,7 @@ class Ledger(Described):
     def _begin(self, store: LedgerStore, what: str) -> None:
         self._run, self._what = LedgerRun(store), what
         self._allowed: Composed | None = None  # all that may ever be charged; None: whatever the budget allows
-        self._approved: list[tuple[Mechanism, int]] = []  # charges still to come, already known to fit; next one last
+        self._approved: list[_Times] = []  # charges still to come, already known to fit; next one last
         self._process = os.getpid()
 
     @classmethod
@@ -272,7 +274,7 @@ class Ledger(Described):
         if state.waiting(compose([event])) is None or state.adjacency is not adjacency:
             state.require_room(event, adjacency, unit)
         if then is not None:
-            after = replace(state, adjacency=adjacency, entries=list(state.entries))
+            after = replace(state.draft(), adjacency=adjacency)
             after.charge(after.add(RunEntry.new("")), event)
             after.require_room(then, adjacency, unit)
 
@@ -360,13 +362,15 @@ class Ledger(Described):
             require_fit("event", event, Event)
             require_fit("adjacency", adjacency, Adjacency)
         self._require_own_process()
-        left = self._after(event, adjacency)
-        if left is not None:
-            self._run.pay(sum(times for _, times in walk(event)))
+        runs = list(walk(event))
+        start = max(0, len(self._approved) - len(runs))
+        if (left := self._after(runs, start, adjacency)) is not None:
+            self._run.pay(sum(times for _, times in runs))
+            self._approved[start:] = left
         else:
             self._require_allowed(event, adjacency)
             self._run.charge(event, adjacency, self._what)
-        self._approved = left or []
+            self._approved = []
 
     def _require_allowed(self, event: Event, adjacency: Adjacency) -> None:
         """Raise unless `event` comes next in what this ledger was made for, if it was made for something."""
@@ -382,12 +386,12 @@ class Ledger(Described):
                 would_be=after,
             )
 
-    def _after(self, event: Event, adjacency: Adjacency) -> list[tuple[Mechanism, int]] | None:
-        """What is still approved after `event`; None if that is not what was approved next."""
+    def _after(self, runs: list[_Times], start: int, adjacency: Adjacency) -> list[_Times] | None:
+        """What `runs` leave of what was approved from `start` on; None if they are not what was approved next."""
         if adjacency is not self._run.adjacency:
             return None
-        left = self._approved.copy()
-        for leaf, times in walk(event):
+        left = self._approved[start:]
+        for leaf, times in runs:
             if not left or left[-1][0] != leaf or left[-1][1] < times:
                 return None
             _, there = left.pop()
@@ -421,7 +425,7 @@ class Ledger(Described):
                 "a Ledger cannot be pickled: a copy in another process would spend the same budget again. Keep it in a "
                 "file: Ledger.open(path)"
             )
-        return _reopened, (str(self.path.absolute()), self._what)
+        return partial(Ledger.open, what=self._what), (str(self.path.absolute()),)
 
     def _summary(self) -> Summary:
         """What is in it now; of one in a file, what everybody charged there. Prices are computed by `guarantee`."""
@@ -444,7 +448,3 @@ class Ledger(Described):
                 ("spent", "ledger.guarantee(delta=1e-5) computes it"),
             ],
         )
-
-
-def _reopened(path: str, what: str) -> Ledger:
-    return Ledger.open(path, what=what)

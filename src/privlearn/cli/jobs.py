@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from privlearn._checks import count
 from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledger_file import LedgerFile
+from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.cli import methods, screen
 from privlearn.cli.checkpoints import Kept
 from privlearn.cli.options import BOOSTING, DPSGD, PATE

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from privlearn.accounting.pld.fourier import Factor, convolve, length, transform_error
-from privlearn.accounting.pld.pairs import Pair, least_bound, log_moment, poisson_pair
+from privlearn.accounting.pld.pairs import Pair, least_bound, log_moment, log_moments, poisson_pair
 from privlearn.accounting.pld.rounding import UNIT, Array, onto_grid, rounded_up, share_error, split, tails
 from privlearn.errors import UnsupportedEvent
 
@@ -107,15 +107,21 @@ def _double(pair: Pair, ratio: int, tail: float) -> Pair:
     off[0] = 0.0
     halved = math.floor(-math.log(2) / h)  # a copy at 0 halves the other
     out = np.zeros(ratio * (n - 1) + 4 - halved)
+    q, twice = pair.q, 2 * pair.q
+    product, scaled = np.empty(n), np.empty(n)  # most of the time would go into making new ones
 
     def add(mass: Array, cell: int, parts: tuple[float, ...]) -> None:
+        own = scaled[: len(mass)]
+        reach = ratio * (len(mass) - 1) + 1
         for place, part in enumerate(parts, cell - halved):
             if part:
-                out[place : place + ratio * (len(mass) - 1) + 1 : ratio] += part * mass
+                there = out[place : place + reach : ratio]
+                np.add(there, np.multiply(mass, part, own), there)
 
-    for k in range(n):
-        mass = (1.0 if k == 0 else 2.0) * pair.q[: n - k] * pair.q[k:]
-        add(mass, int(cells[k]), _parts(float(shares[k]), float(off[k])))
+    add(np.multiply(q, q, product), int(cells[0]), _parts(float(shares[0]), float(off[0])))
+    for k, (cell, share, error) in enumerate(zip(cells.tolist(), shares.tolist(), off.tolist(), strict=True)):
+        if k:
+            add(np.multiply(twice[: n - k], q[k:], product[: n - k]), cell, _parts(share, error))
     if pair.q0:
         share = min(max(math.expm1(-math.log(2) - halved * h) / math.expm1(h), 0.0), 1.0)
         add(2 * pair.q0 * pair.q, halved, _parts(share, float(share_error(8 * UNIT, h))))
@@ -231,10 +237,11 @@ def _sum_window(values: Array, mass: Array, batches: int, tail: float) -> tuple[
     mean, variance = float(mass @ values), float(mass @ values**2) - float(mass @ values) ** 2
     guess = math.sqrt(2 * need / (batches * max(variance, 1e-300)))
 
+    weighted = mass * values
+
     def above(order: float) -> float:
-        return (
-            log_moment(values, mass * values, order) + (batches - 1) * log_moment(values, mass, order) + need
-        ) / order
+        own, other = log_moments(values, (weighted, mass), order)
+        return (own + (batches - 1) * other + need) / order
 
     def below(order: float) -> float:
         return (batches * log_moment(values, mass, -order) + need) / order

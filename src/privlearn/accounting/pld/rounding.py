@@ -23,6 +23,8 @@ UNIT = 2.0**-53
 TINY = 1e-290
 #: `ndtr(u)` may be off by a share of (_NORMAL + 2 u^2) units, and nothing of use lies beyond _FAR.
 _NORMAL, _FAR = 8.0, 40.0
+#: Atoms that are looked at together: what is computed of them stays in the processor's cache.
+_IN_CACHE = 1 << 13
 
 
 @final
@@ -116,16 +118,28 @@ def onto_grid(losses: Array, q: Array, h: float, error: float | Array = 0.0) -> 
     Raises:
         UnsupportedEvent: losses are hardly known better than to a cell.
     """
-    cells = np.floor(losses / h).astype(int)
-    shares = np.clip(np.expm1(losses - cells * h) / math.expm1(h), 0.0, 1.0)
-    off = share_error(error + 4 * UNIT * np.abs(losses), h)
-    low, size = int(cells.min()) - 1, int(cells.max() - cells.min()) + 4
-    place, slack = cells - low, q * off
-    out = np.bincount(place, q * (1 - shares) + slack, size) + np.bincount(place + 1, q * shares + slack, size)
-    # An atom near a side of its cell may belong to the next one.
-    for near, outer in ((shares <= off, place - 1), (shares >= 1 - off, place + 2)):
+    low = math.floor(float(losses.min()) / h) - 1
+    size = math.floor(float(losses.max()) / h) - low + 3
+    place = np.empty(len(losses), dtype=np.int64)
+    lower, upper, slack = np.empty(len(losses)), np.empty(len(losses)), np.empty(len(losses))
+    below, above = np.empty(len(losses), dtype=bool), np.empty(len(losses), dtype=bool)
+    errors = np.broadcast_to(error, losses.shape)
+    for start in range(0, len(losses), _IN_CACHE):
+        part = slice(start, start + _IN_CACHE)
+        loss, mass = losses[part], q[part]
+        cells = np.floor(loss / h)
+        shares = np.clip(np.expm1(loss - cells * h) / math.expm1(h), 0.0, 1.0)
+        off = share_error(errors[part] + 4 * UNIT * np.abs(loss), h)
+        place[part] = cells - low
+        slack[part] = mass * off
+        lower[part] = mass * (1 - shares) + slack[part]
+        upper[part] = mass * shares + slack[part]
+        # An atom near a side of its cell may belong to the next one.
+        below[part], above[part] = shares <= off, shares >= 1 - off
+    out = np.bincount(place, lower, size) + np.bincount(place + 1, upper, size)
+    for near, step in ((below, -1), (above, 2)):
         if near.any():
-            out += np.bincount(outer[near], slack[near], size)
+            out += np.bincount(place[near] + step, slack[near], size)
     used = np.flatnonzero(out)
     first, last = (int(used[0]), int(used[-1])) if len(used) else (0, 0)
     return low + first, np.asarray(out[first : last + 1] * (1 + UNIT * (8 + len(q))), dtype=np.float64)

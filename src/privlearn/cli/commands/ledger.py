@@ -12,8 +12,8 @@ from privlearn.accounting.events import Composed, Event
 from privlearn.accounting.filters import Measure, described, share
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, readable
 from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledger_file import LedgerFile
-from privlearn.accounting.ledger_state import LedgerState, RunEntry
+from privlearn.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.accounting.ledgers.ledger_state import LedgerState, RunEntry
 from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.errors import BadInput, UnsupportedEvent

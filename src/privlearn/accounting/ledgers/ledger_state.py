@@ -16,12 +16,25 @@ from datetime import UTC, datetime
 from typing import final
 
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Composed, Event, Repeated, compose, require_adjacency, tally, walk
+from privlearn.accounting.events import (
+    Composed,
+    Event,
+    Mechanism,
+    Repeated,
+    added,
+    appended,
+    compose,
+    require_adjacency,
+    tally,
+    walk,
+)
 from privlearn.accounting.filters import Limit, Measure, described, fits, of_ledger, share, within
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, require_same
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 
 NOTHING = Composed(())
+#: What is noted of a change: how many releases of an approved run are charged, or a charge by itself.
+Change = int | Event
 #: Closed entries that are listed one by one; older ones are summed up.
 LISTED = 250
 #: Different runs of equal events that an entry lists in order; beyond, equal events are counted.
@@ -102,6 +115,14 @@ class LedgerState:
     adjacency: Adjacency | None = None
     unit: PrivacyUnit | None = None
     entries: list[RunEntry] = field(default_factory=list)
+    #: Where each mechanism stands in what was counted last, so that the next charge need not look at all of it.
+    _places: tuple[Composed, dict[Mechanism, int]] = field(default=(NOTHING, {}), repr=False, compare=False)
+    #: The entries that were changed since `draft`, and how, where that is said in less than the whole entry.
+    changes: dict[str, list[Change] | None] = field(default_factory=dict, repr=False, compare=False)
+
+    def draft(self) -> LedgerState:
+        """A state to change, which leaves this one as it is and notes what is changed."""
+        return replace(self, entries=list(self.entries), changes={})
 
     @property
     def event(self) -> Composed:
@@ -167,6 +188,17 @@ class LedgerState:
 
     def put(self, entry: RunEntry) -> None:
         """Replace the entry of the same id."""
+        self.changes[entry.id] = None
+        self._replace(entry)
+
+    def restore(self, entry: RunEntry) -> None:
+        """Put an entry that was read in its place: that of the same id, or the end."""
+        if any(known.id == entry.id for known in self.entries):
+            self._replace(entry)
+        else:
+            self.entries.append(entry)
+
+    def _replace(self, entry: RunEntry) -> None:
         for place in range(len(self.entries) - 1, -1, -1):
             if self.entries[place].id == entry.id:
                 self.entries[place] = entry
@@ -176,6 +208,7 @@ class LedgerState:
     def add(self, entry: RunEntry) -> RunEntry:
         """Add a new entry, for which there is room; it is declared if nothing was released yet."""
         entry = replace(entry, declared=not self.released)
+        self.changes[entry.id] = None
         self.entries.append(entry)
         self._sum_up()
         return entry
@@ -186,12 +219,33 @@ class LedgerState:
         approved = entry.approved if self.released else NOTHING
         self.put(replace(entry, open=False, waiting=False, approved=approved))
 
+    def pay(self, id: str, charges: int) -> RunEntry:  # noqa: A002 - that is its name
+        """The entry of an approved run, charged for its first releases."""
+        entry = self.entry(id)
+        entry = replace(entry, spent=first(entry.approved, charges))
+        self._note(id, charges)
+        self._replace(entry)
+        return entry
+
+    def _note(self, id: str, change: Change) -> None:  # noqa: A002
+        """Note what was done to an entry, unless the whole of it is noted."""
+        noted = self.changes.setdefault(id, [])
+        if noted is not None:
+            noted.append(change)
+
     def charge(self, entry: RunEntry, event: Event) -> None:
         """Add `event`, for which there is room, to an entry of charges without an approval."""
-        spent = compose([entry.spent, event])
-        if len(spent.events) > _RUNS:
-            spent = _counted(spent)
-        self.put(replace(entry, spent=spent))
+        if len(entry.spent.events) <= _RUNS:
+            spent = appended(entry.spent, event)
+            spent = _counted(spent) if len(spent.events) > _RUNS else spent
+        else:
+            counted, places = self._places
+            if counted is not entry.spent or len(places) != len(counted.events):  # or an edit was given up
+                places = {leaf: place for place, (leaf, _) in enumerate(walk(entry.spent))}
+            spent = added(entry.spent, places, event)
+            self._places = spent, places
+        self._note(entry.id, event)
+        self._replace(replace(entry, spent=spent))
 
     def waiting(self, event: Event) -> RunEntry | None:
         """An entry that was approved ahead for just `event`, and has not begun."""

@@ -1,0 +1,97 @@
+"""Large ledger files, which are appended to: with processes that are killed, and several that charge at once."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from privlearn.accounting.events import compose, tally
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.ledgers import ledger_file, ledger_log
+from privlearn.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.errors import BadInput
+
+ADD = Adjacency.ADD_REMOVE
+
+
+def _charging(path: Path, done: mmap.mmap, place: int) -> None:
+    """Charge until killed; note each charge once it is allowed, as noise would be drawn then."""
+    ledger = Ledger.open(path)
+    while True:
+        ledger.charge(Gaussian(100.0 + place), ADD)
+        done[place] += 1  # at most 255 in a life
+
+
+def test_killed_processes_leave_no_charge_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_file, "_LARGE", 0)
+    path, made_up = tmp_path / "ledger", random.Random(3)
+    Ledger.open(path, create=True).charge(compose(Gaussian(9.0 + n) for n in range(40)), ADD)
+    total = [0, 0]
+    for _ in range(12):
+        done = mmap.mmap(-1, 2)
+        children = []
+        for place in range(2):
+            child = os.fork()
+            if child == 0:
+                try:
+                    _charging(path, done, place)
+                finally:
+                    os._exit(1)
+            children.append(child)
+        time.sleep(made_up.uniform(0.02, 0.3))
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        counts = tally(LedgerFile(path).read().event)
+        for place in range(2):
+            total[place] += done[place]
+            charged = counts.get(Gaussian(100.0 + place), 0)
+            # A charge that was on the disk when its process was killed was never drawn for, and counts.
+            assert total[place] <= charged <= total[place] + 1
+            total[place] = charged
+    assert sum(total) > 12
+    assert ledger_log.is_begun(path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda content: content.replace(b'"version": 3', b'"version": 4'),
+        lambda content: content.replace(b'"document": ', b'"document": 1'),
+        lambda content: content[: ledger_log.HEAD // 3] + content[ledger_log.HEAD :],
+        lambda content: content[:250],
+        lambda content: content[: ledger_log.HEAD],
+        lambda content: content[ledger_log.HEAD // 3 :],
+    ],
+)
+def test_a_file_that_is_no_large_ledger_is_refused(tmp_path: Path, monkeypatch, changed) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(ledger_file, "_LARGE", 0)
+    path = tmp_path / "ledger"
+    Ledger.open(path, create=True).charge(Gaussian(9.0), ADD)
+    path.write_bytes(changed(path.read_bytes()))
+    with pytest.raises(BadInput, match="no ledger that can be trusted"):
+        Ledger.open(path)
+
+
+def test_a_line_of_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one whose digests are right."""
+    monkeypatch.setattr(ledger_file, "_LARGE", 0)
+    path = tmp_path / "ledger"
+    ledger = Ledger.open(path, create=True)
+    ledger.charge(compose(Gaussian(9.0 + n) for n in range(40)), ADD)
+    whole = path.read_bytes()
+    for change in (3, {}, {"entries": 3}, {"entries": [3]}, {"entries": [{"id": "none", "done": [1]}]},
+                   {"entries": [{"id": "none"}]}, {"adjacency": "all", "unit": None, "entries": []}):  # fmt: skip
+        path.write_bytes(whole)
+        _, _, place = ledger_log.read(whole)
+        ledger_log.append(path, *ledger_log.line(place, change))
+        with pytest.raises(BadInput):
+            Ledger.open(path)
