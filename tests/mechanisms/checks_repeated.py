@@ -202,7 +202,7 @@ def check_noise_over_all_steps_goes_on_after_an_interruption() -> None:
 
 @check
 def check_noise_over_all_steps_is_charged_by_the_epoch() -> None:
-    """As independent noise on batches in a fixed order; a plan is read back, and early ends claim what was charged."""
+    """As independent noise on batches in a fixed order; a plan is read back, and an early end claims all of it."""
     for own in (BISR(5), BLT(2)):
         planned = plan(sampling=FIXED, examples=12, epochs=3, correlation=own)
         assert tally(planned.event()) == {FixedBatches(Gaussian(1.5)): 3}
@@ -212,6 +212,16 @@ def check_noise_over_all_steps_is_charged_by_the_epoch() -> None:
                 for batch in epoch:
                     run.step(batch)
                     assert tally(run._session.ledger.event) == {FixedBatches(Gaussian(1.5)): batch.epoch + 1}
+                    if batch.number == 4:
+                        break
+                if batch.number == 4:
+                    break
+            early = run.result()
+        assert tally(early.ledger.event) == {FixedBatches(Gaussian(1.5)): 2}
+        with tempfile.TemporaryDirectory() as here:
+            verified = pv.verify(pv.publish(early, Path(here) / "model", delta=1e-5))
+        assert verified.ok
+        assert verified.epsilon == planned.guarantee(1e-5).epsilon
 
 
 @check
