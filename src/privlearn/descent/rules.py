@@ -338,7 +338,7 @@ def _noise_for(request: TrainRequest, share: float, what: str) -> float:
     """The noise multiplier of one Gaussian release that takes a share of the target's rho."""
     if request.epsilon is None and request.rho is None:
         # Poisson batches have no amplified guarantee in rho.
-        targets = "epsilon=E" if request.sampling == "poisson" else "epsilon=E or rho=R"
+        targets = "epsilon=E" if "poisson" in request.sampling else "epsilon=E or rho=R"
         raise BadInput(f"{what} takes a share of a target: give {targets}")
     target = request.target
     assert target is not None
