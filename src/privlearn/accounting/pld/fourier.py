@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+from numpy.fft import irfft, rfft
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
 
 from privlearn.accounting.pld.rounding import TINY, UNIT, Array
 
@@ -28,7 +28,15 @@ _DEEPEST = 70.0
 
 def length(cells: int) -> int:
     """A length of transforms for at least as many cells, with no prime factor above 5 (as lemma 3 demands)."""
-    return int(next_fast_len(cells, real=True))
+    least = 1 << (cells - 1).bit_length()
+    five = 1
+    while five < least:
+        odd = five
+        while odd < least:
+            least = min(least, odd << (-(-cells // odd) - 1).bit_length())
+            odd *= 3
+        five *= 5
+    return least
 
 
 def transform_error(size: int) -> float:
