@@ -12,7 +12,7 @@ READ, TAILS = "check_what_is_read_is_never_less_than_there_is", "check_tails_out
 MUTANTS = [
     Mutant("transforms err by half a unit in all", fourier.transform_error,
            "_PER_DOUBLING * (math.log2(size) + 1) * UNIT", "UNIT / 2", SHORT),
-    Mutant("transforms of any length", fourier.length, "return least", "return cells",
+    Mutant("transforms of any length", fourier.length, "next_fast_len(cells, real=True)", "cells",
            "check_lengths_have_small_factors"),
     Mutant("what is not known of a factor is free", fourier.Spectra.multiply, "transform_error(self.size) + "
            "factor.error", "transform_error(self.size)", FACTORS),

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from numpy.fft import irfft, rfft
 from numpy.typing import NDArray
 
+from privlearn._scipy import irfft, next_fast_len, rfft
 from privlearn.accounting.pld.rounding import TINY, UNIT, Array
 
 Spectrum = NDArray[np.complex128]
@@ -28,15 +28,7 @@ _DEEPEST = 70.0
 
 def length(cells: int) -> int:
     """A length of transforms for at least as many cells, with no prime factor above 5 (as lemma 3 demands)."""
-    least = 1 << (cells - 1).bit_length()
-    five = 1
-    while five < least:
-        odd = five
-        while odd < least:
-            least = min(least, odd << (-(-cells // odd) - 1).bit_length())
-            odd *= 3
-        five *= 5
-    return least
+    return int(next_fast_len(cells, real=True))
 
 
 def transform_error(size: int) -> float:
