@@ -80,7 +80,7 @@ METHODS = {
             | _BOUNDS
             | {"public", "clip", "tune", "normalise", "explain", "views", "augment", "label_smoothing", "precision"}
             | {"class_weights", "class_frequencies"}
-            | {"select", "select_share", "temperature", "jobs"},
+            | {"select", "select_share", "temperature", "jobs", "start"},
             after_steps=True,
         ),
         Method("dpmac", (Plan,), _DESCENT | {"z_steps", "z_rate"}),
@@ -88,7 +88,7 @@ METHODS = {
             "pate",
             (PatePlan,),
             frozenset({"public", "epochs", "model", "learning_rate", "resume", "teacher", "jobs"})
-            | {"teachers", "queries", "threshold", "answers"},
+            | {"teachers", "queries", "threshold", "answers", "maps"},
             "epochs, learning rate and model are the student's, teacher the teachers'",
         ),
         Method(

@@ -205,6 +205,7 @@ def _notes(made: _Made, papers: _Reached, seeds: int, quick: bool) -> str:
         quick=" " + page("best-parts:quick", rows=_QUICK_ROWS) if quick else "",
         table=table(("data", "way", *columns), lines), seconds=table(("data", "weights", *columns), seconds),
         papers="" if quick else page("best-parts:papers"), compared="" if quick else compared(ours),
+        ceiling="" if quick else page("best-parts:ceiling"),
     )  # fmt: skip
 
 

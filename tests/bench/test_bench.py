@@ -259,3 +259,30 @@ def test_recorded_runs_take_the_same_steps(recording: ModuleType) -> None:
         rows = recording.common.measure(case)
         assert len(rows) == len(case.variants)
         require_figures(rows)
+
+
+def test_the_ceiling_of_features(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every head is judged on the last fifth; answers are kept, and a run that was interrupted goes on with them."""
+    pytest.importorskip("kymatio", reason="kymatio is not installed: pip install 'privlearn[scattering]'")
+    from privlearn.transforms import made_up_images
+
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    ceiling = importlib.import_module("ceiling")
+    monkeypatch.setattr(made_up_images, "_IMAGES", 60)
+    monkeypatch.setattr(ceiling, "AT_ONCE", 20)
+    y = torch.arange(60) % 10
+    colour = torch.zeros(60, 3, 32, 32, dtype=torch.uint8)
+    for row, label in enumerate(y.tolist()):
+        colour[row, label % 3, 3 * label : 3 * label + 3] = 255
+    whole = ceiling.answers(colour.numpy(), tmp_path, 20).copy()
+    (tmp_path / "answers-60.done").write_text("40")
+    assert (ceiling.answers(colour.numpy(), tmp_path, 20) == whole).all()
+    own = ceiling.features(whole, "20", tmp_path, 48)
+    expected = ceiling.ScatterRandom(kept=20).module(ceiling.SHAPE, tmp_path)(colour.float() / 255)
+    assert torch.allclose(own, expected, atol=0.02)
+    table = dict(ceiling.measured(whole, y, "20", tmp_path, quick=True))
+    assert table["linear head, no privacy"] == 1.0
+    assert {f"DP-SGD, epsilon {epsilon:g}" for epsilon in ceiling.EPSILONS} <= set(table)
+    assert table["DP-SGD's descent at epsilon 8, without its noise"] > table["DP-SGD, epsilon 1"]
+    assert len(table) == 1 + 6 + 3 + 1 + 2
+    assert set(dict(ceiling.measured(whole, y, "all", tmp_path, quick=True))) < set(table)

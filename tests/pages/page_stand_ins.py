@@ -21,7 +21,7 @@ import privlearn as pv
 from privlearn.data import formats, named
 from privlearn.data import hippocampus as hippocampus_module
 from privlearn.transforms import made_up_images
-from privlearn.volumes import Start, Training
+from privlearn.volumes import Start, Training, public_network
 
 _ROWS, _TEST_ROWS = 300, 60
 #: Of the hippocampus volumes: records; the other parts are as large as they are.
@@ -144,6 +144,19 @@ def scans() -> dict[str, Any]:
     return {"own_scans": data.x[:2], "own_masks": data.y[:2]}
 
 
+def nifti_files(folder: Path) -> None:
+    """Folders of private and public scans with masks, a folder of scans alone, and a scan."""
+    import nibabel
+
+    rng = np.random.default_rng(11)
+    for place in ("private/images", "private/labels", "public/images", "public/labels", "scans"):
+        (folder / place).mkdir(parents=True)
+        for case in range(3):
+            values = rng.integers(0, 3, (35, 50, 36)).astype(np.uint8 if "labels" in place else np.float32)
+            nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), folder / place / f"case-{case:03}.nii.gz")
+    shutil.copy(folder / "scans" / "case-001.nii.gz", folder / "scan.nii.gz")
+
+
 def predictions_of_hospitals(names: dict[str, Any], folder: Path) -> None:
     """The folder of answers: what the page's hospital wrote, and what three others did."""
     answers = folder / "answers"
@@ -194,7 +207,7 @@ NEEDS: dict[str, Page] = {
     "docs/tuning.md": Page(toml="tune.toml"),
     "docs/pate.md": Page(after=segments),
     "docs/segmentation.md": Page(
-        names=scans, smaller={"epochs=40": "epochs=1"}, before={2: predictions_of_hospitals}
+        names=scans, files=nifti_files, smaller={"epochs=40": "epochs=1"}, before={2: predictions_of_hospitals}
     ),
 }  # fmt: skip
 #: Commands that are too long for a test: their words are parsed.
@@ -208,6 +221,8 @@ TOO_LONG = {
 SHORTER = {
     "privlearn train --method pate --data mnist": ("--teachers", "10", "--queries", "20", "--epochs", "1"),
     "privlearn train --method dpmac": ("--epochs", "1"),
+    "privlearn train --data hippocampus --data-dir DIR --start public": ("--epochs", "1"),
+    "privlearn train --data private --classes 3 --grid": ("--epochs", "1"),
 }
 
 
@@ -219,3 +234,5 @@ def small(patch: pytest.MonkeyPatch, folder: Path) -> None:
     defaults: Any = Start.learn.__func__  # type: ignore[attr-defined]
     quick = {"learning": Training(steps=3), "tuning": Training(steps=2, learning_rate=3e-3)}
     patch.setattr(defaults, "__kwdefaults__", defaults.__kwdefaults__ | quick)
+    begun: Any = public_network.__wrapped__  # type: ignore[attr-defined]
+    patch.setattr(begun, "__kwdefaults__", begun.__kwdefaults__ | {"learning": quick["learning"]})

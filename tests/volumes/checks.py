@@ -21,6 +21,7 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data import hippocampus
 from privlearn.errors import BadInput
+from privlearn.scans import grid
 from privlearn.streams import Streams
 from privlearn.teachers import answers
 from privlearn.teachers.answers import Answers
@@ -138,18 +139,18 @@ def check_volumes_are_in_one_part() -> None:
 @check
 def check_grids_keep_the_middle() -> None:
     """Padding and cropping are about the middle, and masks are those of most voxels of a block."""
-    found = hippocampus.on_grid(np.arange(1, 6), [2])
+    found = grid.on_grid(np.arange(1, 6), [2])
     assert found.tolist() == [2, 3]
-    assert hippocampus.on_grid(np.arange(1, 3), [6]).tolist() == [0, 0, 1, 2, 0, 0]
+    assert grid.on_grid(np.arange(1, 3), [6]).tolist() == [0, 0, 1, 2, 0, 0]
     mask = np.zeros((2, 2, 2), np.uint8)
     mask[0] = 2
     mask[1, 0, 0] = 2
-    image, halved = hippocampus.prepared(np.arange(8.0).reshape(2, 2, 2), mask, (2, 2, 2), CLASSES)
+    image, halved = grid.prepared(np.arange(8.0).reshape(2, 2, 2), mask, (2, 2, 2), CLASSES)
     assert halved.tolist() == [[[2]]]
     assert image.shape == (1, 1, 1, 1)
     assert float(image.squeeze()) == pytest.approx(0.5)
     # Channels are scaled each by itself, and whole volumes stay whole.
-    two, same = hippocampus.prepared(np.stack([np.arange(8.0), 90 * np.arange(8.0)]).reshape(2, 2, 2, 2), mask, (4, 2,
+    two, same = grid.prepared(np.stack([np.arange(8.0), 90 * np.arange(8.0)]).reshape(2, 2, 2, 2), mask, (4, 2,
                                                                                                                  2),
                                      CLASSES,
                                  halve=False)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from privlearn.data import hippocampus
+from privlearn.scans import grid
 from privlearn.teachers import sums
 from privlearn.volumes import start, training
 from privlearn_studies.fay2020 import scans, segmenting
@@ -15,9 +16,9 @@ MUTANTS = [
     Mutant("volumes with masks are asked about, too", hippocampus.split, "part(LABELLED, LABELLED + POOL",
            "part(0, LABELLED + POOL",
            "check_volumes_are_in_one_part"),
-    Mutant("scans keep their own scale", hippocampus.normalised, "(values - dark) / (bright - dark)", "values / 100",
+    Mutant("scans keep their own scale", grid.normalised, "(values - dark) / (bright - dark)", "values / 100",
            "check_a_volume_is_prepared_by_itself"),
-    Mutant("volumes are cropped at one end", hippocampus.on_grid, "slice(spare, spare + size)", "slice(0, size)",
+    Mutant("volumes are cropped at one end", grid._centred, "slice(spare, spare + size)", "slice(0, size)",
            "check_grids_keep_the_middle"),
     Mutant("half of a Dice", training.dice, "2 * both", "both", "check_dice_by_hand"),
     Mutant("maps stay where they are", training.Warp.__call__, "self._cut(moved, turned)", "self._cut(moved, maps)",

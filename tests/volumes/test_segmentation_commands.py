@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn.cli import jobs, main, request
+from privlearn.cli import jobs, main, request, starting
 from privlearn.cli import pate as pate_command
 from privlearn.cli.commands import predict
 from privlearn.cli.request import Request
@@ -158,7 +158,7 @@ def test_what_is_public_is_told(
 @pytest.mark.parametrize(("own", "warned"), [(0.49, True), (0.5, True), (0.51, False)])
 def test_students_that_bring_nothing_are_warned_of(own: float, warned: bool, monkeypatch: Any, capsys: Any) -> None:
     dices = iter([0.5, own])
-    monkeypatch.setattr(pate_command, "evaluate", lambda *_: Metrics({"dice": next(dices)}, 2))
+    monkeypatch.setattr(starting, "evaluate", lambda *_: Metrics({"dice": next(dices)}, 2))
     start = Start.learn(scans_of(2, 1, public=True), scans_of(5, 2, public=True), small_net(),
                         learning=Training(steps=1), tuning=Training(steps=1))  # fmt: skip
     plan = start.plan(5, 3).calibrate(epsilon=8.0, delta=1e-3)
@@ -273,3 +273,34 @@ def test_help_has_the_numbers_for_volumes(capsys: pytest.CaptureFixture[str]) ->
         said = " ".join(capsys.readouterr().out.split())
         for part in told:
             assert part in said
+
+
+def test_budget_speaks_of_corrections(capsys: pytest.CaptureFixture[str]) -> None:
+    """The noise that a run will state in radii, on as many numbers, and what is kept of corrections."""
+    budget = ["budget", "--method", "pate", "--maps", "--classes", "3", "--delta", "1e-3"]
+    code, out, err = run([*budget, "--epsilon", "4", "--queries", "5", "--teachers", "6", "--json"], capsys)
+    assert code == 0, err
+    answer = json.loads(out)
+    start = Start.learn(scans_of(2, 1, public=True), scans_of(5, 2, public=True), small_net(),
+                        learning=Training(steps=1), tuning=Training(steps=1))  # fmt: skip
+    plan = start.plan(5, 6).calibrate(epsilon=4.0, delta=1e-3)
+    figures = answer["corrections"]
+    assert answer["epsilon"] == pytest.approx(plan.guarantee(1e-3).epsilon)
+    assert figures["numbers"] == start.corrections.size
+    assert figures["noise_in_radii"] == pytest.approx(plan.noise_std / start.radius)
+    for row in figures["kept"]:
+        signal, noise = row["length"] ** 2 / figures["numbers"], figures["noise_in_radii"] ** 2
+        assert row["kept_of_own"] == pytest.approx(signal / (signal + noise))
+        assert row["kept_of_common"] == pytest.approx(signal / (signal + noise / 5))
+    code, out, err = run([*budget, "--epsilon", "1"], capsys)
+    assert "20 queries, whole volumes, to 32 teachers" in out
+    assert "0.7196 radii on each of 40 numbers" in out
+    for more, said in (
+        (["--threshold", "5", "--answers", "2"], "--threshold is for votes"),
+        (["--queries", "0"], "queries"),
+        (["--epsilon", "1", "--noise-multiplier", "1"], "one of them"),
+    ):
+        assert run([*budget, "--epsilon", "1", *more], capsys)[0] == 2
+        assert said in run([*budget, "--epsilon", "1", *more], capsys)[2]
+    code, _, err = run(["budget", "--method", "pate", "--maps", "--epsilon", "1"], capsys)
+    assert "give --classes K" in err

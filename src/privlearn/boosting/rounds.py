@@ -20,7 +20,6 @@ from privlearn.boosting.shrinkage import ShapeFilter
 from privlearn.boosting.sums import CURVATURE_WEIGHT, gradient_histogram
 from privlearn.boosting.targets import Counts, Labels, Values
 from privlearn.data.dataset import Dataset, as_tensor, most_rows, require_groups
-from privlearn.data.schema import of_table
 from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
@@ -87,7 +86,7 @@ def boost(
         plan=plan,
         method="boosting",
         facts={"noise": "on a grid" if session.streams.noise.discrete else "floating point"},
-        architecture={"input_shape": [plan.features], "network_input_shape": [plan.features]} | of_table(data.schema),
+        architecture={"input_shape": [plan.features], "network_input_shape": [plan.features]} | data.origin(),
         seeded=session.streams.seeded,
         private_diagnostics=PrivateDiagnostics({}),
         model_spec=network.spec,

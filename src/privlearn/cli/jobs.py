@@ -200,6 +200,7 @@ def data_of(request: Request) -> Dataset:
         test=request.test_data,
         target_bounds=request.target_bounds,
         targets=request.target,
+        grid=request.grid,
     )
     for note in data.remarks:
         screen.notes.print(note, markup=False)
@@ -242,6 +243,8 @@ def _read_public(request: Request, data: Dataset) -> Dataset:
     if request.schema is not None and Path(request.public).suffix != ".npz":
         schema = replace(read_schema(request.schema), person=None)  # whose rows they are does not matter
         return load(request.public, schema=schema, public=True)
+    if data.grid is not None:
+        return load(request.public, classes=data.classes, grid=data.grid, public=True)
     low, high = data.bounds()
     public = load(request.public, classes=data.classes, value_range=(float(low.min()), float(high.max())), public=True)
     return replace(public, low=data.low, high=data.high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -27,14 +28,19 @@ from privlearn.statistics.advice import advised
 from privlearn.statistics.metric_figures import MetricsPlan, ValueMetricsPlan
 from privlearn.statistics.plan import ClassifierPlan, FisherPlan, LeastSquaresPlan, RowsPlan
 from privlearn.teachers.chances import chance_to_be_answered, chance_to_win, drowned
-from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
+from privlearn.teachers.plan import Ball, ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.pca import components_of
 from privlearn.world import World, require_one_process
 
 #: DP-MAC's: the paper's settings for its classifier (Harder et al. 2019, Table 2).
 _MAC_THRESHOLD, _MAC_BATCHES, _MAC_LEAST_BATCH = 0.3, 60, 256
-#: PATE's teachers and queries, for classes and for maps of classes.
+#: PATE's teachers and queries for classes, and how many classes there are.
 TEACHERS, QUERIES, CLASSES = 250, 1000, 10
+#: The same for maps of classes; and numbers in a correction for each class but the background: as many products of
+#: cosines have at most 3 half waves over a volume in all (`volumes.Corrections`).
+MAP_TEACHERS, MAP_QUERIES, MAP_WAVES = 32, 20, math.comb(3 + 3, 3)
+#: Lengths of the teachers' mean correction, in radii, in tables.
+_LENGTHS = (0.25, 0.5, 1.0)
 #: Shares of the teachers that agree, in tables.
 _SHARES = (0.6, 0.75, 0.9)
 _Plan = TypeVar("_Plan", bound=AbstractPlan)
@@ -262,6 +268,50 @@ def votes_figures(plan: PatePlan, delta: float) -> dict[str, Any]:
     ]
     numbers = plan.to_json() | plan.noise_figures()
     return screen.priced(plan, delta) | {"plan": numbers, "votes": table}
+
+
+def maps_plan(request: Request, pool: int | None = None, persons: bool = False) -> PatePlan:
+    """The plan of corrections of a public network's maps, settled, but for the radius, which that network will tell.
+
+    Codes are in a ball of radius 1 until then. Noise multipliers and costs don't depend on it, so that all that can be
+    refused is refused before anything is trained.
+
+    Args:
+        request: the options.
+        pool: public volumes that there are; None: not known.
+        persons: whether the data have person ids.
+
+    Raises:
+        BadInput: as `votes_plan`.
+    """
+    queries = min(MAP_QUERIES, pool or MAP_QUERIES) if request.queries is None else request.queries
+    if pool is not None and queries > pool:
+        raise BadInput(
+            f"--queries is {queries}, and there are {pool} public volumes to ask about: ask about all of them at most, "
+            f"--queries {pool}"
+        )
+    plan = PatePlan(queries, MAP_TEACHERS if request.teachers is None else request.teachers, Ball(1.0))
+    return settled_votes(request, plan, persons)
+
+
+def maps_figures(plan: PatePlan, classes: int, delta: float) -> dict[str, Any]:
+    """The guarantee of a plan of corrections and what its noise does, as the JSON object that scripts rely on.
+
+    `kept_of_common` and `kept_of_own` are what a student keeps of a correction of that length in what all queries have
+    in common, and in what one of them has alone, on average over the noise, if all numbers share in it alike.
+    """
+    numbers = (classes - 1) * MAP_WAVES
+    noise = plan.noise_std**2 * numbers  # the codes are in a ball of radius 1
+    table = [
+        {
+            "length": length,
+            "kept_of_common": length**2 / (length**2 + noise / plan.queries),
+            "kept_of_own": length**2 / (length**2 + noise),
+        }
+        for length in _LENGTHS
+    ]
+    said = {"numbers": numbers, "noise_in_radii": plan.noise_std, "kept": table}
+    return screen.priced(plan, delta) | {"plan": plan.to_json() | plan.noise_figures(), "corrections": said}
 
 
 def votes_warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:

@@ -171,14 +171,17 @@ def _group(group: str | None, commands: tuple[str, ...], *rows: Option, part: An
 _DATA = _group(
     "data", (*TRAIN, "commit"),
     Option("data", "NAME_OR_PATH", "a named data set, an .npz with x and y, a .csv or .parquet file with "
-           "--schema, or a folder of .npy files, whose rows stay on disk (`privlearn data pack`)", needed=True),
+           "--schema, a folder of NIfTI scans and masks (images, labels) with --grid, or one of .npy files, whose "
+           "rows stay on disk (`privlearn data pack`)", needed=True),
     Option("data-dir", "DIR", "where named data sets lie (default: PRIVLEARN_DATA, or where `privlearn data fetch` "
            "puts them)"),
     Option("schema", "F.toml", "bounds, categories and classes of a .csv or .parquet file"),
     Option("test-data", "PATH", "a file of the same columns to test on, not protected", argument="test"),
-    Option("public", "NAME_OR_PATH", "rows of the same form that you declare public, for --schedule validation and "
-           "pate: not protected", argument="validation"),
-    Option("classes", "K", "declared number of classes, for an .npz or .npy files", int),
+    Option("public", "NAME_OR_PATH", "rows of the same form that you declare public, for --schedule validation, "
+           "--start and pate: not protected", argument="validation"),
+    Option("grid", "AxBxC[/2]", "of a folder of NIfTI scans: declared size in voxels that each is padded or cropped "
+           "to; with /2 blocks of 2 x 2 x 2 voxels become one"),
+    Option("classes", "K", "declared number of classes, for an .npz, .npy files or scans", int),
     Option("range", "LO,HI", "declared range of the inputs, for an .npz or .npy files", value_range,
            argument="value_range"),
     Option("target-bounds", "LO,HI", "declared range of targets that are numbers, for an .npz, in place of --classes",
@@ -270,16 +273,17 @@ _OTHERS = (
     _KEY,
     *_group(
         None, ("predict",),
-        Option("data", "NAME_OR_PATH", "a named data set, an .npz with x, a .csv or .parquet file with --schema, or "
-               "a folder of features", needed=True),
+        Option("data", "NAME_OR_PATH", "a named data set, an .npz with x, a .csv or .parquet file with --schema, a "
+               "NIfTI scan or a folder of scans, or a folder of features", needed=True),
         Option("data-dir", "DIR", "where named data sets lie"),
         Option("schema", "F.toml", "what the columns of a .csv or .parquet file are (default: what the model holds)"),
         Option("id", "COLUMN", "a column of the table that is written beside the predictions"),
         Option("part", None, "which rows (default: test rows if named, x of an .npz)", choices=("train", "test")),
         Option("model", "SPEC", "package.module:function, for a model not built by name"),
         Option("features", "SPEC", "package.module:function, for public features made by your own code"),
+        Option("grid", "AxBxC[/2]", "of scans: the size that each is brought to (default: what the model holds)"),
         Option("out", "FILE", "a .csv or .npz file, in place of standard output; models that segment need one, "
-               "--out maps.npz"),
+               "--out maps.npz, or for scans a .nii.gz file or a new folder of masks"),
     ),
     *_group(
         None, ("ledger",),
@@ -463,6 +467,8 @@ def _training() -> tuple[Option, ...]:
         Option("momentum", "M", "for SGD (default: 0)", float, candidate=True),
         Option("lr-schedule", "SPEC", "as --schedule (default: linear to 0; to a fifth for dpmac)",
                candidate=True, argument="learning_rate_schedule"),
+        Option("start", None, "for dpsgd on maps of classes: begin as a network that learns from --public first, "
+               "volumes with masks (of hippocampus: its own)", choices=("public",)),
         *(Option(name, row.metavar, row.help, row.read, candidate=True) for name, row in ROWS.items()),
         Option("views", "K", "for dpsgd, with --augment: gradients of K changed copies of each example are averaged "
                "before clipping", int, candidate=True, argument="augmentation"),
@@ -488,7 +494,9 @@ def _training() -> tuple[Option, ...]:
 
 def options() -> tuple[Option, ...]:
     """Every option, in the order of the help."""
-    votes = _group("votes of teachers", BUDGET, *_VOTES, part="plan")
+    maps = Option("maps", None, "for pate: teachers correct a public network's maps of --classes classes "
+                  "(docs/segmentation.md)", bool, False)  # fmt: skip
+    votes = _group("votes of teachers", BUDGET, *_VOTES, maps, part="plan")
     return (*_DATA, *_SPENT, *_HOW, *_CONFIG, *_training(), *_FEATURES, *_without_data(), *votes, *_OTHERS)
 
 

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.accounting.guarantee import hollow, readable
-from privlearn.cli import methods, screen
+from privlearn.cli import methods, screen, starting
 from privlearn.cli.jobs import Job, Opened, has_maps, public_rows, seed_warning
 from privlearn.cli.request import Request
 from privlearn.data import NAMES, Dataset, hippocampus
 from privlearn.descent.train import network
 from privlearn.errors import BadInput
-from privlearn.metrics import evaluate
 from privlearn.models import networks
 from privlearn.publishing.verify import verify
 from privlearn.runs.result import Result
@@ -30,13 +29,10 @@ from privlearn.teachers import Estimator, KeptFolder, Network, Recipe, Spreading
 from privlearn.teachers.pate import pate
 from privlearn.teachers.plan import Ball, PatePlan
 from privlearn.teachers.student import Spread, Student
-from privlearn.transforms.modules import Scale
 from privlearn.volumes import Start
 
 #: Of Adam, that a student takes at least.
 _STEPS = 1000
-#: How many teachers share private volumes, and how many public volumes they are asked about.
-_MAP_TEACHERS, _MAP_QUERIES = 32, 20
 
 
 def require_public(request: Request) -> None:
@@ -254,7 +250,7 @@ def _maps_job(request: Request, data: Dataset) -> Job:
     """Learn from what is public, which takes long; then teachers correct it."""
     _require_no_votes(request)
     data, labelled, pool = _volumes_apart(request, data)
-    plan = _maps_plan(request, len(pool.x), persons=data.groups is not None)
+    plan = methods.maps_plan(request, len(pool.x), persons=data.groups is not None)
     answer: dict[str, Any] = screen.priced(plan, request.delta)
     spec = "unet" if request.model == "linear" else str(request.model)
 
@@ -289,25 +285,8 @@ def _start(spec: str, data: Dataset, labelled: Dataset, pool: Dataset) -> Start:
     """What is learned from public volumes, by one public seed: a run that is resumed begins with the same network."""
     size = tuple(np.shape(data.y)[1:])
     built = network(spec, tuple(np.shape(data.x)[1:]), data.classes or 0, Streams.new(0), size)
-    screen.notes.print(f"a public network is trained first, on {_volumes(len(labelled.x))} with masks")
+    screen.notes.print(f"a public network is trained first, on {starting.volumes(len(labelled.x))} with masks")
     return Start.learn(labelled, pool, built)
-
-
-def _maps_plan(request: Request, pool: int, persons: bool) -> PatePlan:
-    """The plan, settled, but for the radius, which the public network will tell: codes are in a ball of radius 1 until
-    then.
-
-    Noise multipliers and costs don't depend on it, so that all that can be refused is refused before anything is
-    trained.
-    """
-    queries = min(_MAP_QUERIES, pool) if request.queries is None else request.queries
-    if queries > pool:
-        raise BadInput(
-            f"--queries is {queries}, and there are {pool} public volumes to ask about: ask about all of them at most, "
-            f"--queries {pool}"
-        )
-    plan = PatePlan(queries, _MAP_TEACHERS if request.teachers is None else request.teachers, Ball(1.0))
-    return methods.settled_votes(request, plan, persons)
 
 
 def _noise_in_radii(plan: PatePlan) -> float:
@@ -316,33 +295,18 @@ def _noise_in_radii(plan: PatePlan) -> float:
     return plan.noise_std / plan.aggregate.radius
 
 
-def _volumes(number: int) -> str:
-    return "1 public volume" if number == 1 else f"{number} public volumes"
-
-
 def _with_start(result: Result, data: Dataset, start: Start, answer: dict[str, Any]) -> Result:
     """The result with what is public of its start, for the certificate; its figures go into the answer, too."""
-    facts: dict[str, Any] = {"volumes_with_masks": len(start.labelled.x), "student_began_as_it": True}
-    if data.x_test is not None:
-        alone = evaluate(nn.Sequential(Scale(*data.bounds()), start.network), data)
-        facts |= {"test_metrics": dict(alone.figures), "test_rows": alone.rows}
-        answer["public_only"] = dict(alone.figures)
-    return replace(result, facts=result.facts | {"public_start": facts})
+    facts = {"volumes_with_masks": len(start.labelled.x), "student_began_as_it": True}
+    facts |= starting.figures_of(start.network, data, answer)
+    own = result.facts | {"public_start": facts}
+    return replace(result, facts=own, architecture=result.architecture | data.origin())
 
 
 def _maps_rows(result: Result, data: Dataset, answer: dict[str, Any]) -> dict[str, str]:
     """What is said beside the student's figures."""
-    rows = {}
-    if data.x_test is not None:
-        alone, own = answer["public_only"], evaluate(result, data)
-        rows["public network alone"] = f"{alone['dice']:.4f}, which no private volume was needed for"
-        if own["dice"] <= alone["dice"]:
-            screen.warn(
-                f"the student's Dice of {own['dice']:.4f} is not above the {alone['dice']:.4f} of the public network "
-                "alone: on the test volumes the private answers brought nothing. The public network costs no privacy"
-            )
-    rows["teachers"] = f"{answer['plan']['teachers']}, asked about {answer['plan']['queries']} volumes"
-    return rows
+    rows = starting.beside(result, data, answer, "student's", "answers")
+    return rows | {"teachers": f"{answer['plan']['teachers']}, asked about {answer['plan']['queries']} volumes"}
 
 
 def _require_no_votes(request: Request) -> None:

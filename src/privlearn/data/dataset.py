@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privlearn.data.schema import Schema
+    from privlearn.scans.grid import Grid
 
 
 #: So many rows of a memory-mapped array are looked at together.
@@ -62,6 +63,7 @@ class Dataset:
         public: whether the curator declares the rows public: they are not protected. For validation rows.
         labels: names of the columns of targets of which several hold at once: y has shape (rows, labels), each 0 or 1.
             Empty: there is one target for each row.
+        grid: what scans in files were brought to, each by itself, to become rows; None: rows come from none.
     """
 
     x: Any
@@ -80,6 +82,7 @@ class Dataset:
     feature_names: tuple[str, ...] = ()
     target_bounds: tuple[float, float] | None = None
     labels: tuple[str, ...] = ()
+    grid: Grid | None = None
 
     def __post_init__(self) -> None:
         for name in ("labels", "feature_names"):
@@ -235,6 +238,12 @@ class Dataset:
     def test_tensors(self) -> tuple[Tensor, Tensor]:
         """Test inputs and targets as tensors."""
         return as_tensor(self.x_test, whole_is_float=self.low is not None), as_tensor(self.y_test)
+
+    def origin(self) -> dict[str, Any]:
+        """What a published configuration says of where rows came from: a table's schema, or the grid of scans."""
+        from privlearn.data.schema import of_table
+
+        return of_table(self.schema) | ({} if self.grid is None else {"grid": self.grid.spec})
 
     def bounds(self) -> tuple[Tensor, Tensor]:
         """The declared bounds as float32 tensors."""

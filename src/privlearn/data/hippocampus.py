@@ -6,7 +6,7 @@ Nothing here looks at more than one volume, so one person changes one row. Grids
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
+from privlearn.scans.grid import prepared
 
 #: Background, anterior and posterior.
 CLASSES = 3
@@ -23,8 +24,6 @@ GRID = (40, 56, 40)
 #: How the 260 hippocampus volumes are split, in an order that is drawn once and for all.
 PRIVATE, LABELLED, POOL, TEST = 180, 8, 40, 32
 _ORDER = 2020
-#: Percentiles of a volume's own intensities that become 0 and 1.
-_DARK, _BRIGHT = 1.0, 99.0
 
 
 @final
@@ -93,59 +92,6 @@ def split(data: Dataset, labelled: int = LABELLED) -> Parts:
         part(LABELLED, LABELLED + POOL, masks=False),
         part(LABELLED + POOL, LABELLED + POOL + TEST, public=False),
     )
-
-
-def prepared(
-    image: NDArray[Any], mask: NDArray[Any], grid: Sequence[int], classes: int, *, halve: bool = True
-) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """One volume as a row: a scan of shape (channels, *size) with intensities from 0 to 1, and its mask, shape size.
-
-    Args:
-        image: the scan, three dimensions, or four with channels first; each channel is scaled by itself.
-        mask: a class for each voxel, three dimensions.
-        grid: what both are padded (with 0, the background) or cropped to, about their middle; even numbers.
-        classes: how many there are.
-        halve: whether blocks of 2 x 2 x 2 voxels become one: their mean, and the class of most of them.
-    """
-    channels = [on_grid(normalised(own), grid) for own in (image if image.ndim == 4 else image[None])]
-    mask = on_grid(np.asarray(mask), grid)
-    if halve:
-        channels = [_halved(own) for own in channels]
-        mask = np.stack([_halved((mask == label).astype(np.float32)) for label in range(classes)]).argmax(0)
-    return np.stack(channels).astype(np.float32), mask.astype(np.uint8)
-
-
-def normalised(image: NDArray[Any]) -> NDArray[np.float64]:
-    """A scan with its own 1st percentile at 0 and its 99th at 1, and nothing outside; all 0 if they are equal."""
-    values = np.asarray(image, dtype=np.float64)
-    dark, bright = np.percentile(values, [_DARK, _BRIGHT])
-    if not bright > dark:
-        return np.zeros_like(values)
-    scaled: NDArray[np.float64] = np.clip((values - dark) / (bright - dark), 0.0, 1.0)
-    return scaled
-
-
-def on_grid(volume: NDArray[Any], grid: Sequence[int]) -> NDArray[Any]:
-    """A volume in the middle of a grid of zeros; what lies outside is cut off, equally on both sides."""
-    if volume.ndim != len(grid) or any(size < 2 or size % 2 for size in grid):
-        raise BadInput(
-            f"a volume of shape {volume.shape} can't be put on the grid {tuple(grid)}: expected even numbers"
-        )
-    padded = np.zeros(tuple(grid), volume.dtype)
-    into, out_of = [], []
-    for have, want in zip(volume.shape, grid, strict=True):
-        size, spare = min(have, want), abs(want - have) // 2
-        into.append(slice(spare, spare + size) if have < want else slice(0, size))
-        out_of.append(slice(0, size) if have < want else slice(spare, spare + size))
-    padded[tuple(into)] = volume[tuple(out_of)]
-    return padded
-
-
-def _halved(volume: NDArray[Any]) -> NDArray[Any]:
-    """Means over blocks of 2 x 2 x 2 voxels."""
-    pairs = [part for size in volume.shape for part in (size // 2, 2)]
-    halved: NDArray[Any] = volume.reshape(pairs).mean((1, 3, 5))
-    return halved
 
 
 def _volumes(stored: Mapping[str, NDArray[Any]]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:

@@ -23,6 +23,8 @@ from privlearn.data.packed import load_packed
 from privlearn.data.schema import Schema, read_schema, require_range
 from privlearn.data.tables import Table, is_frame, of_frame, read_table
 from privlearn.errors import BadInput
+from privlearn.scans import nifti
+from privlearn.scans.grid import Grid
 
 #: The named data sets.
 NAMES = tuple(CATALOGUE)
@@ -41,13 +43,15 @@ def load(
     public: bool = False,
     target_bounds: tuple[float, float] | None = None,
     targets: Sequence[str] = (),
+    grid: str | Grid | None = None,
 ) -> Dataset:
     """Load the data set called `name`, the .npz, .csv or .parquet file at that path, or a data frame.
 
     Args:
         name: one of `NAMES`, the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`, and `groups` (a
             person's id for each row of x), that of a table, or a table itself: a data frame of pandas or polars, or a
-            table of Arrow. Or a folder of .npy files with these names: rows stay on disk (`data.packed`).
+            table of Arrow. Or a folder: of .npy files with these names, whose rows stay on disk (`data.packed`), or of
+            NIfTI scans and masks (`scans.nifti.read_folder`).
         data_dir: where to look for named data sets first; then come the variable PRIVLEARN_DATA and the user's cache.
         classes: the declared number of classes; needed for an .npz, and for a folder that `pack` did not write.
         value_range: the declared public range of the inputs; likewise.
@@ -57,6 +61,7 @@ def load(
         target_bounds: the declared public range of targets that are numbers, in place of `classes`.
         targets: of a table, the columns to predict, in place of those that the schema's file names; several are labels
             that hold or don't, each 0 or 1. Of an .npz the names of the columns of y, in place of `classes`.
+        grid: of scans, the declared size that each is brought to, `40x56x40` or `40x56x40/2` (`scans.Grid`).
 
     Raises:
         BadInput: an unknown name, a missing file, or contents that can't be used.
@@ -64,6 +69,10 @@ def load(
     given = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
     given |= {"target_bounds=": target_bounds}
     declared = [option for option, value in given.items() if value is not None]
+    if isinstance(name, str | Path) and str(name) not in CATALOGUE and nifti.is_folder_of_scans(name):
+        return _load_scans(Path(name), classes, grid, {*declared} - {"classes="}, public=public)
+    if grid is not None:
+        raise BadInput("grid= goes with a folder of NIfTI scans, in images, and their masks, in labels: leave it out")
     schema = _with_targets(schema, tuple(targets), name)
     if is_frame(name):
         _require_schemas("a data frame", {*declared})
@@ -79,15 +88,9 @@ def load(
             raise BadInput(f"what {name} holds is known: leave out {' and '.join(declared)}")
         return replace(_load_named(name, data_dir), public=public)
     path = Path(name)
+    _require_own_form(path, beside=schema is not None or test is not None)
     if path.is_dir():
-        if schema is not None or test is not None:
-            raise BadInput(f"schema= and test= go with a CSV or Parquet file: pack them with it into {name}")
         return load_packed(path, classes, value_range, target_bounds, public=public)
-    if path.suffix == ".npy":
-        raise BadInput(
-            f"{name} holds one array, and inputs and targets are needed: put x.npy and y.npy into a folder (x_test.npy "
-            "and y_test.npy, too), and give the folder. They are memory-mapped"
-        )
     if path.suffix.lower() in _TABLES or schema is not None:
         _require_schemas(name, {*declared})
         return replace(_load_table(path, schema, test), public=public)
@@ -109,6 +112,31 @@ def load(
     about: dict[str, Any] = {"name": path.name, "note": note, "public": public, "target_bounds": target_bounds}
     rows = read_npz(path, public=public)
     return Dataset(**rows, classes=classes, low=low, high=high, labels=tuple(targets), **about).checked()
+
+
+def _require_own_form(path: Path, *, beside: bool) -> None:
+    """Refuse a folder with a table's schema or test rows `beside` it, and a single array."""
+    if beside and path.is_dir():
+        raise BadInput(f"schema= and test= go with a CSV or Parquet file: pack them with it into {path}")
+    if path.suffix == ".npy":
+        raise BadInput(
+            f"{path} holds one array, and inputs and targets are needed: put x.npy and y.npy into a folder (x_test.npy "
+            "and y_test.npy, too), and give the folder. They are memory-mapped"
+        )
+
+
+def _load_scans(path: Path, classes: int | None, grid: Any, declared: set[str], *, public: bool) -> Dataset:
+    if classes is None or grid is None or declared:
+        raise BadInput(
+            f"{path} is a folder of scans: declare the classes of its masks and one size for all, classes=K and "
+            f"grid='40x56x40'; leave out {' and '.join(sorted(declared)) or 'the rest'}"
+        )
+    grid = grid if isinstance(grid, Grid) else Grid.parse(grid)
+    rows = nifti.read_folder(path, classes, grid, public=public)
+    note = f"scans scaled by their own 1st and 99th percentile, on a grid of {grid.spec} voxels"
+    return Dataset(
+        **rows, classes=classes, low=0.0, high=1.0, name=path.name, note=note, public=public, grid=grid
+    ).checked()
 
 
 def _with_targets(schema: Any, targets: tuple[str, ...], name: Any) -> Any:

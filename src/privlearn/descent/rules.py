@@ -7,8 +7,8 @@ choices saw test accuracies. Looking at results on private data to choose better
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from privlearn import sampling, schedules, solving
@@ -75,11 +75,13 @@ class Settled:
         request: what was chosen; weights of classes are numbers in the classes' order.
         facts: what it was settled by.
         plan: all that touches privacy.
+        initial: public weights to begin with, by name (`state_dict`); None: random ones.
     """
 
     request: TrainRequest
     facts: Facts
     plan: Plan
+    initial: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         weights = weights_of(self.request, self.facts.classes, self.facts.class_names)

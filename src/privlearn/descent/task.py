@@ -27,7 +27,6 @@ from privlearn.clipping.sharded.groups import is_sharded, require_plain
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, Whole, ahead
-from privlearn.data.schema import of_table
 from privlearn.descent.epoch_noise import public_rows, require_scores
 from privlearn.descent.rules import learning_rate
 from privlearn.errors import BadInput, SampleReused
@@ -288,12 +287,12 @@ class Task:
         return choice_facts(self.plan.front, self.front.chain, self.data)
 
     def architecture(self) -> dict[str, Any]:
-        """How to rebuild the model: shapes, and the schema of the table that rows came from."""
+        """How to rebuild the model: shapes, and the table or the scans that rows came from."""
         shape, own = tuple(self.data.x.shape[1:]), tuple(self.rows.like[0].shape[1:])
         if isinstance(self.indexed, DatasetRows) and self.indexed.padded:
             shape = own = self.indexed.stated[0]  # lengths are private
         shapes = {"input_shape": list(shape), "network_input_shape": list(own)}
-        return shapes | of_table(self.data.schema)
+        return shapes | self.data.origin()
 
 
 def _digested(rows: Rows) -> Leaves:

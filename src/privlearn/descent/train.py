@@ -244,7 +244,10 @@ def network_for(settled: Settled, data: Dataset, streams: Streams, shape: tuple[
     """
     head = settled.head(vars(data))
     size = tuple(np.shape(data.y)[1:]) if data.classes else ()
-    return head.complete(network(settled.request.model, shape, head.outputs, streams, size))
+    built = network(settled.request.model, shape, head.outputs, streams, size)
+    if settled.initial is not None:
+        built.load_state_dict(settled.initial)
+    return head.complete(built)
 
 
 def network(spec: str, shape: tuple[int, ...], classes: int, streams: Streams, size: tuple[int, ...] = ()) -> nn.Module:

@@ -20,7 +20,6 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives, Histogram, Layerwise, shares_of_parts
-from privlearn.data.schema import of_table
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import Output, WeightSteps, output_named, targets
@@ -319,7 +318,7 @@ class MacTask:
             facts=stated
             | ({"thresholds": self._derivatives.thresholds} if self._derivatives.learned else {})
             | session.facts_of_leaving(),
-            architecture=shapes | of_table(self._data.schema),
+            architecture=shapes | self._data.origin(),
             seeded=session.streams.seeded,
             private_diagnostics=PrivateDiagnostics(self._watch.figures),
             checkpoint=session.file,

@@ -241,6 +241,16 @@ def _optimizer(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[
     yield "optimizer", f"{stated['name']}, {made}learning rate {stated.get('lr', 0):.4g}, schedule {rates}"
 
 
+def _public_start(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if "teacher" in facts:  # of whose student the plan speaks
+        return
+    learned = f"a network that learned from {stated['volumes_with_masks']} public volumes with masks"
+    yield "began as", f"{learned}, before any private one was used: these volumes are not protected"
+    figures = stated.get("test_metrics", {})
+    if figures := ", ".join(f"{name.replace('_', ' ')} {own:.4f}" for name, own in figures.items()):
+        yield f"that network alone, on the {stated['test_rows']} test rows", figures
+
+
 def _noise_multipliers(stated: list[float], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "noise multipliers of the run", f"{stated[0]:.4g} to {stated[-1]:.4g}, in {facts['epochs']} epochs"
 
@@ -261,6 +271,7 @@ def _augmentation(stated: str, facts: dict[str, Any]) -> Iterator[tuple[str, str
 #: What the card says of each fact that a run tells, in the card's order. None of it follows from the plan.
 _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = {
     "public_features": _public_features,
+    "public_start": _public_start,
     "optimizer": _optimizer,
     "steps": lambda stated, facts: iter([("steps", f"{stated}, on {facts['examples']} examples")]),
     "processes": lambda stated, _: iter([("processes", f"{stated}, which together took each step")]),

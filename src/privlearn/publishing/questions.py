@@ -51,6 +51,8 @@ def is_open(said: Statement) -> Iterator[str]:
         yield "The test data: their figures are exact."
     if more := said.trained.card_words(said.facts).get("Not protected"):
         yield more
+    elif "public_start" in said.facts:
+        yield "The public volumes that the network had learned from before any private one was used."
     yield "Choices that were made by looking at the data, or at earlier private results outside of the listed events."
     yield "Other publications from the same data, unless this page speaks of them: their privacy losses add up."
     yield "Rows that are given to the model for a prediction, later: keep them as you keep other such data."

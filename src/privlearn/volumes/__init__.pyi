@@ -2,6 +2,7 @@ from privlearn.volumes.start import Corrections as Corrections
 from privlearn.volumes.start import MapStudent as MapStudent
 from privlearn.volumes.start import Seen as Seen
 from privlearn.volumes.start import Start as Start
+from privlearn.volumes.start import public_network as public_network
 from privlearn.volumes.training import Pairs as Pairs
 from privlearn.volumes.training import Training as Training
 from privlearn.volumes.training import Warp as Warp

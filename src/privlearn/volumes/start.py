@@ -224,6 +224,29 @@ def _waves(size: tuple[int, ...], order: int) -> Tensor:
 LEARNING, TUNING = Training(steps=800), Training(steps=200, learning_rate=3e-3)
 
 
+@checked
+def public_network(labelled: Dataset, network: nn.Module, *, learning: Training = LEARNING, seed: int = 0) -> nn.Module:
+    """Train `network` in place on public volumes with masks, which costs nothing: what DP-SGD can begin as.
+
+    It is the network that `Start.learn` trains by the same seed.
+
+    Args:
+        labelled: volumes with maps of classes, declared public.
+        network: untrained, from volumes to scores for each class and voxel.
+        learning: how it learns.
+        seed: of everything that is drawn; public.
+
+    Raises:
+        BadInput: data that are not declared public, or that don't say how many classes there are.
+    """
+    if labelled.classes is None:
+        raise BadInput("the public volumes don't say how many classes there are: give pv.Dataset(..., classes=)")
+    x, maps = public_maps(labelled, labelled.classes)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return learning(network, x, maps)
+
+
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Start:

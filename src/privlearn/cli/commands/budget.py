@@ -205,6 +205,9 @@ def _show_features(answer: dict[str, Any], plan: ClassifierPlan, request: Reques
 
 
 def _votes(request: Request) -> None:
+    if request.maps:
+        _corrections(request)
+        return
     classes = methods.CLASSES if request.classes is None else count("--classes", request.classes, least=2)
     plan = methods.votes_plan(request, classes)
     answer = methods.votes_figures(plan, request.delta)
@@ -241,6 +244,36 @@ def _show_votes(answer: dict[str, Any], plan: PatePlan) -> None:
         table.add_row(
             f"{row['agree']:.0%}", *answered, f"{row['wins_against_one']:.2f}", f"{row['wins_against_all']:.2f}"
         )
+    out.print(table)
+    out.print(f"\n{screen.meaning(answer)}")
+
+
+def _corrections(request: Request) -> None:
+    if request.threshold is not None:
+        raise BadInput("--threshold is for votes on classes, and --maps for corrections of maps: leave one of them out")
+    if request.classes is None:
+        raise BadInput("--maps needs the number of classes in a mask, the background included: give --classes K")
+    plan = methods.maps_plan(request)
+    answer = methods.maps_figures(plan, count("--classes", request.classes, least=2), request.delta)
+    screen.warn(*methods.votes_warnings(plan, request.examples))
+    if request.json:
+        screen.print_json(answer)
+        return
+    out, noise = screen.answers, answer["corrections"]
+    out.print(
+        f"[bold]{plan.queries}[/] queries, whole volumes, to [bold]{plan.teachers}[/] teachers, who correct a public "
+        f"network's maps of {request.classes} classes"
+    )
+    screen.guarantee_lines(answer)
+    out.print(
+        f"\nnoise of [bold]{noise['noise_in_radii']:.4g}[/] radii on each of {noise['numbers']} numbers of the mean "
+        "correction; a radius is the length of the longest that counts. Twice the teachers, half the noise.\n"
+    )
+    table = Table(box=None, padding=(0, 2), header_style="bold")
+    for name in ("mean correction, in radii", "kept where all queries share it", "where one query has it"):
+        table.add_column(name, justify="right")
+    for row in noise["kept"]:
+        table.add_row(f"{row['length']:g}", f"{row['kept_of_common']:.2f}", f"{row['kept_of_own']:.2f}")
     out.print(table)
     out.print(f"\n{screen.meaning(answer)}")
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privlearn.cli import screen
+from privlearn.cli import masks, screen
 from privlearn.cli.request import Request
 from privlearn.data.dataset import as_tensor, require_finite
 from privlearn.data.encoding import listed
@@ -31,7 +31,11 @@ _ROWS_AT_ONCE = 4096
 
 
 def run(request: Request) -> int:
-    """Write index, prediction and scores of every row."""
+    """Write index, prediction and scores of every row; of scans a mask each."""
+    if masks.are_scans(request):
+        return masks.write_masks(request, load_model(request.folder, request.model, trusted=request.key))
+    if request.grid is not None:
+        raise BadInput(f"--grid is for NIfTI scans, and --data is {request.data}: leave it out")
     out = None if request.out is None else Path(request.out)
     if out is not None and out.suffix not in (".csv", ".npz"):
         raise BadInput(f"--out is {request.out}: expected a file that ends in .csv or .npz")

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from privlearn import schedules
 from privlearn.accounting.guarantee import Adjacency, hollow, readable
-from privlearn.cli import dry_run, methods, pate, screen, tune
+from privlearn.cli import dry_run, methods, pate, screen, starting, tune
 from privlearn.cli.checkpoints import KeptCheckpoint, kept_of
 from privlearn.cli.jobs import (
     Job,
@@ -108,6 +108,7 @@ def _require_known(request: Request) -> None:
     networks.require_known(request.model)
     if request.method == DPSGD:
         descent_request(request)
+        starting.require_startable(request)
     if request.optimizer is not None:
         optimizer_kind(request.optimizer)
     if request.method == PATE:
@@ -230,11 +231,20 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A run of DP-SGD or DP-MAC."""
     chosen = methods.training_request(request) if request.method == DPMAC else descent_request(request)
     with featured(request, data, chosen) as (data, front):
-        public = None if request.public is None else public_rows(request, data)
+        public = None if request.public is None or request.start else public_rows(request, data)
         facts = facts_of(data, request.examples, front)
         mac = request.method == DPMAC
         settled = methods.mac_settled(request, facts) if mac else rules.settle(chosen, facts)
         settled = replace(settled, plan=methods.sharing(request, settled.plan, data))
+        labelled = None if request.start is None else starting.labelled_volumes(request, data)
+        initial = None if labelled is None else starting.starting(settled, data, labelled)
+
+        def run(opened: Opened) -> Result:
+            if labelled is None or initial is None:
+                return _descend(settled, data, public, answer, opened)
+            own = replace(settled, initial=initial())
+            return starting.stated(_descend(own, data, None, answer, opened), own, data, labelled, answer)
+
         plan, examples = settled.plan, facts.examples
         require_same_examples(plan, data)
         # Where neighbours differ in the number of rows, what is printed follows from the declared one.
@@ -248,20 +258,24 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
             f"{readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})",
             (*screen.warnings(plan, request.delta, examples), *seed_warning(request)),
             request.model,
-            lambda opened: _descend(settled, data, public, answer, opened),
-            lambda result: _descent_rows(request, plan, answer, result),
-            (lambda: _say_more(request, settled, data),),
+            run,
+            lambda result: (
+                _descent_rows(request, plan, answer, result)
+                | ({} if labelled is None else starting.beside(result, data, answer, "trained model's", "volumes"))
+            ),
+            (lambda: _say_more(request, settled, data, initial),),
             plan=plan,
             settled=None if mac else settled,
             loss=None if mac else loss_of(data, settled.request),
         )
 
 
-def _say_more(request: Request, settled: Settled, data: Dataset) -> None:
+def _say_more(request: Request, settled: Settled, data: Dataset, initial: starting.Weights | None) -> None:
     """What was chosen, where that is asked for; how exact validations are; and when the budget ends."""
     plan, examples = settled.plan, settled.facts.examples
     if request.explain:
         kind = optimizer_kind(settled.optimizer).__name__
+        settled = settled if initial is None else replace(settled, initial=initial())
         shape = shape_after(plan.front, np.shape(data.x)[1:])
         made_up = network_for(settled, data, Streams.new(0), shape)
         screen.explanation(settled.settings(kind, length_of(made_up.parameters())))
