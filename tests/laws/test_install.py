@@ -87,6 +87,19 @@ def test_plans_and_checks_start_without_torch(tmp_path: Path) -> None:
     assert ast.literal_eval(run(sys.executable, "-c", code, at=tmp_path, path=ROOT / "src")) == []
 
 
+def test_scipy_is_imported_where_something_is_priced(tmp_path: Path) -> None:
+    """It takes longer to import than all of privlearn; and what a price does not call is not imported with it."""
+    code = "import sys, privlearn.cli.commands.budget, privlearn.cli.commands.verify, privlearn.cli.commands.ledger; "
+    code += "print([m for m in sys.modules if m.split('.')[0] in {'scipy', 'torch'}])"
+    assert ast.literal_eval(run(sys.executable, "-c", code, at=tmp_path, path=ROOT / "src")) == []
+    code = "import sys; from privlearn import cli; cli.main(['budget', '--examples', '1000', '--batch-size', '50', "
+    code += "'--epochs', '2', '--noise-multiplier', '2', '--json']); print('\\n', [m for m in sys.modules if m in "
+    code += "{'torch', 'scipy.optimize', 'scipy.signal', 'scipy.stats', 'scipy.linalg', 'sklearn'}])"
+    said = run(sys.executable, "-c", code, at=tmp_path, path=ROOT / "src")
+    assert '"epsilon"' in said
+    assert ast.literal_eval(said.splitlines()[-1].strip()) == []
+
+
 def test_the_citation_is_of_this_version() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     fields = dict(re.findall(r"^([\w-]+): *(.*)$", citation, re.MULTILINE))

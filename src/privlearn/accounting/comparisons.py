@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 import numpy as np
-from scipy.special import log_ndtr
 
 from privlearn._checks import count
 from privlearn._checks import delta as valid_delta
+from privlearn._scipy import log_ndtr
 from privlearn.accounting.events import Event, tally
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import FixedBatches, Gaussian, PoissonSampled

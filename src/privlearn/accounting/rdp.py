@@ -11,9 +11,9 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, logsumexp
 
 from privlearn._checks import positive, probability
+from privlearn._scipy import gammaln, logsumexp
 from privlearn.accounting.events import Event, coarsen, tally
 
 Array = NDArray[np.float64]
@@ -26,7 +26,12 @@ ORDERS: Array = np.array(sorted([*_FRACTIONAL, *_WHOLE]), dtype=np.float64)
 _MOMENTS = np.isin(ORDERS, np.arange(2, 34))
 _LEAST_SIGMA = 0.02
 _IS_WHOLE = np.isin(ORDERS, _WHOLE)
-_LOG_FACTORIALS: Array = gammaln(np.arange(max(_WHOLE) + 1) + 1.0)
+
+
+@lru_cache(maxsize=1)
+def _log_factorials() -> Array:
+    """Of the numbers up to the largest order."""
+    return np.asarray(gammaln(np.arange(max(_WHOLE) + 1) + 1.0), dtype=np.float64)
 
 
 def curve(event: Event, orders: Array = ORDERS) -> Array:
@@ -132,12 +137,12 @@ def _whole_moments(rate: float, sigma: float) -> list[float]:
     """
     k = np.arange(2, max(_WHOLE) + 1)
     exponents = k * (k - 1) / (2 * sigma**2)
-    each = exponents + np.log(-np.expm1(-exponents)) + k * (math.log(rate) - math.log1p(-rate)) - _LOG_FACTORIALS[2:]
+    each = exponents + np.log(-np.expm1(-exponents)) + k * (math.log(rate) - math.log1p(-rate)) - _log_factorials()[2:]
     logs = []
     for order in _WHOLE:
-        terms = each[: order - 1] - _LOG_FACTORIALS[order - 2 :: -1][: order - 1]
+        terms = each[: order - 1] - _log_factorials()[order - 2 :: -1][: order - 1]
         top = float(terms.max())
-        excess = top + math.log(float(np.exp(terms - top).sum())) + _LOG_FACTORIALS[order] + order * math.log1p(-rate)
+        excess = top + math.log(float(np.exp(terms - top).sum())) + _log_factorials()[order] + order * math.log1p(-rate)
         logs.append(float(np.logaddexp(0.0, excess)))
     return logs
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from privlearn._checks import between
+from privlearn._scipy import ndtr, ndtri
 from privlearn.accounting import accountant, pld, rdp, zcdp
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit

@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scipy.optimize import brentq, minimize_scalar
-from scipy.special import log_ndtr, ndtr
-
 from privlearn._checks import delta as valid_delta
+from privlearn._scipy import brentq, log_ndtr, minimize_scalar, ndtr
 from privlearn.accounting.budget import bracket, to_safe_side
 from privlearn.accounting.events import Event, tally
 from privlearn.errors import UnsupportedEvent

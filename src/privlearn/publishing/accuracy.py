@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scipy.special import betaincinv, ndtri
-
+from privlearn._scipy import betaincinv, ndtri
 from privlearn.statistics.metric_figures import Metrics
 
 _CONFIDENCE = 0.95

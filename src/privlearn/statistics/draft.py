@@ -20,9 +20,9 @@ from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from privlearn._checks import checked, require_fit
+from privlearn._scipy import ndtri
 from privlearn.accounting.budget import Budget, solve_gaussian
 from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.guarantee import Adjacency

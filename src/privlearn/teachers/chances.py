@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.special import ndtr
 
+from privlearn._scipy import ndtr
 from privlearn.teachers.plan import Ball, ConfidentVotes, PatePlan, Votes
 
 #: A warning is due if the class of nine teachers in ten wins less often than this.

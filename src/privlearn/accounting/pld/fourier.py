@@ -12,8 +12,8 @@ from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
 
+from privlearn._scipy import irfft, next_fast_len, rfft
 from privlearn.accounting.pld.rounding import TINY, UNIT, Array
 
 Spectrum = NDArray[np.complex128]

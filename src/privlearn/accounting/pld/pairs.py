@@ -30,8 +30,8 @@ from functools import lru_cache
 from typing import final
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
+from privlearn._scipy import ndtr, ndtri
 from privlearn.accounting.budget import bisect
 from privlearn.accounting.pld.rounding import UNIT, Array, Tails, onto_grid, rounded_up, share_error, split, tails
 from privlearn.errors import UnsupportedEvent

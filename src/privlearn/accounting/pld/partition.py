@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import ndtri
 
+from privlearn._scipy import ndtri
 from privlearn.accounting.pld.fourier import Factor, convolve, length, transform_error
 from privlearn.accounting.pld.pairs import Pair, least_bound, log_moment, log_moments, poisson_pair
 from privlearn.accounting.pld.rounding import UNIT, Array, onto_grid, rounded_up, share_error, split, tails

@@ -11,8 +11,8 @@ from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
+from privlearn._scipy import ndtr
 from privlearn.errors import UnsupportedEvent
 
 Array = NDArray[np.float64]
