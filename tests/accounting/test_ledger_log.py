@@ -27,7 +27,8 @@ def _charging(path: Path, done: mmap.mmap, place: int) -> None:
     ledger = Ledger.open(path)
     while True:
         ledger.charge(Gaussian(100.0 + place), ADD)
-        done[place] += 1  # at most 255 in a life
+        count = int.from_bytes(done[8 * place : 8 * place + 8], "little") + 1
+        done[8 * place : 8 * place + 8] = count.to_bytes(8, "little")
 
 
 def test_killed_processes_leave_no_charge_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +37,7 @@ def test_killed_processes_leave_no_charge_behind(tmp_path: Path, monkeypatch: py
     Ledger.open(path, create=True).charge(compose(Gaussian(9.0 + n) for n in range(40)), ADD)
     total = [0, 0]
     for _ in range(12):
-        done = mmap.mmap(-1, 2)
+        done = mmap.mmap(-1, 16)
         children = []
         for place in range(2):
             child = os.fork()
@@ -52,7 +53,7 @@ def test_killed_processes_leave_no_charge_behind(tmp_path: Path, monkeypatch: py
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         counts = tally(LedgerFile(path).read().event)
         for place in range(2):
-            total[place] += done[place]
+            total[place] += int.from_bytes(done[8 * place : 8 * place + 8], "little")
             charged = counts.get(Gaussian(100.0 + place), 0)
             # A charge that was on the disk when its process was killed was never drawn for, and counts.
             assert total[place] <= charged <= total[place] + 1

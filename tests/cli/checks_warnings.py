@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
 from privlearn import cli, teachers
-from privlearn.cli import methods
+from privlearn.cli import methods, starting
 from privlearn.cli import pate as pate_command
 from privlearn.metrics import Metrics
 from privlearn.opacus import PrivacyEngine
@@ -111,7 +111,7 @@ def maps_that_bring_nothing(place: Path) -> str:
     answer = {"plan": {"teachers": 2, "queries": 3}}
     with (
         contextlib.redirect_stderr(asides),
-        mock.patch.object(pate_command, "evaluate", return_value=Metrics({"dice": 0.5}, 1)),
+        mock.patch.object(starting, "evaluate", return_value=Metrics({"dice": 0.5}, 1)),
     ):
         result = pate_command._with_start(result, data, start, answer)  # type: ignore[arg-type]
         pate_command._maps_rows(result, data, answer)  # type: ignore[arg-type]

@@ -313,6 +313,13 @@ def parts() -> dict[str, Call]:
         "volumes.dice": Call(vol.dice, predicted=maps, truth=maps, classes=3),
         "volumes.map_losses": Call(vol.map_losses, scores=volumes()[0], maps=maps),
         "volumes.maps_of": Call(vol.maps_of, labels=maps, classes=3),
+        "volumes.public_network": Call(
+            vol.public_network,
+            labelled=Made(lambda: pv.Dataset(*volumes(), classes=3, public=True)),
+            network=network,
+            learning=vol.Training(steps=1, batch_size=2),
+            seed=0,
+        ),
         "volumes.probabilities": Call(vol.probabilities, network=network, volumes=scans),
     }
 

@@ -16,7 +16,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from privlearn import sampling
+from privlearn import samples
 from privlearn.runs import process_group, ranks
 from privlearn.runs.ranks import Ranks
 
@@ -60,7 +60,7 @@ class Threads:
                     self._turn.notify_all()
 
         # Locks of one process would be held while another thread has its turn.
-        alone = mock.patch.object(sampling, "_ONE_AT_A_TIME", nullcontext())
+        alone = mock.patch.object(samples, "_ONE_AT_A_TIME", nullcontext())
         functions = self._functions()
         with mock.patch.object(ranks, "dist", functions), mock.patch.object(process_group, "dist", functions), alone:
             threads = [threading.Thread(target=begin, args=(rank,), daemon=True) for rank in range(self.size)]

@@ -151,7 +151,7 @@ MUTANTS = [
            "if adjacency not in leaf.adjacencies:", "if False:", "check_shuffling_is_not_amplified"),
     Mutant("the budget looks at the new charge alone", ledger_state.LedgerState._require_let_through,
            "share(limit, compose([before, event]))", "share(limit, event)", "check_the_ledger_holds_its_budget"),
-    Mutant("approval is never used up", ledger.Ledger.charge, "self._approved = left or []", "pass",
+    Mutant("approval is never used up", ledger.Ledger.charge, "self._approved[start:] = left", "pass",
            "check_approval_covers_only_what_was_approved"),
     Mutant("approval covers any event", ledger.Ledger._after, "left[-1][0] != leaf", "False",
            "check_approval_covers_only_what_was_approved"),

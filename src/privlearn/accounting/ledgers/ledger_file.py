@@ -225,6 +225,8 @@ def _change(before: LedgerState, after: LedgerState) -> dict[str, Any] | None:
     ids = [entry.id for entry in after.entries]
     if ids[: len(before.entries)] != [entry.id for entry in before.entries] or len({*ids}) < len(ids):
         return None  # older entries were summed up
+    if not after.changes.keys() <= {*ids}:
+        return None  # so were new ones
     if (before.budget, before.measure) != (after.budget, after.measure):
         return None
     entries = [
