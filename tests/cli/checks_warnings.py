@@ -103,7 +103,7 @@ def predictions_given_twice(place: Path) -> str:
 def maps_that_bring_nothing(place: Path) -> str:
     """A student no better than the public network that it began as."""
     start = SimpleNamespace(labelled=SimpleNamespace(x=[0]), network=nn.Identity())
-    data = SimpleNamespace(x_test=[0], bounds=lambda: (zeros(1), zeros(1) + 1))
+    data = SimpleNamespace(x_test=[0], bounds=lambda: (zeros(1), zeros(1) + 1), origin=dict)
     result = pv.Result(
         nn.Identity(), pv.Ledger(), pv.teachers.PatePlan(3, 2, pv.teachers.Votes(3)), "pate", {}, {}, False, None
     )  # type: ignore[arg-type]

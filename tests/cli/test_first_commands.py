@@ -135,6 +135,20 @@ def test_a_network_without_widths_is_told_what_it_needs(capsys: pytest.CaptureFi
     assert "--model 'mlp' needs the width of each hidden layer: give mlp:100" in capsys.readouterr().err
 
 
+def test_another_delta_than_the_ledgers_is_remarked_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The certificate states all runs at the run's delta, where they may come to more than the budget."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["ledger", "study.json", "--epsilon", "6", "--delta", "1e-3"]) == 0
+    line = ["train", "--data", "breast-cancer", "--epsilon", "1", "--epochs", "1", "--ledger", "study.json", "--out"]
+    for options, said in (["one"], True), (["other", "--delta", "1e-3"], False):
+        capsys.readouterr()
+        assert main([*line, *options]) == 0
+        err = " ".join(capsys.readouterr().err.split())
+        assert ("states its guarantee at delta 1e-05, where epsilon may be larger than the budget's" in err) is said
+
+
 def test_a_misspelt_ledger_is_not_begun(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

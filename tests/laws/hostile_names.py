@@ -315,7 +315,7 @@ def parts() -> dict[str, Call]:
         "volumes.maps_of": Call(vol.maps_of, labels=maps, classes=3),
         "volumes.public_network": Call(
             vol.public_network,
-            labelled=Made(lambda: pv.Dataset(*volumes(), classes=3, public=True)),
+            labelled=Made(lambda: pv.Dataset(scans.make(), volumes()[1], classes=3, public=True)),
             network=network,
             learning=vol.Training(steps=1, batch_size=2),
             seed=0,

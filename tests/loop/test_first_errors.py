@@ -56,6 +56,10 @@ def dataset() -> TensorDataset:
 
 
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
+    "a loader of our own data set": (
+        lambda: private(given=DataLoader(pv.Dataset(X, Y), batch_size=4)),  # type: ignore[arg-type]
+        "TensorDataset(*data.tensors())",
+    ),
     "batch norm": (lambda: private(batch_norm()), "nn.GroupNorm"),
     "scalar loss": (lambda: first_step(scalar), "reduction='none'"),
     "a value for a loss": (lambda: first_step(scalar(network(), (X, Y))), "not its value"),

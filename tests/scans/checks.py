@@ -130,6 +130,21 @@ def check_patients_who_are_trained_on_are_not_tested_on() -> None:
         must_raise(pv.errors.BadInput, lambda: pv.load(folder, classes=CLASSES, grid=SPEC))
 
 
+@check
+def check_a_scan_is_of_one_patient() -> None:
+    """White space and byte order marks change no id; a second patient, or another case of the letters, is refused."""
+    with temporary() as folder:
+        folder_of(folder, 3)
+        patients = folder / "patients.csv"
+        patients.write_text("\ufefffile, patient\ns0.nii.gz, a\ns1.nii.gz,b \ns2.nii.gz,a\n", encoding="utf-8")
+        assert pv.load(folder, classes=CLASSES, grid=SPEC).groups.tolist() == ["a", "b", "a"]
+        whole = "file,patient\ns0.nii.gz,a\ns1.nii.gz,b\ns2.nii.gz,a\n"
+        for text, said in ((whole + "s2.nii.gz,b\n", "to two patients"), (whole.replace(",b", ",A"), "letter case"),
+                           (whole.replace(",", ";"), "its columns are file;patient")):  # fmt: skip
+            patients.write_text(text)
+            assert said in str(must_raise(pv.errors.BadInput, lambda: pv.load(folder, classes=CLASSES, grid=SPEC)))
+
+
 def built(input_shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     return small_net()
 

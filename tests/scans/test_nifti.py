@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -258,7 +259,7 @@ def test_private_scans_are_no_start(files: list[str], tmp_path: Path, capsys: py
     files[files.index("--public") + 1] = str(tmp_path / "private")
     code, _, err = run(files, capsys)
     assert code == 2
-    assert "the volumes of --public" in err
+    assert "volumes of --public" in err
 
 
 def test_a_start_is_explained_and_replayed_by_its_weights(
@@ -275,6 +276,31 @@ def test_a_start_is_explained_and_replayed_by_its_weights(
     assert code == 0, err
     code, out, err = run(["replay", str(record)], capsys)
     assert code == 0, out + err
+
+
+def test_private_scans_are_not_public(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a copy of one, nor another scan of a patient who has private ones; nothing is trained."""
+    private, public = tmp_path / "private", tmp_path / "public"
+    for folder in ("images", "labels"):
+        shutil.copy(private / folder / "s0.nii.gz", public / folder / "copy.nii.gz")
+    code, _, err = run(files, capsys)
+    assert (code, "are private ones" in err) == (2, True), err
+    for folder in ("images", "labels"):
+        (public / folder / "copy.nii.gz").unlink()
+    (private / "images_test").rename(tmp_path / "unused")
+    for folder, patients in ((private, "abcdef"), (public, "xfyz")):
+        names = sorted(path.name for path in (folder / "images").iterdir())
+        lines = [f"{name},{patient}" for name, patient in zip(names, patients, strict=False)]
+        (folder / "patients.csv").write_text("\n".join(["file,patient", *lines]))
+    code, _, err = run([*files, "--rows-per-person", "1"], capsys)
+    assert (code, "of patients who have private ones" in err) == (2, True), err
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_folder_that_is_not_there_is_named(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    files[files.index("--data") + 1] += "e"
+    code, _, err = run(files, capsys)
+    assert (code, "there is no folder" in err) == (2, True), err
 
 
 def test_sizes_are_believed_up_to_a_bound() -> None:

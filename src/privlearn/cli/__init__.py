@@ -71,7 +71,7 @@ def _says_why() -> bool:
 
 #: A Python call, such as Plan(examples=N): what stands in it stays as it is.
 _CALL = re.compile(r"(\w\((?:[^()]|\([^()]*\))*\))")
-_ARGUMENT = re.compile(r"(?<![\w.-])([a-z_]+)=('[^']*'|\([^()]*\)|\w*)")
+_ARGUMENT = re.compile(r"(?<![\w.:,-])([a-z_]+)=('[^']*'|\([^()]*\)|\w*)")
 
 
 def in_options(message: str, command: str) -> str:
@@ -97,6 +97,6 @@ def in_options(message: str, command: str) -> str:
         message = f"--{named[first][0].name}{message[start.end() :]}"
     parts = _CALL.split(message)  # every second one is a call
     message = "".join(part if place % 2 else _ARGUMENT.sub(option_of, part) for place, part in enumerate(parts))
-    left = {first, *re.findall(r"(?<![\w.])([a-z_]+)=", message)}
+    left = {first, *re.findall(r"(?<![\w.:,])([a-z_]+)=", message)}
     flags = [own.in_words for name in named if name in left for own in named[name] if f"--{own.name}" not in message]
     return f"{message}. On the command line: {', '.join(flags)}" if flags else message

@@ -24,7 +24,7 @@ from privlearn.cli.request import Request
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.data import NAMES, Dataset, hippocampus, load
 from privlearn.data.catalogue import cache
-from privlearn.data.dataset import require_others
+from privlearn.data.dataset import overlap, require_others
 from privlearn.data.schema import read_schema
 from privlearn.descent import rules
 from privlearn.descent.choices import TrainRequest
@@ -116,7 +116,7 @@ class Opened:
         kept.require_state(request.resume)
         key = None if request.sign is None else read_private(request.sign)
         what = f"{request.data} to {out}{'' if request.tune is None else ', tuned'}"
-        ledger = None if request.ledger is None else _open_ledger(request.ledger, what)
+        ledger = None if request.ledger is None else _open_ledger(request.ledger, what, request.delta)
         return cls(request, out, key, ledger, kept, started)
 
     @classmethod
@@ -146,7 +146,7 @@ class Opened:
         return self.kept.streams(self.request)
 
 
-def _open_ledger(path: str, what: str) -> Ledger:
+def _open_ledger(path: str, what: str, delta: float) -> Ledger:
     """The ledger in the file at `path`, begun if it isn't there.
 
     Raises:
@@ -163,6 +163,11 @@ def _open_ledger(path: str, what: str) -> Ledger:
         screen.notes.print(
             f"began the ledger {path}, which only records, so there is no guarantee for several runs together: one "
             f"with a budget is begun by `privlearn ledger {path} --epsilon E`"
+        )
+    if ledger.budget is not None and ledger.budget.epsilon is not None and ledger.budget.delta != delta:
+        screen.notes.print(
+            f"the ledger {path} has a budget of {ledger.budget}, and this run states its guarantee at delta {delta:g}, "
+            "where epsilon may be larger than the budget's"
         )
     return ledger
 
@@ -234,7 +239,25 @@ def public_rows(request: Request, data: Dataset) -> Dataset:
     for part in asked:
         if part is not None:
             require_others(part, data.x, f"the rows of --public {request.public}")
+    if has_maps(data):
+        _require_no_private_scan(request, public, data)
     return public
+
+
+def _require_no_private_scan(request: Request, public: Dataset, data: Dataset) -> None:
+    """Raise `BadInput` if a public scan is a private one, or of a patient who has private ones."""
+    for part in (public.x, public.x_test):
+        copies, twins = (0.0, 0.0) if part is None else overlap(part, data.x)
+        if copies > 0 and not twins:  # fresh scans are never alike
+            raise BadInput(
+                f"some volumes of --public {request.public} are private ones, to the last voxel: public volumes get no "
+                "protection. Leave them out"
+            )
+    if public.groups is not None and data.groups is not None and np.isin(public.groups, data.groups).any():
+        raise BadInput(
+            f"some volumes of --public {request.public} are of patients who have private ones: public volumes get no "
+            "protection. Leave these patients out of one of them"
+        )
 
 
 def _read_public(request: Request, data: Dataset) -> Dataset:

@@ -72,7 +72,7 @@ def load(
     if isinstance(name, str | Path) and str(name) not in CATALOGUE and nifti.is_folder_of_scans(name):
         return _load_scans(Path(name), classes, grid, {*declared} - {"classes="}, public=public)
     if grid is not None:
-        raise BadInput("grid= goes with a folder of NIfTI scans, in images, and their masks, in labels: leave it out")
+        raise BadInput(_no_scans(name))
     schema = _with_targets(schema, tuple(targets), name)
     if is_frame(name):
         _require_schemas("a data frame", {*declared})
@@ -123,6 +123,13 @@ def _require_own_form(path: Path, *, beside: bool) -> None:
             f"{path} holds one array, and inputs and targets are needed: put x.npy and y.npy into a folder (x_test.npy "
             "and y_test.npy, too), and give the folder. They are memory-mapped"
         )
+
+
+def _no_scans(name: Any) -> str:
+    """Why a grid is of no use to what is no folder of scans."""
+    if isinstance(name, str | Path) and str(name) not in CATALOGUE and not Path(name).exists():
+        return f"there is no folder {name}: expected one that holds images and labels, NIfTI scans and masks"
+    return "grid= goes with a folder of NIfTI scans, in images, and their masks, in labels: leave it out"
 
 
 def _load_scans(path: Path, classes: int | None, grid: Any, declared: set[str], *, public: bool) -> Dataset:

@@ -158,6 +158,11 @@ def resampled(loader: Any) -> tuple[Rows, int]:
             f"the loader has {'no batches' if drawn is None else 'a batch_sampler of its own'}, and batches "
             "are drawn at random here. Give DataLoader(dataset, batch_size=B) without it, and sampling= for other ways"
         )
+    if not hasattr(dataset, "__len__"):
+        raise BadInput(
+            f"the loader's data set is a {type(dataset).__name__}, which has no numbered rows: expected a map-style "
+            "data set. Of a pv.Dataset give TensorDataset(*data.tensors())"
+        )
     _require_plain(drawn.sampler, len(dataset))
     if drawn.drop_last:
         raise BadInput(

@@ -227,20 +227,41 @@ def scans_at(path: str | Path) -> list[Path]:
     return scans
 
 
+def _patients(path: Path) -> dict[str, str]:
+    """The patient of each file that is listed, without white space around it."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.DictReader(file)
+            columns = [name.strip() for name in lines.fieldnames or []]
+            if not {"file", "patient"} <= {*columns}:
+                raise ValueError(f"its columns are {', '.join(columns)[:200] or 'none'}")
+            lines.fieldnames = columns
+            listed = [((row["file"] or "").strip(), (row["patient"] or "").strip()) for row in lines]
+    except (OSError, ValueError, csv.Error) as error:
+        raise BadInput(
+            f"{path} cannot be read: {first_line(error)}. Expected columns file and patient, with a comma between them"
+        ) from error
+    whose: dict[str, str] = {}
+    for name, patient in listed:
+        if whose.setdefault(name, patient) != patient:
+            raise BadInput(f"{path} gives {name} to two patients: expected one line for each scan")
+    ids = {*whose.values()}
+    if len({one.casefold() for one in ids}) < len(ids):
+        raise BadInput(f"{path} has ids that differ by letter case alone: write each patient's in one way")
+    return whose
+
+
 def _groups(folder: Path, names: dict[str, list[str]]) -> dict[str, Any]:
     """Whose the scans to train on are, where the folder says so.
 
     Raises:
-        BadInput: a scan belongs to no patient, or one to test on is of a patient who is trained on.
+        BadInput: a scan belongs to no patient or to two, ids differ by letter case alone, or a scan to test on is of a
+            patient who is trained on.
     """
     path = folder / _PATIENTS
     if not path.exists():
         return {}
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            whose = {row["file"]: row["patient"] for row in csv.DictReader(file)}
-    except (OSError, ValueError, KeyError, csv.Error) as error:
-        raise BadInput(f"{path} cannot be read: {first_line(error)}. Expected columns file and patient") from error
+    whose = _patients(path)
     absent = next((name for own in names.values() for name in own if not whose.get(name)), None)
     if absent is not None:
         raise BadInput(f"{path} does not say whose {absent} is: expected a line for each scan, file and patient")
