@@ -10,6 +10,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import privlearn as pv
 from privlearn import streams
@@ -28,6 +29,7 @@ from privlearn.clipping.per_example import (
     SparseRows,
     together,
 )
+from privlearn.clipping.standardisation import OuterSums, Standardisation, ThroughStandardisation, taken_back
 from privlearn.mechanisms import release as release_module
 from privlearn.models.check import made_up_batch
 from tests.support.checks import check
@@ -159,6 +161,85 @@ def check_norms_that_leave_single_precision() -> None:
         rows = behind[:, None, :width].expand(1, 2, width).contiguous()
         true = float((rows.double().mT @ rows.double()).square().sum())
         assert float(gram(rows, rows).squares) >= true * (1 - 16 * EPS)
+
+
+# Standardised weights
+
+
+def standardised(dtype: torch.dtype, gain: bool, channels: int = 4, width: int = 12) -> Standardisation:
+    x = drawn(1, channels, width, seed=4).to(dtype).requires_grad_()
+    own = drawn(channels, seed=5).to(dtype).requires_grad_() if gain else None
+    return Standardisation(x, own, own, 1e-2)
+
+
+def outer_sums(g: Tensor, a: Tensor) -> OuterSums:
+    def weighted(weights: Tensor, into: Tensor) -> None:
+        into += torch.einsum("i,ito,ita->oa", weights, g.to(into.dtype), a.to(into.dtype))
+
+    return OuterSums(g, a, (g.shape[2], a.shape[2]), weighted)
+
+
+@check
+def check_standardised_weights_have_the_gradients_of_autograd() -> None:
+    """Formed ones and sums of positions, with a gain and a shift and without; sums in the type that is asked for."""
+    for dtype, gain in ((torch.float64, True), (torch.float64, False), (torch.float32, True)):
+        through = standardised(dtype, gain)
+        g, a = drawn(5, 3, 4, seed=1).to(dtype), drawn(5, 3, 12, seed=2).to(dtype)
+        y = F.batch_norm(through.x, None, None, through.gain, through.shift, True, 0.0, through.eps)
+        given = [through.x, *((through.gain,) if gain else ())]
+        true = torch.autograd.grad(y, given, (g.mT @ a)[:, None], is_grads_batched=True)
+        for start in (outer_sums(g, a), Dense(g.mT @ a)):
+            found: dict[int, Any] = {}
+            for tensor, own in taken_back(start, through):
+                found[id(tensor)] = own if id(tensor) not in found else Dense(found[id(tensor)].form() + own.form())
+            for tensor, expected in zip(given, true, strict=True):
+                require_gradients(found[id(tensor)], expected)
+        into = torch.zeros(1, 4, 12, dtype=torch.float64)
+        dict(taken_back(outer_sums(g, a), through))[through.x].add_weighted(torch.ones(5, dtype=torch.float64), into)
+        torch.testing.assert_close(into, true[0].double().sum(0), rtol=1e-5, atol=1e-5)
+
+
+@check
+def check_gradients_along_standardised_weights_keep_their_norm() -> None:
+    """What standardising takes out is nearly everything, down to rounding; an example of these in a sum of others."""
+    through = standardised(torch.float32, False)
+    z = through.statistics()[0]
+    for left in (1e-1, 1e-2, 1e-3, 1e-4):
+        g = drawn(8, 1, 4, seed=1).float()
+        a = drawn(8, 1, 1, seed=2).float() * (1 + z[0]) + left * drawn(8, 1, 12, seed=3).float()
+        g[:, :, 1:] = 0.0  # the first channel's weights are what `a` is made of
+        a[7] = drawn(1, 12, seed=6).float()
+        found = ThroughStandardisation(outer_sums(g, a), through)
+        precise = Standardisation(through.x.double(), None, None, through.eps)
+        *_, (_, true) = precise.backward((g.double().mT @ a.double())[:, None])
+        squares = true.flatten(1).square().sum(1)
+        assert (found.squares * (1 + 64 * EPS) >= squares).all()
+        torch.testing.assert_close(found.squares, squares, rtol=1e-3, atol=0.0)
+        into, weights = torch.zeros(1, 4, 12), 1 / found.squares.sqrt().float()
+        found.add_weighted(weights, into)
+        exact = torch.tensordot(weights.double(), true, 1)
+        torch.testing.assert_close(into.double(), exact, rtol=0.0, atol=1e-4)
+    g, a = drawn(4, 3, 4, seed=1).float(), drawn(4, 3, 12, seed=2).float()
+    g[0], g[1], g[2], a[2, 0, 0] = 0.0, 1e-30 * g[1], 0.0, math.inf
+    found = ThroughStandardisation(outer_sums(g, a), through)
+    assert found.squares[0] == 0
+    assert found.squares[2] == math.inf
+    *_, (_, true) = precise.backward((g[1:2].double().mT @ a[1:2].double())[:, None])
+    torch.testing.assert_close(found.squares[1], true.square().sum(), rtol=1e-4, atol=0.0)
+
+
+@check
+def check_norms_of_standardised_weights_are_never_below_the_true_ones() -> None:
+    """Wide channels and many positions of one sign, where sums in single precision lose most."""
+    for positions, width in ((2, 4608), (30, 1000)):
+        through = standardised(torch.float32, False, 16, width)
+        g, a = drawn(3, positions, 16, seed=1).float().abs(), drawn(3, positions, width, seed=2).float().abs()
+        found = ThroughStandardisation(outer_sums(g, a), through)
+        precise = Standardisation(through.x.double(), None, None, through.eps)
+        *_, (_, true) = precise.backward((g.double().mT @ a.double())[:, None])
+        squares = true.flatten(1).square().sum(1)
+        assert (found.squares * (1 + 16 * EPS) >= squares).all()
+        torch.testing.assert_close(found.squares, squares, rtol=2e-2, atol=0.0)
 
 
 # Networks

@@ -14,6 +14,7 @@ from privlearn.clipping import (
 )
 from privlearn.clipping import kernels as clipping_kernels
 from privlearn.clipping.operations import contraction, elementwise
+from privlearn.clipping.standardisation import Standardisation, ThroughStandardisation
 from privlearn.mechanisms import release
 from tests.support.mutant import Mutant, suite_of
 
@@ -28,8 +29,29 @@ MUTANTS = [
            "check_what_is_not_reached_is_not_formed"),
     Mutant("nothing times infinity is nothing", per_example.GramNorms.__init__, " & lengths.isfinite().all(0)", "",
            "check_what_is_not_reached_is_not_formed"),
-    Mutant("no room for what Gram products lose", per_example.GramNorms.__init__, "_GRAM_LOST *", "0 *",
+    Mutant("no room for what Gram products lose", per_example.GramNorms.__init__, "GRAM_LOST *", "0 *",
            "check_norms_that_leave_single_precision"),
+    Mutant("what standardising takes out is believed to the last digit", ThroughStandardisation.__init__,
+           "_CANCELLED *", "-1.0 *", "check_gradients_along_standardised_weights_keep_their_norm"),
+    Mutant("standardised weights that were formed apart are added twice", ThroughStandardisation.add_weighted,
+           "weights.index_fill(0, self._apart, 0.0)", "weights",
+           "check_gradients_along_standardised_weights_keep_their_norm"),
+    Mutant("small gradients of standardised weights are taken for none", ThroughStandardisation.__init__,
+           "(lengths == 0)", "(lengths < 1e-20)", "check_gradients_along_standardised_weights_keep_their_norm"),
+    Mutant("nothing times infinity is nothing behind standardised weights", ThroughStandardisation.__init__,
+           ".where(lengths.isfinite().all(0), math.inf)", "",
+           "check_gradients_along_standardised_weights_keep_their_norm"),
+    Mutant("no room for what sums over standardised weights lose", ThroughStandardisation.__init__,
+           "self.squares += roundings", "self.squares += -roundings",
+           "check_norms_of_standardised_weights_are_never_below_the_true_ones"),
+    Mutant("eps is left out of the standardised weights' length", ThroughStandardisation.__init__,
+           "(2 - left)", "(1 + 0 * left)", "check_standardised_weights_have_the_gradients_of_autograd"),
+    Mutant("standardising takes out the mean alone", Standardisation.taken_back,
+           "+ z * (total * z).mean(1, keepdim=True)", "",
+           "check_standardised_weights_have_the_gradients_of_autograd"),
+    Mutant("a standardised gain has the shift's gradient", Standardisation.of_sums,
+           "yield self.gain, with_z", "yield self.gain, plain",
+           "check_standardised_weights_have_the_gradients_of_autograd"),
     Mutant("norms that underflow", per_example.row_norms, "float(low) > _SAFE[0]", "True",
            "check_norms_that_leave_single_precision"),
     Mutant("norms that overflow", per_example.row_norms, "float(high) < _SAFE[1]", "True",
@@ -87,10 +109,10 @@ MUTANTS = [
            "check_branches_that_only_real_data_take_change_nothing"),
     Mutant("a use without a rule passes", backends.PerOperation._on, "if flow is not None:", "if False:",
            "check_branches_that_only_real_data_take_change_nothing"),
-    Mutant("a derived tensor's gradient stays with it", derived.Derived.hand_on, "own.append(tensor)", "continue",
+    Mutant("a derived tensor's gradient stays with it", derived.Derived.hand_on, "own.append(end)", "continue",
            "check_rules_give_each_examples_gradient"),
     Mutant("positions that all look up the same are left out", derived.Derived.hand_on,
-           "keep(self._looked_up[id(tensor)][1], None, self._rows(tensor, formed))", "pass",
+           "keep(self._looked_up[id(tensor)][1], None, self._rows(tensor, self._formed(tensor, gradients)))", "pass",
            "check_rules_give_each_examples_gradient"),
     Mutant("a padding's row is trained", derived.Derived._rows, "if padding is not None:", "if False:",
            "check_rules_give_each_examples_gradient"),

@@ -1,7 +1,8 @@
 """Tensors that are computed from trained parameters alone: normalised weights, looked-up positions, 1 + a scale.
 
 They are the same for all examples, and to the rules of operations they are parameters. Each example's gradient of one
-of them is handed on to the parameters that it was computed from, by PyTorch's own backward pass.
+of them is handed on to the parameters that it was computed from: by PyTorch's own backward pass under `vmap`, or by a
+rule of ours where there is one (`standardisation`, and what only changes shapes).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from privlearn.clipping.per_example import Dense, ExampleGradients, SparseRows
+from privlearn.clipping.standardisation import Standardisation, taken_back
 
 #: The shapes of the tensors that a call was given, and of those that it gave.
 Shapes = tuple[list[tuple[int, ...]], list[tuple[int, ...]]]
@@ -58,6 +60,11 @@ def shared_calls(one: CallShapes, other: CallShapes) -> list[bool]:
 
 #: The arguments of `torch.nn.functional.embedding`.
 _EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+#: Calls that give the same numbers in the same order.
+_RESHAPES = (
+    torch.reshape, torch.flatten, torch.Tensor.reshape, torch.Tensor.reshape_as, torch.Tensor.view,
+    torch.Tensor.view_as, torch.Tensor.flatten,
+)  # fmt: skip
 _TRANSPOSES = (torch.t, torch.Tensor.t, torch.Tensor.T.__get__, torch.Tensor.mT.__get__)  # type: ignore[attr-defined]
 
 
@@ -75,6 +82,8 @@ class Derived:
         self._tensors: dict[int, tuple[Tensor, set[int]]] = {}
         self._looked_up: dict[int, tuple[Tensor, Tensor, int | None]] = {}
         self._transposed: dict[int, Tensor] = {}
+        self._reshaped: dict[int, Tensor] = {}
+        self._standardised: dict[int, Standardisation] = {}
         self._leaves: dict[int, Tensor] = {}
 
     def __contains__(self, tensor: object) -> bool:
@@ -101,6 +110,10 @@ class Derived:
             odd = any(named.get(name) for name in _EMBEDDING[-2:]) or named.get("max_norm") is not None
             if id(named["weight"]) in self._trained and not odd:
                 self._looked_up[id(out)] = named["input"], named["weight"], named.get("padding_idx")
+        if func in _RESHAPES and args and args[0].numel() == out.numel() and args[0].dtype == out.dtype:
+            self._reshaped[id(out)] = args[0]
+        if func is F.batch_norm and (known := Standardisation.of(*args, **kwargs)) is not None:
+            self._standardised[id(out)] = known
         if func in _TRANSPOSES and args[0].dim() == 2 and id(args[0]) in self._trained:
             self._transposed[id(out)] = args[0]
 
@@ -124,21 +137,37 @@ class Derived:
     ) -> None:
         """Give `keep` each example's gradients of parameters, for those of derived tensors that `uses` brought."""
         own, flows = [], []
-        for tensor, _ in self._tensors.values():
-            gradients = uses(tensor)
-            if gradients is None:
+        for tensor, _ in list(self._tensors.values()):
+            if (gradients := uses(tensor)) is None:
                 continue
-            formed = gradients.form().to(tensor.dtype).view(-1, *tensor.shape)
             if id(tensor) in self._looked_up:
-                keep(self._looked_up[id(tensor)][1], None, self._rows(tensor, formed))
-            else:
-                own.append(tensor)
-                flows.append(formed)
+                keep(self._looked_up[id(tensor)][1], None, self._rows(tensor, self._formed(tensor, gradients)))
+                continue
+            for end, found in self._back(tensor, gradients):
+                if id(end) in self._trained:
+                    keep(end, None, found)
+                elif end.requires_grad:
+                    own.append(end)
+                    flows.append(self._formed(end, found))
         if own:
             gradients_of = backward_by_example(own, list(self._trained.values()), flows)
             for parameter, gradient in zip(self._trained.values(), gradients_of, strict=True):
                 if gradient is not None:
                     keep(parameter, None, Dense(gradient))
+
+    @staticmethod
+    def _formed(tensor: Tensor, gradients: ExampleGradients) -> Tensor:
+        return gradients.form().to(tensor.dtype).view(-1, *tensor.shape)
+
+    def _back(self, tensor: Tensor, gradients: ExampleGradients) -> Iterator[tuple[Tensor, ExampleGradients]]:
+        """Gradients as far back as there are rules for. Where shapes alone change, numbers keep their order."""
+        if (before := self._reshaped.get(id(tensor))) is not None:
+            yield from self._back(before, gradients)
+        elif (through := self._standardised.get(id(tensor))) is not None:
+            for given, own in taken_back(gradients, through):
+                yield from self._back(given, own)
+        else:
+            yield tensor, gradients
 
     def _rows(self, tensor: Tensor, formed: Tensor) -> SparseRows:
         """The gradients of an embedding that every example looks the same rows up in."""

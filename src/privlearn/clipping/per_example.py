@@ -25,7 +25,7 @@ _RUN = 1024
 _CANCELLED = 0.02
 #: Roundings of its scale by which such a squared norm may be below the true one, and how many more for each number that
 #: products add up: one large number before many small ones loses some of them.
-_GRAM_ROUNDINGS, _GRAM_LOST = 4, 1 / 16
+GRAM_ROUNDINGS, GRAM_LOST = 4, 1 / 16
 
 
 class ExampleGradients(Protocol):
@@ -144,7 +144,7 @@ class GramNorms:
         # What single precision can't square goes the same way: either factor may be too small or too large.
         squarable = (sizes > _SAFE[0] ** 2).all(0) & (sizes < _SAFE[1] ** 2).all(0)
         safe = (self.squares > _CANCELLED * scale) & squarable
-        roundings = _GRAM_ROUNDINGS + _GRAM_LOST * (g.shape[2] + a.shape[2])
+        roundings = GRAM_ROUNDINGS + GRAM_LOST * (g.shape[2] + a.shape[2])
         self.squares += roundings * torch.finfo(g.dtype).eps * scale
         self._apart = (~safe).nonzero()[:, 0]
         if len(self._apart):

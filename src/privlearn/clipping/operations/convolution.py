@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from privlearn.clipping.capture import Call, Capture
 from privlearn.clipping.per_example import Dense, ExampleGradients, GramNorms, sum_of_outer, worth_forming
+from privlearn.clipping.standardisation import OuterSums
 
 
 @final
@@ -73,12 +74,13 @@ class Convolution:
             # Patches don't overlap: a linear layer on them.
             if self._transposed:
                 return sum_of_outer(_channels_last(x), _patches(g, kernel), shape, self._kernels)
-            if math.prod(kernel) == 1:
+            if math.prod(kernel) == 1 and not self._handed_on:
                 return sum_of_outer(_channels_last(g), _channels_last(x), shape, self._kernels)
         if len(kernel) <= 2 and self._groups == 1 and not self._transposed:
             positions = x.shape[1] * math.prod(g.shape[3:])
-            if not (self._handed_on or worth_forming(positions, shape[0], math.prod(shape[1:]))):
-                return GramNorms(_channels_last(g), self._unfolded(x), shape, partial(self._weighted, x, g))
+            if not worth_forming(positions, shape[0], math.prod(shape[1:])):
+                kind = OuterSums if self._handed_on else GramNorms
+                return kind(_channels_last(g), self._unfolded(x), shape, partial(self._weighted, x, g))
         return Dense(self._formed(x, g))
 
     def _formed(self, x: Tensor, g: Tensor) -> Tensor:
