@@ -140,8 +140,23 @@ def _probe(threads: int) -> bool:
         return False
 
 
+#: The largest block whose release the GNU C library learns from: 32 MiB on 64-bit systems, its own header included.
+_LEARNT_FROM = (1 << 25) - (1 << 16)
+
+
+@lru_cache
+def keep_freed_memory() -> None:
+    """Let the C library keep up to 64 MiB that were freed, where it decides by the largest block that it got back.
+
+    It would otherwise hand a step's memory back to the system and get it again, cleared, page by page, in every step.
+    A program that ever freed a tensor of 32 MiB has done the same; what is set by `mallopt` or in the environment stays.
+    """
+    torch.empty(_LEARNT_FROM, dtype=torch.uint8)
+
+
 def kernels(fast: bool | None = None, *, fitted: bool = True) -> Kernels:
     """The products to use: oneDNN's or not, or, by default, whichever a probe finds faster; `fitted` to batches met."""
+    keep_freed_memory()
     chosen = _OneDNN() if (_probe(torch.get_num_threads()) if fast is None else fast) else Kernels()
     chosen.most = chosen.most if fitted else 0
     return chosen
