@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant("eps is left out of the standardised weights' length", ThroughStandardisation.__init__,
            "(2 - left)", "(1 + 0 * left)", "check_standardised_weights_have_the_gradients_of_autograd"),
     Mutant("standardising takes out the mean alone", Standardisation.taken_back,
-           "+ z * (total * z).mean(1, keepdim=True)", "",
+           ".addcmul_(z, along, value=-1)", "",
            "check_standardised_weights_have_the_gradients_of_autograd"),
     Mutant("a standardised gain has the shift's gradient", Standardisation.of_sums,
            "yield self.gain, with_z", "yield self.gain, plain",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -36,6 +36,8 @@ class Standardisation:
     gain: Tensor | None
     shift: Tensor | None
     eps: float
+    #: By type: the weights are what they are until the step is over, and so are these.
+    _computed: dict[torch.dtype, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -55,7 +57,13 @@ class Standardisation:
 
     def statistics(self, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """z, shape (channels, K); what gradients are scaled by, shape (channels,); and mean(z^2), which eps lessens."""
-        rows = self.x.detach()[0].flatten(1).to(dtype or self.x.dtype)
+        dtype = dtype or self.x.dtype
+        if dtype not in self._computed:
+            self._computed[dtype] = self._statistics(dtype)
+        return self._computed[dtype]
+
+    def _statistics(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        rows = self.x.detach()[0].flatten(1).to(dtype)
         z = rows - rows.mean(1, keepdim=True)
         variances = torch.linalg.vector_norm(z, dim=1).square() / rows.shape[1]
         scales = (variances + self.eps).rsqrt()
@@ -86,10 +94,10 @@ class Standardisation:
             yield self.gain, with_z
 
     def taken_back(self, total: Tensor) -> Tensor:
-        """The gradient of x for one gradient of y, both of shape (channels, K)."""
+        """The gradient of x for one gradient of y, both of shape (channels, K); `total` is overwritten."""
         z, scales, _ = self.statistics(total.dtype)
-        beyond = total.mean(1, keepdim=True) + z * (total * z).mean(1, keepdim=True)
-        return (total - beyond) * scales[:, None]
+        along = torch.linalg.vecdot(total, z)[:, None] / z.shape[1]
+        return total.sub_(total.mean(1, keepdim=True)).addcmul_(z, along, value=-1).mul_(scales[:, None])
 
 
 @final
