@@ -118,7 +118,7 @@ def kernel(train: Part, held: Part, units: int = 4000) -> float:
     return best
 
 
-def private(train: Part, held: Part, epsilon: float, kept: int, *, noiseless: bool = False) -> float:
+def private(train: Part, held: Part, epsilon: float, kept: int, *, noiseless: bool = False, seed: int = 0) -> float:
     """DP-SGD with the default settings on these features (without the temperature, which changes no class).
 
     Without noise: the same clip, batches and learning rate.
@@ -132,7 +132,7 @@ def private(train: Part, held: Part, epsilon: float, kept: int, *, noiseless: bo
     result = pv.dpsgd(
         plan, lambda shape: pv.models.build("linear", shape, CLASSES, np.random.default_rng(0)),
         nn.CrossEntropyLoss(reduction="none"), train, optimizer=lambda weights: torch.optim.SGD(weights, rate),
-        learning_rate_schedule=Polynomial(k=1, end=0, period=epochs), streams=pv.Streams.new(0),
+        learning_rate_schedule=Polynomial(k=1, end=0, period=epochs), streams=pv.Streams.new(seed),
     )  # fmt: skip
     with torch.no_grad():
         return right(result.model(held[0]), held[1])

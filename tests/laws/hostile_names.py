@@ -424,7 +424,7 @@ def features(folder: Path) -> dict[str, Call]:
         "transforms.Rescale": Call(tf.Rescale, low=0.0, high=1.0),
         "transforms.RowNorm": Call(tf.RowNorm, power=0.5),
         "transforms.Scatter": Call(tf.Scatter, J=2, kept=0),
-        "transforms.ScatterRandom": Call(tf.ScatterRandom, J=2, units=400, mirror=1, kept=2000),
+        "transforms.ScatterRandom": Call(tf.ScatterRandom, J=2, units=400, mirror=1, kept=2000, encoded=0),
         "transforms.Scattering": Call(tf.Scattering, scale=2),
         "transforms.SelectFeatures": Call(tf.SelectFeatures, keep=2, noise_multiplier=3.0, classes=3, row_norm=1.0),
         "transforms.feature_cache": Call(kept_features, more=["progress"], folder=folder),

@@ -63,6 +63,7 @@ KINDS = {
     "scatter": Kind(TRANSFORMS.Scatter(J=2), IMAGE),
     "scatter, kept": Kind(TRANSFORMS.Scatter(J=1, kept=20), (16, 20)),
     "scatter-random": Kind(TRANSFORMS.ScatterRandom(J=2, units=9, mirror=0, kept=20), IMAGE),
+    "scatter-random, encoded": Kind(TRANSFORMS.ScatterRandom(J=2, units=9, kept=20, encoded=30), IMAGE),
     "norm": Kind(TRANSFORMS.RowNorm(power=0.5), IMAGE),
     "external": Kind(TRANSFORMS.External(f"{__name__}:own_encoder"), NUMBERS),
     "precomputed": Kind(TRANSFORMS.Precomputed("a net of ours", "ab" * 32), (2, 6)),

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from privlearn import _public
 from privlearn._checks import between, checked, count, one_of, parse_spec
 from privlearn.errors import BadInput
 from privlearn.transforms.base import PublicTransform, Shape
 from privlearn.transforms.sources import External
 
 if TYPE_CHECKING:
-    from privlearn.transforms.modules import Centred, ClipRows, Normalised, Scale
-    from privlearn.transforms.scattering import RandomUnits, Scattering
+    from privlearn.transforms.modules import Centred, ClipRows, Normalised, RowTransform, Scale
+    from privlearn.transforms.scattering import Scattering
 
 #: Angles of wavelets.
 ANGLES = 8
@@ -31,8 +32,7 @@ _LARGE = 512
 _LARGEST_IMAGE = 64
 #: Images of three channels are taken for photographs in colour.
 _COLOURS = 3
-#: How many directions are kept, of grey images and of those in colour, and of both where examples times epsilon are
-#: few.
+#: Directions that are kept, of grey images and of those in colour, and of both where examples times epsilon are few.
 _DIRECTIONS, _LEAST_DIRECTIONS, _FEW = (1000, 2000), 300, 3000
 
 
@@ -251,12 +251,14 @@ class ScatterRandom(PublicTransform):
         units: how many.
         mirror: 1 if an image and its mirror image have the same features, as suits photographs, and no letters; else 0.
         kept: how many directions of their answers to keep, learned from made-up images.
+        encoded: how many more to join, of the answers of an encoder of photographs in colour (`DrawnEncoder`); 0: none.
     """
 
     J: int = 2
     units: int = 400
     mirror: int = 1
     kept: int = 2000
+    encoded: int = field(default=0, metadata=_public.OMITTED)
 
     kind: ClassVar[str] = "scatter-random"
     stated: ClassVar[frozenset[str]] = frozenset({"spec", "shape", "local"})
@@ -266,11 +268,13 @@ class ScatterRandom(PublicTransform):
         count("units", self.units)
         one_of("mirror of scatter-random", str(self.mirror), ("0", "1"))
         count("kept", self.kept)
+        count("encoded", self.encoded, least=0)
 
     @property
     def spec(self) -> str:
         """What `parse` reads."""
-        return f"scatter-random:J={self.J},units={self.units},mirror={self.mirror},kept={self.kept}"
+        joined = f",encoded={self.encoded}" if self.encoded else ""
+        return f"scatter-random:J={self.J},units={self.units},mirror={self.mirror},kept={self.kept}{joined}"
 
     @property
     def normalises(self) -> bool:
@@ -280,28 +284,37 @@ class ScatterRandom(PublicTransform):
     def output_shape(self, shape: Shape) -> Shape:
         """The directions kept."""
         require_images(self.J, shape)
-        return (self.kept,)
+        if self.encoded and (len(shape) != 3 or shape[0] != _COLOURS):
+            raise BadInput(f"the encoder takes images in colour, (3, height, width), not {shape}: leave encoded= out")
+        return (self.kept + self.encoded,)
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RandomUnits:
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
         """The module for images of `shape`, with all that is learned from made-up ones."""
         from privlearn.transforms.scattering import RandomUnits
 
-        return RandomUnits.learned(self.J, self.units, self.mirror == 1, self.kept, shape, cache, begin)
+        self.output_shape(shape)
+        units = RandomUnits.learned(self.J, self.units, self.mirror == 1, self.kept, shape, cache, begin)
+        if self.encoded:
+            from privlearn.transforms.drawn_encoder import WithEncoder
+
+            return WithEncoder.learned(units, self.encoded, shape, cache, begin)
+        return units
 
     @classmethod
-    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RandomUnits:
-        """A module with room for the units and directions that it keeps."""
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
+        """A module with room for the units, the encoder and the directions that it keeps."""
         from privlearn.transforms.scattering import RandomUnits
 
         own, shape, local = parse(stated["spec"][:80]), stated["shape"], stated["local"]
-        if (
-            not isinstance(own, cls)
-            or len(shape) != 2
-            or len(local) != 2
-            or (local[1], shape[1]) != (own.units, own.kept)
-        ):
+        sized = len(shape) == len(local) == 2
+        if not sized or not isinstance(own, cls) or (local[1], shape[1]) != (own.units, own.kept):
             raise _no_features(stated)
-        return RandomUnits.empty(own.J, own.mirror == 1, local, shape)
+        units = RandomUnits.empty(own.J, own.mirror == 1, local, shape)
+        if own.encoded:
+            from privlearn.transforms.drawn_encoder import WithEncoder
+
+            return WithEncoder.empty(units, own.encoded)
+        return units
 
 
 @final
@@ -390,8 +403,7 @@ def parse(spec: str) -> PublicTransform | None:
         return External(spec)
     raise BadInput(
         f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, scatter:J=2,kept=1000, "
-        f"{ScatterRandom().spec}, "
-        "norm:power=0.5, pca:L (a release), package.module:function, or a folder",
+        f"{ScatterRandom().spec}, norm:power=0.5, pca:L (a release), package.module:function, or a folder",
         spec=spec,
     )
 
