@@ -231,6 +231,19 @@ def test_from_scans_to_masks(files: list[str], tmp_path: Path, capsys: pytest.Ca
         assert code == 2
         assert said in err
 
+    damaged = source.parent / "s1.nii.gz"
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    rest = tmp_path / "rest"
+    code, _, err = run(["predict", str(model), "--data", str(source.parent), "--out", str(rest)], capsys)
+    assert code == 1
+    assert "5 masks are in" in err
+    assert "s1.nii.gz is cut short or damaged" in err
+    assert "1 of 6 scans could not be read" in err
+    assert sorted(path.name for path in rest.iterdir()) == [f"s{number}.nii.gz" for number in (0, 2, 3, 4, 5)]
+    code, _, err = run(["predict", str(model), "--data", str(damaged), "--out", str(tmp_path / "n.nii.gz")], capsys)
+    assert code == 2
+    assert "cut short or damaged" in err
+
 
 REFUSED = {
     "no public volumes": (lambda c: [*c[: c.index("--public")], *c[c.index("--start") :]], "give --public PATH"),

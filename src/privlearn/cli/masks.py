@@ -25,9 +25,11 @@ def are_scans(request: Request) -> bool:
 def write_masks(request: Request, model: PublishedModel) -> int:
     """Write a mask for each scan: one into the file that `--out` names, those of a folder into a new folder.
 
+    Of a folder, scans that can't be read are left out and named at the end; the exit code is then 1.
+
     Raises:
-        BadInput: a model that makes no maps of scans, a grid that is missing or of another shape, a scan that can't be
-            read, or a place that is taken.
+        BadInput: a model that makes no maps of scans, a grid that is missing or of another shape, a scan given by
+            itself that can't be read, or a place that is taken.
     """
     if request.part is not None or request.id is not None or request.schema is not None:
         raise BadInput("--part, --id and --schema are for rows of other files than scans: leave them out")
@@ -38,14 +40,24 @@ def write_masks(request: Request, model: PublishedModel) -> int:
             f"{list(model.input_shape)}: give the --grid that it was trained with"
         )
     places = _places(request)
+    unread: list[str] = []
     with screen.progress_bar("predicting", "scans") as progress:
         for done, (source, out) in enumerate(places.items(), 1):
-            scan = read_scan(source)
-            write_mask(out, _mask(model, grid, scan), scan)
+            try:
+                scan = read_scan(source)
+            except BadInput as error:
+                if not Path(request.data).is_dir():
+                    raise
+                unread.append(str(error))
+            else:
+                write_mask(out, _mask(model, grid, scan), scan)
             progress(done, len(places))
-    many = "1 mask is" if len(places) == 1 else f"{len(places)} masks are"
+    written = len(places) - len(unread)
+    many = "1 mask is" if written == 1 else f"{written} masks are"
     screen.notes.print(f"{many} in {screen.plain(request.out)}, each with the affine and the spacing of its scan")
-    return 0
+    if unread:
+        screen.warn(*unread, f"{len(unread)} of {len(places)} scans could not be read, and have no mask")
+    return 1 if unread else 0
 
 
 def _grid(request: Request, model: PublishedModel) -> Grid:
