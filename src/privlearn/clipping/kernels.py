@@ -149,7 +149,7 @@ def keep_freed_memory() -> None:
     """Let the C library keep up to 64 MiB that were freed, where it decides by the largest block that it got back.
 
     It would otherwise hand a step's memory back to the system and get it again, cleared, page by page, in every step.
-    A program that ever freed a tensor of 32 MiB has done the same; what is set by `mallopt` or in the environment stays.
+    A program that ever freed a tensor of 32 MiB has done the same; what `mallopt` or the environment sets stays.
     """
     torch.empty(_LEARNT_FROM, dtype=torch.uint8)
 
