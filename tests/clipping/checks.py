@@ -20,6 +20,7 @@ from privlearn.clipping import backends, gradients, kernels, per_example
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.parameters.standardisation import OuterSums, Standardisation, ThroughStandardisation, taken_back
 from privlearn.clipping.per_example import (
     Dense,
     ExampleGradients,
@@ -29,7 +30,6 @@ from privlearn.clipping.per_example import (
     SparseRows,
     together,
 )
-from privlearn.clipping.standardisation import OuterSums, Standardisation, ThroughStandardisation, taken_back
 from privlearn.mechanisms import release as release_module
 from privlearn.models.check import made_up_batch
 from tests.support.checks import check

@@ -6,7 +6,6 @@ from privlearn.clipping import (
     backends,
     capture,
     clips,
-    derived,
     evaluation,
     gradients,
     kernels,
@@ -14,7 +13,8 @@ from privlearn.clipping import (
 )
 from privlearn.clipping import kernels as clipping_kernels
 from privlearn.clipping.operations import contraction, elementwise
-from privlearn.clipping.standardisation import Standardisation, ThroughStandardisation
+from privlearn.clipping.parameters import derived
+from privlearn.clipping.parameters.standardisation import Standardisation, ThroughStandardisation
 from privlearn.mechanisms import release
 from tests.support.mutant import Mutant, suite_of
 

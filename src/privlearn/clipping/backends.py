@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from privlearn.clipping.capture import Capture, Layout, NotLayerwise, moving, without_checkpoints
-from privlearn.clipping.derived import CallShapes, shared_calls
 from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of, require_one_each
 from privlearn.clipping.operations import RULES
+from privlearn.clipping.parameters.derived import CallShapes, shared_calls
 from privlearn.clipping.per_example import Dense, ExampleGradients
 from privlearn.clipping.randomness import Recorder, RowRandom
 

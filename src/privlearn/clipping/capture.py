@@ -26,8 +26,8 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
-from privlearn.clipping.derived import Derived, tensors_in
 from privlearn.clipping.kernels import Kernels
+from privlearn.clipping.parameters.derived import Derived, tensors_in
 from privlearn.clipping.per_example import ExampleGradients, together
 from privlearn.errors import PrivlearnError
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privlearn.clipping.capture import Call, Capture
+from privlearn.clipping.parameters.standardisation import OuterSums
 from privlearn.clipping.per_example import Dense, ExampleGradients, GramNorms, sum_of_outer, worth_forming
-from privlearn.clipping.standardisation import OuterSums
 
 
 @final

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from privlearn.clipping.parameters.standardisation import Standardisation, taken_back
 from privlearn.clipping.per_example import Dense, ExampleGradients, SparseRows
-from privlearn.clipping.standardisation import Standardisation, taken_back
 
 #: The shapes of the tensors that a call was given, and of those that it gave.
 Shapes = tuple[list[tuple[int, ...]], list[tuple[int, ...]]]
@@ -143,12 +143,12 @@ class Derived:
             if id(tensor) in self._looked_up:
                 keep(self._looked_up[id(tensor)][1], None, self._rows(tensor, self._formed(tensor, gradients)))
                 continue
-            for end, found in self._back(tensor, gradients):
+            for end, reached in self._back(tensor, gradients):
                 if id(end) in self._trained:
-                    keep(end, None, found)
+                    keep(end, None, reached)
                 elif end.requires_grad:
                     own.append(end)
-                    flows.append(self._formed(end, found))
+                    flows.append(self._formed(end, reached))
         if own:
             gradients_of = backward_by_example(own, list(self._trained.values()), flows)
             for parameter, gradient in zip(self._trained.values(), gradients_of, strict=True):

@@ -21,7 +21,7 @@ _CANCELLED = 0.02
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Standardisation:
     """y = gain (x - mean) / sqrt(variance + eps) + shift, over all but the second dimension of x, the first being 1.
 
