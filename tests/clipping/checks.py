@@ -298,6 +298,13 @@ def transposed(n: Any, x: Tensor) -> Tensor:
     return n.b((second * rows + n.c.flatten(1).repeat(len(x), 1).view(len(x), 4, 4)[:, :1]).sum(1))
 
 
+def reshaped(n: Any, x: Tensor) -> Tensor:
+    """Weights that have other shapes as parameters than in operations; one of them standardised, with a gain."""
+    h = F.conv2d(x, n.a.reshape(4, 2, 2, 2), dilation=2).tanh()
+    w = F.batch_norm(n.b.reshape(1, 3, -1), None, None, n.gain * 0.5, None, True, 0.0, 1e-3)
+    return F.linear(F.conv2d(h, w.reshape(3, 4, 2, 2)).flatten(2).mT.tanh(), n.c.view(3, 3)).sum(1)
+
+
 def convolved_twice(n: Any, x: Tensor) -> Tensor:
     """A convolution of one position, shared."""
     return n.b(n.a(n.a(x).tanh()).flatten(1))
@@ -326,6 +333,10 @@ def layerwise() -> list[tuple[nn.Module, Tensor]]:
         (Net(relative_positions, a=nn.Linear(4, 4), b=nn.Linear(12, 3), t=parameter(5, 2)), drawn(5, 3, 4)),
         (Net(transposed, w=parameter(4, 4), s=parameter(4), t=parameter(4, 4), c=parameter(4, 2, 2), b=nn.Linear(4, 3)),
          drawn(5, 5, 4)),  # as many positions as examples
+        (
+            Net(reshaped, a=parameter(4, 8), b=parameter(48), c=parameter(3, 1, 3), gain=parameter(3)),
+            drawn(5, 2, 4, 4),
+        ),
         (Net(convolved_twice, a=nn.Conv2d(4, 4, 1), b=nn.Linear(4, 3)), drawn(5, 4, 1, 1)),
     ]  # fmt: skip
     return [(net.double(), x) for net, x in nets]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from privlearn.clipping.parameters.standardisation import Standardisation, taken_back
+from privlearn.clipping.parameters.standardisation import Standardisation, ThroughStandardisation, taken_back
 from privlearn.clipping.per_example import Dense, ExampleGradients, SparseRows
 
 #: The shapes of the tensors that a call was given, and of those that it gave.
@@ -145,7 +145,9 @@ class Derived:
                 continue
             for end, reached in self._back(tensor, gradients):
                 if id(end) in self._trained:
-                    keep(end, None, reached)
+                    # Other kinds add up in the shape that the operation had, which may not be the parameter's.
+                    any_shape = isinstance(reached, Dense | ThroughStandardisation)
+                    keep(end, None, reached if any_shape else Dense(self._formed(end, reached)))
                 elif end.requires_grad:
                     own.append(end)
                     flows.append(self._formed(end, reached))
@@ -157,7 +159,7 @@ class Derived:
 
     @staticmethod
     def _formed(tensor: Tensor, gradients: ExampleGradients) -> Tensor:
-        return gradients.form().to(tensor.dtype).view(-1, *tensor.shape)
+        return gradients.form().to(tensor.dtype).reshape(-1, *tensor.shape)
 
     def _back(self, tensor: Tensor, gradients: ExampleGradients) -> Iterator[tuple[Tensor, ExampleGradients]]:
         """Gradients as far back as there are rules for. Where shapes alone change, numbers keep their order."""
