@@ -173,10 +173,14 @@ def standardised(dtype: torch.dtype, gain: bool, channels: int = 4, width: int =
 
 
 def outer_sums(g: Tensor, a: Tensor) -> OuterSums:
-    def weighted(weights: Tensor, into: Tensor) -> None:
-        into += torch.einsum("i,ito,ita->oa", weights, g.to(into.dtype), a.to(into.dtype))
+    return OuterSums(g, a, (g.shape[2], a.shape[2]))
 
-    return OuterSums(g, a, (g.shape[2], a.shape[2]), weighted)
+
+def taken_back_in_double(through: Standardisation, g: Tensor, a: Tensor) -> Tensor:
+    """Each example's gradient of the weights that are standardised, (examples, 1, channels, K)."""
+    precise = Standardisation(through.x.double(), through.gain, through.shift, through.eps)
+    *_, (_, true) = precise.backward((g.double().mT @ a.double())[:, None])
+    return true
 
 
 @check
@@ -210,8 +214,7 @@ def check_gradients_along_standardised_weights_keep_their_norm() -> None:
         g[:, :, 1:] = 0.0  # the first channel's weights are what `a` is made of
         a[7] = drawn(1, 12, seed=6).float()
         found = ThroughStandardisation(outer_sums(g, a), through)
-        precise = Standardisation(through.x.double(), None, None, through.eps)
-        *_, (_, true) = precise.backward((g.double().mT @ a.double())[:, None])
+        true = taken_back_in_double(through, g, a)
         squares = true.flatten(1).square().sum(1)
         assert (found.squares * (1 + 64 * EPS) >= squares).all()
         torch.testing.assert_close(found.squares, squares, rtol=1e-3, atol=0.0)
@@ -224,8 +227,23 @@ def check_gradients_along_standardised_weights_keep_their_norm() -> None:
     found = ThroughStandardisation(outer_sums(g, a), through)
     assert found.squares[0] == 0
     assert found.squares[2] == math.inf
-    *_, (_, true) = precise.backward((g[1:2].double().mT @ a[1:2].double())[:, None])
+    true = taken_back_in_double(through, g[1:2], a[1:2])
     torch.testing.assert_close(found.squares[1], true.square().sum(), rtol=1e-4, atol=0.0)
+    # Two positions, nearly the same, with opposite gradients.
+    for apart in (1e-1, 1e-2, 1e-3, 1e-4):
+        a = (drawn(8, 1, 12, seed=1) + apart * drawn(8, 2, 12, seed=2)).float()
+        g = (drawn(8, 1, 4, seed=3) * torch.tensor([1.0, -1.0])[:, None]).float()
+        squares = taken_back_in_double(through, g, a).flatten(1).square().sum(1)
+        found = ThroughStandardisation(outer_sums(g, a), through)
+        torch.testing.assert_close(found.squares, squares, rtol=1e-3, atol=0.0)
+    # One channel with inputs at an angle to z: from where z takes more than half, gradients are formed.
+    angles = torch.linspace(0.0, 1.5, 12)
+    across = drawn(12, seed=7).float()
+    across = across - across.mean() - z[0] * (across @ z[0]) / (z[0] @ z[0])
+    a = (angles.cos()[:, None] * across / across.norm() + angles.sin()[:, None] * z[0] / z[0].norm())[:, None]
+    g = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(12, 1, 4)
+    found = ThroughStandardisation(outer_sums(g, a), through)
+    assert {*range(7, 12)} <= {*found._apart.tolist()} <= {*range(5, 12)}
 
 
 @check
@@ -235,11 +253,17 @@ def check_norms_of_standardised_weights_are_never_below_the_true_ones() -> None:
         through = standardised(torch.float32, False, 16, width)
         g, a = drawn(3, positions, 16, seed=1).float().abs(), drawn(3, positions, width, seed=2).float().abs()
         found = ThroughStandardisation(outer_sums(g, a), through)
-        precise = Standardisation(through.x.double(), None, None, through.eps)
-        *_, (_, true) = precise.backward((g.double().mT @ a.double())[:, None])
+        true = taken_back_in_double(through, g, a)
         squares = true.flatten(1).square().sum(1)
         assert (found.squares * (1 + 16 * EPS) >= squares).all()
         torch.testing.assert_close(found.squares, squares, rtol=2e-2, atol=0.0)
+    through = standardised(torch.float32, False, 16, 50)
+    for small, large in ((1e-23, 1e8), (1e-22, 1e18), (1e-23, 1e18), (1e-12, 1e16), (1e-30, 1.0)):
+        g, a = small * drawn(6, 4, 16, seed=2).float(), large * drawn(6, 4, 50, seed=3).float()
+        for one, other in ((g, a), (g / small * large, a / large * small)):
+            found = ThroughStandardisation(outer_sums(one, other), through)
+            squares = taken_back_in_double(through, one, other).flatten(1).square().sum(1)
+            torch.testing.assert_close(found.squares, squares, rtol=1e-4, atol=0.0)
 
 
 # Networks
@@ -301,7 +325,7 @@ def transposed(n: Any, x: Tensor) -> Tensor:
 def reshaped(n: Any, x: Tensor) -> Tensor:
     """Weights that have other shapes as parameters than in operations; one of them standardised, with a gain."""
     h = F.conv2d(x, n.a.reshape(4, 2, 2, 2), dilation=2).tanh()
-    w = F.batch_norm(n.b.reshape(1, 3, -1), None, None, n.gain * 0.5, None, True, 0.0, 1e-3)
+    w = F.batch_norm((n.b * 1).reshape(1, 3, -1).mul_(2), None, None, (n.gain * 0.5).flatten(), None, True, 0.0, 1e-3)
     return F.linear(F.conv2d(h, w.reshape(3, 4, 2, 2)).flatten(2).mT.tanh(), n.c.view(3, 3)).sum(1)
 
 

@@ -16,13 +16,13 @@ from torch import Tensor
 from privlearn.clipping.kernels import Kernels
 
 #: Between these, a norm in single precision has lost nothing to underflow or overflow.
-_SAFE = (1e-12, 1e12)
+SAFE = (1e-12, 1e12)
 #: A longer gradient, or factor of one, counts as not finite: weights for it would lose digits to underflow.
 _LONGEST = 1e20
 #: Squares that are added up one after another in single precision: of many more, the small ones are lost.
 _RUN = 1024
 #: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient is formed.
-_CANCELLED = 0.02
+CANCELLED = 0.02
 #: Roundings of its scale by which such a squared norm may be below the true one, and how many more for each number that
 #: products add up: one large number before many small ones loses some of them.
 GRAM_ROUNDINGS, GRAM_LOST = 4, 1 / 16
@@ -68,7 +68,7 @@ def row_norms(rows: Tensor) -> Tensor:
         norms = torch.hypot(norms.double(), torch.linalg.vector_norm(runs, dim=1, dtype=torch.float64))
     if flat.dtype != torch.float64 and norms.numel():
         low, high = norms.aminmax()
-        if not (float(low) > _SAFE[0] and float(high) < _SAFE[1]):
+        if not (float(low) > SAFE[0] and float(high) < SAFE[1]):
             norms = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
             norms[norms > _LONGEST] = math.inf
     return norms.double()
@@ -142,8 +142,8 @@ class GramNorms:
         scale = sizes.prod(0)
         self.squares = torch.linalg.vecdot(inputs.flatten(1), outputs.flatten(1)).double()
         # What single precision can't square goes the same way: either factor may be too small or too large.
-        squarable = (sizes > _SAFE[0] ** 2).all(0) & (sizes < _SAFE[1] ** 2).all(0)
-        safe = (self.squares > _CANCELLED * scale) & squarable
+        squarable = (sizes > SAFE[0] ** 2).all(0) & (sizes < SAFE[1] ** 2).all(0)
+        safe = (self.squares > CANCELLED * scale) & squarable
         roundings = GRAM_ROUNDINGS + GRAM_LOST * (g.shape[2] + a.shape[2])
         self.squares += roundings * torch.finfo(g.dtype).eps * scale
         self._apart = (~safe).nonzero()[:, 0]

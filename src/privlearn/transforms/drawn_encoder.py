@@ -22,7 +22,7 @@ from privlearn.errors import BadInput
 from privlearn.transforms.made_up_images import directions, learned, projected
 from privlearn.transforms.modules import RowTransform
 from privlearn.transforms.scattering import RandomUnits
-from privlearn.transforms.specs import ScatterRandom
+from privlearn.transforms.specs import ENCODER_ANSWERS, ScatterRandom
 
 #: SHA-256 of the file of weights, which are in half precision.
 DIGEST = "19d6fd2fe80c2034544e45b27328e6382332570e7814f60763aa4bf33c387c27"
@@ -32,7 +32,6 @@ _CONVOLUTIONS = ((3, 32, 2, 5), (32, 64, 1, 3), (64, 64, 1, 3), (64, 128, 2, 3),
                  (256, 256, 1, 3))  # fmt: skip
 #: Answers are averaged in so many parts of the image's height and width, which may overlap in small images.
 _GRID = 4
-_FEATURES = 256 * _GRID**2
 
 
 @lru_cache(maxsize=1)
@@ -74,7 +73,7 @@ class DrawnEncoder(nn.Module):
         for index, (inputs, outputs, _, size) in enumerate(_CONVOLUTIONS):
             weights[f"weight{index}"] = torch.empty(outputs, inputs, size, size)
             weights[f"bias{index}"] = torch.empty(outputs)
-        return cls(mirrored, weights, torch.empty(_FEATURES), torch.empty(_FEATURES, kept))
+        return cls(mirrored, weights, torch.empty(ENCODER_ANSWERS), torch.empty(ENCODER_ANSWERS, kept))
 
     @classmethod
     def learned(

@@ -30,8 +30,8 @@ _LEAST_IMAGE, _MOST_CHANNELS, _LEAST_NUMBERS = 16, 4, 256
 _LARGE = 512
 #: Larger images take hours and gigabytes to be scattered as often as directions need, and none were tried.
 _LARGEST_IMAGE = 64
-#: Features of the encoder of drawn images, of which directions are kept.
-_ANSWERS = 4096
+#: Numbers that the encoder of drawn images makes of an image, of which directions are kept.
+ENCODER_ANSWERS = 4096
 #: Images of three channels are taken for photographs in colour.
 _COLOURS = 3
 #: Directions that are kept, of grey images and of those in colour, and of both where examples times epsilon are few.
@@ -270,7 +270,7 @@ class ScatterRandom(PublicTransform):
         count("units", self.units)
         one_of("mirror of scatter-random", str(self.mirror), ("0", "1"))
         count("kept", self.kept)
-        count("encoded", self.encoded, least=0, most=_ANSWERS)
+        count("encoded", self.encoded, least=0, most=ENCODER_ANSWERS)
 
     @property
     def spec(self) -> str:

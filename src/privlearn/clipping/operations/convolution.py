@@ -79,8 +79,10 @@ class Convolution:
         if len(kernel) <= 2 and self._groups == 1 and not self._transposed:
             positions = x.shape[1] * math.prod(g.shape[3:])
             if not worth_forming(positions, shape[0], math.prod(shape[1:])):
-                kind = OuterSums if self._handed_on else GramNorms
-                return kind(_channels_last(g), self._unfolded(x), shape, partial(self._weighted, x, g))
+                outputs, inputs = _channels_last(g), self._unfolded(x)
+                if self._handed_on:
+                    return OuterSums(outputs, inputs, shape)
+                return GramNorms(outputs, inputs, shape, partial(self._weighted, x, g))
         return Dense(self._formed(x, g))
 
     def _formed(self, x: Tensor, g: Tensor) -> Tensor:

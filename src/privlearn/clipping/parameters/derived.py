@@ -101,6 +101,8 @@ class Derived:
         if not roots:
             return
         for tensor in tensors_in(args[:1] if out is None else out):  # written into, if nothing is given
+            self._reshaped.pop(id(tensor), None)  # it may have been written into
+            self._standardised.pop(id(tensor), None)
             if tensor.requires_grad and id(tensor) not in self._trained:
                 self._tensors[id(tensor)] = tensor, roots
         if id(out) not in self._tensors:
@@ -110,7 +112,7 @@ class Derived:
             odd = any(named.get(name) for name in _EMBEDDING[-2:]) or named.get("max_norm") is not None
             if id(named["weight"]) in self._trained and not odd:
                 self._looked_up[id(out)] = named["input"], named["weight"], named.get("padding_idx")
-        if func in _RESHAPES and args and args[0].numel() == out.numel() and args[0].dtype == out.dtype:
+        if func in _RESHAPES and out is not args[0] and (args[0].numel(), args[0].dtype) == (out.numel(), out.dtype):
             self._reshaped[id(out)] = args[0]
         if func is F.batch_norm and (known := Standardisation.of(*args, **kwargs)) is not None:
             self._standardised[id(out)] = known

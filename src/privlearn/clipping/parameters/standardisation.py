@@ -7,17 +7,25 @@ weights at hand. Under `vmap` its backward pass copies the weights once for each
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from privlearn.clipping.per_example import GRAM_LOST, GRAM_ROUNDINGS, Dense, ExampleGradients, row_norms
+from privlearn.clipping.per_example import (
+    CANCELLED,
+    GRAM_LOST,
+    GRAM_ROUNDINGS,
+    SAFE,
+    Dense,
+    ExampleGradients,
+    row_norms,
+)
 
-#: Of the squared norm before means are taken out, the share below which what is left is formed in double precision.
-_CANCELLED = 0.02
+#: The share of the squared norm that has to be left beside the part along z; otherwise the gradient is formed.
+_TAKEN_OUT = 0.5
 
 
 @final
@@ -102,27 +110,26 @@ class Standardisation:
 
 @final
 class OuterSums:
-    """Each example's gradient of standardised weights as a sum of outer products over few positions, not formed.
+    """Each example's gradient of weights as a sum of outer products over few positions, formed only when asked for.
 
     Args:
         g: gradients of the outputs, shape (batch, positions, channels).
         a: inputs, shape (batch, positions, K).
-        shape: of the standardised weights, channels x K numbers in all.
-        weighted: (weights, into) adds the weighted sum to `into`, of that shape.
+        shape: of the weights, channels x K numbers in all.
     """
 
-    def __init__(self, g: Tensor, a: Tensor, shape: Sequence[int], weighted: Callable[[Tensor, Tensor], None]) -> None:
-        self.g, self.a, self.shape, self.weighted = g, a, shape, weighted
+    def __init__(self, g: Tensor, a: Tensor, shape: Sequence[int]) -> None:
+        self.g, self.a, self.shape = g, a, shape
         self.nbytes = g.nbytes + a.nbytes
 
     @property
     def squares(self) -> Tensor:
         """The squared norms."""
-        return row_norms(self.form()).square()
+        return Dense(self.form()).squares
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
-        """One weight gradient, of the weighted outputs."""
-        self.weighted(weights, into)
+        """Of formed gradients."""
+        Dense(self.form()).add_weighted(weights, into)
 
     def form(self) -> Tensor:
         """One product for each example."""
@@ -133,10 +140,12 @@ class OuterSums:
 class ThroughStandardisation:
     """Gradients of the weights that were standardised, from those of what came out: no gradient is formed.
 
-    With G the gradient of a channel's standardised weights and s its scale, the gradient of the weights has the squared
-    norm s^2 (|G|^2 - (G 1)^2 / K - (G z)^2 (2 - mean(z^2)) / K). |G|^2 comes from Gram matrices, G 1 and G z from the
-    positions. Where little is left of |G|^2, this says nothing: such an example's gradient is formed, in double
-    precision, and kept apart. Weighted sums are taken back once, all examples together.
+    Standardising takes out of each channel's gradient its mean and its part along z. The mean goes with that of each
+    input, before anything is added up. With G the gradient that is left and s the channel's scale, that of the weights
+    has the squared norm s^2 (|G|^2 - (G z)^2 (2 - mean(z^2)) / K): |G|^2 comes from Gram matrices, G z from the
+    positions. An example of which this tells too little, or of which z takes more than half, is formed in double
+    precision and kept apart: what is added up for the others is at most sqrt(2) times as long as what they add to the
+    sum, and so is what rounding leaves. Weighted sums are taken back once, all examples together.
 
     Args:
         sums: the gradients of the standardised weights.
@@ -144,20 +153,24 @@ class ThroughStandardisation:
     """
 
     def __init__(self, sums: OuterSums, through: Standardisation) -> None:
-        self._sums, self._through = sums, through
+        self._shape, self._through = sums.shape, through
         z, scales, left = through.statistics()
-        g, a, each = sums.g, sums.a, z.shape[1]
-        #: The sums of G, and of G z, by example and channel.
-        self.plain = torch.bmm(a.sum(2)[:, None], g)[:, 0]
+        g, a = sums.g, sums.a - sums.a.mean(2, keepdim=True)
+        self._g, self._a, self.nbytes = g, a, g.nbytes + a.nbytes
+        #: The sums of the gradient, and of the gradient times z, by example and channel.
+        self.plain = torch.bmm(sums.a.sum(2)[:, None], g)[:, 0]
         self.with_z = torch.linalg.vecdot(g.mT, (a @ z.T).mT)
         scaled = g * scales
         inputs, outputs = torch.bmm(a, a.mT), torch.bmm(scaled, scaled.mT)
-        whole = row_norms(inputs) * row_norms(outputs)
+        sizes = torch.stack([row_norms(inputs), row_norms(outputs)])
+        whole = sizes.prod(0)
         traces = (t.diagonal(dim1=1, dim2=2).sum(1).double() for t in (inputs, outputs))
-        means = (self.plain * scales).double().square() + (self.with_z * scales).double().square() * (2 - left).double()
-        self.squares = torch.linalg.vecdot(inputs.flatten(1), outputs.flatten(1)).double() - means.sum(1) / each
-        # Below 1e-24 single precision has lost digits of a Gram matrix's entries; beyond 1e24 it has none left.
-        safe = (self.squares > _CANCELLED * whole) & (whole > 1e-24) & (whole < 1e24)
+        before = torch.linalg.vecdot(inputs.flatten(1), outputs.flatten(1)).double()
+        along = (self.with_z * scales).double().square() * (2 - left).double()
+        self.squares = before - along.sum(1) / z.shape[1]
+        # What single precision can't square goes the same way: either factor may be too small or too large.
+        squarable = (sizes > SAFE[0] ** 2).all(0) & (sizes < SAFE[1] ** 2).all(0)
+        safe = (self.squares > CANCELLED * whole) & (self.squares > _TAKEN_OUT * before) & squarable
         roundings = GRAM_ROUNDINGS + GRAM_LOST * (g.shape[1] + g.shape[2] + a.shape[2])
         self.squares += roundings * torch.finfo(g.dtype).eps * (whole + 2 * math.prod(traces))
         self._apart = (~safe).nonzero()[:, 0]
@@ -168,26 +181,27 @@ class ThroughStandardisation:
             self.squares[self._apart[nothing]] = 0.0
             self._apart, lengths = self._apart[~nothing], lengths[:, ~nothing]
         if len(self._apart):
-            formed = (g[self._apart].double().mT @ a[self._apart].double())[:, None]
-            *_, (_, own) = through.backward(formed)
-            self._exact = own.view(len(own), *z.shape)
+            self._exact = self._taken_back(g[self._apart].double().mT @ a[self._apart].double())
             self.squares[self._apart] = row_norms(self._exact).square().where(lengths.isfinite().all(0), math.inf)
-        self.nbytes = sums.nbytes
+
+    def _taken_back(self, formed: Tensor) -> Tensor:
+        """Formed gradients of what came out, (examples, channels, K), as those of what was standardised."""
+        *_, (_, own) = self._through.backward(formed[:, None])
+        return own[:, 0].reshape(formed.shape)
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """One more weight gradient, of the weighted outputs, taken back once."""
-        rows = into.view(self._through.x.shape[1], -1)
+        rows = into.view(self._g.shape[2], -1)
         if len(self._apart):
             rows += torch.tensordot(weights[self._apart].double(), self._exact, 1).to(into.dtype)
             weights = weights.index_fill(0, self._apart, 0.0)
-        total = torch.zeros(tuple(self._sums.shape), dtype=into.dtype, device=into.device)
-        self._sums.add_weighted(weights, total)
-        rows += self._through.taken_back(total.view_as(rows))
+        scaled = self._g.to(into.dtype) * weights[:, None, None]
+        total = scaled.flatten(0, 1).T @ self._a.to(into.dtype).flatten(0, 1)
+        rows += self._through.taken_back(total)
 
     def form(self) -> Tensor:
         """One product for each example, taken back."""
-        *_, (_, own) = self._through.backward(self._sums.form()[:, None])
-        return own
+        return self._taken_back(self._g.mT @ self._a).view(len(self._g), *self._through.x.shape)
 
 
 def taken_back(gradients: ExampleGradients, through: Standardisation) -> Iterator[tuple[Tensor, ExampleGradients]]:
