@@ -40,7 +40,8 @@ def count(name: str, value: int, *, least: int = 1, most: int = 10**15) -> int:
             f"{name} is {quoted(value)}: expected a whole number of at least {least}", name=name, value=value
         )
     if value > most:
-        raise BadInput(f"{name} is above {most:.3g}: expected a whole number from {least} to {most:.3g}", name=name)
+        top = f"{most:,}" if most < 10**6 else f"{most:.3g}"
+        raise BadInput(f"{name} is above {top}: expected a whole number from {least} to {top}", name=name)
     return value
 
 
