@@ -107,7 +107,7 @@ def test_deltas_below_all_rounding_have_no_pld() -> None:
 
 
 def test_groups_have_a_largest_size() -> None:
-    with pytest.raises(BadInput, match="group_size is above 1e"):
+    with pytest.raises(BadInput, match="group_size is above 10,000"):
         accountant.guarantees(Gaussian(100.0), Adjacency.ZERO_OUT, 1e-5, group_size=10**6 + 1)
 
 

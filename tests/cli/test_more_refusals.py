@@ -200,7 +200,7 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "parts of batches": (lambda: pv.Partition(2.5), ("batches is 2.5", "a whole number")),  # type: ignore[arg-type]
     "a negative batch": (lambda: pv.Shuffle(-1), ("batch_size is -1", "at least 1")),
     "half an epoch": (lambda: pv.Plan(pv.Poisson(0.1), epochs=1.5), ("epochs is 1.5", "a whole number")),  # type: ignore[arg-type]
-    "a million epochs": (lambda: pv.Plan(pv.Poisson(0.1), epochs=10**6), ("epochs is above", "1e+05")),
+    "a million epochs": (lambda: pv.Plan(pv.Poisson(0.1), epochs=10**6), ("epochs is above", "100,000")),
     "a number for a sampler": (lambda: pv.Plan(0.1), ("sampling is 0.1", "pv.Poisson(")),  # type: ignore[arg-type]
     "a number for a clip": (lambda: pv.Plan(pv.Poisson(0.1), clip=1.0), ("clip is 1.0", "pv.Flat(0.1)")),  # type: ignore[arg-type]
     "a number for a noise schedule": (
