@@ -1,0 +1,51 @@
+"""Samplers: each draws its own batches and says itself what a release on them amounts to.
+
+There is no second place where a sampling rate is written down, so what is charged is what was drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from privlearn._checks import count, one_of, parse_spec
+from privlearn._public import kinds
+from privlearn.errors import BadInput
+from privlearn.samples import EpochCharge as EpochCharge
+from privlearn.samples import Indices as Indices
+from privlearn.samples import Sample as Sample
+from privlearn.sampling.base import Sampler as Sampler
+from privlearn.sampling.fixed_size import FixedOrder as FixedOrder
+from privlearn.sampling.fixed_size import FullBatch as FullBatch
+from privlearn.sampling.fixed_size import Shuffle as Shuffle
+from privlearn.sampling.partition import Partition as Partition
+from privlearn.sampling.partition import assign as assign
+from privlearn.sampling.poisson import CyclicPoisson as CyclicPoisson
+from privlearn.sampling.poisson import Poisson as Poisson
+from privlearn.sampling.poisson import TruncatedPoisson as TruncatedPoisson
+
+
+def named(name: str, batch_size: int, examples: int) -> Sampler:
+    """The sampler called `name` with batches of about `batch_size` out of `examples` rows.
+
+    `truncated-poisson:maximum=700` says how many rows of a batch are kept at most.
+
+    Raises:
+        BadInput: an unknown name or number, or a batch larger than the data.
+    """
+    count("the batch size", batch_size)
+    if batch_size > examples:
+        raise BadInput(
+            f"the batch size is {batch_size}, more than the {examples} examples: choose at most {examples}",
+            batch_size=batch_size,
+            examples=examples,
+        )
+    known: dict[str, type[Sampler]] = kinds(Sampler)
+    kind, numbers = parse_spec("sampling", name)
+    sampler = known[one_of("sampling", kind, known)].of_size(batch_size, examples)
+    if not numbers:
+        return sampler
+    maximum = numbers.get("maximum", math.nan)
+    if not isinstance(sampler, TruncatedPoisson) or len(numbers) > 1 or not maximum.is_integer():
+        raise BadInput(f"sampling {name!r} cannot be read: expected a name, or truncated-poisson:maximum=ROWS")
+    return replace(sampler, maximum=int(maximum))

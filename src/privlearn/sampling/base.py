@@ -1,0 +1,78 @@
+"""What every sampler has: it draws its own batches, and says itself what a release on them amounts to."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from privlearn.accounting.events import Event
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.errors import BadInput
+from privlearn.samples import Sample
+
+
+class Sampler:
+    """Draws and prices the batches of an epoch. A final class with a `kind` and `@registered` is known everywhere."""
+
+    #: What it is called on the command line and in certificates.
+    kind: ClassVar[str]
+    #: The kinds of neighbour that it is priced for; the first is the default.
+    adjacencies: ClassVar[tuple[Adjacency, ...]]
+
+    @abstractmethod
+    def steps(self, examples: int) -> int:
+        """Batches in an epoch over `examples` rows."""
+
+    @abstractmethod
+    def expected_batch_size(self, examples: int) -> float:
+        """The expected number of rows in a batch: the public divisor of sums."""
+
+    @abstractmethod
+    def event(self, mechanism: Gaussian) -> Event:
+        """What is charged at once when batches are released through `mechanism`: a batch, or a whole epoch."""
+
+    def epoch_event(self, mechanism: Gaussian) -> Event:
+        """All that is charged in an epoch."""
+        return self.event(mechanism)
+
+    def separation(self, examples: int) -> int:
+        """How many steps lie at least from one batch of a run with an example to the next with it; 1: none is known."""
+        return 1
+
+    @property
+    def prices_groups(self) -> bool:
+        """Whether the event also holds for several examples of one person, priced as a group."""
+        return True
+
+    def in_cycles(self, cycle: int) -> Sampler:
+        """The sampler with batches of the same size in which examples rest for `cycle` steps, where it has a choice."""
+        return self
+
+    def require_rows(self, examples: int) -> None:
+        """Raise `BadInput` unless its price is for so many rows: asked before anything is spent."""
+
+    def contradictions(self, examples: int) -> list[str]:
+        """What contradicts that there are so many rows, which the facts of a run state: each a sentence."""
+        try:
+            self.require_rows(examples)
+        except BadInput as error:
+            return [str(error)]
+        return []
+
+    @abstractmethod
+    def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
+        """Draw one epoch of batches over rows 0 .. examples - 1."""
+
+    @property
+    def default_adjacency(self) -> Adjacency:
+        """The kind of neighbour that a plan has unless it says otherwise."""
+        return self.adjacencies[0]
+
+    @classmethod
+    @abstractmethod
+    def of_size(cls, batch_size: int, examples: int) -> Sampler:
+        """The sampler with batches of about `batch_size` out of `examples` rows."""
