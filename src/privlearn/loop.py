@@ -51,8 +51,8 @@ class LoopSettings(Compute, total=False):
         sampling: a sampler of `pv.sampling`, or its name; by default Poisson, with the loader's batch size expected.
         schedule: of the noise over the epochs; with a target its shape.
         mechanism: `independent` noise, or noise that is correlated over steps: `banded:bands=8,momentum=0.9` or
-            `mechanisms.Banded(8)`, with `cyclic-poisson` or `fixed` sampling; `bisr:bands=8` or `blt:buffers=2`, with
-            `fixed` sampling.
+            `mechanisms.Banded(8)`, with `cyclic-partition`, `cyclic-poisson` or `fixed` sampling; `bisr:bands=8` or
+            `blt:buffers=2`, with `fixed` sampling.
         clip: another clip than `pv.Flat(max_grad_norm)`.
         loss: for every step; else each step is given it.
         ledger: what to charge; by default a new one with the target as its limit.

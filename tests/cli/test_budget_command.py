@@ -171,13 +171,14 @@ def test_samplers_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     """Each as a plan of its own has it; the one with the least noise in the weights first."""
     found = budget(capsys, *PLANNED, "--epsilon", "2", "--sampling", "best")
     rows = {(row["sampling"], row["mechanism"]): row for row in found["samplers"]}
-    names = ("poisson", "truncated-poisson", "cyclic-poisson", "partition", "shuffle", "fixed")
+    names = ("poisson", "truncated-poisson", "cyclic-poisson", "cyclic-partition", "partition", "shuffle", "fixed")
     independent = {(name, "independent") for name in names}
     assert set(rows) == independent | {
         ("cyclic-poisson", "banded"),
+        ("cyclic-partition", "banded"),
         *(("fixed", mechanism) for mechanism in ("banded", "bisr", "blt")),
     }
-    assert found["best"] == "cyclic-poisson" == found["samplers"][0]["sampling"]
+    assert found["best"] == "cyclic-partition" == found["samplers"][0]["sampling"]
     noise = [row["noise_in_weights"] for row in found["samplers"]]
     assert noise == sorted(noise)
     for (name, mechanism), row in rows.items():
@@ -198,9 +199,9 @@ def test_noise_for_momentum_is_compared_with_independent_noise_under_momentum(
 
 def test_given_noise_is_priced_by_every_sampler(capsys: pytest.CaptureFixture[str]) -> None:
     found = budget(capsys, *PLANNED, "--noise-multiplier", "1", "--sampling", "best")
-    assert [row["sampling"] for row in found["samplers"]][:2] == ["partition", "poisson"]
+    assert [row["sampling"] for row in found["samplers"]][:3] == ["partition", "cyclic-partition", "poisson"]
     alone = budget(capsys, *PLANNED, "--noise-multiplier", "1", "--sampling", "poisson")
-    assert found["samplers"][1]["epsilon"] == alone["epsilon"]
+    assert found["samplers"][2]["epsilon"] == alone["epsilon"]
 
 
 def test_truncated_batches_have_their_price(capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,7 +226,7 @@ def test_samplers_without_a_price_are_named(capsys: pytest.CaptureFixture[str]) 
     """Poisson sampling has no price in rho."""
     found = budget(capsys, *PLANNED, "--rho", "0.5", "--sampling", "best")
     assert {"poisson", "truncated-poisson", "cyclic-poisson"} <= set(found["refused"])
-    assert found["best"] in ("fixed", "shuffle", "partition")
+    assert found["best"] in ("fixed", "shuffle", "partition", "cyclic-partition")
 
 
 @pytest.mark.parametrize(

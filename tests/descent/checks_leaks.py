@@ -59,6 +59,7 @@ PRICED = [
     (sampling.FullBatch(), Adjacency.ZERO_OUT),
     (sampling.FullBatch(), Adjacency.REPLACE_ONE),
     (sampling.CyclicPoisson(0.4, 3), Adjacency.ZERO_OUT),
+    (sampling.CyclicPartition(4, 3), Adjacency.ZERO_OUT),
     (sampling.TruncatedPoisson(0.3, 12, 5), Adjacency.ZERO_OUT),  # every fifth batch is cut
 ]
 CLIPS = [clips.Flat(0.5), clips.PerLayer(0.5), clips.Automatic(0.5), clips.Quantile(0.5, rate=1.0)]

@@ -20,7 +20,7 @@ from privlearn import sampling, schedules
 from privlearn.accounting.events import compose, tally
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import FixedBatches, Gaussian, PoissonSampled
+from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.derivative_bounds import Derivatives
 from privlearn.errors import BadInput, PrivlearnError
@@ -99,7 +99,8 @@ def check_no_column_is_longer_than_one() -> None:
 def check_times_that_are_far_enough_apart_change_other_rows() -> None:
     """What an example may take part in under each sampler: disjoint rows of C, each time at most its sensitivity."""
     rng = np.random.default_rng(0)
-    for sampler, examples in ((sampling.CyclicPoisson(0.5, 4), 11), (sampling.FixedOrder(3), 11)):
+    samplers = (sampling.CyclicPoisson(0.5, 4), sampling.CyclicPartition(3, 4), sampling.FixedOrder(3))
+    for sampler, examples in ((own, 11) for own in samplers):
         rest = sampler.separation(examples)
         steps = 3 * sampler.steps(examples)
         took = np.zeros((steps, examples), dtype=bool)
@@ -134,6 +135,44 @@ def check_a_cycle_takes_every_example_at_its_rate() -> None:
     np.fill_diagonal(pairs, 0)
     assert float(np.abs(pairs).max()) < 6 * 0.25 * 0.75 / math.sqrt(len(mine))
     assert sampler.expected_batch_size(20) == 20 * 0.25 / 3
+
+
+@check
+def check_a_cyclic_partition_takes_every_example_once_an_epoch() -> None:
+    """In a batch of its group, each as likely, independent of other examples and of other epochs."""
+    sampler, examples, epochs = sampling.CyclicPartition(4, 3), 20, 3000
+    stream = Streams.new(6).sampling
+    places = np.full((epochs, examples), -1)
+    for own in places:
+        drawn = list(sampler.draw(examples, stream))
+        assert len(drawn) == sampler.steps() == 12
+        for step, sample in enumerate(drawn):
+            assert (own[sample.indices] == -1).all(), "twice in an epoch"
+            own[sample.indices] = step
+    assert (places % 3 == np.arange(examples) % 3).all(), "an example of another group, or none"
+    bins = places // 3
+    spread = 5.5 * math.sqrt(0.25 * 0.75 / epochs)
+    for batch in range(4):
+        assert float(np.abs((bins == batch).mean(0) - 0.25).max()) < spread
+    for other in (bins[:, 1:] == bins[:, :1], bins[1:] == bins[:-1]):
+        assert float(np.abs(other.mean(0) - 0.25).max()) < spread, "drawn together"
+    assert sampler.expected_batch_size(24) == 2
+    ends = [sampling.CyclicPartition(100).in_cycles(cycle) for cycle in (1, 8, 33, 64, 100)]
+    assert [(own.batches, own.cycle) for own in ends] == [(100, 1), (12, 8), (3, 33), (1, 100), (1, 100)]
+    must_raise(BadInput, lambda: sampling.CyclicPartition(5, 2).in_cycles(11))
+
+
+@check
+def check_a_cyclic_partition_is_charged_at_its_first_batch() -> None:
+    """As one partition into the batches of a group; later batches of the epoch need the same noise."""
+    sampler, g = sampling.CyclicPartition(4, 3), Gaussian(2.0)
+    ledger, stream = Ledger(), BandedStream(Streams.new(0).noise, Banded(3).coefficients(24))
+    for epoch in (1, 2):
+        for sample in sampler.draw(9, np.random.default_rng(epoch)):
+            part = Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, sample)
+            release(part, noise_multiplier=2.0, ledger=ledger, stream=stream)
+            assert tally(ledger.event) == {Partitioned(4, g): epoch}
+    assert sampler.epoch_event(g) == Partitioned(4, g)
 
 
 @check
@@ -218,6 +257,7 @@ def check_correlated_noise_costs_what_independent_noise_does() -> None:
     """Where examples rest: the price of a cycle, or an epoch, and the certificate's plan is the plan."""
     for sampler, unit, times in (
         (sampling.CyclicPoisson(0.5, 3), PoissonSampled(0.5, Gaussian(1.5)), 2),
+        (sampling.CyclicPartition(4, 3), Partitioned(4, Gaussian(1.5)), 1),
         (sampling.FixedOrder(4), FixedBatches(Gaussian(1.5)), 1),
     ):
         own = plan(sampling=sampler, examples=12)
@@ -235,7 +275,8 @@ def check_the_best_attack_on_correlated_noise_finds_what_is_claimed() -> None:
     steps that it takes part in, or nothing: neighbours by zero-out.
     """
     rows, std, bands, epochs = 60_000, 1.2, 4, 2
-    for seed, sampler in ((11, sampling.CyclicPoisson(0.4, bands)), (12, sampling.FixedOrder(12_000))):
+    cyclic = sampling.CyclicPartition(3, bands)
+    for seed, sampler in ((11, sampling.CyclicPoisson(0.4, bands)), (12, sampling.FixedOrder(12_000)), (13, cyclic)):
         streams = Streams.new(seed)
         noisy = {"schedule": schedules.Constant(std), "correlation": Banded(bands)}
         planned = plan(sampling=sampler, examples=rows, epochs=epochs, **noisy)
@@ -251,12 +292,17 @@ def check_the_best_attack_on_correlated_noise_finds_what_is_claimed() -> None:
         rate, may = 1.0, took > 0
         if isinstance(sampler, sampling.CyclicPoisson):
             rate, may = sampler.sampling_rate, np.arange(steps)[:, None] % bands == np.arange(rows) % bands
+        elif sampler is cyclic:
+            may = np.arange(steps)[:, None] % bands == np.arange(rows) % bands
         whole = ((columns**2).sum(0)[:, None] * may + ~may).min(0) > 0.99  # the last steps' columns are cut off
         for sign in (1, -1):  # with the row against without it, and the other way round
             seen = white + (columns @ took if sign == 1 else 0)
             each = (columns.T @ seen - (columns**2).sum(0)[:, None] / 2) / std**2
             with np.errstate(divide="ignore"):
                 ratio = np.where(may, np.logaddexp(np.log1p(-rate), np.log(rate) + each), 0.0).sum(0)
+            if sampler is cyclic:  # one of a group's batches in each epoch, and not known which
+                own = np.where(may, each, -np.inf).reshape(epochs, -1, rows)
+                ratio = (np.logaddexp.reduce(own, axis=1) - math.log(cyclic.batches)).sum(0)
             for delta in (0.1, 0.01):
                 gained = np.maximum(0, 1 - np.exp(planned.guarantee(delta).epsilon - sign * ratio))
                 most, error = float(gained[whole].mean()), 5 * float(gained.std()) / math.sqrt(whole.sum())
@@ -273,6 +319,9 @@ def check_correlated_noise_is_refused_where_it_has_no_price() -> None:
             for own in (sampling.Poisson(0.3), sampling.Partition(4), sampling.Shuffle(3), sampling.FullBatch())
         ),
         lambda: plan(sampling=sampling.CyclicPoisson(0.5, 2)),
+        lambda: plan(sampling=sampling.CyclicPartition(4, 2)),
+        lambda: plan(sampling=sampling.CyclicPartition(4, 3), group_size=2),
+        lambda: plan(sampling=sampling.CyclicPartition(4, 3), group_size=2, correlation=None),
         lambda: plan(sampling=sampling.FixedOrder(5), examples=10),
         lambda: plan(schedule=schedules.Exponential(k=0.1, start=2.0)),
         lambda: plan(clip=pv.clipping.Quantile(0.1)),

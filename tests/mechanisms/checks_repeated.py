@@ -235,7 +235,7 @@ def check_noise_over_all_steps_is_refused_where_it_has_no_price() -> None:
                 partial(made, sampling=batches, **more)
                 for batches in (sampling.Poisson(0.3), sampling.Partition(4), sampling.Shuffle(3),
                                 sampling.CyclicPoisson(0.5, 1), sampling.CyclicPoisson(1.0, 1),
-                                sampling.CyclicPoisson(0.5, 4))
+                                sampling.CyclicPoisson(0.5, 4), sampling.CyclicPartition(4, 3))
                 for more in ({}, {"examples": 12})
             ),
             partial(made, sampling=FIXED, schedule=schedules.Exponential(k=0.1, start=2.0)),

@@ -21,7 +21,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], int]] = {
     "accounting": (("accounting/**/*.py",), 60),
     "clipping": (("clipping/**/*.py",), 60),
     "mechanisms": (("mechanisms/*.py",), 25),
-    "sampling": (("sampling/base.py", "sampling/poisson.py", "sampling/partition.py", "sampling/fixed_size.py", "samples.py", "inclusion.py"), 25),
+    "sampling": (("sampling/*.py", "samples.py", "inclusion.py"), 25),
     "publishing": (("publishing/*.py",), 40),
     "methods' sums": (("*/sums.py",), 30),
 }

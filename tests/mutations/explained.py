@@ -14,7 +14,7 @@ EXPLAINED: dict[str, str] = {
     "mechanisms/release.py: _factors: whole > 1 + 1e-09 -> whole >= 1 + 1e-09": (
         "noise is scaled up by what squares exceed 1, so that either is sound"
     ),
-    "sampling/poisson.py: Poisson.steps: 1e-09 -> 1.01e-09": "room for the rounding of 1 / q, which is a millionth of it",
+    "sampling/poisson.py: Poisson.steps: 1e-09 -> 1.01e-09": "room for rounding of 1 / q, a millionth of it",
     "publishing/certificate.py: contradictions: not _among(described, event) -> _among(described, event)": (
         "which of two problems is named; there is one either way"
     ),

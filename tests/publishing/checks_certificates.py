@@ -237,6 +237,7 @@ def every_plan() -> list[AbstractPlan]:
         pv.Plan(pv.Shuffle(10), 4, clip=learned),
         pv.Plan(pv.Shuffle(10), 4, schedules.Validation(0.7, noise=50.0)),
         pv.Plan(pv.Poisson(0.1), 4, schedules.Validation(0.7, m=2, period=2)),
+        pv.Plan(sampling.CyclicPartition(3, 4), 4, correlation=pv.mechanisms.Banded(4)),
         pv.Plan(sampling.CyclicPoisson(0.4, 4), 4, correlation=pv.mechanisms.Banded(4, momentum=0.5)),
         pv.Plan(sampling.FixedOrder(10), 4, correlation=pv.mechanisms.BISR(4, momentum=0.5)),
         pv.Plan(sampling.FixedOrder(10), 4, correlation=pv.mechanisms.BLT(2)),

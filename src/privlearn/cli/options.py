@@ -215,11 +215,11 @@ _HOW = _group(
            "--noise-multiplier), the schedule's k, or the batch size",
            choices=("noise", "rate", "epochs", "batch-size")),
     Option("sampling", "NAME", "poisson (default), truncated-poisson (with :maximum=700: rows of a batch), "
-           "cyclic-poisson, partition, shuffle, fixed, full; for budget also best: all of them compared", str,
-           "poisson", candidate=True),
+           "cyclic-poisson, cyclic-partition, partition, shuffle, fixed, full; for budget also best: all of them "
+           "compared", str, "poisson", candidate=True),
     Option("mechanism", "SPEC", "independent noise (default), or correlated over steps: banded:bands=8 with "
-           "cyclic-poisson or fixed sampling, bisr:bands=8 or blt:buffers=2 with fixed; each also with momentum=0.9",
-           str, "independent"),
+           "cyclic-partition, cyclic-poisson or fixed sampling, bisr:bands=8 or blt:buffers=2 with fixed; each also "
+           "with momentum=0.9", str, "independent"),
     Option("batch-size", "B", "expected examples in a batch (default: by a rule)", int,
            candidate=True),
     Option("epochs", "N", "(default: 30, or 60 above epsilon 4, or until the budget ends; for pate: of the student, "

@@ -90,10 +90,10 @@ class TrainRequest:
         noise_multiplier: the noise of the first epoch; with a target, training ends when that is spent.
         solve: what meets the target: `noise`, `epochs`, `rate` (the schedule's k) or `batch-size`.
         sampling: `poisson`, `truncated-poisson` (`truncated-poisson:maximum=700` to say how many rows of a batch are
-            kept at most), `cyclic-poisson`, `partition`, `shuffle`, `fixed` or `full`.
+            kept at most), `cyclic-poisson`, `cyclic-partition`, `partition`, `shuffle`, `fixed` or `full`.
         mechanism: `independent` noise, or noise that is correlated over steps (`mechanisms.correlated`):
-            `banded:bands=8,momentum=0.9` with `cyclic-poisson` or `fixed` sampling, `bisr:bands=8` or `blt:buffers=2`
-            with `fixed` sampling.
+            `banded:bands=8,momentum=0.9` with `cyclic-partition`, `cyclic-poisson` or `fixed` sampling,
+            `bisr:bands=8` or `blt:buffers=2` with `fixed` sampling.
         batch_size: expected examples in a batch.
         epochs: how many, or at most.
         schedule: of the noise: `constant`, `exp:k=0.01`, ... (`schedules.parse`).

@@ -86,8 +86,8 @@ class Banded(Correlation):
         if rest < self.bands:
             raise BadInput(
                 f"noise is correlated over {self.bands} steps, and with {sampling.kind} batches an example may take "
-                f"part again after {rest}: expected at least as many. Use cyclic-poisson sampling, fixed batches with "
-                "more in an epoch, fewer bands or independent noise"
+                f"part again after {rest}: expected at least as many. Use cyclic-partition or "
+                "cyclic-poisson sampling, fixed batches with more in an epoch, fewer bands or independent noise"
             )
 
     def stream(self, noise: NoiseStream, steps: int, separation: int = 1) -> BandedStream:

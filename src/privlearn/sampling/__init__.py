@@ -18,6 +18,7 @@ from privlearn.sampling.base import Sampler as Sampler
 from privlearn.sampling.fixed_size import FixedOrder as FixedOrder
 from privlearn.sampling.fixed_size import FullBatch as FullBatch
 from privlearn.sampling.fixed_size import Shuffle as Shuffle
+from privlearn.sampling.partition import CyclicPartition as CyclicPartition
 from privlearn.sampling.partition import Partition as Partition
 from privlearn.sampling.partition import assign as assign
 from privlearn.sampling.poisson import CyclicPoisson as CyclicPoisson

@@ -14,6 +14,7 @@ from privlearn._public import registered
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian, Partitioned
+from privlearn.errors import BadInput
 from privlearn.samples import EpochCharge, Indices, Sample
 from privlearn.sampling.base import Sampler
 
@@ -54,12 +55,88 @@ class Partition(Sampler):
 
     def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
         """Draw one epoch of batches."""
-        bins = rng.integers(self.batches, size=examples)
-        order = np.argsort(bins, kind="stable")
-        ends = np.cumsum(np.bincount(bins, minlength=self.batches))[:-1]
         unit = EpochCharge(self.event)
-        for rows in np.split(order, ends):
+        for rows in _split(rng.integers(self.batches, size=examples), self.batches):
             yield Sample(rows, unit)
+
+
+@final
+@registered
+@dataclass(frozen=True)
+class CyclicPartition(Sampler):
+    """A random partition of each of `cycle` groups of rows, for noise that is correlated over steps.
+
+    Row i is in group i modulo `cycle`. Each example falls into one of the `batches` batches of its group, independently
+    and uniformly, afresh every epoch, and step t takes a batch of group t modulo `cycle`. So every example is seen
+    exactly once an epoch, and at least `cycle` steps lie between two batches with it: where noise is correlated over no
+    more steps, the rows that it changes at one time are none of those at another, and an epoch costs what a partition
+    into `batches` batches does, whatever `cycle` is. It is charged at its first step. With one batch in each group it
+    is a fixed order, with one group a `Partition`. Groups are no secret; which rows are in them depends on the number
+    of rows, so not for add/remove neighbours.
+
+    Source: cyclic groups are those of Choquette-Choo et al. 2023; batches are balls in bins (Chua et al. 2024).
+    """
+
+    batches: int
+    cycle: int = 1
+    adjacencies = (Adjacency.ZERO_OUT,)
+    kind: ClassVar[str] = "cyclic-partition"
+
+    def __post_init__(self) -> None:
+        count("batches", self.batches)
+        count("cycle", self.cycle)
+
+    @classmethod
+    def of_size(cls, batch_size: int, examples: int) -> CyclicPartition:
+        """The sampler with batches of about `batch_size` rows, and one group."""
+        return cls(math.ceil(examples / batch_size))
+
+    def in_cycles(self, cycle: int) -> CyclicPartition:
+        """The sampler with about as many batches in an epoch, and at least `cycle` groups.
+
+        Raises:
+            BadInput: an epoch has fewer batches.
+        """
+        if (steps := self.steps()) < cycle:
+            raise BadInput(f"an epoch has {steps} batches, and noise is correlated over {cycle}: use smaller batches "
+                           "or fewer bands")  # fmt: skip
+        batches = steps // cycle
+        return CyclicPartition(batches, max(cycle, round(steps / batches)))
+
+    def steps(self, examples: int | None = None) -> int:
+        """Batches in an epoch."""
+        return self.batches * self.cycle
+
+    def separation(self, examples: int) -> int:
+        """The steps of a cycle."""
+        return self.cycle
+
+    @property
+    def prices_groups(self) -> bool:
+        """With one group alone: a person's examples are else drawn in different steps of a cycle."""
+        return self.cycle == 1
+
+    def expected_batch_size(self, examples: int) -> float:
+        """The expected number of rows in a batch."""
+        return examples / self.steps()
+
+    def event(self, mechanism: Gaussian) -> Event:
+        """The epoch, once: an example is in one group, and in one of its batches."""
+        return Partitioned(self.batches, mechanism)
+
+    def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
+        """Draw one epoch of batches."""
+        groups = np.arange(examples) % self.cycle
+        places = groups + self.cycle * rng.integers(self.batches, size=examples)  # the step that an example is in
+        unit = EpochCharge(self.event)
+        for rows in _split(places, self.steps()):
+            yield Sample(rows, unit)
+
+
+def _split(places: Indices, steps: int) -> list[Indices]:
+    """The rows of each of `steps` batches, ascending."""
+    order = np.argsort(places, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(places, minlength=steps))[:-1])
 
 
 def assign(examples: int, blocks: int, rng: np.random.Generator) -> Indices:

@@ -64,10 +64,11 @@ def _choices(request: Request, target: bool) -> list[tuple[str, str]]:
     samplers = [name for name, kind in kinds(Sampler).items() if kind is not FullBatch]  # it has no batch size
     if request.given("mechanism"):
         return [(name, request.mechanism) for name in samplers]
+    cyclic = [name for name, kind in kinds(Sampler).items() if kind.in_cycles is not Sampler.in_cycles]
     correlated = [
         (name, own)
         for own, made in kinds(Correlation).items()
-        for name in (("cyclic-poisson", "fixed") if made.disjoint else ("fixed",))
+        for name in ((*cyclic, "fixed") if made.disjoint else ("fixed",))
     ]
     return [(name, "independent") for name in samplers] + (correlated if target else [])
 
