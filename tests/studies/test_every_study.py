@@ -18,7 +18,7 @@ import pytest
 
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn_studies import best, data, registry, runs
+from privlearn_studies import best, correlated, data, registry, runs
 from privlearn_studies.fay2020 import scans, segmentation, segmenting, votes
 from privlearn_studies.fay2020.scans import Settings
 from privlearn_studies.harder2020 import features as hidden_units
@@ -60,6 +60,7 @@ SMALL: dict[str, Callable[[Call], Call]] = {
     "dpmac": _of_dpmac,
     "best, tables centred": lambda run: run.but(epsilon=3.0, first=150),
     "six-tables": lambda run: run.but(epsilon=3.0, first=150),
+    "correlated noise": lambda run: run.but(network="mlp:100", epsilon=8.0, rate=20.0, first=200, epochs=1),
     "pate-mnist": lambda run: run.but(teachers=3, epochs=1, first=300),
     "pate-vectors": lambda run: run.but(teachers=20, epsilon=8.0, queries=12, private=400, size=4, epochs=1),
     "dfs-release": lambda run: run.but(epsilon=run.epsilon and 10.0, per_class=50, share=0.1),
@@ -145,6 +146,8 @@ def little(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         patch.setattr(data, "load", lambda name: load(name) if name == "usps-all" else _cut(None, 200)(name))
         patch.setattr(releases, "load", _cut(2000, 200))
         patch.setattr(best, "load", _cut(None, 50))
+        patch.setattr(correlated, "load", _cut(None, 50))
+        patch.setattr(correlated, "cache", lambda: tmp_path_factory.mktemp("features"))
         patch.setattr(best, "cache", lambda: tmp_path_factory.mktemp("features"))
         patch.setattr(votes, "POOL", 450)
         patch.setattr(scans, "load", _cropped)
