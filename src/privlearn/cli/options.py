@@ -215,8 +215,8 @@ _HOW = _group(
            "--noise-multiplier), the schedule's k, or the batch size",
            choices=("noise", "rate", "epochs", "batch-size")),
     Option("sampling", "NAME", "poisson (default), truncated-poisson (with :maximum=700: rows of a batch), "
-           "cyclic-poisson, cyclic-partition, partition, shuffle, fixed, full; for budget also best: all of them "
-           "compared", str, "poisson", candidate=True),
+           "cyclic-poisson, cyclic-partition, partition, shuffle, fixed, full; or best: what leaves the least "
+           "noise, with any mechanism (budget compares them)", str, "poisson", candidate=True),
     Option("mechanism", "SPEC", "independent noise (default), or correlated over steps: banded:bands=8 with "
            "cyclic-partition, cyclic-poisson or fixed sampling, bisr:bands=8 or blt:buffers=2 with fixed; each also "
            "with momentum=0.9", str, "independent"),

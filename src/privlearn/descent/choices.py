@@ -90,7 +90,8 @@ class TrainRequest:
         noise_multiplier: the noise of the first epoch; with a target, training ends when that is spent.
         solve: what meets the target: `noise`, `epochs`, `rate` (the schedule's k) or `batch-size`.
         sampling: `poisson`, `truncated-poisson` (`truncated-poisson:maximum=700` to say how many rows of a batch are
-            kept at most), `cyclic-poisson`, `cyclic-partition`, `partition`, `shuffle`, `fixed` or `full`.
+            kept at most), `cyclic-poisson`, `cyclic-partition`, `partition`, `shuffle`, `fixed`, `full`; or
+            `best`: of those priced for the same neighbours, with any mechanism, what leaves the least noise.
         mechanism: `independent` noise, or noise that is correlated over steps (`mechanisms.correlated`):
             `banded:bands=8,momentum=0.9` with `cyclic-partition`, `cyclic-poisson` or `fixed` sampling,
             `bisr:bands=8` or `blt:buffers=2` with `fixed` sampling.

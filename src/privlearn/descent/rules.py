@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, final
 
 from privlearn import sampling, schedules, solving
@@ -16,7 +17,7 @@ from privlearn._checks import between, count, positive, probability
 from privlearn.accounting import zcdp
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping import clips
-from privlearn.descent import centring
+from privlearn.descent import best_sampling, centring
 from privlearn.descent.choices import Facts, TrainRequest, weights_of
 from privlearn.errors import BadInput
 from privlearn.mechanisms import matrices
@@ -191,6 +192,8 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
     Raises:
         BadInput: numbers out of range, no target and no noise, or a target that can't be met.
     """
+    if request.sampling == best_sampling.BEST:
+        return best_sampling.settled(request, partial(settle, facts=facts))
     request = replace(request, task=head_of(request.task, facts).task)  # or refused
     plan = draft(request, facts.examples, centring.clip_norm(request, facts, CLIP_NORM))
     made = (*centring.centred(request, facts), *_moments(request, facts), *_selection(request, facts))

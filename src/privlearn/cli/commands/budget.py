@@ -19,6 +19,7 @@ from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.screen import earliest_end
 from privlearn.descent import rules
+from privlearn.descent.best_sampling import BEST
 from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
@@ -80,7 +81,7 @@ def _require_examples(request: Request) -> None:
 
 def _descent(request: Request) -> None:
     _require_examples(request)
-    if request.sampling == sampler_comparison.BEST:
+    if request.sampling == BEST:
         sampler_comparison.compare(request)
         return
     if request.tune is not None:

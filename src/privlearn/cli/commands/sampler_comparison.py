@@ -7,19 +7,15 @@ from typing import Any
 from rich.table import Table
 
 from privlearn import solving
-from privlearn._public import kinds
 from privlearn.accounting.guarantee import hollow
 from privlearn.cli import methods, screen
 from privlearn.cli.options import DPSGD
 from privlearn.cli.request import Request
 from privlearn.descent import rules
+from privlearn.descent.best_sampling import BEST, choices
 from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.mechanisms.correlated import Correlation
 from privlearn.plan import Plan
-from privlearn.sampling import FullBatch, Sampler
-
-BEST = "best"
 
 
 def compare(request: Request) -> None:
@@ -41,7 +37,7 @@ def compare(request: Request) -> None:
             "--noise-multiplier and --solve, or the target"
         )
     rows, refused = [], {}
-    for sampler, mechanism in _choices(request, target):
+    for sampler, mechanism in choices(request.mechanism, correlated=target):
         own = request.replaced(sampling=sampler, mechanism=mechanism)
         try:
             plan = rules.settle(methods.training_request(own), Facts(request.examples)).plan
@@ -57,20 +53,6 @@ def compare(request: Request) -> None:
         screen.print_json(answer)
     else:
         _show(answer, target)
-
-
-def _choices(request: Request, target: bool) -> list[tuple[str, str]]:
-    """Samplers and mechanisms: those that were asked for, and with a target all, for the same noise in the weights."""
-    samplers = [name for name, kind in kinds(Sampler).items() if kind is not FullBatch]  # it has no batch size
-    if request.given("mechanism"):
-        return [(name, request.mechanism) for name in samplers]
-    cyclic = [name for name, kind in kinds(Sampler).items() if kind.in_cycles is not Sampler.in_cycles]
-    correlated = [
-        (name, own)
-        for own, made in kinds(Correlation).items()
-        for name in ((*cyclic, "fixed") if made.disjoint else ("fixed",))
-    ]
-    return [(name, "independent") for name in samplers] + (correlated if target else [])
 
 
 def _row(plan: Plan, request: Request) -> dict[str, Any]:
