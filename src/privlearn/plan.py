@@ -16,7 +16,7 @@ from privlearn._display import Described, plan_summary
 from privlearn._public import OMITTED, registered
 from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget, require_budget, solve_noise
-from privlearn.accounting.events import Composed, Event, compose, require_adjacency
+from privlearn.accounting.events import Composed, Event, compose
 from privlearn.accounting.filters import Limit
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.accounting.ledger import Planned
@@ -438,7 +438,7 @@ class Plan(AbstractPlan):
             usual = Adjacency.ZERO_OUT if undeclared and usual is Adjacency.ADD_REMOVE else usual
             object.__setattr__(self, "adjacency", usual)
         object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency)))
-        require_adjacency(self.sampling.event(Gaussian(1.0)), self.neighbours)
+        self.sampling.require_neighbours(self.neighbours)
         if undeclared and self.neighbours is Adjacency.ADD_REMOVE:
             raise BadInput(UNDECLARED)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, final
 
 import numpy as np
@@ -13,7 +13,7 @@ from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency, require_same
 from privlearn.accounting.ledger import Account
 from privlearn.accounting.mechanisms import Gaussian
-from privlearn.errors import PrivlearnError, SampleReused
+from privlearn.errors import PrivlearnError, SampleReused, UnsupportedEvent
 
 Indices = NDArray[np.int64]
 
@@ -26,15 +26,18 @@ class EpochCharge:
 
     Args:
         event: what is charged, of the mechanism that batches are released through.
+        adjacencies: the kinds of neighbour that the sampler is priced for, where these are fewer than the event's: how
+            batches are drawn may depend on the number of rows, of which an event knows nothing.
     """
 
-    def __init__(self, event: Callable[[Gaussian], Event]) -> None:
-        self._event = event
+    def __init__(self, event: Callable[[Gaussian], Event], adjacencies: Sequence[Adjacency] | None = None) -> None:
+        self._event, self._adjacencies = event, adjacencies
         self._charged: tuple[Gaussian, Adjacency, Account] | None = None
 
     def charge(self, mechanism: Gaussian, adjacency: Adjacency, account: Account) -> None:
         """Charge the unit unless it is paid; what is paid is good for the same mechanism, neighbours and account."""
         if self._charged is None:
+            require_covered("these batches", adjacency, self._adjacencies)
             account.charge(self._event(mechanism), adjacency)
             self._charged = (mechanism, adjacency, account)
             return
@@ -52,6 +55,16 @@ class EpochCharge:
                 charged=paid,
                 given=mechanism,
             )
+
+
+def require_covered(what: str, adjacency: Adjacency, covered: Sequence[Adjacency] | None) -> None:
+    """Raise `UnsupportedEvent` unless batches are priced for such neighbours."""
+    if covered is not None and adjacency not in covered:
+        raise UnsupportedEvent(
+            f"{what} have no sound accounting for {adjacency.value} neighbours: they are covered for "
+            f"{', '.join(sorted(covered))}. Choose one of these adjacencies, or another way to draw batches",
+            adjacency=adjacency,
+        )
 
 
 @final

@@ -11,7 +11,7 @@ from privlearn import solving
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.descent import best_sampling, rules
 from privlearn.descent.choices import Facts, TrainRequest
-from privlearn.errors import BadInput
+from privlearn.errors import PrivlearnError
 
 EXAMPLES = 60_000
 
@@ -31,7 +31,7 @@ def test_no_other_choice_leaves_less_noise(more: dict[str, Any]) -> None:
     for name, mechanism in best_sampling.choices("independent", correlated=correlated):
         try:
             other = settled(sampling=name, mechanism=mechanism, **more)
-        except pv.errors.PrivlearnError:
+        except PrivlearnError:
             continue
         if other.plan.neighbours is best.plan.neighbours:
             assert noise <= solving.noise_in_weights(other.plan, EXAMPLES), (name, mechanism)
@@ -59,7 +59,7 @@ def test_a_given_mechanism_stays() -> None:
     ids=str,
 )
 def test_what_cannot_be_compared_is_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(BadInput):
+    with pytest.raises(PrivlearnError):
         settled(sampling="best", **more)
 
 

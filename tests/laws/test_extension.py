@@ -46,7 +46,7 @@ from privlearn.runs import post_processing
 from privlearn.runs.front import scaled
 from privlearn.runs.post_processing import PostProcessing
 from privlearn.runs.result import PrivateDiagnostics
-from privlearn.sampling import EpochCharge, Sample, Sampler
+from privlearn.sampling import Sample, Sampler
 from privlearn.schedules import ReactingSchedule, Schedule
 from privlearn.teachers import recipes
 from privlearn.transforms import base
@@ -99,7 +99,7 @@ def extensions() -> dict[str, Any]:
             return FixedBatches(mechanism)
 
         def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
-            unit = EpochCharge(self.event)
+            unit = self.charge()
             for end in range(examples, 0, -self.batch_size):
                 yield Sample(np.arange(max(end - self.batch_size, 0), end), unit)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn import plan, sampling, streams
+from privlearn import plan, samples, sampling, streams
 from privlearn.accounting import budget, events, guarantee, ledger
 from privlearn.accounting.ledgers import ledger_state
 from privlearn.accounting.pld import rounding
@@ -61,6 +61,17 @@ MUTANTS = [
            'require_same(neighbours, adjacency, "this epoch")', "pass", "check_an_epoch_keeps_its_noise"),
     Mutant("a sample may be released twice", sampling.Sample.spend, "self._used = True", "pass",
            "check_a_sample_is_good_for_one_release"),
+    Mutant("a plan for neighbours that its batches are not priced for", sampling.Sampler.require_neighbours,
+           'require_covered(f"{self.kind} batches", adjacency, self.adjacencies)', "pass",
+           "check_batches_are_released_for_the_neighbours_that_they_are_priced_for"),
+    Mutant("a release for neighbours that its batch is not priced for", sampling.EpochCharge.charge,
+           'require_covered("these batches", adjacency, self._adjacencies)', "pass",
+           "check_batches_are_released_for_the_neighbours_that_they_are_priced_for"),
+    Mutant("samplers do not say what they are priced for", sampling.Sampler.charge, ", self.adjacencies", "",
+           "check_batches_are_released_for_the_neighbours_that_they_are_priced_for"),
+    Mutant("cyclic groups for a row more or less", samples.require_covered,
+           "adjacency not in covered", "adjacency is Adjacency.REPLACE_ONE",
+           "check_batches_are_released_for_the_neighbours_that_they_are_priced_for"),
     Mutant("later batches of an epoch may have less noise", sampling.EpochCharge.charge,
            "if paid != mechanism:", "if False:", "check_an_epoch_keeps_its_noise"),
     Mutant("one key for every stream", streams._key, "spawn_key=(purpose, rank)", "spawn_key=(rank,)",

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import pickle
+from functools import partial
 
 import numpy as np
 import torch
 
 from privlearn import sampling
 from privlearn import streams as streams_module
+from privlearn._public import kinds
 from privlearn.accounting.events import compose
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
 from privlearn.clipping.bounded import Bounded
-from privlearn.errors import (
-    PrivlearnError,
-)
+from privlearn.errors import PrivlearnError, UnsupportedEvent
+from privlearn.plan import Plan
+from privlearn.schedules import Constant
 from tests.support.checks import check, must_raise
 from tests.support.nets import one_sample, refused_release, released
 
@@ -81,6 +84,31 @@ def check_samplers_state_their_own_event() -> None:
     assert sampling.Partition(4).event(g) == Partitioned(4, g)
     assert sampling.Shuffle(3).event(g) == FixedBatches(g)
     assert sampling.FullBatch().event(g) == g
+
+
+@check
+def check_batches_are_released_for_the_neighbours_that_they_are_priced_for() -> None:
+    """By a plan and by a release alone: groups by place, and a maximum, are those of a known number of rows."""
+    samplers = {
+        "poisson": sampling.Poisson(0.3), "truncated-poisson": sampling.TruncatedPoisson(0.3, 9, 5),
+        "cyclic-poisson": sampling.CyclicPoisson(0.5, 2), "partition": sampling.Partition(3),
+        "cyclic-partition": sampling.CyclicPartition(2, 2), "shuffle": sampling.Shuffle(3),
+        "fixed": sampling.FixedOrder(3), "full": sampling.FullBatch(),
+    }  # fmt: skip
+    assert samplers.keys() == kinds(sampling.Sampler).keys()
+    of_known_rows = {"truncated-poisson", "cyclic-poisson", "cyclic-partition", "shuffle", "fixed"}
+    for sampler, adjacency in itertools.product(samplers.values(), Adjacency):
+        sample, ledger = next(iter(sampler.draw(9, np.random.default_rng(0)))), Ledger()
+        part = Bounded((torch.zeros(1),), 1.0, adjacency, sample)
+        if adjacency in sampler.adjacencies:
+            assert Plan(sampler, 1, Constant(2.0), adjacency=adjacency, examples=9).neighbours is adjacency
+            released(part, 2.0, ledger)
+            continue
+        must_raise(UnsupportedEvent, partial(Plan, sampler, 1, Constant(2.0), adjacency=adjacency, examples=9))
+        must_raise(UnsupportedEvent, partial(refused_release, part, 2.0, ledger))
+        assert ledger.event == compose([])
+    refused = {name for name, own in samplers.items() if Adjacency.ADD_REMOVE not in own.adjacencies}
+    assert refused == of_known_rows
 
 
 @check

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from privlearn.accounting.events import Event
+from privlearn.accounting.events import Event, require_adjacency
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
-from privlearn.samples import Sample
+from privlearn.samples import EpochCharge, Sample, require_covered
 
 
 class Sampler:
@@ -35,6 +35,10 @@ class Sampler:
     def event(self, mechanism: Gaussian) -> Event:
         """What is charged at once when batches are released through `mechanism`: a batch, or a whole epoch."""
 
+    def charge(self) -> EpochCharge:
+        """What pays for the batches of one `event`, for the kinds of neighbour that this is priced for."""
+        return EpochCharge(self.event, self.adjacencies)
+
     def epoch_event(self, mechanism: Gaussian) -> Event:
         """All that is charged in an epoch."""
         return self.event(mechanism)
@@ -51,6 +55,11 @@ class Sampler:
     def in_cycles(self, cycle: int) -> Sampler:
         """The sampler with batches of the same size in which examples rest for `cycle` steps, where it has a choice."""
         return self
+
+    def require_neighbours(self, adjacency: Adjacency) -> None:
+        """Raise `UnsupportedEvent` unless batches are priced for such neighbours, as drawn and as an event."""
+        require_covered(f"{self.kind} batches", adjacency, self.adjacencies)
+        require_adjacency(self.event(Gaussian(1.0)), adjacency)
 
     def require_rows(self, examples: int) -> None:
         """Raise `BadInput` unless its price is for so many rows: asked before anything is spent."""
