@@ -12,11 +12,12 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pytest
+import torch
 
 import privlearn as pv
 from privlearn.cli import main
 from privlearn.errors import BadInput
-from privlearn.scans import Grid, nifti, prepared, read_mask, read_scan, write_mask
+from privlearn.scans import Grid, nifti, prepared, read_mask, read_scan, segmented, write_mask
 from privlearn.volumes import Training, public_network
 from tests.scans.checks import CLASSES, OBLIQUE, PLAIN, SPEC, folder_of, scan_file
 
@@ -231,6 +232,14 @@ def test_from_scans_to_masks(files: list[str], tmp_path: Path, capsys: pytest.Ca
         assert code == 2
         assert said in err
 
+    wide = tmp_path / "windows.nii.gz"
+    assert run(["predict", str(model), "--data", str(source), "--out", str(wide), "--windows"], capsys)[0] == 0
+    expected = segmented(loaded.predict_proba, Grid.parse(SPEC), scan.values)
+    assert np.array_equal(read_scan(wide).values, expected)
+    assert np.array_equal(nib.load(wide).affine, scan.affine)
+    code, _, err = run(["predict", str(model), "--data", str(model / "privacy.json"), "--windows"], capsys)
+    assert (code, "--windows is for NIfTI scans" in err) == (2, True)
+
     damaged = source.parent / "s1.nii.gz"
     damaged.write_bytes(damaged.read_bytes()[:-20])
     rest = tmp_path / "rest"
@@ -243,6 +252,32 @@ def test_from_scans_to_masks(files: list[str], tmp_path: Path, capsys: pytest.Ca
     code, _, err = run(["predict", str(model), "--data", str(damaged), "--out", str(tmp_path / "n.nii.gz")], capsys)
     assert code == 2
     assert "cut short or damaged" in err
+
+
+@pytest.mark.parametrize("shape", [(20, 31, 16), (5, 9, 12), (8, 8, 8), (33, 8, 7)], ids=str)
+@pytest.mark.parametrize("spec", ["8x8x8", "8x12x8/2"])
+def test_windows_cover_every_voxel(spec: str, shape: tuple[int, ...]) -> None:
+    """A model that looks at one voxel alone says the same by windows as on the whole scan, whatever its size."""
+    image, seen = np.random.default_rng(0).normal(size=shape), []
+
+    def probabilities(rows: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(rows.shape[1:]))
+        return torch.cat([1 - rows, rows], 1)
+
+    grid = Grid.parse(spec)
+    mask = segmented(probabilities, grid, image)
+    even = tuple(side + side % 2 for side in (max(a, b) for a, b in zip(shape, grid.size, strict=True)))
+    whole = Grid(even, grid.halved)
+    assert mask.shape == shape
+    assert np.array_equal(mask, whole.restored((whole.row(image)[0] > 0.5).astype(np.int64), shape))
+    assert set(seen) == {(1, *grid.shape)}
+
+
+def test_windows_need_a_scan_of_three_dimensions() -> None:
+    with pytest.raises(BadInput, match="three dimensions"):
+        segmented(lambda rows: rows, Grid.parse("8x8x8"), np.zeros((2, 8, 8, 8)))
+    with pytest.raises(BadInput, match="overlap"):
+        segmented(lambda rows: rows, Grid.parse("8x8x8"), np.zeros((8, 8, 8)), overlap=1.0)
 
 
 REFUSED = {

@@ -14,6 +14,7 @@ from privlearn.errors import BadInput
 from privlearn.publishing.model import PublishedModel
 from privlearn.scans.grid import Grid
 from privlearn.scans.nifti import Scan, is_folder_of_scans, is_scan, read_scan, scans_at, write_mask
+from privlearn.scans.windows import segmented
 
 
 def are_scans(request: Request) -> bool:
@@ -50,7 +51,7 @@ def write_masks(request: Request, model: PublishedModel) -> int:
                     raise
                 unread.append(str(error))
             else:
-                write_mask(out, _mask(model, grid, scan), scan)
+                write_mask(out, _mask(model, grid, scan, windows=request.windows), scan)
             progress(done, len(places))
     written = len(places) - len(unread)
     many = "1 mask is" if written == 1 else f"{written} masks are"
@@ -94,10 +95,12 @@ def _places(request: Request) -> dict[Path, Path]:
     return {scan: out / scan.name for scan in scans}
 
 
-def _mask(model: PublishedModel, grid: Grid, scan: Scan) -> NDArray[np.int64]:
-    """The class of each voxel of a scan; background where the model's grid does not reach."""
+def _mask(model: PublishedModel, grid: Grid, scan: Scan, *, windows: bool) -> NDArray[np.int64]:
+    """The class of each voxel of a scan; without windows background where the model's grid does not reach."""
     row = torch.from_numpy(np.ascontiguousarray(grid.row(scan.values)))
     try:
+        if windows:
+            return segmented(model.predict_proba, grid, scan.values)
         predicted = model.predict(row).numpy()
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(f"the model cannot run on scans: {str(error)[:200]}. Is it the one that was trained?") from error

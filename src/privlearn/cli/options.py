@@ -282,6 +282,8 @@ _OTHERS = (
         Option("model", "SPEC", "package.module:function, for a model not built by name"),
         Option("features", "SPEC", "package.module:function, for public features made by your own code"),
         Option("grid", "AxBxC[/2]", "of scans: the size that each is brought to (default: what the model holds)"),
+        Option("windows", None, "of scans larger than that: predict overlapping windows, and average them", bool,
+               False),
         Option("out", "FILE", "a .csv or .npz file, in place of standard output; models that segment need one, "
                "--out maps.npz, or for scans a .nii.gz file or a new folder of masks"),
     ),

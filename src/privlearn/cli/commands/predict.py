@@ -36,6 +36,8 @@ def run(request: Request) -> int:
         return masks.write_masks(request, load_model(request.folder, request.model, trusted=request.key))
     if request.grid is not None:
         raise BadInput(f"--grid is for NIfTI scans, and --data is {request.data}: leave it out")
+    if request.windows:
+        raise BadInput(f"--windows is for NIfTI scans, and --data is {request.data}: leave it out")
     out = None if request.out is None else Path(request.out)
     if out is not None and out.suffix not in (".csv", ".npz"):
         raise BadInput(f"--out is {request.out}: expected a file that ends in .csv or .npz")
