@@ -99,7 +99,7 @@ def extensions() -> dict[str, Any]:
             return FixedBatches(mechanism)
 
         def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
-            unit = self.charge()
+            unit = self.epoch_charge()
             for end in range(examples, 0, -self.batch_size):
                 yield Sample(np.arange(max(end - self.batch_size, 0), end), unit)
 

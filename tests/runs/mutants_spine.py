@@ -67,7 +67,7 @@ MUTANTS = [
     Mutant("a release for neighbours that its batch is not priced for", sampling.EpochCharge.charge,
            'require_covered("these batches", adjacency, self._adjacencies)', "pass",
            "check_batches_are_released_for_the_neighbours_that_they_are_priced_for"),
-    Mutant("samplers do not say what they are priced for", sampling.Sampler.charge, ", self.adjacencies", "",
+    Mutant("samplers do not say what they are priced for", sampling.Sampler.epoch_charge, ", self.adjacencies", "",
            "check_batches_are_released_for_the_neighbours_that_they_are_priced_for"),
     Mutant("cyclic groups for a row more or less", samples.require_covered,
            "adjacency not in covered", "adjacency is Adjacency.REPLACE_ONE",

@@ -205,7 +205,7 @@ def check_mirror_images_have_the_same_features_where_wanted() -> None:
 @check
 def check_what_is_usual_follows_from_public_facts() -> None:
     assert usual((28, 28), 0.0) == usual((1, 28, 28), 0.0) == "scatter:J=2,kept=1000"
-    assert usual((3, 32, 32), 0.0) == "scatter-random:J=2,units=400,mirror=1,kept=2000"
+    assert usual((3, 32, 32), 0.0) == "scatter-random:J=2,units=400,mirror=1,kept=2000,encoded=500"
     assert usual((16, 16), 0.0) == "scatter:J=2"
     assert usual((64, 64), 0.0) == "scatter:J=2,kept=1000"
     assert usual((3, 65, 64), 0.0) is usual((224, 224), 0.0) is usual((3, 64, 65), 0.0) is usual((), 0.0) is None

@@ -452,9 +452,10 @@ def _training() -> tuple[Option, ...]:
         _method(),
         Option("model", "SPEC", "linear (default), mlp:100, cnn, unet, or package.module:function, called with "
                "input_shape= and classes=", str, "linear", candidate=True),
-        Option("features", "SPEC", "public features to learn from: scatter:J=2,kept=1000, scatter-random:kept=2000 or "
-               "norm:power=0.5 (usual for grey images, images in colour, and 256 numbers or more, with a linear "
-               "model), raw, package.module:function, which returns a module, a FOLDER of them, or pca:L (as --pca L)",
+        Option("features", "SPEC", "public features to learn from: scatter:J=2,kept=1000, "
+               "scatter-random:kept=2000,encoded=500 or norm:power=0.5 (usual for grey images, images in colour, and "
+               "256 numbers or more, with a linear model), raw, package.module:function, which returns a module, a "
+               "FOLDER of them, or pca:L (as --pca L)",
                part="plan"),
         Option("features-cache", "DIR", "where to keep them, as secret as the rows (default: named data sets' in the "
                "user's cache, others' nowhere)"),

@@ -14,16 +14,16 @@ from privlearn.errors import BadInput
 from privlearn.samples import EpochCharge as EpochCharge
 from privlearn.samples import Indices as Indices
 from privlearn.samples import Sample as Sample
-from privlearn.sampling.base import Sampler as Sampler
 from privlearn.sampling.fixed_size import FixedOrder as FixedOrder
 from privlearn.sampling.fixed_size import FullBatch as FullBatch
 from privlearn.sampling.fixed_size import Shuffle as Shuffle
-from privlearn.sampling.partition import CyclicPartition as CyclicPartition
-from privlearn.sampling.partition import Partition as Partition
-from privlearn.sampling.partition import assign as assign
+from privlearn.sampling.partitions import CyclicPartition as CyclicPartition
+from privlearn.sampling.partitions import Partition as Partition
+from privlearn.sampling.partitions import assign as assign
 from privlearn.sampling.poisson import CyclicPoisson as CyclicPoisson
 from privlearn.sampling.poisson import Poisson as Poisson
 from privlearn.sampling.poisson import TruncatedPoisson as TruncatedPoisson
+from privlearn.sampling.sampler import Sampler as Sampler
 
 
 def named(name: str, batch_size: int, examples: int) -> Sampler:

@@ -15,7 +15,7 @@ from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import FixedBatches, Gaussian
 from privlearn.samples import Indices, Sample
-from privlearn.sampling.base import Sampler
+from privlearn.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _FixedSize(Sampler):
         return FixedBatches(mechanism)
 
     def _cut(self, order: Indices) -> Iterator[Sample]:
-        unit = self.charge()
+        unit = self.epoch_charge()
         for start in range(0, len(order), self.batch_size):
             yield Sample(order[start : start + self.batch_size], unit)
 
@@ -116,4 +116,4 @@ class FullBatch(Sampler):
 
     def draw(self, examples: int, rng: np.random.Generator | None = None) -> Iterator[Sample]:
         """Yield all rows, once."""
-        yield Sample(np.arange(examples), self.charge())
+        yield Sample(np.arange(examples), self.epoch_charge())

@@ -18,7 +18,7 @@ from privlearn.accounting.pld.truncation import TruncatedPoissonSampled, require
 from privlearn.errors import BadInput
 from privlearn.inclusion import taken
 from privlearn.samples import Sample
-from privlearn.sampling.base import Sampler
+from privlearn.sampling.sampler import Sampler
 
 
 @final
@@ -63,7 +63,7 @@ class Poisson(Sampler):
         """Draw one epoch of batches."""
         for _ in range(self.steps()):
             chosen = taken(examples, self.sampling_rate, rng)
-            yield Sample(chosen, self.charge())
+            yield Sample(chosen, self.epoch_charge())
 
 
 @final
@@ -128,7 +128,7 @@ class TruncatedPoisson(Sampler):
             chosen = taken(examples, self.sampling_rate, rng)
             if len(chosen) > self.maximum:  # by places, whatever rows hold
                 chosen = chosen[np.sort(rng.permutation(len(chosen))[: self.maximum])]
-            yield Sample(chosen, self.charge())
+            yield Sample(chosen, self.epoch_charge())
 
 
 @final
@@ -196,7 +196,7 @@ class CyclicPoisson(Sampler):
     def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
         """Draw one epoch of batches."""
         for _ in range(self.steps() // self.cycle):
-            unit = self.charge()
+            unit = self.epoch_charge()
             for group in range(self.cycle):
                 members = len(range(group, examples, self.cycle))
                 yield Sample(group + self.cycle * taken(members, self.sampling_rate, rng), unit)

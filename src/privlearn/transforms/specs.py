@@ -32,10 +32,9 @@ _LARGE = 512
 _LARGEST_IMAGE = 64
 #: Numbers that the encoder of drawn images makes of an image, of which directions are kept.
 ENCODER_ANSWERS = 4096
-#: Images of three channels are taken for photographs in colour.
-_COLOURS = 3
-#: Directions that are kept, of grey images and of those in colour, and of both where examples times epsilon are few.
-_DIRECTIONS, _LEAST_DIRECTIONS, _FEW = (1000, 2000), 300, 3000
+_COLOURS = 3  # channels of what is taken for a photograph
+#: Directions kept, of grey images and of those in colour, of both where examples times epsilon are few, and of encoders.
+_DIRECTIONS, _LEAST_DIRECTIONS, _FEW, _ENCODED = (1000, 2000), 300, 3000, 500
 
 
 @final
@@ -422,7 +421,8 @@ def usual(shape: Sequence[int], low: object, signal: float = math.inf) -> str | 
     sized = len(shape) in (2, 3) and all(_LEAST_IMAGE <= size <= _LARGEST_IMAGE for size in shape[-2:])
     if sized and (len(shape) == 2 or shape[0] <= _MOST_CHANNELS):
         if len(shape) == 3 and shape[0] == _COLOURS:
-            return ScatterRandom(kept=_DIRECTIONS[1] if signal >= _FEW else _LEAST_DIRECTIONS).spec
+            kept, encoded = (_DIRECTIONS[1], _ENCODED) if signal >= _FEW else (_LEAST_DIRECTIONS, 0)
+            return ScatterRandom(kept=kept, encoded=encoded).spec
         kept = _DIRECTIONS[0] if signal >= _FEW else _LEAST_DIRECTIONS
         return Scatter(kept=kept if math.prod(shape) >= _LARGE else 0).spec
     positive = isinstance(low, int | float) and low >= 0

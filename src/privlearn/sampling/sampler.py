@@ -35,7 +35,7 @@ class Sampler:
     def event(self, mechanism: Gaussian) -> Event:
         """What is charged at once when batches are released through `mechanism`: a batch, or a whole epoch."""
 
-    def charge(self) -> EpochCharge:
+    def epoch_charge(self) -> EpochCharge:
         """What pays for the batches of one `event`, for the kinds of neighbour that this is priced for."""
         return EpochCharge(self.event, self.adjacencies)
 

@@ -16,7 +16,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian, Partitioned
 from privlearn.errors import BadInput
 from privlearn.samples import Indices, Sample
-from privlearn.sampling.base import Sampler
+from privlearn.sampling.sampler import Sampler
 
 
 @final
@@ -55,7 +55,7 @@ class Partition(Sampler):
 
     def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
         """Draw one epoch of batches."""
-        unit = self.charge()
+        unit = self.epoch_charge()
         for rows in _split(rng.integers(self.batches, size=examples), self.batches):
             yield Sample(rows, unit)
 
@@ -128,7 +128,7 @@ class CyclicPartition(Sampler):
         """Draw one epoch of batches."""
         groups = np.arange(examples) % self.cycle
         places = groups + self.cycle * rng.integers(self.batches, size=examples)  # the step that an example is in
-        unit = self.charge()
+        unit = self.epoch_charge()
         for rows in _split(places, self.steps()):
             yield Sample(rows, unit)
 
