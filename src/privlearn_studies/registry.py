@@ -119,6 +119,8 @@ STUDIES = (
     Study("pate-mnist", f"{_PAPERNOT}, Table 1", "students of noisy votes on MNIST", "fay2020.votes:run"),
     Study("best", "this library", "accuracy against epsilon with default settings, beside what is published",
           "best:run"),
+    Study("small-data", "this library", "default settings with few rows and small epsilon, beside no privacy",
+          "small_data:run"),
     Study("six-tables", "this library", "classifiers and regressors of six tables, beside other packages",
           "six_tables.comparison:run"),
     Study("pate-vectors", _FAY, "images as targets, by no reduction, PCA and an autoencoder", "fay2020.vectors:run"),
