@@ -108,6 +108,8 @@ STUDIES = (
     Study("dpmac-mnist", f"{_HARDER}, Table 1 (a), Figure 3", "DP-MAC's classifier on MNIST", "harder2020.mnist:run"),
     Study("dpmac-usps", f"{_HARDER}, Table 1 (b), Figure 1", "DP-MAC's autoencoder on USPS, and DP-SGD's",
           "harder2020.usps:run"),
+    Study("dpmac-thresholds", f"{_HARDER}, Algorithm 2", "thresholds learned from a histogram, beside given ones",
+          "harder2020.thresholds:run"),
     Study("dpmac-features", f"{_HARDER}, Figure 5", "hidden units' weights, with and without noise",
           "harder2020.features:run"),
     Study("dpmac-taylor", f"{_HARDER}, Figure 4", "one weight's objective, its expansions, and noise",
