@@ -44,6 +44,7 @@ DEFAULTS, EXAMPLE, STATISTICS = "defaults", "opacus's example", "class statistic
 _BATCH, _EPOCHS, _RATE, _NORM = 64, 10, 0.1, 1.0
 _SEEDS, _QUICK_SEEDS = 3, 1
 _QUICK_ROWS = 6000
+_ORDER = 1000  # of the streams that shuffle rows
 _EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
 _DATA = ("mnist", "fashion-mnist", "cifar10", "cifar10-features", "usps", "adult")
 #: What the methods of the papers reach on MNIST, in their own settings or better ones.
@@ -54,7 +55,9 @@ _Reached = dict[tuple[str, float], list[float]]
 
 
 @cached("best, tables centred")
-def train(seed: int, *, data: str, epsilon: float, way: str = DEFAULTS, first: int | None = None) -> dict[str, Any]:
+def train(
+    seed: int, *, data: str, epsilon: float, way: str = DEFAULTS, first: int | None = None, shuffled: bool = False
+) -> dict[str, Any]:
     """One model, with `seed`, which fixes batches and noise.
 
     Args:
@@ -64,6 +67,7 @@ def train(seed: int, *, data: str, epsilon: float, way: str = DEFAULTS, first: i
         way: the library's defaults; the settings of Opacus's MNIST example with noise for the target; or Fisher's
             classifier from noisy statistics of the classes, behind the same public features.
         first: how many training examples; None: all.
+        shuffled: whether these are the first in an order of the seed's own, not in the data's.
 
     Returns:
         accuracy: on the test rows.
@@ -71,8 +75,7 @@ def train(seed: int, *, data: str, epsilon: float, way: str = DEFAULTS, first: i
         seconds: of training, one thread, features not counted.
         weights: how many the network has.
     """
-    whole = load(data)
-    rows = replace(whole, x=whole.x[:first], y=whole.y[:first])
+    rows = rows_of(data, first, seed if shuffled else None)
     chain: tuple[PublicTransform, ...] = ()
     if one_of("the way", way, (DEFAULTS, EXAMPLE, STATISTICS)) != EXAMPLE:
         chain, _ = read_features(usual(rows.x.shape[1:], rows.low, rows.examples * epsilon) or "raw", rows)
@@ -93,6 +96,15 @@ def train(seed: int, *, data: str, epsilon: float, way: str = DEFAULTS, first: i
         "seconds": seconds,
         "weights": weights,
     }
+
+
+def rows_of(data: str, first: int | None, seed: int | None = None) -> Dataset:
+    """Named data with the first of their training rows (None: all), in an order of `seed` if there is one."""
+    whole = load(data)
+    if first is None or seed is None:
+        return replace(whole, x=whole.x[:first], y=whole.y[:first])
+    at = np.random.default_rng([seed, _ORDER]).permutation(whole.examples)[:first]
+    return replace(whole, x=np.asarray(whole.x)[at], y=np.asarray(whole.y)[at])
 
 
 def _trained(data: Dataset, epsilon: float, way: str, front: tuple[PublicTransform, ...], streams: Streams) -> Result:

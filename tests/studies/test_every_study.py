@@ -43,7 +43,8 @@ def _of_yu(run: Call) -> Call:
 
 
 def _of_dpmac(run: Call) -> Call:
-    own = run.but(epochs=1, first=200, batch_size=50, rate=0.01, learning_rates="constant:start=1")
+    epochs = 2 if run.learned else 1  # thresholds are learned after the first
+    own = run.but(epochs=epochs, first=200, batch_size=50, rate=0.01, learning_rates="constant:start=1")
     noises = {name: None if getattr(run, name) is None else 4.0 for name in ("noise", "epsilon", "pca_noise")}
     return own.but(**noises)
 
@@ -59,6 +60,7 @@ SMALL: dict[str, Callable[[Call], Call]] = {
     "yu": _of_yu,
     "dpmac": _of_dpmac,
     "best, tables centred": lambda run: run.but(epsilon=3.0, first=150),
+    "small-data, plain": lambda run: run.but(first=150),
     "six-tables": lambda run: run.but(epsilon=3.0, first=150),
     "correlated noise": lambda run: run.but(network="mlp:100", epsilon=8.0, rate=20.0, first=200, epochs=1),
     "pate-mnist": lambda run: run.but(teachers=3, epochs=1, first=300),

@@ -61,6 +61,8 @@ def test_the_page_of_dp_macs_classifier_follows_from_its_numbers() -> None:
     ("name", "text"),
     [
         ("best", page("best-parts:ceiling")),
+        ("dpmac-thresholds", page("dpmac-thresholds-parts:read")),
+        ("small-data", page("small-data-parts:read")),
         ("dfs-cifar10", page("dfs-features-parts:costs")),
         ("dfs-cifar10", features.tries(GRIDS["dfs-cifar10"])),
         ("dfs-cifar10", features.criteria_note(GRIDS["dfs-cifar10"], 10)),

@@ -54,6 +54,7 @@ class MadeUp(runs.Runs):
             "pate-mnist": self._votes,
             "pate-vectors": self._vectors,
             "best, tables centred": self._best,
+            "small-data, plain": self._plain,
             "six-tables": self._table,
         }
         return {
@@ -66,6 +67,9 @@ class MadeUp(runs.Runs):
     def _best(self, call: Call, draw: np.random.Generator) -> Outcome:
         return Outcome(accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, seconds=10.0, weights=7850)
 
+    def _plain(self, call: Call, draw: np.random.Generator) -> Outcome:
+        return Outcome(accuracy=0.95 + draw.normal(0, 0.01), majority=0.1, examples=call.first or 60_000)
+
     def _table(self, call: Call, draw: np.random.Generator) -> Outcome:
         if call.name == "values":
             return Outcome(rmse=2.0 + draw.normal(0, 0.1), mae=1.0, r2=0.8)
@@ -77,7 +81,8 @@ class MadeUp(runs.Runs):
         norms = ((0.01, 0.2, 3.0),) * call.epochs if call.method == "dpmac" else ()
         noise = (call.noise or 1.5) if call.private else None
         epsilon = None if noise is None else call.epsilon or 1.0
-        return Outcome(test=test, train=test, noise=noise, epsilon=epsilon, norms=norms)
+        learned = {"thresholds": (0.1, 0.2)} if call.learned else {}
+        return Outcome(test=test, train=test, noise=noise, epsilon=epsilon, norms=norms, **learned)
 
     def _votes(self, call: Call, draw: np.random.Generator) -> Outcome:
         each = tuple((0.9 + draw.normal(0, 0.01, len(call.queries))).tolist())

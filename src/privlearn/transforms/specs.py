@@ -33,7 +33,7 @@ _LARGEST_IMAGE = 64
 #: Numbers that the encoder of drawn images makes of an image, of which directions are kept.
 ENCODER_ANSWERS = 4096
 _COLOURS = 3  # channels of what is taken for a photograph
-#: Directions kept, of grey images and of those in colour, of both where examples times epsilon are few, and of encoders.
+#: Directions kept: of grey images and of those in colour, of both where examples times epsilon are few, of encoders.
 _DIRECTIONS, _LEAST_DIRECTIONS, _FEW, _ENCODED = (1000, 2000), 300, 3000, 500
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from privlearn._checks import one_of
 from privlearn.accounting.ledger import Ledger, Releases
 from privlearn.clipping.clips import Flat
-from privlearn.clipping.derivative_bounds import Derivatives
+from privlearn.clipping.derivative_bounds import Derivatives, Histogram
 from privlearn.descent.dpsgd import dpsgd
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.dpmac import dpmac
@@ -60,6 +60,7 @@ class Setting:
         z_rate: their learning rate.
         z_optimizer: "adam" or "sgd".
         shares: of the unit of sensitivity, layer by layer; empty: evenly.
+        learned: what replaces DP-MAC's thresholds in the course of the run, which `epsilon` counts.
         first: how many training rows are used; None: all.
         held: whether the last 5,000 training images of MNIST are held back, and stand in for the test images; of USPS
             the 1,000 images do that are in neither set.
@@ -86,6 +87,7 @@ class Setting:
     z_rate: float = 0.003
     z_optimizer: str = "adam"
     shares: tuple[float, ...] = ()
+    learned: Histogram | None = None
     first: int | None = None
     held: bool = False
 
@@ -108,6 +110,7 @@ def train(seed: int, setting: Setting) -> dict[str, Any]:
         noise: the noise multiplier of training; None without noise.
         epsilon: what was spent in truth at delta 1e-5, projection included; None without noise.
         norms: of DP-MAC, for each epoch the mean norm of each layer's first derivatives.
+        thresholds: of each layer's first derivatives, where they were learned.
     """
     return trained(setting, seed)[0]
 
@@ -133,7 +136,7 @@ def trained(setting: Setting, seed: int) -> tuple[dict[str, Any], nn.Module]:
             test.append(measure(network, rows.x_test, rows.y_test))
             seen.append(measure(network, rows.x, rows.y))
 
-    norms: list[list[float]] = []
+    seen_of_layers: dict[str, Any] = {"norms": []}
     if setting.method == "dpsgd" and not setting.private:
         _plainly(setting, plan, network, rows, streams, watch)
     else:
@@ -145,9 +148,9 @@ def trained(setting: Setting, seed: int) -> tuple[dict[str, Any], nn.Module]:
             "callbacks": Watch(watch),
         }
         method = _by_layers if setting.method == "dpmac" else _by_gradients
-        norms = method(setting, replace(plan, front=()), network, rows, alike)
+        seen_of_layers = method(setting, replace(plan, front=()), network, rows, alike)
     reached = {
-        "test": test, "train": seen, "norms": norms,
+        "test": test, "train": seen, **seen_of_layers,
         "noise": plan.noise_multipliers()[0] if setting.private else None,
         "epsilon": ledger.guarantee(DELTA).epsilon if setting.private else None,
     }  # fmt: skip
@@ -188,7 +191,7 @@ def task_of(setting: Setting) -> Task:
 
 def _clip(setting: Setting) -> Derivatives | Flat:
     if setting.method == "dpmac":
-        return Derivatives(setting.threshold, shares=setting.shares)
+        return Derivatives(setting.threshold, shares=setting.shares, learned=setting.learned)
     assert not isinstance(setting.threshold, tuple)
     return Flat(setting.threshold)
 
@@ -245,8 +248,8 @@ def _reset(network: nn.Module, gain: float, middle: float, streams: Streams) -> 
             nn.init.constant_(layer.bias, middle if layer.out_features == narrowest else 0.0)
 
 
-def _by_layers(setting: Setting, plan: Plan, network: nn.Module, rows: Rows, alike: Any) -> list[list[float]]:
-    """Train by DP-MAC; the mean norm of each layer's derivatives, epoch by epoch."""
+def _by_layers(setting: Setting, plan: Plan, network: nn.Module, rows: Rows, alike: Any) -> dict[str, Any]:
+    """Train by DP-MAC; the mean norm of each layer's derivatives, epoch by epoch, and learned thresholds."""
     result = dpmac(
         plan,
         network,
@@ -257,14 +260,14 @@ def _by_layers(setting: Setting, plan: Plan, network: nn.Module, rows: Rows, ali
         private=setting.private,
         **alike,
     )
-    norms: list[list[float]] = result.private_diagnostics["norms"]
-    return norms
+    norms = {"norms": result.private_diagnostics["norms"]}
+    return norms | ({"thresholds": result.facts["thresholds"][0]} if "thresholds" in result.facts else {})
 
 
-def _by_gradients(setting: Setting, plan: Plan, network: nn.Module, rows: Rows, alike: Any) -> list[list[float]]:
+def _by_gradients(setting: Setting, plan: Plan, network: nn.Module, rows: Rows, alike: Any) -> dict[str, Any]:
     """Train by DP-SGD."""
     dpsgd(plan, network, _losses(setting), (rows.x, rows.y), **alike)
-    return []
+    return {"norms": []}
 
 
 def _plainly(setting: Setting, plan: Plan, network: nn.Module, rows: Rows, streams: Streams, watch: Any) -> None:
