@@ -24,7 +24,8 @@ from privlearn.clipping.clips import Clip, PerLayer, Quantile
 from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss
-from privlearn.clipping.per_example import ExampleGradients
+from privlearn.clipping.norms import settle
+from privlearn.clipping.per_example import ExampleGradients, waiting_norms
 from privlearn.clipping.randomness import RowRandom, drawn_by, unmoved
 from privlearn.data.rows import Rows, TensorRows, digests
 from privlearn.errors import BadInput, PrivlearnError, first_line
@@ -51,8 +52,8 @@ def _in_own_types(method: _Method) -> _Method:
     @wraps(method)
     def run(self: ClippedGradients, *args: Any, **kwargs: Any) -> Any:
         kind, every = self._device.type, self.parameters.values()
-        off = torch.autocast(kind, enabled=False, cache_enabled=False)
-        cast_off = off if torch.is_autocast_enabled(kind) else nullcontext()
+        cast = torch.is_autocast_enabled(kind)
+        cast_off = torch.autocast(kind, enabled=False, cache_enabled=False) if cast else nullcontext()
         with cast_off, gradients_apart(every), single_precision(self._device):
             return method(self, *args, **kwargs)
 
@@ -408,6 +409,7 @@ class ClippedGradients:
         """Squared norms, in double precision: by layer if each is clipped by itself, or one; and by example."""
         if not gradients:
             return torch.zeros(self._norms, len(losses), dtype=torch.float64, device=losses.device)
+        settle(waiting_norms(gradients.values()))
         squares = torch.stack([own.squares for name, own in gradients.items()])
         if self._norms == 1:
             return squares.sum(0, keepdim=True)
