@@ -92,7 +92,7 @@ class Call:
     def single(self, t: Tensor) -> bool:
         """Whether each example is one row of `t`, of shape (examples, features)."""
         one = self.layout.axis == 0 and self.layout.rows * self.copies == 1
-        return one and t.dim() == 2 and len(t) == self.examples and t.dtype == self.dtype
+        return one and t.dim() == 2 and t.shape[0] == self.examples and t.dtype == self.dtype
 
     def positions(self, t: Tensor) -> Tensor:
         """`t` as (examples, positions, features)."""
@@ -246,7 +246,10 @@ class Capture(TorchFunctionMode):
 
     def knows(self, *parameters: Tensor | None) -> bool:
         """Whether each of `parameters` is trained, or stays out of the gradient."""
-        return all(p is None or self.trains(p) or not p.requires_grad for p in parameters)
+        for p in parameters:  # noqa: SIM110 - as above
+            if p is not None and not self.trains(p) and p.requires_grad:
+                return False
+        return True
 
     def call(self, shape: Sequence[int], dtype: torch.dtype) -> Call:
         """What the next call of an operation has to know; `shape` is its input's."""

@@ -41,7 +41,8 @@ class RowNorms:
 
         Those are the rows that are longer than `_LONGEST`.
         """
-        settle([self])
+        if self._flat is not None:
+            settle([self])
         return self._found
 
 

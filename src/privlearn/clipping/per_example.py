@@ -73,7 +73,7 @@ class Dense:
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """One product with the weights."""
-        into.view(-1).addmv_(self._gradients.reshape(len(weights), -1).to(into.dtype).T, weights)
+        into.view(-1).addmv_(self._gradients.reshape(weights.shape[0], -1).to(into.dtype).T, weights)
 
     def form(self) -> Tensor:
         """What it was made of."""
