@@ -6,7 +6,7 @@ from privlearn import plan, sampling, streams
 from privlearn.accounting import budget, events, guarantee, ledger
 from privlearn.accounting.ledgers import ledger_state
 from privlearn.accounting.pld import rounding
-from privlearn.clipping import agreement, clips, gradients, norms, per_example, row_sums
+from privlearn.clipping import agreement, clips, gradients, per_example, row_norms, row_sums
 from privlearn.descent import dpsgd, epoch_noise
 from privlearn.mechanisms import noise, release
 from privlearn.models import check as models_check
@@ -82,7 +82,7 @@ MUTANTS = [
     Mutant("the bias is left out of the norm", gradients.ClippedGradients._squares,
            "own.squares for", 'own.squares * (not name.endswith("bias")) for',
            "check_one_example_moves_the_sum_by_at_most_the_sensitivity"),
-    Mutant("norms in single precision", norms.RowNorms.__init__, "and found.numel() > 0", "and False",
+    Mutant("norms in single precision", row_norms.RowNorms.__init__, "and norms.numel() > 0", "and False",
            "check_norms_do_not_underflow"),
     Mutant("any way of computing gradients is taken", agreement._same_gradients,
            "ours, losses = computed", "return True",

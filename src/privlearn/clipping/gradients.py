@@ -24,10 +24,10 @@ from privlearn.clipping.clips import Clip, PerLayer, Quantile
 from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss
-from privlearn.clipping.norms import settle
 from privlearn.clipping.per_example import ExampleGradients, waiting_norms
-from privlearn.clipping.randomness import RowRandom, drawn_by, unmoved
-from privlearn.data.rows import Rows, TensorRows, digests
+from privlearn.clipping.randomness import RowRandom, drawn_by, fresh_key, unmoved
+from privlearn.clipping.row_norms import settle
+from privlearn.data.rows import Rows, TensorRows, digests, padded, shapes
 from privlearn.errors import BadInput, PrivlearnError, first_line
 from privlearn.models.check import Structure
 from privlearn.precision import single_precision
@@ -58,20 +58,6 @@ def _in_own_types(method: _Method) -> _Method:
             return method(self, *args, **kwargs)
 
     return cast(_Method, run)
-
-
-def _padded(rows: Rows) -> bool:
-    """Whether rows have lengths of their own, so that they are computed in groups."""
-    return getattr(rows, "padded", False)
-
-
-def _shapes(rows: Rows) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(leaf.shape[1:]) for leaf in rows.like)
-
-
-def _fresh_seed() -> bytes:
-    """16 bytes from PyTorch's own generator."""
-    return torch.randint(256, (16,), dtype=torch.uint8).numpy().tobytes()
 
 
 class ClippedGradients:
@@ -228,11 +214,11 @@ class ClippedGradients:
         size = min(self._chunk or BLOCK, BLOCK)
         wide = len(sample) > size if self._wide is None else self._wide
         self._out = own if wide else None
-        several = len(self._world.own(sample.indices)) > size or _padded(rows)
+        several = len(self._world.own(sample.indices)) > size or padded(rows)
         whole = self._world.sharded or (wide and self._apart)
         sums = [total.double() for total in own] if whole or several else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
-        self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
+        self._random.begin(fresh_key() if self._seeds is None else self._seeds.bytes(16))
         with unmoved(self._device):
             self._add_up(sample, rows, sums, own, clipped)
         # The types of what is sent and of what noise is added to follow from public numbers alone.
@@ -324,33 +310,33 @@ class ClippedGradients:
                 f"{tuple(y.shape[1:])} and type {y.dtype} into one number for each example, through which "
                 "gradients flow"
             ) from error
-        self._ways[_shapes(given)] = self._way, self._chunk
+        self._ways[shapes(given)] = self._way, self._chunk
         warn_of_slowness(self._way.name, self.reason)
 
     def _chunks(self, rows: Rows, examples: NDArray[np.int64]) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         """The examples that are computed at once: rows of one shape, whose company changes no other row."""
         first = (self._way, self._chunk)
-        groups: Any = cast(Any, rows).by_shape(examples, self._suits) if _padded(rows) else [(rows, examples)]
+        groups: Any = cast(Any, rows).by_shape(examples, self._suits) if padded(rows) else [(rows, examples)]
         for data, own in groups:
             assert self._chunk is not None
             size = min(self._chunk, BLOCK)
             for start in range(0, len(own), size):
                 yield data, own[start : start + size]
-            self._ways[_shapes(data)] = cast(Backend, self._way), self._chunk  # it may have changed on the way
-        if _padded(rows):
+            self._ways[shapes(data)] = cast(Backend, self._way), self._chunk  # it may have changed on the way
+        if padded(rows):
             self._way, self._chunk = first
 
     def _suits(self, rows: Rows) -> bool:
         """Turn to rows of the shapes of these; False if made-up rows of these shapes can't be computed."""
-        shapes = _shapes(rows)
-        if shapes not in self._ways:
+        own = shapes(rows)
+        if own not in self._ways:
             before = self._random.active
             try:
-                self._ways[shapes] = self._choose(rows)
+                self._ways[own] = self._choose(rows)
             except Exception:
-                self._ways[shapes] = None
+                self._ways[own] = None
             self._random.active = before or self._random.active
-        if (known := self._ways[shapes]) is not None:
+        if (known := self._ways[own]) is not None:
             self._way, self._chunk = known
         return known is not None
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from privlearn.clipping.kernels import Kernels
-from privlearn.clipping.norms import SAFE, RowNorms, norms_of, row_norms
+from privlearn.clipping.row_norms import SAFE, RowNorms, norms_of, row_norms
 
 #: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient is formed.
 CANCELLED = 0.02
@@ -26,7 +26,7 @@ GRAM_ROUNDINGS, GRAM_LOST = 4, 1 / 16
 class ExampleGradients(Protocol):
     """The gradients of one parameter.
 
-    A kind whose squared norms wait for a look at norms in single precision (`norms.settle`) has these as its `norms`.
+    A kind whose squares wait for a look at norms in single precision (`row_norms.settle`) has these as its `norms`.
 
     Attributes:
         squares: the squared L2 norm of each example's gradient, in double precision; shape (batch,).

@@ -199,6 +199,16 @@ class FetchedRows(Whole):
         return self._rows.identities(rows)
 
 
+def padded(rows: Rows) -> bool:
+    """Whether rows have lengths of their own, so that they are computed in groups."""
+    return getattr(rows, "padded", False)
+
+
+def shapes(rows: Rows) -> tuple[tuple[int, ...], ...]:
+    """Of each tensor, the shape of a row."""
+    return tuple(tuple(leaf.shape[1:]) for leaf in rows.like)
+
+
 def _at(leaf: Any, rows: Tensor) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf[rows.cpu().numpy()]

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privlearn.clipping.capture import Call, Capture
-from privlearn.clipping.norms import RowNorms
 from privlearn.clipping.operations.elementwise import Broadcast, spread
 from privlearn.clipping.per_example import Dense, ExampleGradients, OuterProduct, sum_of_outer
+from privlearn.clipping.row_norms import RowNorms
 
 
 @final

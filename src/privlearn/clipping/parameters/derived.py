@@ -26,19 +26,19 @@ Shapes = tuple[list[tuple[int, ...]], list[tuple[int, ...]]]
 
 def tensors_in(*values: Any) -> list[Tensor]:
     """The tensors among some arguments or results, and in lists, tuples and dictionaries of them."""
-    found: list[Tensor] = []
-    _gather(values, found)
-    return found
+    tensors: list[Tensor] = []
+    _gather(values, tensors)
+    return tensors
 
 
-def _gather(values: Iterable[Any], found: list[Tensor]) -> None:
+def _gather(values: Iterable[Any], tensors: list[Tensor]) -> None:
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, _NESTS):
-            _gather(value, found)
+            _gather(value, tensors)
         elif isinstance(value, dict):
-            _gather(value.values(), found)
+            _gather(value.values(), tensors)
 
 
 @final

@@ -14,8 +14,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from privlearn.clipping.norms import SAFE, norms_of, row_norms
 from privlearn.clipping.per_example import CANCELLED, GRAM_LOST, GRAM_ROUNDINGS, Dense, ExampleGradients
+from privlearn.clipping.row_norms import SAFE, norms_of, row_norms
 
 #: The share of the squared norm that has to be left beside the part along z; otherwise the gradient is formed.
 _TAKEN_OUT = 0.5

@@ -30,20 +30,17 @@ class RowNorms:
 
     def __init__(self, rows: Tensor) -> None:
         flat = rows if rows.dim() == 2 else rows.reshape(len(rows), -1)
-        found = _in_runs(flat)
-        waits = flat.dtype != torch.float64 and found.numel() > 0
+        norms = _in_runs(flat)
+        waits = flat.dtype != torch.float64 and norms.numel() > 0
         self._flat = flat if waits else None
-        self._found = found if waits else found.double()
+        self._norms = norms if waits else norms.double()
 
     @property
     def values(self) -> Tensor:
-        """The norms, shape (rows,), in double precision; of single-precision rows whose weighted sum is not exact: inf.
-
-        Those are the rows that are longer than `_LONGEST`.
-        """
+        """As `row_norms`."""
         if self._flat is not None:
             settle([self])
-        return self._found
+        return self._norms
 
 
 def settle(norms: Iterable[RowNorms]) -> None:
@@ -51,14 +48,14 @@ def settle(norms: Iterable[RowNorms]) -> None:
     waiting = list(dict.fromkeys(own for own in norms if own._flat is not None))
     if not waiting:
         return
-    together = torch.stack([own._found for own in waiting])
+    together = torch.stack([own._norms for own in waiting])
     safe = _safe(together)
-    for own, found in zip(waiting, together.double().unbind(), strict=True):
-        if safe or _safe(own._found):
-            own._found = found
+    for own, values in zip(waiting, together.double().unbind(), strict=True):
+        if safe or _safe(own._norms):
+            own._norms = values
         elif own._flat is not None:
-            own._found = torch.linalg.vector_norm(own._flat, dim=1, dtype=torch.float64)
-            own._found[own._found > _LONGEST] = math.inf
+            own._norms = torch.linalg.vector_norm(own._flat, dim=1, dtype=torch.float64)
+            own._norms[own._norms > _LONGEST] = math.inf
         own._flat = None
 
 
