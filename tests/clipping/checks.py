@@ -149,6 +149,9 @@ def check_norms_that_leave_single_precision() -> None:
     for scales in ((1e-30, 1.0), (7e18, 1.0), (1e-21, 1e-25), (1e-30, 7e18)):
         rows = torch.stack([scale * drawn(50, seed=1).float() for scale in scales])
         torch.testing.assert_close(row_norms.row_norms(rows), rows.double().norm(dim=1), rtol=1e-5, atol=0.0)
+    parts = [scale * drawn(2, 50, seed=seed).float() for seed, scale in enumerate((1.0, 1e-30, 7e18))]
+    together = torch.stack([part.double().norm(dim=1) for part in parts])  # looked at as one, and computed apart
+    torch.testing.assert_close(row_norms.norms_of(*parts), together, rtol=1e-5, atol=0.0)
     for small, large in ((1e-23, 1e8), (1e-22, 1e18), (1e-23, 1e18), (1e-12, 1e16), (1e-30, 1.0)):
         g, a = small * drawn(6, 4, 50, seed=2).float(), large * drawn(6, 4, 50, seed=3).float()
         for one, other in ((g, a), (a, g)):

@@ -65,6 +65,8 @@ MUTANTS = [
            "check_norms_that_leave_single_precision"),
     Mutant("norms that overflow", row_norms._safe, "float(high) < SAFE[1]", "True",
            "check_norms_that_leave_single_precision"),
+    Mutant("norms that are safe pass for those that are looked at with them", row_norms.settle, "_safe(together)",
+           "_safe(together[0])", "check_norms_that_leave_single_precision"),
     Mutant("squares of a long row one after another", row_norms._in_runs, "if whole:",
            "whole, norms = 0, torch.linalg.vector_norm(flat, dim=1)\n    if whole:",
            "check_norms_that_leave_single_precision"),
