@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ def single_precision(device: torch.device) -> Iterator[None]:
             own.fp32_precision = before
 
 
+@lru_cache
 def _settings(kind: str) -> list[Any]:
     """What decides on products on a kind of device; of versions of PyTorch before 2.9 nothing."""
     backends: Any = torch.backends

@@ -16,7 +16,7 @@ import privlearn as pv
 from privlearn import streams
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping import backends, gradients, kernels, per_example
+from privlearn.clipping import backends, gradients, kernels, row_norms
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.clipping.gradients import ClippedGradients
@@ -95,7 +95,7 @@ def gram(g: Tensor, a: Tensor) -> GramNorms:
 def check_every_kind_of_gradient_is_what_it_stands_for() -> None:
     for dtype in (torch.float64, torch.float32):
         g, a = drawn(6, 3, 5, seed=1).to(dtype), drawn(6, 3, 4, seed=2).to(dtype)
-        one = OuterProduct(g[:, 0], a[:, 0], per_example.row_norms(g[:, 0]), kernels.Kernels())
+        one = OuterProduct(g[:, 0], a[:, 0], row_norms.RowNorms(g[:, 0]), kernels.Kernels())
         require_gradients(one, torch.einsum("io,ia->ioa", g[:, 0], a[:, 0]))
         require_gradients(gram(g, a), torch.einsum("ito,ita->ioa", g, a))
         tokens = torch.tensor([[0, 0, 0], [1, 2, 1], [6, 5, 4], [6, 6, 5], [0, 3, 0], [2, 2, 2]])
@@ -148,7 +148,10 @@ def check_norms_that_leave_single_precision() -> None:
     """Too small or too large to square, alone or beside other rows; one factor small and the other large; long rows."""
     for scales in ((1e-30, 1.0), (7e18, 1.0), (1e-21, 1e-25), (1e-30, 7e18)):
         rows = torch.stack([scale * drawn(50, seed=1).float() for scale in scales])
-        torch.testing.assert_close(per_example.row_norms(rows), rows.double().norm(dim=1), rtol=1e-5, atol=0.0)
+        torch.testing.assert_close(row_norms.row_norms(rows), rows.double().norm(dim=1), rtol=1e-5, atol=0.0)
+    parts = [scale * drawn(2, 50, seed=seed).float() for seed, scale in enumerate((1.0, 1e-30, 7e18))]
+    together = torch.stack([part.double().norm(dim=1) for part in parts])  # looked at as one, and computed apart
+    torch.testing.assert_close(row_norms.norms_of(*parts), together, rtol=1e-5, atol=0.0)
     for small, large in ((1e-23, 1e8), (1e-22, 1e18), (1e-23, 1e18), (1e-12, 1e16), (1e-30, 1.0)):
         g, a = small * drawn(6, 4, 50, seed=2).float(), large * drawn(6, 4, 50, seed=3).float()
         for one, other in ((g, a), (a, g)):
@@ -156,7 +159,7 @@ def check_norms_that_leave_single_precision() -> None:
             torch.testing.assert_close(gram(one, other).squares, true, rtol=1e-4, atol=0.0)
     behind = torch.full((1, 200_000), 2.0**-12.5)
     behind[:, 0] = 1
-    assert float(per_example.row_norms(behind)) >= float(behind.double().norm()) * (1 - 16 * EPS)
+    assert float(row_norms.row_norms(behind)) >= float(behind.double().norm()) * (1 - 16 * EPS)
     for width in (1000, 4000):
         rows = behind[:, None, :width].expand(1, 2, width).contiguous()
         true = float((rows.double().mT @ rows.double()).square().sum())

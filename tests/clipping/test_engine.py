@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping import per_example
+from privlearn.clipping import per_example, row_norms
 from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
 from tests.support.nets import cross_entropy, one_sample, small_data
@@ -67,7 +67,7 @@ def test_norms_of_long_rows_are_not_below_the_truth(length: int) -> None:
     behind[:, 0] = 1
     spread = torch.randn(20, length, generator=made_up)
     rows = torch.cat([spread, spread.mul(2).exp(), behind, torch.full((1, length), 0.1)])
-    found, true = per_example.row_norms(rows), rows.double().norm(dim=1)
+    found, true = row_norms.row_norms(rows), rows.double().norm(dim=1)
     assert found.dtype == torch.float64
     assert ((found - true).abs() <= 16 * torch.finfo(torch.float32).eps * true).all()
 

@@ -38,7 +38,7 @@ MUTANTS = [
            "own._hooks == self._hooks and ", "", HOOKS),
     Mutant("a forward that is put in on the way is not looked at", check.Structure.now,
            " and _same_objects(own._forwards, self._forwards)", "", HOOKS),
-    Mutant("nothing is said of hooks that slow a run down", gradients.ClippedGradients.prepare,
+    Mutant("nothing is said of hooks that slow a run down", gradients.ClippedGradients._begin,
            "warn_of_slowness(self._way.name, self.reason)", "pass", HOOKS),
     Mutant("a micro-batch is not clipped", gradients.ClippedGradients._weights,
            "* finite\n", "* finite; weights = weights if len(losses) > 4 else weights * 0 + 1.0 * finite\n", MICRO),

@@ -6,7 +6,7 @@ from privlearn import plan, samples, sampling, streams
 from privlearn.accounting import budget, events, guarantee, ledger
 from privlearn.accounting.ledgers import ledger_state
 from privlearn.accounting.pld import rounding
-from privlearn.clipping import agreement, clips, gradients, per_example, row_sums
+from privlearn.clipping import agreement, clips, gradients, per_example, row_norms, row_sums
 from privlearn.descent import dpsgd, epoch_noise
 from privlearn.mechanisms import noise, release
 from privlearn.models import check as models_check
@@ -88,12 +88,12 @@ MUTANTS = [
     Mutant("gradients are not clipped", clips.Flat.weights,
            "(clip_norm / norms).clamp(max=1.0)", "norms * 0.0 + 1.0",
            "check_one_example_moves_the_sum_by_at_most_the_sensitivity"),
-    Mutant("flat clipping by each layer's norm", gradients.ClippedGradients._weights,
-           "isinstance(self.clip, PerLayer)", "True", "check_one_example_moves_the_sum_by_at_most_the_sensitivity"),
+    Mutant("flat clipping by each layer's norm", gradients.ClippedGradients.__init__,
+           "isinstance(clip, PerLayer)", "True", "check_one_example_moves_the_sum_by_at_most_the_sensitivity"),
     Mutant("the bias is left out of the norm", gradients.ClippedGradients._squares,
-           "+= own.squares", '+= own.squares * (not name.endswith("bias"))',
+           "own.squares for", 'own.squares * (not name.endswith("bias")) for',
            "check_one_example_moves_the_sum_by_at_most_the_sensitivity"),
-    Mutant("norms in single precision", per_example.row_norms, "and norms.numel()", "and False",
+    Mutant("norms in single precision", row_norms.RowNorms.__init__, "and norms.numel() > 0", "and False",
            "check_norms_do_not_underflow"),
     Mutant("any way of computing gradients is taken", agreement._same_gradients,
            "ours, losses = computed", "return True",
@@ -101,7 +101,7 @@ MUTANTS = [
     Mutant("NaN survives the clip", gradients.ClippedGradients._finite,
            "finite.all() or", "True or",
            "check_examples_that_are_not_finite_contribute_zero"),
-    Mutant("a physical batch is clipped as one example", gradients.ClippedGradients._weights,
+    Mutant("a physical batch is clipped as one example", gradients.ClippedGradients._squares,
            "squares.sum(0, keepdim=True)", "squares.sum().expand(1, len(losses))", "check_microbatches_change_nothing"),
     Mutant("tokens are not merged before the norm", per_example.SparseRows.__init__, "self.nbytes =",
            "self.squares = row_norms(g).square(); self.nbytes =", "check_rules_agree_with_the_loop"),

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol, cast, final
 
 import torch
@@ -91,7 +92,7 @@ class Call:
     def single(self, t: Tensor) -> bool:
         """Whether each example is one row of `t`, of shape (examples, features)."""
         one = self.layout.axis == 0 and self.layout.rows * self.copies == 1
-        return one and t.dim() == 2 and len(t) == self.examples and t.dtype == self.dtype
+        return one and t.dim() == 2 and t.shape[0] == self.examples and t.dtype == self.dtype
 
     def positions(self, t: Tensor) -> Tensor:
         """`t` as (examples, positions, features)."""
@@ -201,7 +202,7 @@ class Capture(TorchFunctionMode):
     ) -> Any:
         """Run `func` by its rule, or as it is."""
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
+        name, unruled, may_move = _facts(func)
         self.trace = hash((self.trace, name))
         self._calls += 1
         if self._calls <= len(self._shared) and self._shared[self._calls - 1]:
@@ -213,7 +214,12 @@ class Capture(TorchFunctionMode):
             answer = rule(self, *args, **kwargs)
             if answer is not NotImplemented:
                 return answer
-        self._look(func, name, args, kwargs)
+        if unruled:
+            raise NotLayerwise(f"there is no rule for what {func} does with rows")
+        if self._layouts is None:
+            self.seen.append([tuple(part.shape) for part in tensors_in(args, kwargs)])
+        if may_move:
+            self._look(func, name, args, kwargs)
         if name != "__get__":  # attributes such as its shape
             for part in tensors_in(args, kwargs):
                 for root in self.derived.roots(part):
@@ -221,13 +227,7 @@ class Capture(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _look(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise if `func` may change whose rows are where."""
-        if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-            raise NotLayerwise(f"there is no rule for what {func} does with rows")
-        if self._layouts is None:
-            self.seen.append([tuple(part.shape) for part in tensors_in(args, kwargs)])
-        if not looked_at(func):
-            return
+        """Raise if `func`, which may change whose rows are where, does so."""
         self._looks += 1
         if self._layouts is None:
             tensor = source(func, args, kwargs)
@@ -239,11 +239,17 @@ class Capture(TorchFunctionMode):
 
     def trains(self, *parameters: Tensor | None) -> bool:
         """Whether one of `parameters` is trained, or derived from what is."""
-        return any(id(p) in self._trained or p in self.derived for p in parameters)
+        for p in parameters:  # noqa: SIM110 - asked several times by each operation: a generator takes three times as long
+            if id(p) in self._trained or p in self.derived:
+                return True
+        return False
 
     def knows(self, *parameters: Tensor | None) -> bool:
         """Whether each of `parameters` is trained, or stays out of the gradient."""
-        return all(p is None or self.trains(p) or not p.requires_grad for p in parameters)
+        for p in parameters:  # noqa: SIM110 - as above
+            if p is not None and not self.trains(p) and p.requires_grad:
+                return False
+        return True
 
     def call(self, shape: Sequence[int], dtype: torch.dtype) -> Call:
         """What the next call of an operation has to know; `shape` is its input's."""
@@ -266,12 +272,13 @@ class Capture(TorchFunctionMode):
             low: whether autocast runs it in its low precision; otherwise in single precision.
         """
         call = self.call(x.shape, operation.parameters[0].dtype)
-        if torch.is_autocast_enabled(x.device.type) and x.is_floating_point():
+        own = [self.derived.leaf(p) for p in operation.parameters]
+        if not torch.is_autocast_enabled(x.device.type):
+            return cast(Tensor, _Through.apply(operation, call, x, *own))  # type: ignore[no-untyped-call]
+        if x.is_floating_point():
             x = x.to(torch.get_autocast_dtype(x.device.type) if low else torch.float32)
         with no_autocast(x):
-            own = map(self.derived.leaf, operation.parameters)
-            out = _Through.apply(operation, call, x, *own)  # type: ignore[no-untyped-call]
-        return cast(Tensor, out)
+            return cast(Tensor, _Through.apply(operation, call, x, *own))  # type: ignore[no-untyped-call]
 
 
 def moving(one: Capture, other: Capture) -> list[set[int]]:
@@ -345,6 +352,13 @@ _ANYWHERE = {
     "_return_inverse", "_return_counts", "unique_consecutive", "_unique_impl", "_unique2",
 }  # fmt: skip
 _LOOK_UP = {"embedding", "embedding_bag"}
+
+
+@lru_cache(maxsize=4096)
+def _facts(func: Any) -> tuple[str, bool, bool]:
+    """An operation's name, whether there is no rule for any of its kind, and whether it may move entries."""
+    overload = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+    return getattr(func, "__name__", ""), overload, looked_at(func)
 
 
 def looked_at(func: Any) -> bool:

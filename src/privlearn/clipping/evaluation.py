@@ -294,7 +294,6 @@ class FrozenState:
         held = [tensor for tensor in tensors if id(tensor) not in trained]
         self._values: list[list[Any]] = [[tensor, tensor.detach().clone(), tensor._version] for tensor in held]
 
-    @torch.no_grad()
     def restore(self, thoroughly: bool = False) -> None:
         """Make everything what it was.
 
@@ -307,5 +306,6 @@ class FrozenState:
         for entry in self._values:
             tensor, value, version = entry
             if thoroughly or tensor.nbytes <= _SMALL or tensor._version != version:
-                tensor.copy_(value)
+                with torch.no_grad():
+                    tensor.copy_(value)
                 entry[2] = tensor._version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import wraps
@@ -23,9 +24,10 @@ from privlearn.clipping.clips import Clip, PerLayer, Quantile
 from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss
-from privlearn.clipping.per_example import ExampleGradients
-from privlearn.clipping.randomness import RowRandom, drawn_by, unmoved
-from privlearn.data.rows import Rows, TensorRows, digests
+from privlearn.clipping.per_example import ExampleGradients, waiting_norms
+from privlearn.clipping.randomness import RowRandom, drawn_by, fresh_key, unmoved
+from privlearn.clipping.row_norms import settle
+from privlearn.data.rows import Rows, TensorRows, digests, padded, shapes
 from privlearn.errors import BadInput, PrivlearnError, first_line
 from privlearn.models.check import Structure
 from privlearn.precision import single_precision
@@ -50,26 +52,12 @@ def _in_own_types(method: _Method) -> _Method:
     @wraps(method)
     def run(self: ClippedGradients, *args: Any, **kwargs: Any) -> Any:
         kind, every = self._device.type, self.parameters.values()
-        off = torch.autocast(kind, enabled=False, cache_enabled=False)
-        cast_off = off if torch.is_autocast_enabled(kind) else nullcontext()
+        cast = torch.is_autocast_enabled(kind)
+        cast_off = torch.autocast(kind, enabled=False, cache_enabled=False) if cast else nullcontext()
         with cast_off, gradients_apart(every), single_precision(self._device):
             return method(self, *args, **kwargs)
 
     return cast(_Method, run)
-
-
-def _padded(rows: Rows) -> bool:
-    """Whether rows have lengths of their own, so that they are computed in groups."""
-    return getattr(rows, "padded", False)
-
-
-def _shapes(rows: Rows) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(leaf.shape[1:]) for leaf in rows.like)
-
-
-def _fresh_seed() -> bytes:
-    """16 bytes from PyTorch's own generator."""
-    return torch.randint(256, (16,), dtype=torch.uint8).numpy().tobytes()
 
 
 class ClippedGradients:
@@ -152,7 +140,10 @@ class ClippedGradients:
         self._kernels = kernels(fast_kernels, fitted=world.size == 1 and not world.sharded)  # or on earlier batches
         layers = [name.rpartition(".")[0] for name in self.parameters]
         self._layers = sorted(set(layers))
-        self._layer_of = dict(zip(self.parameters, map(self._layers.index, layers), strict=True))
+        # How many norms are clipped, and which of them each parameter's gradient is part of.
+        norms = self._layers if isinstance(clip, PerLayer) else [""]
+        places = [norms.index(layer) if len(norms) > 1 else 0 for layer in layers]
+        self._norms, self._norm_of = len(norms), dict(zip(self.parameters, places, strict=True))
         self._microbatch = self._chunk = None if microbatch is None else count("microbatch", microbatch)
         # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise.
         self._in_double = expected > MOST_IN_BLOCKS
@@ -217,15 +208,17 @@ class ClippedGradients:
             self.fixed.restore(thoroughly=True)  # `prepare` takes what is there for what has to stay
             self._structure, self._way, self.reason, self._ways = structure, None, None, {}
         rows = self.prepare(rows, y)
-        own = self._here(self.buffers() if out is None else [total.zero_() for total in out])
+        own = self._here(self.buffers() if out is None else out)
+        if out is not None:
+            torch._foreach_zero_(own)
         size = min(self._chunk or BLOCK, BLOCK)
         wide = len(sample) > size if self._wide is None else self._wide
         self._out = own if wide else None
-        several = len(self._world.own(sample.indices)) > size or _padded(rows)
+        several = len(self._world.own(sample.indices)) > size or padded(rows)
         whole = self._world.sharded or (wide and self._apart)
         sums = [total.double() for total in own] if whole or several else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
-        self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
+        self._random.begin(fresh_key() if self._seeds is None else self._seeds.bytes(16))
         with unmoved(self._device):
             self._add_up(sample, rows, sums, own, clipped)
         # The types of what is sent and of what noise is added to follow from public numbers alone.
@@ -282,7 +275,6 @@ class ClippedGradients:
         self.clip_norm = self.clip.moved(self.clip_norm, float(clipped), batch)
         return sums
 
-    @_in_own_types
     def prepare(self, rows: Rows | Tensor, y: Tensor | None = None) -> Rows:
         """Choose how to compute, from the shapes and types of rows alone; done once.
 
@@ -299,48 +291,52 @@ class ClippedGradients:
         """
         given = TensorRows((rows, y)) if isinstance(rows, Tensor) else rows
         if self._way is None:
-            self.fixed, self._shape = FrozenState(self._model, self._loss), BatchShape.of(given, self._loss)
-            try:
-                self._way, self._chunk = self._choose(given)
-            except PrivlearnError:
-                raise
-            except Exception as error:
-                # Said here or never: of rows of the data that fail later, nothing is said.
-                y = given.like[-1]
-                raise BadInput(
-                    f"the model, the loss or the augmentation fails on made-up rows: {type(error).__name__}: "
-                    f"{first_line(error)}. Expected a loss that turns outputs and targets of shape "
-                    f"{tuple(y.shape[1:])} and type {y.dtype} into one number for each example, through which "
-                    "gradients flow"
-                ) from error
-            self._ways[_shapes(given)] = self._way, self._chunk
-            warn_of_slowness(self._way.name, self.reason)
+            self._begin(given)
         return given
+
+    @_in_own_types
+    def _begin(self, given: Rows) -> None:
+        self.fixed, self._shape = FrozenState(self._model, self._loss), BatchShape.of(given, self._loss)
+        try:
+            self._way, self._chunk = self._choose(given)
+        except PrivlearnError:
+            raise
+        except Exception as error:
+            # Said here or never: of rows of the data that fail later, nothing is said.
+            y = given.like[-1]
+            raise BadInput(
+                f"the model, the loss or the augmentation fails on made-up rows: {type(error).__name__}: "
+                f"{first_line(error)}. Expected a loss that turns outputs and targets of shape "
+                f"{tuple(y.shape[1:])} and type {y.dtype} into one number for each example, through which "
+                "gradients flow"
+            ) from error
+        self._ways[shapes(given)] = self._way, self._chunk
+        warn_of_slowness(self._way.name, self.reason)
 
     def _chunks(self, rows: Rows, examples: NDArray[np.int64]) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         """The examples that are computed at once: rows of one shape, whose company changes no other row."""
         first = (self._way, self._chunk)
-        groups: Any = cast(Any, rows).by_shape(examples, self._suits) if _padded(rows) else [(rows, examples)]
+        groups: Any = cast(Any, rows).by_shape(examples, self._suits) if padded(rows) else [(rows, examples)]
         for data, own in groups:
             assert self._chunk is not None
             size = min(self._chunk, BLOCK)
             for start in range(0, len(own), size):
                 yield data, own[start : start + size]
-            self._ways[_shapes(data)] = cast(Backend, self._way), self._chunk  # it may have changed on the way
-        if _padded(rows):
+            self._ways[shapes(data)] = cast(Backend, self._way), self._chunk  # it may have changed on the way
+        if padded(rows):
             self._way, self._chunk = first
 
     def _suits(self, rows: Rows) -> bool:
         """Turn to rows of the shapes of these; False if made-up rows of these shapes can't be computed."""
-        shapes = _shapes(rows)
-        if shapes not in self._ways:
+        own = shapes(rows)
+        if own not in self._ways:
             before = self._random.active
             try:
-                self._ways[shapes] = self._choose(rows)
+                self._ways[own] = self._choose(rows)
             except Exception:
-                self._ways[shapes] = None
+                self._ways[own] = None
             self._random.active = before or self._random.active
-        if (known := self._ways[shapes]) is not None:
+        if (known := self._ways[own]) is not None:
             self._way, self._chunk = known
         return known is not None
 
@@ -357,17 +353,17 @@ class ClippedGradients:
             return
         weights = self._weights(losses, squares, finite, clipped)
         typed = {dtype: weights.to(dtype).unbind() for dtype in {total.dtype for total in sums}}
-        for (name, layer), total in zip(self._layer_of.items(), sums, strict=True):
+        for (name, norm), total in zip(self._norm_of.items(), sums, strict=True):
             if name in gradients:
-                gradients[name].add_weighted(typed[total.dtype][layer], total)
+                gradients[name].add_weighted(typed[total.dtype][norm], total)
 
     def _weights(self, losses: Tensor, squares: Tensor, finite: Tensor, clipped: Tensor) -> Tensor:
-        """What clips each gradient, by layer and example; those that are not below the norm count in `clipped`."""
+        """What clips each gradient, by norm and example; those that are not below the norm count in `clipped`."""
         if self._observe:
             self._observe(losses[finite], squares.sum(0)[finite].sqrt())
-        norms = (squares if isinstance(self.clip, PerLayer) else squares.sum(0, keepdim=True)).sqrt()
+        norms = squares.sqrt()
         types = {parameter.dtype for parameter in self.parameters.values()}
-        weights = self.clip.weights(norms, kept(self.clip_norm, types)).expand_as(squares) * finite
+        weights = self.clip.weights(norms, kept(self.clip_norm, types)) * finite
         if isinstance(self.clip, Quantile):
             clipped += (self.clip.count(norms[0], self.clip_norm) * finite).sum().to(clipped.dtype)
         return weights
@@ -386,6 +382,8 @@ class ClippedGradients:
         for _ in range(STAND_INS):
             gradients, losses = self._computed(data, rows)
             squares = self._squares(gradients, losses)
+            if counts is None and math.isfinite(float(squares.sum() + losses.sum())):
+                return gradients, losses, squares, torch.ones_like(losses, dtype=torch.bool)
             finite = squares.isfinite().all(0) & losses.isfinite()
             counts = finite if counts is None else counts & finite
             if finite.all() or not counts.any():
@@ -394,18 +392,21 @@ class ClippedGradients:
         raise ValueError("examples that are finite in one place of the batch are not in another")
 
     def _squares(self, gradients: dict[str, ExampleGradients], losses: Tensor) -> Tensor:
-        """Squared norms by layer and example."""
-        squares = torch.zeros(len(self._layers), len(losses), dtype=torch.float64, device=losses.device)
-        by_layer = list(squares.unbind())
-        for name, own in gradients.items():
-            by_layer[self._layer_of[name]] += own.squares
-        return squares
+        """Squared norms, in double precision: by layer if each is clipped by itself, or one; and by example."""
+        if not gradients:
+            return torch.zeros(self._norms, len(losses), dtype=torch.float64, device=losses.device)
+        settle(waiting_norms(gradients.values()))
+        squares = torch.stack([own.squares for name, own in gradients.items()])
+        if self._norms == 1:
+            return squares.sum(0, keepdim=True)
+        norms = torch.tensor([self._norm_of[name] for name in gradients], device=squares.device)
+        return squares.new_zeros(self._norms, len(losses)).index_add_(0, norms, squares)
 
     def _computed(self, data: Rows, rows: Tensor) -> Gradients:
         """Gradients and losses of the examples `rows`, of which the model is given copies: it can be done again."""
         assert self._way is not None
         taken = self._taken(data, rows)
-        before = drawn_by(self._device)
+        before = [] if self._random.active else drawn_by(self._device)
         try:
             computed = self._way(*taken)
             if self._random.active or all(map(torch.equal, before, drawn_by(self._device))):

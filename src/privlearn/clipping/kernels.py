@@ -27,8 +27,8 @@ class Kernels:
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x weight^T + bias, over the last dimension."""
-        out = self.scratch.empty((*x.shape[:-1], len(weight)), x)
-        return _into(out, x, weight.T, bias)
+        out = self.scratch.empty((*x.shape[:-1], weight.shape[0]), x)
+        return _into(out, x, weight.t(), bias)
 
     def back(self, g: Tensor, weight: Tensor) -> Tensor:
         """g weight, over the last dimension: the gradient of the input."""

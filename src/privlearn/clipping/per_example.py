@@ -6,7 +6,7 @@ Where it can be, both are answered without forming any example's gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Protocol, final
 
@@ -14,13 +14,8 @@ import torch
 from torch import Tensor
 
 from privlearn.clipping.kernels import Kernels
+from privlearn.clipping.row_norms import SAFE, RowNorms, norms_of, row_norms
 
-#: Between these, a norm in single precision has lost nothing to underflow or overflow.
-SAFE = (1e-12, 1e12)
-#: A longer gradient, or factor of one, counts as not finite: weights for it would lose digits to underflow.
-_LONGEST = 1e20
-#: Squares that are added up one after another in single precision: of many more, the small ones are lost.
-_RUN = 1024
 #: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient is formed.
 CANCELLED = 0.02
 #: Roundings of its scale by which such a squared norm may be below the true one, and how many more for each number that
@@ -30,6 +25,8 @@ GRAM_ROUNDINGS, GRAM_LOST = 4, 1 / 16
 
 class ExampleGradients(Protocol):
     """The gradients of one parameter.
+
+    A kind whose squares wait for a look at norms in single precision (`row_norms.settle`) has these as its `norms`.
 
     Attributes:
         squares: the squared L2 norm of each example's gradient, in double precision; shape (batch,).
@@ -55,42 +52,28 @@ class ExampleGradients(Protocol):
         ...
 
 
-def row_norms(rows: Tensor) -> Tensor:
-    """L2 norm of each example, shape (batch,), in double precision: single precision is used where it loses nothing.
-
-    Of rows in single precision that are longer than any whose weighted sum is exact: infinity.
-    """
-    flat = rows if rows.dim() == 2 else rows.reshape(len(rows), -1)
-    whole = flat.shape[1] - flat.shape[1] % _RUN
-    norms: Tensor = torch.linalg.vector_norm(flat[:, whole:] if whole else flat, dim=1)
-    if whole:
-        runs = torch.linalg.vector_norm(flat[:, :whole].reshape(len(flat), whole // _RUN, _RUN), dim=2)
-        norms = torch.hypot(norms.double(), torch.linalg.vector_norm(runs, dim=1, dtype=torch.float64))
-    if flat.dtype != torch.float64 and norms.numel():
-        low, high = norms.aminmax()
-        if not (float(low) > SAFE[0] and float(high) < SAFE[1]):
-            norms = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
-            norms[norms > _LONGEST] = math.inf
-    return norms.double()
-
-
 @final
 class Dense:
     """Gradients that were formed: shape (batch, *parameter)."""
 
-    def __init__(self, gradients: Tensor, norms: Tensor | None = None) -> None:
+    def __init__(self, gradients: Tensor, norms: RowNorms | None = None) -> None:
         self._gradients, self._norms = gradients, norms
         self.nbytes = gradients.nbytes
 
     @property
-    def squares(self) -> Tensor:
+    def norms(self) -> tuple[RowNorms, ...]:
         """Computed when asked for: gradients that are handed on to other parameters need none."""
-        self._norms = row_norms(self._gradients) if self._norms is None else self._norms
-        return self._norms.square()
+        self._norms = RowNorms(self._gradients) if self._norms is None else self._norms
+        return (self._norms,)
+
+    @property
+    def squares(self) -> Tensor:
+        """Of their norms."""
+        return self.norms[0].values.square()
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """One product with the weights."""
-        into.view(-1).addmv_(self._gradients.reshape(len(weights), -1).to(into.dtype).T, weights)
+        into.view(-1).addmv_(self._gradients.reshape(weights.shape[0], -1).to(into.dtype).T, weights)
 
     def form(self) -> Tensor:
         """What it was made of."""
@@ -101,10 +84,15 @@ class Dense:
 class OuterProduct:
     """One position: the gradient is the outer product g a^T, and its norm is a product of norms."""
 
-    def __init__(self, g: Tensor, a: Tensor, norms: Tensor, kernels: Kernels) -> None:
+    def __init__(self, g: Tensor, a: Tensor, norms: RowNorms, kernels: Kernels) -> None:
         self._g, self._a, self._kernels = g, a, kernels
-        self.squares = (row_norms(a) * norms).square()
+        self.norms = (RowNorms(a), norms)
         self.nbytes = g.nbytes
+
+    @property
+    def squares(self) -> Tensor:
+        """Products of the norms, squared."""
+        return (self.norms[0].values * self.norms[1].values).square()
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """One matrix product."""
@@ -138,7 +126,7 @@ class GramNorms:
         self._weighted = weighted
         self._form: Callable[[], Tensor] = lambda: (g.mT @ a).view(len(g), *shape)
         inputs, outputs = torch.bmm(a, a.mT), torch.bmm(g, g.mT)
-        sizes = torch.stack([row_norms(inputs), row_norms(outputs)])
+        sizes = norms_of(inputs, outputs)
         scale = sizes.prod(0)
         self.squares = torch.linalg.vecdot(inputs.flatten(1), outputs.flatten(1)).double()
         # What single precision can't square goes the same way: either factor may be too small or too large.
@@ -148,7 +136,7 @@ class GramNorms:
         self.squares += roundings * torch.finfo(g.dtype).eps * scale
         self._apart = (~safe).nonzero()[:, 0]
         if len(self._apart):
-            lengths = torch.stack([row_norms(t[self._apart].flatten(1)) for t in (g, a)])
+            lengths = norms_of(*(t[self._apart].flatten(1) for t in (g, a)))
             # A layer that is not reached yet, as behind a gain that starts at zero: nothing to form.
             nothing = (lengths == 0).any(0) & lengths.isfinite().all(0)
             self.squares[self._apart[nothing]] = 0.0
@@ -209,8 +197,17 @@ class RowBlocks:
 
     def __init__(self, pieces: Sequence[tuple[slice, ExampleGradients]], shape: Sequence[int]) -> None:
         self._pieces, self._shape = pieces, shape
-        self.squares = torch.stack([piece.squares for _, piece in pieces]).sum(0)
         self.nbytes = sum(piece.nbytes for _, piece in pieces)
+
+    @property
+    def norms(self) -> list[RowNorms]:
+        """Those of all pieces."""
+        return waiting_norms(piece for _, piece in self._pieces)
+
+    @property
+    def squares(self) -> Tensor:
+        """The sum of the pieces'."""
+        return torch.stack([piece.squares for _, piece in self._pieces]).sum(0)
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """Each piece adds to its rows."""
@@ -224,6 +221,11 @@ class RowBlocks:
         for rows, piece in self._pieces:
             dense[:, rows] += piece.form().view_as(dense[:, rows])  # a convolution's may be formed as a matrix
         return dense
+
+
+def waiting_norms(gradients: Iterable[ExampleGradients]) -> list[RowNorms]:
+    """What squared norms of `gradients` wait for."""
+    return [norms for own in gradients for norms in getattr(own, "norms", ())]
 
 
 def together(uses: Sequence[tuple[slice | None, ExampleGradients]], shape: Sequence[int]) -> ExampleGradients:
@@ -248,7 +250,7 @@ def sum_of_outer(g: Tensor, a: Tensor, shape: Sequence[int], kernels: Kernels) -
     """
     positions, outputs, inputs = g.shape[1], g.shape[2], a.shape[2]
     if positions == 1:
-        return OuterProduct(g[:, 0], a[:, 0], row_norms(g[:, 0]), kernels)
+        return OuterProduct(g[:, 0], a[:, 0], RowNorms(g[:, 0]), kernels)
     if not worth_forming(positions, outputs, inputs):
 
         def weighted(weights: Tensor, into: Tensor) -> None:

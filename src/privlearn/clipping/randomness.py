@@ -260,6 +260,11 @@ _FILLS: dict[Any, str] = {
 }
 
 
+def fresh_key() -> bytes:
+    """16 bytes from PyTorch's own generator."""
+    return torch.randint(256, (_BLOCK,), dtype=torch.uint8).numpy().tobytes()
+
+
 def drawn_by(device: torch.device) -> list[Tensor]:
     """Where PyTorch's generators of the processor and of `device` are."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
 from privlearn._checks import quoted
 from privlearn.data.dataset import as_tensor
@@ -98,6 +98,10 @@ def digests(*tensors: Tensor) -> NDArray[np.uint64]:
     return np.frombuffer(joined, np.uint64)
 
 
+#: Inputs and targets, a tensor each.
+_PAIR = tree_structure((0, 0))
+
+
 @final
 class TensorRows(Whole):
     """Rows of a nest of tensors, or of memory-mapped arrays, which are read when they are asked for.
@@ -111,7 +115,11 @@ class TensorRows(Whole):
     """
 
     def __init__(self, batch: Any, given: Sequence[Tensor] | None = None) -> None:
-        leaves, self.structure = tree_flatten(batch)
+        if type(batch) is tuple and len(batch) == 2 and all(isinstance(leaf, Tensor) for leaf in batch):
+            leaves, self.structure, self.inputs = list(batch), _PAIR, 1  # as below, and sooner
+        else:
+            leaves, self.structure = tree_flatten(batch)
+            self.inputs = inputs_in(batch)
         sizes = [getattr(leaf, "shape", ())[:1] for leaf in leaves]
         if not leaves or not all(sizes) or len(set(map(tuple, sizes))) > 1:
             raise BadInput(
@@ -120,7 +128,6 @@ class TensorRows(Whole):
             )
         self._leaves: list[Any] = leaves
         self.like = tuple(_typed(leaf[:0]) for leaf in leaves)
-        self.inputs = inputs_in(batch)
         self.workers = _READERS if any(isinstance(leaf, np.memmap) for leaf in leaves) else 0
         self._given = given
         self._digests: NDArray[np.uint64] | None = None
@@ -192,8 +199,22 @@ class FetchedRows(Whole):
         return self._rows.identities(rows)
 
 
+def padded(rows: Rows) -> bool:
+    """Whether rows have lengths of their own, so that they are computed in groups."""
+    return getattr(rows, "padded", False)
+
+
+def shapes(rows: Rows) -> tuple[tuple[int, ...], ...]:
+    """Of each tensor, the shape of a row."""
+    return tuple(tuple(leaf.shape[1:]) for leaf in rows.like)
+
+
 def _at(leaf: Any, rows: Tensor) -> Any:
-    return leaf[rows.to(leaf.device)] if isinstance(leaf, Tensor) else leaf[rows.cpu().numpy()]
+    if not isinstance(leaf, Tensor):
+        return leaf[rows.cpu().numpy()]
+    # The same rows, in a quarter of the time for small ones; of other orders of memory it would make a plain one.
+    plain = rows.dtype == torch.int64 and rows.dim() == 1 and leaf.is_contiguous()
+    return leaf.index_select(0, rows.to(leaf.device)) if plain else leaf[rows.to(leaf.device)]
 
 
 def _typed(values: Any) -> Tensor:

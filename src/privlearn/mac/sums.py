@@ -20,7 +20,7 @@ from torch import Tensor
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.bounded import BLOCK, Bounded, kept
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives, Layerwise
-from privlearn.clipping.per_example import row_norms
+from privlearn.clipping.row_norms import row_norms
 from privlearn.errors import BadInput
 from privlearn.mac import analytic
 from privlearn.mac.coordinates import Coordinates, arguments, fitted, forward, projected

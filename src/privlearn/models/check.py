@@ -200,13 +200,14 @@ class Structure:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._parts = [*model.modules(), *(own for own in model.parameters() if own.requires_grad)]
-        self._names = [name for name, _ in model.named_buffers()]
-        modules = list(model.modules())
+        modules = list(model.modules())  # once: walking through a model takes longer than the rest
+        trained = [own for module in modules for own in module._parameters.values() if own is not None]
+        self._parts = [*modules, *(own for own in trained if own.requires_grad)]
+        self._names = [[name for name, own in module._buffers.items() if own is not None] for module in modules]
         self._forwards = [vars(own).get("forward", getattr(type(own), "forward", None)) for own in modules]
-        hooks = [(own._forward_pre_hooks, own._forward_hooks, own._backward_pre_hooks, own._backward_hooks)
-                 for own in modules]  # fmt: skip
-        self._hooks = [tuple(map(tuple, own)) for own in hooks]  # by numbers, of which none comes twice
+        # By numbers, of which none comes twice
+        self._hooks = [(*own._forward_pre_hooks, None, *own._forward_hooks, None, *own._backward_pre_hooks, None,
+                        *own._backward_hooks) for own in modules]  # fmt: skip
 
     def now(self, model: nn.Module, *, alone: bool = True) -> Structure:
         """What the model is made of now; the same object if nothing changed.

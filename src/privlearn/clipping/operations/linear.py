@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from privlearn.clipping.capture import Call, Capture
 from privlearn.clipping.operations.elementwise import Broadcast, spread
-from privlearn.clipping.per_example import Dense, ExampleGradients, OuterProduct, row_norms, sum_of_outer
+from privlearn.clipping.per_example import Dense, ExampleGradients, OuterProduct, sum_of_outer
+from privlearn.clipping.row_norms import RowNorms
 
 
 @final
@@ -36,7 +37,7 @@ class Linear:
         self._weight, self._bias, self._rows, self._bias_rows = weight, bias, rows, bias_rows
         self._kernels = capture.kernels
         self._trains = (capture.trains(weight), capture.trains(bias))
-        self.parameters = tuple(p for p in (weight, bias) if p is not None and capture.trains(p))
+        self.parameters = tuple(p for p, own in zip((weight, bias), self._trains, strict=True) if own and p is not None)
 
     def forward(self, x: Tensor) -> Tensor:
         """The output."""
@@ -48,7 +49,7 @@ class Linear:
         """Keep gradients of the weight and of the bias."""
         weight = _block(self._weight, self._rows)
         single = call.single(g)
-        rows, norms = (g, row_norms(g)) if single else (call.positions(g), None)
+        rows, norms = (g, RowNorms(g)) if single else (call.positions(g), None)
         if self._trains[0]:
             gradients: ExampleGradients
             if norms is not None:

@@ -7,7 +7,7 @@ rule of ours where there is one (`standardisation`, and what only changes shapes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, final
 
 import torch
@@ -18,19 +18,27 @@ from torch.overrides import TorchFunctionMode
 from privlearn.clipping.parameters.standardisation import Standardisation, ThroughStandardisation, taken_back
 from privlearn.clipping.per_example import Dense, ExampleGradients, SparseRows
 
+#: What tensors are looked for in.
+_NESTS = (list, tuple)
 #: The shapes of the tensors that a call was given, and of those that it gave.
 Shapes = tuple[list[tuple[int, ...]], list[tuple[int, ...]]]
 
 
-def tensors_in(*values: Any) -> Iterator[Tensor]:
+def tensors_in(*values: Any) -> list[Tensor]:
     """The tensors among some arguments or results, and in lists, tuples and dictionaries of them."""
+    tensors: list[Tensor] = []
+    _gather(values, tensors)
+    return tensors
+
+
+def _gather(values: Iterable[Any], tensors: list[Tensor]) -> None:
     for value in values:
         if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from tensors_in(*value)
+            tensors.append(value)
+        elif isinstance(value, _NESTS):
+            _gather(value, tensors)
         elif isinstance(value, dict):
-            yield from tensors_in(*value.values())
+            _gather(value.values(), tensors)
 
 
 @final

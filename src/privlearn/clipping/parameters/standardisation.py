@@ -14,15 +14,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from privlearn.clipping.per_example import (
-    CANCELLED,
-    GRAM_LOST,
-    GRAM_ROUNDINGS,
-    SAFE,
-    Dense,
-    ExampleGradients,
-    row_norms,
-)
+from privlearn.clipping.per_example import CANCELLED, GRAM_LOST, GRAM_ROUNDINGS, Dense, ExampleGradients
+from privlearn.clipping.row_norms import SAFE, norms_of, row_norms
 
 #: The share of the squared norm that has to be left beside the part along z; otherwise the gradient is formed.
 _TAKEN_OUT = 0.5
@@ -162,7 +155,7 @@ class ThroughStandardisation:
         self.with_z = torch.linalg.vecdot(g.mT, (a @ z.T).mT)
         scaled = g * scales
         inputs, outputs = torch.bmm(a, a.mT), torch.bmm(scaled, scaled.mT)
-        sizes = torch.stack([row_norms(inputs), row_norms(outputs)])
+        sizes = norms_of(inputs, outputs)
         whole = sizes.prod(0)
         traces = (t.diagonal(dim1=1, dim2=2).sum(1).double() for t in (inputs, outputs))
         before = torch.linalg.vecdot(inputs.flatten(1), outputs.flatten(1)).double()
@@ -175,7 +168,7 @@ class ThroughStandardisation:
         self.squares += roundings * torch.finfo(g.dtype).eps * (whole + 2 * math.prod(traces))
         self._apart = (~safe).nonzero()[:, 0]
         if len(self._apart):
-            lengths = torch.stack([row_norms(t[self._apart].flatten(1)) for t in (scaled, a)])
+            lengths = norms_of(*(t[self._apart].flatten(1) for t in (scaled, a)))
             # A layer that is not reached yet, as behind a gain that starts at zero: nothing to form.
             nothing = (lengths == 0).any(0) & lengths.isfinite().all(0)
             self.squares[self._apart[nothing]] = 0.0

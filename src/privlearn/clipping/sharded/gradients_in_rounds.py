@@ -137,12 +137,12 @@ class ShardedGradients(ClippedGradients):
             totals = [weights.new_zeros(piece.whole.shape) for piece in group]
             for piece, total in zip(group, totals, strict=True):
                 if piece.name in gradients:
-                    gradients.pop(piece.name).add_weighted(weights[self._layer_of[piece.name]], total)
+                    gradients.pop(piece.name).add_weighted(weights[self._norm_of[piece.name]], total)
             for piece, own in zip(group, self._groups.scattered(group, totals, self.clip_norm), strict=True):
                 sums[self._number[piece.name]].add_(own)
 
     def _weighted(self, waiting: deque[Waiting], clipped: Tensor) -> tuple[dict[str, Any], Tensor]:
-        """One round: gradients of the examples that wait first, and their weights by layer; none if they add nothing.
+        """One round: gradients of the examples that wait first, and their weights by norm; none if they add nothing.
 
         What is to be computed again waits again.
         """
@@ -259,7 +259,7 @@ class ShardedGradients(ClippedGradients):
         total = squares.sum(0).clamp(min=1e-300)
         weights = (torch.linspace(1, 2, examples, device=self._device) / total.sqrt()).float()
         sums, wanted = ([torch.zeros_like(kept) for kept in self._here(self._held)] for _ in range(2))
-        self._reduce(gradients, (self.clip_norm * weights).expand(len(self._layers), -1), sums)
+        self._reduce(gradients, (self.clip_norm * weights).expand(self._norms, -1), sums)
         truth = []
         for number in range(examples):
             loss, grads = self._single(problem, rows, number)

@@ -1,0 +1,89 @@
+"""L2 norms of rows, in single precision where that loses nothing. Whether it does is looked at for many at once.
+
+To look means to wait for the numbers: on a GPU until everything before them is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import final
+
+import torch
+from torch import Tensor
+
+#: Between these, a norm in single precision has lost nothing to underflow or overflow.
+SAFE = (1e-12, 1e12)
+#: A longer gradient, or factor of one, counts as not finite: weights for it would lose digits to underflow.
+_LONGEST = 1e20
+#: Squares that are added up one after another in single precision: of many more, the small ones are lost.
+_RUN = 1024
+
+
+@final
+class RowNorms:
+    """The L2 norm of each row, which is looked at, and computed again if it has to be, before it is handed out.
+
+    Args:
+        rows: shape (rows, ...). They are held until then.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        flat = rows if rows.dim() == 2 else rows.reshape(len(rows), -1)
+        norms = _in_runs(flat)
+        waits = flat.dtype != torch.float64 and norms.numel() > 0
+        self._flat = flat if waits else None
+        self._norms = norms if waits else norms.double()
+
+    @property
+    def values(self) -> Tensor:
+        """As `row_norms`."""
+        if self._flat is not None:
+            settle([self])
+        return self._norms
+
+
+def settle(norms: Iterable[RowNorms]) -> None:
+    """Look at all of `norms` at once, which are of as many rows each; their values then need no further look."""
+    waiting = list(dict.fromkeys(own for own in norms if own._flat is not None))
+    if not waiting:
+        return
+    together = torch.stack([own._norms for own in waiting])
+    safe = _safe(together)
+    for own, values in zip(waiting, together.double().unbind(), strict=True):
+        if safe or _safe(own._norms):
+            own._norms = values
+        elif own._flat is not None:
+            own._norms = torch.linalg.vector_norm(own._flat, dim=1, dtype=torch.float64)
+            own._norms[own._norms > _LONGEST] = math.inf
+        own._flat = None
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """L2 norm of each example, shape (batch,), in double precision: single precision is used where it loses nothing.
+
+    Of rows in single precision that are longer than any whose weighted sum is exact: infinity.
+    """
+    return RowNorms(rows).values
+
+
+def norms_of(*parts: Tensor) -> Tensor:
+    """`row_norms` of each of several tensors of as many rows, shape (parts, rows), in one look."""
+    norms = [RowNorms(rows) for rows in parts]
+    settle(norms)
+    return torch.stack([own.values for own in norms])
+
+
+def _in_runs(flat: Tensor) -> Tensor:
+    whole = flat.shape[1] - flat.shape[1] % _RUN
+    norms: Tensor = torch.linalg.vector_norm(flat[:, whole:] if whole else flat, dim=1)
+    if whole:
+        runs = torch.linalg.vector_norm(flat[:, :whole].reshape(len(flat), whole // _RUN, _RUN), dim=2)
+        norms = torch.hypot(norms.double(), torch.linalg.vector_norm(runs, dim=1, dtype=torch.float64))
+    return norms
+
+
+def _safe(norms: Tensor) -> bool:
+    """Whether all of these are norms that single precision lost nothing of."""
+    low, high = norms.aminmax()
+    return float(low) > SAFE[0] and float(high) < SAFE[1]
