@@ -147,8 +147,8 @@ MUTANTS = [
            "self.ledger.charge(NonPrivate",
            "(lambda *_: None)(NonPrivate",
            "check_runs_without_noise_are_never_published"),
-    Mutant("fixed batches priced as sampled ones", sampling.FixedOrder.event, "FixedBatches(mechanism)",
-           "PoissonSampled(0.1, mechanism)", "check_fixed_batches_are_not_amplified"),
+    Mutant("fixed batches priced for more noise", sampling.FixedOrder.event, "FixedBatches(mechanism)",
+           "FixedBatches(type(mechanism)(9 * mechanism.noise_multiplier))", "check_fixed_batches_are_not_amplified"),
     Mutant("the loss is printed", dpmac.MacSteps._released, "noisy = release(",
            "print(float(parts[0].values[0].sum())); noisy = release(", "check_neighbouring_mac_runs_look_the_same"),
 ]  # fmt: skip

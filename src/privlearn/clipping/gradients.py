@@ -24,10 +24,10 @@ from privlearn.clipping.clips import Clip, PerLayer, Quantile
 from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss
-from privlearn.clipping.per_example import ExampleGradients, waiting_norms
+from privlearn.clipping.per_example import ExampleGradients, padded, shapes, waiting_norms
 from privlearn.clipping.randomness import RowRandom, drawn_by, fresh_key, unmoved
 from privlearn.clipping.row_norms import settle
-from privlearn.data.rows import Rows, TensorRows, digests, padded, shapes
+from privlearn.data.rows import Rows, TensorRows, digests
 from privlearn.errors import BadInput, PrivlearnError, first_line
 from privlearn.models.check import Structure
 from privlearn.precision import single_precision

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.row_norms import SAFE, RowNorms, norms_of, row_norms
+from privlearn.data.rows import Rows
 
 #: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient is formed.
 CANCELLED = 0.02
@@ -268,3 +269,13 @@ def worth_forming(positions: int, outputs: int, inputs: int) -> bool:
     (fitted to measurements). A gradient of more than 16 MiB is not formed: it would fill the memory.
     """
     return positions**2 > 18 * outputs * inputs / (outputs + inputs) and outputs * inputs <= 1 << 22
+
+
+def padded(rows: Rows) -> bool:
+    """Whether rows have lengths of their own, so that they are computed in groups."""
+    return getattr(rows, "padded", False)
+
+
+def shapes(rows: Rows) -> tuple[tuple[int, ...], ...]:
+    """Of each tensor, the shape of a row."""
+    return tuple(tuple(leaf.shape[1:]) for leaf in rows.like)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_structure, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from privlearn._checks import quoted
 from privlearn.data.dataset import as_tensor
@@ -98,10 +98,6 @@ def digests(*tensors: Tensor) -> NDArray[np.uint64]:
     return np.frombuffer(joined, np.uint64)
 
 
-#: Inputs and targets, a tensor each.
-_PAIR = tree_structure((0, 0))
-
-
 @final
 class TensorRows(Whole):
     """Rows of a nest of tensors, or of memory-mapped arrays, which are read when they are asked for.
@@ -115,11 +111,8 @@ class TensorRows(Whole):
     """
 
     def __init__(self, batch: Any, given: Sequence[Tensor] | None = None) -> None:
-        if type(batch) is tuple and len(batch) == 2 and all(isinstance(leaf, Tensor) for leaf in batch):
-            leaves, self.structure, self.inputs = list(batch), _PAIR, 1  # as below, and sooner
-        else:
-            leaves, self.structure = tree_flatten(batch)
-            self.inputs = inputs_in(batch)
+        leaves, self.structure = tree_flatten(batch)
+        self.inputs = inputs_in(batch)
         sizes = [getattr(leaf, "shape", ())[:1] for leaf in leaves]
         if not leaves or not all(sizes) or len(set(map(tuple, sizes))) > 1:
             raise BadInput(
@@ -197,16 +190,6 @@ class FetchedRows(Whole):
     def identities(self, rows: Tensor) -> NDArray[np.uint64]:
         """Digests of these rows as they were given."""
         return self._rows.identities(rows)
-
-
-def padded(rows: Rows) -> bool:
-    """Whether rows have lengths of their own, so that they are computed in groups."""
-    return getattr(rows, "padded", False)
-
-
-def shapes(rows: Rows) -> tuple[tuple[int, ...], ...]:
-    """Of each tensor, the shape of a row."""
-    return tuple(tuple(leaf.shape[1:]) for leaf in rows.like)
 
 
 def _at(leaf: Any, rows: Tensor) -> Any:
