@@ -191,6 +191,7 @@ def slow(place: Path) -> str:
 TRIGGERS: dict[str, Callable[[Path], str]] = {
     "an audit of private rows": audited,
     "an epsilon of nothing": budget("--epsilon", "30", "--delta", "1e-6", "--examples", "1000", "--epochs", "5"),
+    "few examples for their epsilon": budget("--epsilon", "1", "--delta", "1e-6", "--examples", "300", "--epochs", "2"),
     "a callback that fails at the end": logged_to_nobody,
     "a layer without a rule": slow,
     "a delta of an example": budget("--noise-multiplier", "4", "--delta", "0.01", "--examples", "1000"),
@@ -303,6 +304,7 @@ def check_warnings_need_a_cause() -> None:
     """Ordinary plans and certificates: none, at the very edges of what is warned of."""
     for more in (
         NOISE,
+        ("--epsilon", "1", "--delta", "1e-6", "--examples", "500", "--epochs", "2"),
         ("--noise-multiplier", "4", "--delta", "0.000999", "--examples", "1000"),
         (*NOISE, "--epochs", "5", "--schedule", "exp:k=0.1,from=4"),
         ("--method", "pate", "--teachers", "250", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--classes",

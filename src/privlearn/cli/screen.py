@@ -30,6 +30,8 @@ from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.solving import noise_in_weights
 from privlearn.statistics.metric_figures import Metrics
 
+#: Examples times epsilon at which next to nothing was learned, and half of what is learned without privacy.
+NOTHING, HALF = 100, 500
 #: What `--metric` calls the figures, and what tables do.
 METRICS = {
     "accuracy": ("accuracy", "accuracy"),
@@ -263,7 +265,14 @@ def guaranteed(bounds: Sequence[Guarantee], unclaimed: Iterable[Guarantee] = ())
 
 def warnings(plan: Plan, delta: float, examples: int) -> Iterator[str]:
     """What is allowed, and hardly ever meant."""
-    yield from hollow(plan.budget and plan.budget.epsilon, delta, examples)
+    epsilon = plan.budget and plan.budget.epsilon
+    yield from hollow(epsilon, delta, examples)
+    if epsilon is not None and epsilon * examples < HALF:
+        yield (
+            f"examples times epsilon are {epsilon * examples:.3g}: linear models with default settings learned next to "
+            f"nothing at {NOTHING}, and half of what they learn without privacy at {HALF} (measured on three data "
+            "sets, docs/results/small-data.md). More rows help as much as a larger epsilon"
+        )
     if idle := plan.schedule.idle(plan.epochs):
         yield idle
     if plan.filter and isinstance(plan.sampling, sampling.Partition):
