@@ -36,7 +36,7 @@ WAYS: dict[str, dict[str, str]] = {
 }
 #: Learning rates: for each way by itself, the best on held-out training rows is taken.
 RATES = {"mlp:100": (20.0, 40.0, 80.0, 160.0)}
-_SEEDS, _QUICK_SEEDS, _QUICK_ROWS = 5, 2, 3000
+_SEEDS, _QUICK_SEEDS, _QUICK_ROWS = 3, 2, 3000
 _HELD = 10_000
 _CHOOSING = 1000  # the seed of runs on held-out rows
 _Reached = dict[tuple[str, float, str], list[Outcome]]

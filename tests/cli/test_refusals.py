@@ -124,7 +124,7 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("no sound accounting for replace_one",),
     ),
     "unknown adjacency": ((*BUDGET, "--epsilon", "1", "--adjacency", "swap"), ("'swap'", "replace_one")),
-    "unknown sampling": ((*BUDGET, "--epsilon", "1", "--sampling", "random"), ("'random'", "poisson, partition")),
+    "unknown sampling": ((*BUDGET, "--epsilon", "1", "--sampling", "random"), ("'random'", "truncated-poisson")),
     "unknown clip": ((*BUDGET, "--epsilon", "1", "--clip", "soft"), ("'soft'", "flat, layer")),
     "clip norm zero": ((*BUDGET, "--epsilon", "1", "--clip-norm", "0"), ("--clip-norm is 0",)),
     "no examples": (("budget", "--epsilon", "1"), ("--examples N",)),

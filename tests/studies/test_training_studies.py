@@ -56,6 +56,7 @@ class MadeUp(runs.Runs):
             "best, tables centred": self._best,
             "small-data, plain": self._plain,
             "six-tables": self._table,
+            "correlated noise": self._correlated,
         }
         return {
             call: [
@@ -69,6 +70,9 @@ class MadeUp(runs.Runs):
 
     def _plain(self, call: Call, draw: np.random.Generator) -> Outcome:
         return Outcome(accuracy=0.95 + draw.normal(0, 0.01), majority=0.1, examples=call.first or 60_000)
+
+    def _correlated(self, call: Call, draw: np.random.Generator) -> Outcome:
+        return Outcome(accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=1.0, bands=4)
 
     def _table(self, call: Call, draw: np.random.Generator) -> Outcome:
         if call.name == "values":
