@@ -267,9 +267,10 @@ def check_charges_come_first_and_every_release_draws() -> None:
             elif kind == "noise":
                 assert inside, f"{sampler}: noise was drawn outside of any release"
                 drawn = True
-        epochs = 2 if isinstance(sampler, sampling.Partition | sampling.Shuffle) else 2 * sampler.steps(12)
-        epochs //= getattr(sampler, "cycle", 1)  # a cycle is charged at its first batch
-        assert charged == 1 + epochs, (sampler, charged)
+        whole = isinstance(sampler, sampling.Partition | sampling.CyclicPartition | sampling.Shuffle)
+        cycle = getattr(sampler, "cycle", 1)  # which is charged at its first batch
+        charges = 2 if whole else 2 * sampler.steps(12) // cycle
+        assert charged == 1 + charges, (sampler, charged)
         for sums, released in zip(found.sums, found.released, strict=True):
             assert all(bool((a != b).all()) for a, b in zip(sums, released, strict=True))
 
