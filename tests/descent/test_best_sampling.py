@@ -24,7 +24,10 @@ def settled(**chosen: Any) -> rules.Settled:
 @pytest.mark.parametrize("more", [{"adjacency": "zero_out"}, {"examples": EXAMPLES}, {"optimizer": "Adam"}], ids=str)
 def test_no_other_choice_leaves_less_noise(more: dict[str, Any]) -> None:
     best = settled(sampling="best", **more)
-    assert best.request.sampling == best.plan.sampling.kind
+    explained = {own.name: own for own in best.settings("SGD", 1.0)}
+    assert explained["batches"].value == best.plan.sampling.kind
+    assert "least noise" in (explained["batches"].why or "given")
+    assert best.plan.correlation is None or "least noise" in (explained["mechanism"].why or "given")
     noise = solving.noise_in_weights(best.plan, EXAMPLES)
     correlated = "optimizer" not in more
     assert (best.plan.correlation is not None) == (correlated and best.plan.neighbours is Adjacency.ZERO_OUT)

@@ -6,6 +6,7 @@ from privlearn import sampling, solving
 from privlearn.descent import epoch_noise
 from privlearn.mechanisms import banded, release
 from privlearn.mechanisms.correlated import CorrelatedStream
+from privlearn.sampling.sampler import CyclicSampler
 from tests.support.mutant import Mutant, suite_of
 
 COVARIANCE = "check_correlated_noise_has_its_covariance"
@@ -53,7 +54,7 @@ MUTANTS = [
     Mutant("a schedule that falls", solving.require_correlated, "not isinstance(plan.schedule, Constant)", "False",
            REFUSED),
     Mutant("groups of rows", solving.require_correlated, "plan.group_size > 1", "False", REFUSED),
-    Mutant("groups of rows in different steps of a cycle", sampling.CyclicPoisson.prices_groups, "self.cycle == 1",
+    Mutant("groups of rows in different steps of a cycle", CyclicSampler.prices_groups, "self.cycle == 1",
            "True", REFUSED),
     Mutant("a clipping norm that moves", solving.require_correlated, "isinstance(plan.clip, Quantile)", "False",
            REFUSED),
@@ -82,9 +83,7 @@ MUTANTS = [
            "self.steps(),", "check_the_best_attack_on_correlated_noise_finds_what_is_claimed"),
     Mutant("each batch of a partition is charged", sampling.CyclicPartition.draw, "yield Sample(rows, unit)",
            "yield Sample(rows, self.epoch_charge())", "check_a_cyclic_partition_is_charged_at_its_first_batch"),
-    Mutant("groups of rows in different steps of a cyclic partition", sampling.CyclicPartition.prices_groups,
-           "self.cycle == 1", "True", REFUSED),
-    Mutant("a partition's rest is claimed longer than it is", sampling.CyclicPartition.separation, "self.cycle",
+    Mutant("a partition's rest is claimed longer than it is", CyclicSampler.separation, "self.cycle",
            "self.cycle + 1", REFUSED),
     Mutant("fixed batches rest for longer than they do", sampling.FixedOrder.separation, "self.steps(examples)",
            "self.steps(examples) + 1", "check_times_that_are_far_enough_apart_change_other_rows"),

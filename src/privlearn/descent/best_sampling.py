@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from privlearn.descent.rules import Settled
 
 BEST, INDEPENDENT = "best", "independent"
+WHY = "of those that were tried, it leaves the least noise in the weights"
 
 
 def choices(mechanism: str, *, correlated: bool) -> list[tuple[str, str]]:
@@ -67,4 +68,5 @@ def settled(request: TrainRequest, settle: Callable[[TrainRequest], Settled]) ->
             refusals.append(error)
     if not made:
         raise refusals[0]
-    return min(made, key=lambda own: solving.noise_in_weights(own.plan, own.facts.examples))
+    best = min(made, key=lambda own: solving.noise_in_weights(own.plan, own.facts.examples))
+    return replace(best, request=replace(best.request, sampling=BEST, mechanism=request.mechanism))

@@ -140,8 +140,9 @@ class Settled:
     def _of_the_plan(self) -> Iterator[tuple[str, str, bool, str]]:
         """How much is spent on what: name, value, whether it was chosen, and why."""
         plan, chosen, examples = self.plan, self.request, self.facts.examples
-        kind = plan.sampling.kind
-        yield "batches", kind, chosen.sampling != "poisson", "drawn at random, so that sampling amplifies privacy"
+        best = chosen.sampling == best_sampling.BEST
+        why = best_sampling.WHY if best else "drawn at random, so that sampling amplifies privacy"
+        yield "batches", plan.sampling.kind, not best and chosen.sampling != "poisson", why
         why = f"a fifteenth of {examples} examples, and at least 256; accuracy is flat around it"
         yield "batch size", f"{plan.sampling.expected_batch_size(examples):.0f}", chosen.batch_size is not None, why
         yield "epochs", str(plan.epochs), chosen.epochs is not None, "60 above epsilon 4, with little noise"
@@ -152,8 +153,8 @@ class Settled:
         noise = noise_text(plan)
         yield "noise multiplier", noise, chosen.noise_multiplier is not None, "what meets the target"
         if plan.correlation is not None:
-            why = "of those that were tried, it leaves the least noise in the weights"
-            yield "mechanism", plan.correlation.text(), len(matrices.choices(chosen.mechanism)) == 1, why
+            given = chosen.mechanism != best_sampling.INDEPENDENT and len(matrices.choices(chosen.mechanism)) == 1
+            yield "mechanism", plan.correlation.text(), given, best_sampling.WHY
         schedule = schedules.spec(plan.schedule).partition(":")[0]
         yield "noise schedule", schedule, chosen.schedule != "constant", "no decay is needed"
 

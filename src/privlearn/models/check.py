@@ -203,7 +203,7 @@ class Structure:
         modules = list(model.modules())  # once: walking through a model takes longer than the rest
         trained = [own for module in modules for own in module._parameters.values() if own is not None]
         self._parts = [*modules, *(own for own in trained if own.requires_grad)]
-        self._names = [[name for name, own in module._buffers.items() if own is not None] for module in modules]
+        self._names = [name for name, _ in model.named_buffers()]
         self._forwards = [vars(own).get("forward", getattr(type(own), "forward", None)) for own in modules]
         # By numbers, of which none comes twice
         self._hooks = [(*own._forward_pre_hooks, None, *own._forward_hooks, None, *own._backward_pre_hooks, None,

@@ -16,7 +16,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian, Partitioned
 from privlearn.errors import BadInput
 from privlearn.samples import Indices, Sample
-from privlearn.sampling.sampler import Sampler
+from privlearn.sampling.sampler import CyclicSampler, Sampler
 
 
 @final
@@ -63,7 +63,7 @@ class Partition(Sampler):
 @final
 @registered
 @dataclass(frozen=True)
-class CyclicPartition(Sampler):
+class CyclicPartition(CyclicSampler):
     """A random partition of each of `cycle` groups of rows, for noise that is correlated over steps.
 
     Row i is in group i modulo `cycle`. Each example falls into one of the `batches` batches of its group, independently
@@ -79,7 +79,6 @@ class CyclicPartition(Sampler):
 
     batches: int
     cycle: int = 1
-    adjacencies = (Adjacency.ZERO_OUT,)
     kind: ClassVar[str] = "cyclic-partition"
 
     def __post_init__(self) -> None:
@@ -106,15 +105,6 @@ class CyclicPartition(Sampler):
     def steps(self, examples: int | None = None) -> int:
         """Batches in an epoch."""
         return self.batches * self.cycle
-
-    def separation(self, examples: int) -> int:
-        """The steps of a cycle."""
-        return self.cycle
-
-    @property
-    def prices_groups(self) -> bool:
-        """With one group alone: a person's examples are else drawn in different steps of a cycle."""
-        return self.cycle == 1
 
     def expected_batch_size(self, examples: int) -> float:
         """The expected number of rows in a batch."""

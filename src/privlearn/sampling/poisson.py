@@ -18,7 +18,7 @@ from privlearn.accounting.pld.truncation import TruncatedPoissonSampled, require
 from privlearn.errors import BadInput
 from privlearn.inclusion import taken
 from privlearn.samples import Sample
-from privlearn.sampling.sampler import Sampler
+from privlearn.sampling.sampler import CyclicSampler, Sampler
 
 
 @final
@@ -134,7 +134,7 @@ class TruncatedPoisson(Sampler):
 @final
 @registered
 @dataclass(frozen=True)
-class CyclicPoisson(Sampler):
+class CyclicPoisson(CyclicSampler):
     """Poisson batches of one of `cycle` groups of rows after the other, for noise that is correlated over steps.
 
     Row i is in group i modulo `cycle`. Step t takes each example of group t modulo `cycle` independently with
@@ -146,7 +146,6 @@ class CyclicPoisson(Sampler):
 
     sampling_rate: float
     cycle: int = 1
-    adjacencies = (Adjacency.ZERO_OUT,)
     kind: ClassVar[str] = "cyclic-poisson"
 
     def __post_init__(self) -> None:
@@ -171,15 +170,6 @@ class CyclicPoisson(Sampler):
     def steps(self, examples: int | None = None) -> int:
         """Batches in an epoch; the number of examples does not matter."""
         return self.cycle * math.ceil(1 / self.sampling_rate - 1e-9)
-
-    def separation(self, examples: int) -> int:
-        """The steps of a cycle."""
-        return self.cycle
-
-    @property
-    def prices_groups(self) -> bool:
-        """With one group alone: a person's examples are else drawn in different steps of a cycle."""
-        return self.cycle == 1
 
     def expected_batch_size(self, examples: int) -> float:
         """The expected number of rows in a batch."""

@@ -85,3 +85,22 @@ class Sampler:
     @abstractmethod
     def of_size(cls, batch_size: int, examples: int) -> Sampler:
         """The sampler with batches of about `batch_size` out of `examples` rows."""
+
+
+class CyclicSampler(Sampler):
+    """Takes the batches of one of `cycle` groups of rows after the other: row i is in group i modulo `cycle`.
+
+    Groups are no secret; which rows are in them depends on the number of rows, so not for add/remove neighbours.
+    """
+
+    cycle: int
+    adjacencies = (Adjacency.ZERO_OUT,)
+
+    def separation(self, examples: int) -> int:
+        """The steps of a cycle."""
+        return self.cycle
+
+    @property
+    def prices_groups(self) -> bool:
+        """With one group alone: a person's examples are else drawn in different steps of a cycle."""
+        return self.cycle == 1

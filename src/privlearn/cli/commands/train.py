@@ -34,6 +34,7 @@ from privlearn.cli.request import Request
 from privlearn.cli.tuned import tuned_job
 from privlearn.data import Dataset
 from privlearn.descent import rules
+from privlearn.descent.best_sampling import BEST
 from privlearn.descent.rules import Settled
 from privlearn.descent.train import (
     facts_of,
@@ -254,8 +255,9 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
         yield Job(
             data,
             answer,
-            f"{screen.at_most(plan)}{plan.epochs} epochs, noise multiplier {rules.noise_text(plan)}, epsilon "
-            f"{readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})",
+            f"{_drawn(request, plan)}{screen.at_most(plan)}{plan.epochs} epochs, noise multiplier "
+            f"{rules.noise_text(plan)}, epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
+            f"({answer['adjacency']})",
             (*screen.warnings(plan, request.delta, examples), *seed_warning(request)),
             request.model,
             run,
@@ -268,6 +270,14 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
             settled=None if mac else settled,
             loss=None if mac else loss_of(data, settled.request),
         )
+
+
+def _drawn(request: Request, plan: Plan) -> str:
+    """What `--sampling best` chose."""
+    if request.sampling != BEST:
+        return ""
+    noise = "independent noise" if plan.correlation is None else f"noise {plan.correlation.text()}"
+    return f"{plan.sampling.kind} batches with {noise}, "
 
 
 def _say_more(request: Request, settled: Settled, data: Dataset, initial: starting.Weights | None) -> None:
