@@ -32,6 +32,19 @@ def data_dir() -> Path:
 _NO_DATA = "Skipped: real data sets are not here"
 
 
+#: Tests that take longer than `make test` has time for, one a line: planted bugs of 3 seconds and more, others of 6.
+LONG = frozenset((ROOT / "tests" / "nightly.txt").read_text(encoding="utf-8").splitlines())
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what is long as nightly, and so named checks outside of tests/test_checks.py, which runs all of them."""
+    parameters = getattr(item, "callspec", None)
+    name = str(parameters.params.get("name", "")) if parameters else ""
+    again = name.startswith("check_") and item.path.name != "test_checks.py"
+    if again or item.nodeid in LONG:
+        item.add_marker("nightly")
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
     """After everything but pytest's own closing line: how much was not tested for want of data, if anything was."""

@@ -219,7 +219,7 @@ def parse_spec(what: str, text: str) -> tuple[str, dict[str, float]]:
         if not equals or key.strip() == "":
             raise BadInput(
                 f"{what} {text!r}: {part!r} cannot be read. "
-                "Expected NAME:key=number,key=number, for example exp:k=0.01",
+                "Expected NAME:key=number,key=number, such as exp:k=0.01 or banded:bands=8",
                 spec=text,
             )
     return name.strip(), numbers

@@ -260,7 +260,8 @@ class PrivateLoop(Described):
     def spent(self, delta: float | None = None) -> Guarantee:
         """What was charged so far, priced as if the number of steps had been fixed beforehand: an estimate, for a log.
 
-        What a resumed run spent before its interruption is in it, also before the first batch. The guarantee, which a
+        What a resumed run spent before its interruption is in it, also before the first batch. A ledger in a file has
+        all of the run set aside from its first batch to `close()`, and that counts as charged. The guarantee, which a
         certificate claims however early the loop is left, is `plan.guarantee(delta)`.
 
         Raises:
@@ -373,7 +374,7 @@ def _plan(
     if noise is not None and schedule is not None:
         raise BadInput("noise_multiplier and schedule= both say what the noise is: give one of them")
     examples = own["examples"] or rows
-    sampling = own["sampling"] or "poisson"
+    sampling, adjust = own["sampling"] or "poisson", not isinstance(own["sampling"], Sampler)
     if isinstance(sampling, str):
         sampling = named(sampling, min(batch_size, examples), examples)
     correlations = _correlations(own["mechanism"] or "independent", chosen=noise is None)
@@ -386,7 +387,7 @@ def _plan(
     def solved(plan: Plan) -> Plan:
         return plan if noise is not None else plan.calibrate(epsilon=epsilon, delta=delta, rho=own["rho"])
 
-    return with_least_noise(plan, correlations, solved, examples)
+    return with_least_noise(plan, correlations, solved, examples, adjust=adjust)
 
 
 def _correlations(given: Correlation | str, *, chosen: bool) -> Sequence[Correlation | None]:

@@ -166,11 +166,23 @@ def require_room(plan: Plan, budget: Budget) -> None:
 
 
 def with_least_noise(
-    plan: Plan, mechanisms: Sequence[Correlation | None], solved: Callable[[Plan], Plan], examples: int
+    plan: Plan,
+    mechanisms: Sequence[Correlation | None],
+    solved: Callable[[Plan], Plan],
+    examples: int,
+    *,
+    adjust: bool = True,
 ) -> Plan:
     """The plan with that mechanism which leaves the least noise in the weights, once its noise is solved for.
 
     Batches keep their size.
+
+    Args:
+        plan: with its sampler.
+        mechanisms: to try; None is independent noise.
+        solved: solves for the noise.
+        examples: how many there are.
+        adjust: whether a cyclic sampler gets as many groups as the noise has bands; False: it stays as it is.
 
     Raises:
         BadInput: none of them goes with the plan.
@@ -179,7 +191,10 @@ def with_least_noise(
     refusals: list[BadInput] = []
     for correlation in mechanisms:
         try:
-            drawn = plan.sampling if correlation is None else plan.sampling.in_cycles(correlation.rest)
+            drawn = plan.sampling
+            if correlation is not None:
+                drawn = drawn.in_cycles(correlation.rest) if adjust else drawn
+                correlation.require_suited(drawn, examples)
             made.append(solved(replace(plan, sampling=drawn, correlation=correlation)))
         except BadInput as error:
             refusals.append(error)

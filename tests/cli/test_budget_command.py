@@ -179,6 +179,7 @@ def test_samplers_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
         *(("fixed", mechanism) for mechanism in ("banded", "bisr", "blt")),
     }
     assert found["best"] == "cyclic-partition" == found["samplers"][0]["sampling"]
+    assert found["train"] == next(row for row in found["samplers"] if row["adjacency"] == "add_remove")
     noise = [row["noise_in_weights"] for row in found["samplers"]]
     assert noise == sorted(noise)
     for (name, mechanism), row in rows.items():
@@ -231,7 +232,12 @@ def test_samplers_without_a_price_are_named(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize(
     "more",
-    [("--epsilon", "2", "--noise-multiplier", "1"), ("--epsilon", "2", "--solve", "epochs"), ("--method", "dpmac")],
+    [
+        ("--epsilon", "2", "--noise-multiplier", "1"),
+        ("--epsilon", "2", "--solve", "epochs"),
+        ("--method", "dpmac"),
+        ("--epsilon", "2", "--plot", "plan.png"),
+    ],
 )
 def test_what_samplers_are_not_compared_for(capsys: pytest.CaptureFixture[str], more: tuple[str, ...]) -> None:
     assert main(["budget", *PLANNED, "--sampling", "best", *more]) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 import privlearn as pv
 from privlearn import solving
@@ -70,3 +71,44 @@ def test_a_model_is_trained_by_it() -> None:
     result = pv.train(pv.load("digits"), epsilon=4.0, sampling="best", adjacency="zero_out", epochs=3)
     assert result.plan.correlation is not None
     assert result.ledger.event == result.plan.event()
+
+
+@pytest.mark.parametrize("more", [{"sampling": "best"}, {"sampling": "fixed", "mechanism": "banded"}], ids=str)
+def test_an_undeclared_number_of_rows_counts(more: dict[str, Any]) -> None:
+    """Six steps an epoch have room for six bands, though the plan doesn't state how many rows there are."""
+    result = pv.train(pv.load("digits"), epsilon=2.0, epochs=2, **more)
+    assert result.plan.examples is None
+    assert getattr(result.plan.correlation, "bands", 1) <= 6
+
+
+def test_noise_on_a_grid_stays_independent() -> None:
+    streams = pv.Streams.new(0, discrete=True)
+    chosen: dict[str, Any] = {"epsilon": 8.0, "epochs": 2, "adjacency": "zero_out", "batch_size": 50}
+    result = pv.train(pv.load("digits"), sampling="best", streams=streams, **chosen)
+    assert result.plan.correlation is None
+    with pytest.raises(PrivlearnError, match="grid"):
+        pv.train(pv.load("digits"), sampling="cyclic-partition", mechanism="banded", streams=streams, **chosen)
+
+
+@pytest.mark.parametrize("bands", [2, 8])
+def test_a_loop_keeps_the_sampler_that_it_is_given(bands: int) -> None:
+    """It is taken as it is, or refused: never replaced by one that suits the mechanism."""
+    from torch import nn, optim
+    from torch.utils.data import DataLoader, TensorDataset
+
+    own, model = pv.sampling.CyclicPartition(batches=6, cycle=4), nn.Linear(4, 2)
+    loader = DataLoader(TensorDataset(torch.zeros(240, 4), torch.zeros(240).long()), batch_size=10)
+
+    def begun() -> Any:
+        return pv.make_private(
+            model, optim.SGD(model.parameters(), 0.1), loader, epsilon=4.0, delta=1e-3, epochs=2, max_grad_norm=1.0,
+            sampling=own, mechanism=pv.mechanisms.Banded(bands),
+        )  # fmt: skip
+
+    if bands > own.cycle:
+        with pytest.raises(PrivlearnError, match="at most 4 bands"):
+            begun()
+    else:
+        private = begun()
+        assert private.plan.sampling == own
+        private.close()

@@ -43,7 +43,7 @@ def settled(request: TrainRequest, settle: Callable[[TrainRequest], Settled]) ->
     """The request with the best sampler and mechanism of those that are priced for the same neighbours.
 
     Neighbours are those that Poisson sampling would have: the guarantee is of the same kind, whichever is best. Noise
-    is compared as the weights of SGD hold it; with another optimizer it stays independent.
+    is compared as the weights of SGD hold it; with another optimizer, and on a grid, it stays independent.
 
     Args:
         request: with `sampling="best"`.
@@ -61,7 +61,8 @@ def settled(request: TrainRequest, settle: Callable[[TrainRequest], Settled]) ->
     fixed = replace(request, adjacency=first.plan.neighbours.value)
     made: list[Settled] = []
     refusals: list[PrivlearnError] = []
-    for name, mechanism in choices(request.mechanism, correlated=request.optimizer in (None, "SGD")):
+    suits = request.optimizer in (None, "SGD") and not request.discrete
+    for name, mechanism in choices(request.mechanism, correlated=suits):
         try:
             made.append(settle(replace(fixed, sampling=name, mechanism=mechanism)))
         except PrivlearnError as error:

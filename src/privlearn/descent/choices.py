@@ -95,6 +95,7 @@ class TrainRequest:
         mechanism: `independent` noise, or noise that is correlated over steps (`mechanisms.correlated`):
             `banded:bands=8,momentum=0.9` with `cyclic-partition`, `cyclic-poisson` or `fixed` sampling,
             `bisr:bands=8` or `blt:buffers=2` with `fixed` sampling.
+        discrete: whether noise is on a grid, which goes with independent noise alone; of `pv.train` its streams say so.
         batch_size: expected examples in a batch.
         epochs: how many, or at most.
         schedule: of the noise: `constant`, `exp:k=0.01`, ... (`schedules.parse`).
@@ -144,6 +145,7 @@ class TrainRequest:
     solve: str | None = None
     sampling: str = "poisson"
     mechanism: str = "independent"
+    discrete: bool = False
     batch_size: int | None = None
     epochs: int | None = None
     schedule: str = "constant"

@@ -209,6 +209,8 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
         return plan if target is None else _solve(request, plan, facts.examples)
 
     mechanisms = matrices.choices(request.mechanism)
+    if request.discrete and mechanisms != [None]:
+        raise BadInput("correlated noise is no whole number of grid steps: leave out discrete noise, or the mechanism")
     if len(mechanisms) > 1 and (target is None or _unknown(request) != "noise"):
         raise BadInput(
             f"the mechanism {request.mechanism!r} leaves a number open, which is chosen where the noise is solved for: "

@@ -93,7 +93,10 @@ def train(
             "target_bounds=(low, high) in place of classes, and for labels of which several hold labels=(name, ...)"
         )
     require_task(choices.get("task"), dataset)
-    settled, dataset = settle_for(dataset, epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
+    settled, dataset = settle_for(
+        dataset, discrete=streams is not None and streams.noise.discrete, epsilon=epsilon, delta=delta, model=model,
+        examples=examples, **choices,
+    )  # fmt: skip
     for warning in hollow(epsilon, delta, examples or dataset.examples):
         warnings.warn(warning, PrivacyWarning, stacklevel=3)
     if beside is not None:
@@ -117,8 +120,13 @@ def with_room_for(settled: Settled, beside: Planned) -> Settled:
     return replace(settled, plan=settled.plan.with_room_for(beside))
 
 
-def settle_for(dataset: Dataset, **choices: Any) -> tuple[Settled, Dataset]:
+def settle_for(dataset: Dataset, *, discrete: bool = False, **choices: Any) -> tuple[Settled, Dataset]:
     """Settle a run on a data set, by the arguments of `train`; nothing is released.
+
+    Args:
+        dataset: the rows.
+        discrete: whether noise is drawn on a grid.
+        choices: as of `train`.
 
     Returns:
         Everything decided, and the data set to give `fit`: where features were computed elsewhere, these are its rows.
@@ -128,7 +136,7 @@ def settle_for(dataset: Dataset, **choices: Any) -> tuple[Settled, Dataset]:
     """
     _require_known(choices)
     after = {name: choices.pop(name) for name in ROWS if name in choices}
-    request = TrainRequest(post_processing=after, **choices)
+    request = TrainRequest(post_processing=after, discrete=discrete, **choices)
     features = request.features
     if features is None:
         features = usual_features(request, facts_of(dataset, request.examples)) or "raw"
@@ -154,8 +162,12 @@ def require_task(task: str | None, data: Dataset) -> None:
             )
 
 
+#: Of a request, what is no argument of `train` by this name.
+_NOT_GIVEN = ("post_processing", "discrete")
+
+
 def _require_known(choices: Iterable[str]) -> None:
-    known = [*(field.name for field in fields(TrainRequest) if field.name != "post_processing"), *ROWS]
+    known = [*(field.name for field in fields(TrainRequest) if field.name not in _NOT_GIVEN), *ROWS]
     unknown = next((name for name in choices if name not in known), None)
     if unknown is not None:
         raise BadInput(f"train has no argument {unknown[:40]!r}: expected some of {', '.join(known)}")

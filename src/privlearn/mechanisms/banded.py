@@ -85,9 +85,10 @@ class Banded(Correlation):
         rest = sampling.separation(examples)
         if rest < self.bands:
             raise BadInput(
-                f"noise is correlated over {self.bands} steps, and with {sampling.kind} batches an example may take "
-                f"part again after {rest}: expected at least as many. Use cyclic-partition or "
-                "cyclic-poisson sampling, fixed batches with more in an epoch, fewer bands or independent noise"
+                f"noise is correlated over {self.bands} steps (bands), and with these {sampling.kind} batches an "
+                f"example may take part again after {rest}: expected at most {rest} bands. Use fewer bands, "
+                "cyclic-partition or cyclic-poisson sampling with a longer cycle, smaller batches in a fixed order, "
+                "or independent noise"
             )
 
     def stream(self, noise: NoiseStream, steps: int, separation: int = 1) -> BandedStream:

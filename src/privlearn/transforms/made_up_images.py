@@ -193,9 +193,10 @@ def directions(features: Callable[[Tensor], Tensor], shape: Sequence[int], kept:
     Raises:
         BadInput: fewer features, or made-up images, than directions.
     """
-    rows = torch.cat([features(part).flatten(1) for part in images(shape)])
-    if kept > min(rows.shape):
-        raise BadInput(f"{kept} directions are to be kept, and there are {rows.shape[1]} features: expected fewer")
+    parts, numbers = images(shape), features(images(shape, 1)[0]).numel()
+    if kept > min(numbers, sum(map(len, parts))):
+        raise BadInput(f"{kept} directions are to be kept, and there are {numbers} features: expected fewer")
+    rows = torch.cat([features(part).flatten(1) for part in parts])
     mean = rows.mean(0)
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -36,6 +36,8 @@ def compare(request: Request) -> None:
             f"--sampling {BEST} compares the noise that meets a target, or what given noise costs: leave out "
             "--noise-multiplier and --solve, or the target"
         )
+    if request.plot:
+        raise BadInput(f"--plot draws one plan, and --sampling {BEST} compares several: name the sampler to draw it")
     rows, refused = [], {}
     for sampler, mechanism in choices(request.mechanism, correlated=target):
         own = request.replaced(sampling=sampler, mechanism=mechanism)
@@ -48,11 +50,17 @@ def compare(request: Request) -> None:
         raise BadInput(f"no sampler goes with this plan: {next(iter(refused.values()))}")
     rows.sort(key=lambda row: row["noise_in_weights" if target else "epsilon"])
     screen.warn(*hollow(request.epsilon, request.delta, request.examples))
-    answer = {"best": rows[0]["sampling"], "samplers": rows, "refused": refused}
+    answer = {"best": rows[0]["sampling"], "samplers": rows, "refused": refused, "train": _taken(rows, request)}
     if request.json:
         screen.print_json(answer)
     else:
         _show(answer, target)
+
+
+def _taken(rows: list[dict[str, Any]], request: Request) -> dict[str, Any] | None:
+    """The row that `train --sampling best` takes: the best for the neighbours of Poisson batches, or those given."""
+    usual = request.adjacency or next((row["adjacency"] for row in rows if row["sampling"] == "poisson"), None)
+    return next((row for row in rows if row["adjacency"] == usual), None)
 
 
 def _row(plan: Plan, request: Request) -> dict[str, Any]:
@@ -79,7 +87,7 @@ def _show(answer: dict[str, Any], target: bool) -> None:
     for name in ("noise", "in weights" if target else "epsilon", "steps"):
         table.add_column(name, justify="right")
     for row in answer["samplers"]:
-        named = next((f":{name}={row[name]}" for name in ("bands", "buffers") if name in row), "")
+        named = _number(row)
         share = row["noise_in_weights"] / first["noise_in_weights"]
         figure = f"{share:.3f} x" if target else f"{row['epsilon']:.4g}"
         noise = f"{row['noise_multiplier']:.4g}"
@@ -91,5 +99,13 @@ def _show(answer: dict[str, Any], target: bool) -> None:
         else f"epsilon at delta {first['delta']:g}"
     )
     out.print(f"\nnoise: its multiplier; {said}. Guarantees for other neighbours are other guarantees.")
+    if target and (taken := answer["train"]):
+        what = f"{taken['sampling']} batches with {taken['mechanism']}{_number(taken)} noise"
+        out.print(f"train --sampling {BEST} takes {what}: the first of those for {taken['adjacency']} neighbours.")
     for name, why in answer["refused"].items():
         out.print(screen.plain(f"not {name}: {why}"))
+
+
+def _number(row: dict[str, Any]) -> str:
+    """The number of bands or buffers of a mechanism that has some."""
+    return next((f":{name}={row[name]}" for name in ("bands", "buffers") if name in row), "")
