@@ -123,6 +123,7 @@ STUDIES = (
           "best:run"),
     Study("correlated-noise", "Choquette-Choo et al. 2023", "correlated, decaying and independent noise on MNIST",
           "correlated:run"),
+    Study("persons", "Charles et al. 2024", "persons with 1 to 64 rows: rows are drawn, or persons", "persons:run"),
     Study("small-data", "this library", "default settings with few rows and small epsilon, beside no privacy",
           "small_data:run"),
     Study("six-tables", "this library", "classifiers and regressors of six tables, beside other packages",
@@ -140,6 +141,8 @@ STUDIES = (
     Study("dfs-depth", f"{_SHEN}, appendix A.1", "DP-SGD on MNIST with deeper networks", "shen2021.sizes:depth"),
     Study("pate-segmentation", _FAY, "MRI volumes: teachers that segment, and what is public alone",
           "fay2020.segmentation:run"),
+    Study("pate-tumours", _FAY, "four classes and four channels, on tumours that a program draws",
+          "fay2020.four_classes:run"),
 )  # fmt: skip
 
 

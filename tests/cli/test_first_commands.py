@@ -163,3 +163,5 @@ def test_a_misspelt_ledger_is_not_begun(
     assert sorted(tmp_path.iterdir()) == before
     assert main([*line, "other.json"]) == 0
     assert "began the ledger other.json" in capsys.readouterr().err
+    assert main([*line[:-2], "more", "--ledger", "mistake.json", "--mechanism", "bisr"]) == 2
+    assert main([*line[:-2], "more", "--ledger", "mistakes.json"]) == 0, "one that holds nothing is in nobody's way"

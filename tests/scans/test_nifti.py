@@ -155,7 +155,7 @@ def test_folders_that_are_not_whole_are_refused(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(BadInput, match=said):
             load(**more)
     (tmp_path / "labels_test" / "s0.nii.gz").unlink()
-    with pytest.raises(BadInput, match="has no counterpart"):
+    with pytest.raises(BadInput, match="there is no mask in"):
         load()
     (tmp_path / "labels_test").rmdir()
     assert load().x_test is None

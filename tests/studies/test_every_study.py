@@ -18,8 +18,9 @@ import pytest
 
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn_studies import best, correlated, data, registry, runs
-from privlearn_studies.fay2020 import scans, segmentation, segmenting, votes
+from privlearn_studies import best, correlated, data, persons, registry, runs
+from privlearn_studies.fay2020 import four_classes, scans, segmentation, segmenting, votes
+from privlearn_studies.fay2020 import tumours as drawn
 from privlearn_studies.fay2020.scans import Settings
 from privlearn_studies.harder2020 import features as hidden_units
 from privlearn_studies.harder2020.training import train
@@ -63,6 +64,7 @@ SMALL: dict[str, Callable[[Call], Call]] = {
     "small-data, plain": lambda run: run.but(first=150),
     "six-tables": lambda run: run.but(epsilon=3.0, first=150),
     "correlated noise": lambda run: run.but(network="mlp:100", epsilon=8.0, rate=20.0, first=200, epochs=1),
+    "persons": lambda run: run.but(epsilon=8.0, first=300, epochs=1),
     "pate-mnist": lambda run: run.but(teachers=3, epochs=1, first=300),
     "pate-vectors": lambda run: run.but(teachers=20, epsilon=8.0, queries=12, private=400, size=4, epochs=1),
     "dfs-release": lambda run: run.but(epsilon=run.epsilon and 10.0, per_class=50, share=0.1),
@@ -126,10 +128,19 @@ def _cropped(name: str) -> Dataset:
     return replace(data, **parts)
 
 
+@cache
+def _drawn() -> Dataset:
+    """Drawn volumes of 8 x 8 x 8 voxels, around the middle."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawn, "SIZE", (8, 8, 8))
+        return drawn.tumours.__wrapped__()
+
+
 def _forget() -> None:
     remembered = (
-        data._flat, data._projected, releases.parts, releases._whole, releases.plan_of, releases._order, scans.parts,
-        scans.public_side, scans.pool_truth,
+        persons._features, data._flat, data._projected, releases.parts, releases._whole, releases.plan_of,
+        releases._order, scans.parts,
+        scans.public_side, scans.pool_truth, _drawn,
     )  # fmt: skip
     for one in remembered:
         one.cache_clear()
@@ -149,10 +160,15 @@ def little(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         patch.setattr(releases, "load", _cut(2000, 200))
         patch.setattr(best, "load", _cut(None, 50))
         patch.setattr(correlated, "load", _cut(None, 50))
+        patch.setattr(persons, "load", _cut(300, 50))
+        patch.setattr(persons, "cache", lambda: tmp_path_factory.mktemp("features"))
         patch.setattr(correlated, "cache", lambda: tmp_path_factory.mktemp("features"))
         patch.setattr(best, "cache", lambda: tmp_path_factory.mktemp("features"))
         patch.setattr(votes, "POOL", 450)
         patch.setattr(scans, "load", _cropped)
+        patch.setattr(scans, "tumours", _drawn)
+        patch.setattr(four_classes, "SIZE", (8, 8, 8))
+        patch.setattr(four_classes, "_CELLS", ((8.0, 10), (8.0, 80)))
         patch.setattr(segmentation, "SIZE", (8, 8))
         patch.setattr(segmenting, "EPSILONS", (8.0,))
         patch.setattr(segmenting, "QUERIES", (10, 80))

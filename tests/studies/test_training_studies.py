@@ -34,7 +34,9 @@ from privlearn_studies.yu2019.training import Setting
 TRAINED = [
     study.name
     for study in registry.STUDIES
-    if study.trains and not study.name.startswith("dfs-") and study.name not in ("dpmac-features", "pate-segmentation")
+    if study.trains
+    and not study.name.startswith("dfs-")
+    and study.name not in ("dpmac-features", "pate-segmentation", "pate-tumours")
 ]
 OUTCOME = Outcome(test=(0.5, 0.75), train=(), train_end=0.7, noise=(10.0, 9.0), rho=0.01, epsilon=0.5)
 
@@ -57,6 +59,7 @@ class MadeUp(runs.Runs):
             "small-data, plain": self._plain,
             "six-tables": self._table,
             "correlated noise": self._correlated,
+            "persons": self._persons,
         }
         return {
             call: [
@@ -73,6 +76,9 @@ class MadeUp(runs.Runs):
 
     def _correlated(self, call: Call, draw: np.random.Generator) -> Outcome:
         return Outcome(accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=1.0, bands=4)
+
+    def _persons(self, call: Call, draw: np.random.Generator) -> Outcome:
+        return Outcome(accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=0.01, examples=4000)
 
     def _table(self, call: Call, draw: np.random.Generator) -> Outcome:
         if call.name == "values":

@@ -405,9 +405,9 @@ def small_study(private_seed: int = 0) -> Iterator[None]:
     truth = torch.cat([made.pool.tensors()[1], made.pool.tensors()[1].flip(1)])
     with pytest.MonkeyPatch.context() as patch:
         for module in (scans, segmenting):
-            patch.setattr(module, "parts", lambda: made)
-            patch.setattr(module, "fresh", lambda shape, seed: small_net(seed))
-        patch.setattr(segmenting, "pool_truth", lambda: truth)
+            patch.setattr(module, "parts", lambda *_: made)
+            patch.setattr(module, "fresh", lambda data, seed: small_net(seed))
+        patch.setattr(segmenting, "pool_truth", lambda *_: truth)
         patch.setattr(segmenting, "EPSILONS", (2.0,))
         patch.setattr(segmenting, "QUERIES", (3, 8))
         scans.public_side.cache_clear()

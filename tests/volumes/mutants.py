@@ -71,13 +71,14 @@ MUTANTS = [
            "calibrate(epsilon=2 * epsilon", "check_releases_of_the_study_cost_what_is_stated"),
     Mutant("the autoencoder begins anyhow", segmenting.autoencoder, "torch.manual_seed(seed)", "pass",
            "check_a_run_of_the_study_is_its_seeds"),
-    Mutant("private volumes pass for public ones", pate_scans.chosen, "parts().labelled", "parts().private",
+    Mutant("private volumes pass for public ones", pate_scans.chosen, "parts(data).labelled", "parts(data).private",
            "check_seeds_have_public_volumes_of_their_own"),
     Mutant("one choice of public volumes for every seed", pate_scans.chosen, "seed * labelled +", "",
            "check_seeds_have_public_volumes_of_their_own"),
-    Mutant("the public U-Net goes on with private volumes", segmenting.train, "start = public.start",
-           "start = public.start; start.tuning(start._trained, parts().private.tensors()[0], "
-           "public_maps(replace(parts().private, public=True), CLASSES)[1])",
+    Mutant("the public U-Net goes on with private volumes", segmenting.train,
+           "start, truth = public.start, pool_truth(data)",
+           "start, truth = public.start, pool_truth(data); start.tuning(start._trained, parts().private.tensors()[0], "
+           "public_maps(replace(parts().private, public=True), 3)[1])",
            "check_public_figures_of_the_study_are_public"),
 ]  # fmt: skip
 

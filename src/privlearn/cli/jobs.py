@@ -173,12 +173,13 @@ def _open_ledger(path: str, what: str, delta: float) -> Ledger:
 
 
 def _similar_ledger(path: Path) -> Path | None:
-    """A ledger in the same folder whose name is nearly that of `path`."""
+    """A ledger in the same folder whose name is nearly that of `path`, and that holds runs or has a budget."""
     beside = {other.name: other for other in path.parent.glob(f"*{path.suffix}") if other.is_file()}
     for name in get_close_matches(path.name, beside, cutoff=0.8):
         with suppress(PrivlearnError):
-            LedgerFile(beside[name]).read()
-            return beside[name]
+            kept = LedgerFile(beside[name]).read()
+            if kept.entries or kept.budget is not None:
+                return beside[name]
     return None
 
 

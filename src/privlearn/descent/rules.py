@@ -143,7 +143,7 @@ class Settled:
         best = chosen.sampling == best_sampling.BEST
         why = best_sampling.WHY if best else "drawn at random, so that sampling amplifies privacy"
         yield "batches", plan.sampling.kind, not best and chosen.sampling != "poisson", why
-        why = f"a fifteenth of {examples} examples, and at least 256; accuracy is flat around it"
+        why = f"a fifteenth of {examples} examples, and at least 256, to whole batches; accuracy is flat around it"
         yield "batch size", f"{plan.sampling.expected_batch_size(examples):.0f}", chosen.batch_size is not None, why
         yield "epochs", str(plan.epochs), chosen.epochs is not None, "60 above epsilon 4, with little noise"
         why = (

@@ -203,6 +203,8 @@ def _names(images: Path, labels: Path, *, masked: bool) -> list[str]:
     scans, masks = ([path.name for path in _scans_in(own)] if own.is_dir() else [] for own in (images, labels))
     if not scans:
         raise BadInput(f"there is no scan in {images}: expected files that end in .nii or .nii.gz")
+    if masked and not masks:
+        raise BadInput(f"there is no mask in {labels}: expected one for each scan in {images}, of the same name")
     odd = sorted({*scans} ^ {*masks}) if masked else []
     if odd:
         where, lacks = (images, labels) if odd[0] in scans else (labels, images)

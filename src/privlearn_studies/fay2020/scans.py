@@ -1,8 +1,7 @@
-"""What is public in `pate-segmentation`: volumes, a U-Net that learned from few of them, and what follows from it."""
+"""What is public in the studies of segmentation: volumes, a U-Net that learned from few of them, and what follows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import final
@@ -12,17 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.data.dataset import Dataset
-from privlearn.data.hippocampus import CLASSES, LABELLED, POOL, Parts, split
+from privlearn.data.hippocampus import LABELLED, POOL, Parts, split
 from privlearn.data.named import load
 from privlearn.models import networks
 from privlearn.teachers import PublicPCA
 from privlearn.volumes import Start, Training, Warp, dice
 from privlearn.volumes.start import public_maps
+from privlearn_studies.fay2020.tumours import tumours
 
 #: How many moved copies of the public maps reducers are fitted on, beside the public network's own predictions.
 _MOVED = 100
 #: Of public codes, the share within the radius that codes of principal components are clipped to.
 _CODES_SHARE = 0.9
+HIPPOCAMPUS, TUMOURS = "hippocampus", "tumours"
 
 
 @final
@@ -49,6 +50,7 @@ class Public:
     """The public side of a run; nothing here saw a private volume.
 
     Attributes:
+        data: `HIPPOCAMPUS` or `TUMOURS`.
         start: the U-Net that learned from the public masks, what it says of the volumes that teachers can be asked
             about (the pool and its mirror images), and corrections of that.
         maps: probabilities that the autoencoder is fitted on: moved public masks, and the reference.
@@ -58,6 +60,7 @@ class Public:
         logits_radius: what their codes are clipped to.
     """
 
+    data: str
     start: Start
     maps: Dataset
     pca: PublicPCA
@@ -66,32 +69,45 @@ class Public:
     logits_radius: float
 
 
-@lru_cache(maxsize=1)
-def parts() -> Parts:
-    """The hippocampus volumes."""
-    return split(load("hippocampus"))
+def volumes(data: str) -> Dataset:
+    """All volumes: those of persons, or those that a program draws."""
+    return tumours() if data == TUMOURS else load(HIPPOCAMPUS)
 
 
-def fresh(shape: Sequence[int], seed: int) -> nn.Module:
+@lru_cache(maxsize=2)
+def parts(data: str = HIPPOCAMPUS) -> Parts:
+    """The volumes in four parts."""
+    return split(replace(volumes(data), name=HIPPOCAMPUS))  # both have the same parts
+
+
+def classes_of(data: Dataset) -> int:
+    """How many classes a voxel may have."""
+    assert data.classes is not None
+    return data.classes
+
+
+def fresh(data: str, seed: int) -> nn.Module:
     """An untrained U-Net."""
-    return networks.build("unet", tuple(shape), CLASSES, np.random.default_rng([seed, CLASSES]))
+    own = parts(data).private
+    classes = classes_of(own)
+    return networks.build("unet", own.x.shape[1:], classes, np.random.default_rng([seed, classes]))
 
 
-def chosen(labelled: int, seed: int) -> Dataset:
+def chosen(labelled: int, seed: int, data: str = HIPPOCAMPUS) -> Dataset:
     """The public volumes with masks of a run: so many of the eight, others for other seeds."""
-    whole = parts().labelled
+    whole = parts(data).labelled
     places = (seed * labelled + np.arange(labelled)) % LABELLED
     return replace(whole, x=whole.x[places], y=whole.y[places])
 
 
 @lru_cache(maxsize=2)
-def public_side(labelled: int, seed: int, settings: Settings) -> Public:
+def public_side(labelled: int, seed: int, settings: Settings, data: str = HIPPOCAMPUS) -> Public:
     """Train the public U-Net on `labelled` volumes, and prepare what rests on it."""
-    own, pool = chosen(labelled, seed), parts().pool
-    x, maps = public_maps(own, CLASSES)
+    own, pool = chosen(labelled, seed, data), parts(data).pool
+    x, maps = public_maps(own, classes_of(own))
     asked = replace(pool, x=np.concatenate([pool.x, np.flip(pool.x, 2)]), y=None)
     start = Start.learn(
-        own, asked, fresh(x.shape[1:], seed), seed=seed,
+        own, asked, fresh(data, seed), seed=seed,
         learning=Training(steps=settings.public), tuning=Training(steps=settings.teacher, learning_rate=3e-3),
     )  # fmt: skip
     with torch.random.fork_rng(), torch.no_grad():
@@ -102,7 +118,7 @@ def public_side(labelled: int, seed: int, settings: Settings) -> Public:
     reduced = [Dataset(part, part, public=True) for part in (targets, logits_of(start.reference))]
     every = [PublicPCA.fit(part) for part in reduced]
     return Public(
-        start, reduced[0], every[0], every[0].radius(reduced[0], _CODES_SHARE), every[1],
+        data, start, reduced[0], every[0], every[0].radius(reduced[0], _CODES_SHARE), every[1],
         every[1].radius(reduced[1], _CODES_SHARE),
     )  # fmt: skip
 
@@ -116,12 +132,11 @@ def logits_of(said: Tensor) -> Tensor:
 def scores(maps: Tensor, truth: Dataset | Tensor) -> tuple[float, ...]:
     """Dice of each class, of probabilities or scores (volumes, classes, *size)."""
     masks = truth.tensors()[1] if isinstance(truth, Dataset) else truth
-    return tuple(dice(maps.argmax(1), masks, CLASSES))
+    return tuple(dice(maps.argmax(1), masks, maps.shape[1]))
 
 
-@lru_cache(maxsize=1)
-def pool_truth() -> Tensor:
+@lru_cache(maxsize=2)
+def pool_truth(data: str = HIPPOCAMPUS) -> Tensor:
     """The pool's masks and their mirror images, which no method looks at: for figures on answers."""
-    data = load("hippocampus")
-    masks = torch.from_numpy(np.asarray(data.y_test)[LABELLED : LABELLED + POOL].astype(np.int64))
+    masks = torch.from_numpy(np.asarray(volumes(data).y_test)[LABELLED : LABELLED + POOL].astype(np.int64))
     return torch.cat([masks, masks.flip(1)])

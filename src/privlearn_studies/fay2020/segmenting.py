@@ -1,4 +1,4 @@
-"""The runs of `pate-segmentation`: ensembles of U-Nets with noisy answers and students, and DP-SGD beside them."""
+"""Runs of the studies of segmentation: ensembles of U-Nets with noisy answers and students, and DP-SGD beside them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from privlearn._checks import one_of
 from privlearn.clipping.clips import PerLayer
 from privlearn.data.dataset import Dataset
-from privlearn.data.hippocampus import CLASSES
 from privlearn.descent.dpsgd import dpsgd
 from privlearn.models.networks import volume_decoder, volume_encoder
 from privlearn.plan import Plan
@@ -29,8 +28,10 @@ from privlearn.volumes import MapStudent, Pairs, Seen, Start, Training, Warp, ma
 from privlearn.volumes.start import as_probabilities, public_maps
 from privlearn_studies.fay2020.kept import Kept
 from privlearn_studies.fay2020.scans import (
+    HIPPOCAMPUS,
     Public,
     Settings,
+    classes_of,
     fresh,
     logits_of,
     parts,
@@ -61,6 +62,7 @@ def train(
     labelled: int = 2,
     cells: tuple[tuple[float, int], ...] = CELLS,
     first: int | None = None,
+    data: str = HIPPOCAMPUS,
     settings: Settings = Settings(),  # noqa: B008 - a frozen value
 ) -> dict[str, Any]:
     """An ensemble, with `seed`, which fixes the public volumes, who learns from what, initial weights and noise.
@@ -71,6 +73,7 @@ def train(
         labelled: public volumes with masks, which the public U-Net and all reducers are fitted on.
         cells: where students are taught, as pairs of epsilon (at delta 1e-3) and queried volumes.
         first: how many private volumes there are; None: all.
+        data: which volumes.
         settings: how long networks learn.
 
     Returns:
@@ -84,21 +87,21 @@ def train(
         itself: of the public U-Net after it learned from its own predictions for 40 volumes, which costs nothing.
         mean: of the mean of the public masks, for every volume.
         cells: all releases, as `_released` has them.
-        slices: the middle slice of the first query, 28 x 20 numbers each: the image in 256 steps of grey, and classes:
-            truth, the public U-Net's, the teachers' mean, the noisy answers of `cells` at (8, 10) in the order of
-            `WAYS`, and what the last of those students says.
+        slices: the middle slice of the first query, each flattened: the image's first channel in 256 steps of grey, and
+            classes: truth, the public U-Net's, the teachers' mean, the noisy answers of `cells` at (8, 10) in the order
+            of `WAYS`, and what the last of those students says.
     """
-    public = public_side(labelled, seed, settings)
-    start = public.start
-    said = ask(teachers, first, start, seed)
-    asked, test = len(start.inputs), parts().test
+    public = public_side(labelled, seed, settings, data)
+    start, truth = public.start, pool_truth(data)
+    said = ask(teachers, first, start, seed, data)
+    asked, test = len(start.inputs), parts(data).test
     pool = asked // 2
     probable = [each.float() for each in said.known]
     mean = torch.stack([each[:asked] for each in probable]).mean(0)
     on_test = [each[asked:] for each in probable]
     learn = _Learning(public, settings, cells, seed)
     slices: list[Tensor] = [
-        (255 * start.inputs[0, 0]).round(), pool_truth()[0], start.reference[0].argmax(0), mean[0].argmax(0),
+        (255 * start.inputs[0, 0]).round(), truth[0], start.reference[0].argmax(0), mean[0].argmax(0),
     ]  # fmt: skip
     released = [
         _released(way, (epsilon, queries), said, learn, slices)
@@ -108,14 +111,14 @@ def train(
         if way != WAYS[0] or (epsilon, queries) in cells[:_FEW]
     ]
     tests = test.tensors()[0]
-    middle = public_maps(start.labelled, CLASSES)[1].mean(0, keepdim=True)
+    middle = public_maps(start.labelled, mean.shape[1])[1].mean(0, keepdim=True)
     return {
         "teacher": torch.tensor([scores(each, test) for each in on_test]).mean(0).tolist(),
         "ensemble": scores(torch.stack(on_test).mean(0), test),
-        "ensemble_pool": scores(mean[:pool], pool_truth()[:pool]),
+        "ensemble_pool": scores(mean[:pool], truth[:pool]),
         "taught": scores(probabilities(learn.from_maps(mean[:pool]), tests), test),
         "public": scores(probabilities(start.network, tests), test),
-        "public_pool": scores(start.reference[:pool], pool_truth()[:pool]),
+        "public_pool": scores(start.reference[:pool], truth[:pool]),
         "itself": scores(probabilities(learn.from_maps(start.reference[:pool]), tests), test),
         "mean": scores(middle.expand(len(tests), *[-1] * (middle.dim() - 1)), test),
         "cells": released,
@@ -123,14 +126,14 @@ def train(
     }
 
 
-def ask(teachers: int, first: int | None, start: Start, seed: int) -> Kept:
+def ask(teachers: int, first: int | None, start: Start, seed: int, data: str = HIPPOCAMPUS) -> Kept:
     """Train all teachers, and keep what they say of the volumes that can be asked about and of those to test on."""
-    asked = torch.cat([start.inputs, parts().test.tensors()[0]])
-    return Kept.of(start.teachers(_private(first), teachers), asked, Streams.new(seed))
+    asked = torch.cat([start.inputs, parts(data).test.tensors()[0]])
+    return Kept.of(start.teachers(_private(first, data), teachers), asked, Streams.new(seed))
 
 
-def _private(first: int | None) -> Dataset:
-    private = parts().private
+def _private(first: int | None, data: str) -> Dataset:
+    private = parts(data).private
     return replace(private, x=private.x[:first], y=private.y[:first])
 
 
@@ -149,7 +152,7 @@ class _Learning:
     def alone(self, recover: Callable[[Tensor], Tensor]) -> MapStudent:
         """One that learns from answers only, from nothing."""
         training = Training(steps=self.settings.alone)
-        return MapStudent(fresh(self.public.start.inputs.shape[1:], self.seed), training, None, recover, self.seed)
+        return MapStudent(fresh(self.public.data, self.seed), training, None, recover, self.seed)
 
     def from_maps(self, maps: Tensor) -> nn.Module:
         """One that learns from these maps as if they were answers for the first volumes."""
@@ -209,7 +212,7 @@ def _released(way: str, cell: tuple[float, int], said: Kept, learn: _Learning, s
         student: Dice of each class on the test volumes, of a student that began as the public U-Net; None: not taught.
         alone: the same of one that began from nothing, without public masks, as in the paper; None: not taught.
     """
-    (epsilon, queries), public, test = cell, learn.public, parts().test
+    (epsilon, queries), public, test = cell, learn.public, parts(learn.public.data).test
 
     def plan_of(ball: Ball) -> PatePlan:
         return PatePlan(queries, said.count, ball).calibrate(epsilon=epsilon, delta=DELTA)
@@ -238,7 +241,7 @@ def _released(way: str, cell: tuple[float, int], said: Kept, learn: _Learning, s
     return {
         "way": way, "epsilon": epsilon, "queries": queries, "spent": result.ledger.guarantee(DELTA).epsilon,
         "noise": plan.noise_std / plan.aggregate.radius, "size": reducer.size,
-        "answers": scores(maps, pool_truth()[:queries]),
+        "answers": scores(maps, pool_truth(public.data)[:queries]),
         "student": scores(probabilities(result.model, tests), test) if taught else None, "alone": alone,
     }  # fmt: skip
 
@@ -254,6 +257,7 @@ def train_by_gradients(
     copies: int = 0,
     papers: bool = False,
     first: int | None = None,
+    data: str = HIPPOCAMPUS,
     settings: Settings = Settings(),  # noqa: B008 - a frozen value
 ) -> dict[str, Any]:
     """DP-SGD on the U-Net, each layer clipped by itself and the noise for all layers together.
@@ -268,23 +272,24 @@ def train_by_gradients(
             the volumes as they are.
         papers: in place of `epsilon`, the paper's clip and noise.
         first: how many private volumes there are; None: all.
+        data: which volumes.
         settings: how long the public U-Net learns.
 
     Returns:
         test: Dice of each class on the test volumes.
         spent: epsilon by the ledger; None without privacy.
     """
-    private, test = _private(first), parts().test
-    x, y = private.tensors()
-    network = fresh(x.shape[1:], seed)
+    private, test = _private(first, data), parts(data).test
+    (x, y), classes = private.tensors(), classes_of(private)
+    network = fresh(data, seed)
     if one_of("start", start, ("nothing", "public")) == "public":
-        network = public_side(2, seed, settings).start.network
+        network = public_side(2, seed, settings, data).start.network
     if epsilon is None and not papers:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            network = Training(steps=5 * epochs)(network, x, maps_of(y, CLASSES))
+            network = Training(steps=5 * epochs)(network, x, maps_of(y, classes))
         return {"test": scores(probabilities(network, test.tensors()[0]), test), "spent": None}
-    pairs = Pairs(CLASSES)
+    pairs = Pairs(classes)
     result = dpsgd(
         plan_of(epsilon, epochs, layers_of(network), len(x)),
         pairs.network(network) if copies else network,

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Composed, Event
+from privlearn.accounting.events import Composed, Event, walk
 from privlearn.accounting.filters import Measure, described, share
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, readable
 from privlearn.accounting.ledger import Ledger
@@ -101,7 +101,7 @@ def _figures(pages: LedgerState, delta: float | None) -> dict[str, Any]:
     }
     if pages.budget is not None:
         spent = _spent(pages, pages.budget, adjacency)
-        taken = share(limit, pages.event) if limit else float(bool(pages.entries))
+        taken = share(limit, pages.event) if limit else float(any(times for _, times in walk(pages.event)))
         answer |= {"spent": spent, "left": pages.budget.limit * max(0.0, 1 - taken)}
     return answer
 
