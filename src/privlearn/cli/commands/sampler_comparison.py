@@ -101,7 +101,9 @@ def _show(answer: dict[str, Any], target: bool) -> None:
     out.print(f"\nnoise: its multiplier; {said}. Guarantees for other neighbours are other guarantees.")
     if target and (taken := answer["train"]):
         what = f"{taken['sampling']} batches with {taken['mechanism']}{_number(taken)} noise"
-        out.print(f"train --sampling {BEST} takes {what}: the first of those for {taken['adjacency']} neighbours.")
+        out.print(
+            f"train --examples N --sampling {BEST} takes {what}: the first of those for {taken['adjacency']} neighbours."
+        )
     for name, why in answer["refused"].items():
         out.print(screen.plain(f"not {name}: {why}"))
 
