@@ -102,7 +102,7 @@ def _show(answer: dict[str, Any], target: bool) -> None:
     if target and (taken := answer["train"]):
         what = f"{taken['sampling']} batches with {taken['mechanism']}{_number(taken)} noise"
         out.print(
-            f"train --examples N --sampling {BEST} takes {what}: the first of those for {taken['adjacency']} neighbours."
+            f"train --examples N --sampling {BEST} takes {what}: the first row for {taken['adjacency']} neighbours."
         )
     for name, why in answer["refused"].items():
         out.print(screen.plain(f"not {name}: {why}"))
