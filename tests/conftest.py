@@ -33,7 +33,8 @@ _NO_DATA = "Skipped: real data sets are not here"
 
 
 #: Tests that take longer than `make test` has time for, one a line: planted bugs of 3 seconds and more, others of 6.
-LONG = frozenset((ROOT / "tests" / "nightly.txt").read_text(encoding="utf-8").splitlines())
+_LIST = ROOT / "tests" / "nightly.txt"
+LONG = frozenset(_LIST.read_text(encoding="utf-8").splitlines() if _LIST.exists() else ())
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
