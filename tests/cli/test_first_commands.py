@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+import privlearn as pv
 from privlearn.accounting.guarantee import readable, rounded_up
 from privlearn.cli import in_options, main
 from privlearn.cli.options import COMMANDS
@@ -165,3 +167,18 @@ def test_a_misspelt_ledger_is_not_begun(
     assert "began the ledger other.json" in capsys.readouterr().err
     assert main([*line[:-2], "more", "--ledger", "mistake.json", "--mechanism", "bisr"]) == 2
     assert main([*line[:-2], "more", "--ledger", "mistakes.json"]) == 0, "one that holds nothing is in nobody's way"
+
+
+def test_a_run_that_released_nothing_leaves_all_of_the_budget(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model, path = torch.nn.Linear(4, 2), tmp_path / "book.json"
+    rows = torch.utils.data.TensorDataset(torch.zeros(240, 4), torch.zeros(240).long())
+    private = pv.make_private(
+        model, torch.optim.SGD(model.parameters(), 0.1), torch.utils.data.DataLoader(rows, batch_size=24), epsilon=2.0,
+        delta=1e-5, epochs=2, max_grad_norm=1.0, ledger=pv.Ledger.open(path, pv.Budget(epsilon=4.0, delta=1e-5)),
+    )  # fmt: skip
+    next(iter(private.batches()))
+    private.close()
+    assert main(["ledger", str(path)]) == 0
+    assert "100.0 % is left" in " ".join(capsys.readouterr().out.split())

@@ -271,8 +271,7 @@ def warnings(plan: Plan, delta: float, examples: int) -> Iterator[str]:
         yield (
             f"examples times epsilon are {epsilon * examples:.3g}, which is little. Measured for linear models with "
             f"default settings on three data sets: they learned next to nothing at {NOTHING}, and half of what they "
-            f"learn without privacy at {HALF} (docs/results/small-data.md); larger networks need more. More rows help "
-            "as much as a larger epsilon"
+            f"learn without privacy at {HALF} (docs/results/small-data.md). More rows help as much as a larger epsilon"
         )
     if idle := plan.schedule.idle(plan.epochs):
         yield idle

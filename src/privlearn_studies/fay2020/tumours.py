@@ -3,7 +3,7 @@
 Fay et al. 2020 segment brain tumours of the BraTS challenge. Its scans are not at hand. These have what matters to the
 code and to the method: the four channels and four classes of that challenge, tissue that varies from person to person,
 a bias field, the noise of magnitudes (Rician), and tumours of all sizes, places and shapes with a swelling around them.
-No person was scanned: figures on them say how methods compare, not how well tumours are found.
+No person was scanned: figures on them say how methods compare, not how well tumours are detected.
 """
 
 from __future__ import annotations
