@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from privlearn._checks import checked, count, require_fit
 from privlearn.accounting.budget import Budget, largest, solve_noise, solve_rate
 from privlearn.accounting.events import Repeated, compose
@@ -16,7 +18,7 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.clips import Clip, Quantile
 from privlearn.errors import BadInput
 from privlearn.mechanisms.banded import Banded
-from privlearn.mechanisms.correlated import Correlation
+from privlearn.mechanisms.correlated import Correlation, deviation_of
 from privlearn.sampling import Partition, Poisson, TruncatedPoisson
 from privlearn.schedules import Constant, Polynomial, ReactingSchedule, Step
 
@@ -208,19 +210,27 @@ def noise_in_weights(plan: Plan, examples: int, momentum: float = 0.0) -> float:
 
     Independent noise is that of SGD with `momentum`; correlated noise says itself what it is made for.
     """
-    steps = plan.epochs * plan.sampling.steps(examples)
+    epoch, multipliers = plan.sampling.steps(examples), plan.noise_multipliers()
+    steps, rest = plan.epochs * epoch, plan.sampling.separation(examples)
     correlation = plan.correlation or Banded(1, momentum)
-    return plan.noise_multipliers()[0] * correlation.deviation(steps, plan.sampling.separation(examples))
+    if len(set(multipliers)) == 1:
+        return multipliers[0] * correlation.deviation(steps, rest)
+    return deviation_of(correlation.inverse(steps, rest), correlation.momentum, np.repeat(multipliers, epoch))
 
 
 def require_correlated(plan: Plan, correlation: Correlation) -> None:
     """Refuse what noise that is correlated over steps is not priced for: a norm or a noise that changes, few rests."""
     if not isinstance(correlation, Correlation):
         raise BadInput(f"correlation is {correlation!r}: expected one such as pv.mechanisms.Banded(bands=8), or None")
-    if not isinstance(plan.schedule, Constant):
+    if isinstance(plan.schedule, ReactingSchedule):
         raise BadInput(
-            f"correlated noise is for a constant schedule, and this one is {plan.schedule.kind}: with other noise in "
-            "later epochs, what an example adds would not be scaled alike in all of the rows that it changes"
+            "correlated noise is for a schedule that is known beforehand, and a validation schedule follows "
+            "accuracies: use another schedule, or independent noise"
+        )
+    if not isinstance(plan.schedule, Constant) and not correlation.disjoint:
+        raise BadInput(
+            f"{correlation.kind} noise is for a constant schedule, and this one is {plan.schedule.kind}: its matrix is "
+            "scaled for times of an example that cost alike. Use banded noise, or a constant schedule"
         )
     if not isinstance(plan.clip, Clip) or isinstance(plan.clip, Quantile):
         raise BadInput(

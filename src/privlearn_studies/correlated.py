@@ -37,6 +37,11 @@ WAYS: dict[str, dict[str, str]] = {
     "decaying, partition": {"sampling": "partition", "schedule": "exp:k=0.07"},
     "bands, cyclic Poisson": {"sampling": "cyclic-poisson", "mechanism": "banded"},
     "bands, cyclic partition": {"sampling": "cyclic-partition", "mechanism": "banded"},
+    "bands and decaying, cyclic partition": {
+        "sampling": "cyclic-partition",
+        "mechanism": "banded",
+        "schedule": "exp:k=0.07",
+    },
     "bands, fixed order": {"sampling": "fixed", "mechanism": "banded"},
 }
 #: Learning rates: for each way by itself, the best on held-out training rows is taken.

@@ -16,15 +16,15 @@ from scipy import stats
 from torch import nn
 
 import privlearn as pv
-from privlearn import sampling, schedules
+from privlearn import sampling, schedules, solving
 from privlearn.accounting.events import compose, tally
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.derivative_bounds import Derivatives
-from privlearn.errors import BadInput, PrivlearnError
-from privlearn.mechanisms import banded, noise
+from privlearn.errors import BadInput
+from privlearn.mechanisms import banded, correlated, noise
 from privlearn.mechanisms.banded import Banded, BandedStream
 from privlearn.mechanisms.correlated import CorrelatedStream
 from privlearn.mechanisms.release import release
@@ -45,23 +45,27 @@ def matrix(coefficients: Any, steps: int) -> np.ndarray[Any, Any]:
     return made
 
 
-def noise_of_steps(stream: CorrelatedStream, steps: int, numbers: int, std: float) -> np.ndarray[Any, Any]:
-    """What is added to zeros in each step, in double precision, shape (steps, numbers)."""
+def noise_of_steps(stream: CorrelatedStream, steps: int, numbers: int, std: Any) -> np.ndarray[Any, Any]:
+    """What is added to zeros in each step, in double precision, shape (steps, numbers); `std` of all or of each."""
     added = []
-    for _ in range(steps):
+    for own in np.broadcast_to(std, steps):
         values = (torch.zeros(numbers // 2, dtype=torch.float64), torch.zeros(numbers // 2, 1, dtype=torch.float64))
-        stream.add(values, std)
+        stream.add(values, float(own))
         added.append(torch.cat([value.view(-1) for value in values]).numpy())
     return np.array(added)
 
 
 @check
 def check_correlated_noise_has_its_covariance() -> None:
-    """C y is white: each step's variance, and every pair of steps, two-sided; false alarms below 1e-6 a figure."""
-    for bands, momentum, steps, std in ((3, 0.0, 12, 2.0), (8, 0.9, 12, 0.25), (1, 0.0, 5, 1.0)):
+    """C D^-1 of what is added is white, D the standard deviations: each step's variance, and every pair of steps.
+
+    Two-sided; false alarms below 1e-6 a figure.
+    """
+    falling = np.linspace(2.0, 0.5, 12)
+    for bands, momentum, steps, std in ((3, 0.0, 12, 2.0), (8, 0.9, 12, 0.25), (1, 0.0, 5, 1.0), (4, 0.0, 12, falling)):
         coefficients, numbers = Banded(bands, momentum).coefficients(steps), 20_000
         y = noise_of_steps(BandedStream(Streams.new(3).noise, coefficients), steps, numbers, std)
-        white = matrix(coefficients, steps) @ y / std
+        white = matrix(coefficients, steps) @ (y / np.broadcast_to(std, steps)[:, None])
         low, high = (stats.chi2.ppf(p, numbers) / numbers for p in (5e-7, 1 - 5e-7))
         for t in range(steps):
             assert low < float((white[t] ** 2).mean()) < high, (bands, momentum, t)
@@ -253,6 +257,30 @@ def check_correlated_noise_is_what_training_adds() -> None:
 
 
 @check
+def check_bands_go_with_noise_that_falls() -> None:
+    """Each epoch is charged at its own noise; every step adds D y, and goes on so after an interruption."""
+    falls = schedules.PerEpoch((1.5, 0.9))
+    own = plan(schedule=falls)
+    assert tally(own.event()) == {PoissonSampled(0.5, Gaussian(noise)): 2 for noise in (1.5, 0.9)}
+    assert certificate.read_plan(own.to_json()) == own
+    whole = trained(own)
+    assert whole.ledger.event == own.event()
+    with tempfile.TemporaryDirectory() as here:
+        kept = {"checkpoint": Checkpoint(Path(here) / "run", every=1e-9)}
+        must_raise(KeyboardInterrupt, partial(trained, own, 8, **kept))  # type: ignore[arg-type]
+        assert torch.equal(weights(trained(own, **kept)), weights(whole))
+    steps = own.epochs * own.sampling.steps(12)
+    c, multipliers = Banded(3).coefficients(steps), np.repeat([1.5, 0.9], steps // 2)
+    written = np.tril(np.ones((steps, steps))) @ np.diag(multipliers) @ np.linalg.inv(matrix(c, steps))
+    error = solving.noise_in_weights(own, 12)
+    assert math.isclose(error, math.sqrt((written**2).sum() / steps), rel_tol=1e-8)
+    alike = replace(own, schedule=schedules.Constant(1.5))
+    spread = correlated.deviation_of(Banded(3).inverse(5000), 0.0, np.full(5000, 1.5))
+    assert math.isclose(spread, 1.5 * Banded(3).deviation(5000), rel_tol=0.01)
+    assert 0.9 / 1.5 < error / solving.noise_in_weights(alike, 12) < 1
+
+
+@check
 def check_correlated_noise_costs_what_independent_noise_does() -> None:
     """Where examples rest: the price of a cycle, or an epoch, and the certificate's plan is the plan."""
     for sampler, unit, times in (
@@ -272,13 +300,17 @@ def check_the_best_attack_on_correlated_noise_finds_what_is_claimed() -> None:
     """By the likelihood ratio of what is released, for 60,000 rows: at most the claimed delta, and near it.
 
     Batches are those that the sampler draws and noise is that of the stream. Each row adds 1 to its own number in the
-    steps that it takes part in, or nothing: neighbours by zero-out.
+    steps that it takes part in, or nothing: neighbours by zero-out. The noise of the second epoch may be another one.
     """
-    rows, std, bands, epochs = 60_000, 1.2, 4, 2
-    cyclic = sampling.CyclicPartition(3, bands)
-    for seed, sampler in ((11, sampling.CyclicPoisson(0.4, bands)), (12, sampling.FixedOrder(12_000)), (13, cyclic)):
+    rows, bands, epochs = 60_000, 4, 2
+    cyclic, poisson = sampling.CyclicPartition(3, bands), sampling.CyclicPoisson(0.4, bands)
+    cases = [
+        *((seed, own, 1.2) for seed, own in ((11, poisson), (12, sampling.FixedOrder(12_000)), (13, cyclic))),
+        *((seed, own, 0.8) for seed, own in ((14, poisson), (15, sampling.FixedOrder(12_000)), (16, cyclic))),
+    ]
+    for seed, sampler, later in cases:
         streams = Streams.new(seed)
-        noisy = {"schedule": schedules.Constant(std), "correlation": Banded(bands)}
+        noisy = {"schedule": schedules.PerEpoch((1.2, later)), "correlation": Banded(bands)}
         planned = plan(sampling=sampler, examples=rows, epochs=epochs, **noisy)
         steps = epochs * sampler.steps(rows)
         c = Banded(bands).coefficients(steps)
@@ -286,18 +318,22 @@ def check_the_best_attack_on_correlated_noise_finds_what_is_claimed() -> None:
         drawn = (sample for _ in range(epochs) for sample in sampler.draw(rows, streams.sampling))
         for row, sample in zip(took, drawn, strict=True):
             row[sample.indices] = 1
-        columns = matrix(c, steps)
-        white = columns @ noise_of_steps(BandedStream(streams.noise, c), steps, rows, std)
+        std = np.repeat([1.2, later], sampler.steps(rows))
+        noisy_steps = noise_of_steps(BandedStream(streams.noise, c), steps, rows, std)
+        columns = matrix(c, steps) / std  # C D^-1
+        white = columns @ noisy_steps
         # The attacker knows in which steps a row may take part, but not whether it was drawn there.
         rate, may = 1.0, took > 0
         if isinstance(sampler, sampling.CyclicPoisson):
             rate, may = sampler.sampling_rate, np.arange(steps)[:, None] % bands == np.arange(rows) % bands
         elif sampler is cyclic:
             may = np.arange(steps)[:, None] % bands == np.arange(rows) % bands
-        whole = ((columns**2).sum(0)[:, None] * may + ~may).min(0) > 0.99  # the last steps' columns are cut off
+        whole = ((columns**2).sum(0)[:, None] * std[:, None] ** 2 * may + ~may).min(
+            0
+        ) > 0.99  # the last steps' columns are cut off
         for sign in (1, -1):  # with the row against without it, and the other way round
             seen = white + (columns @ took if sign == 1 else 0)
-            each = (columns.T @ seen - (columns**2).sum(0)[:, None] / 2) / std**2
+            each = columns.T @ seen - (columns**2).sum(0)[:, None] / 2
             with np.errstate(divide="ignore"):
                 ratio = np.where(may, np.logaddexp(np.log1p(-rate), np.log(rate) + each), 0.0).sum(0)
             if sampler is cyclic:  # one of a group's batches in each epoch, and not known which
@@ -323,7 +359,7 @@ def check_correlated_noise_is_refused_where_it_has_no_price() -> None:
         lambda: plan(sampling=sampling.CyclicPartition(4, 3), group_size=2),
         lambda: plan(sampling=sampling.CyclicPartition(4, 3), group_size=2, correlation=None),
         lambda: plan(sampling=sampling.FixedOrder(5), examples=10),
-        lambda: plan(schedule=schedules.Exponential(k=0.1, start=2.0)),
+        lambda: plan(schedule=schedules.Validation(0.7, m=2, period=2)),
         lambda: plan(clip=pv.clipping.Quantile(0.1)),
         lambda: plan(clip=Derivatives(0.3)),
         lambda: plan(group_size=2),
@@ -340,7 +376,8 @@ def check_correlated_noise_is_refused_where_it_has_no_price() -> None:
         must_raise(BadInput, make)
     stream = BandedStream(Streams.new(0).noise, Banded(2).coefficients(4))
     stream.add((torch.zeros(3),), 1.0)
-    must_raise(PrivlearnError, lambda: stream.add((torch.zeros(3),), 0.5))
+    earlier = stream.state_dict() | {"changes": False}
+    must_raise(BadInput, lambda: BandedStream(Streams.new(0).noise, [1.0]).load_state_dict(earlier))
     parts = [Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, one_sample())] * 2
     must_raise(BadInput, lambda: release(*parts, noise_multiplier=1.0, ledger=Ledger(), stream=stream))
 

@@ -140,12 +140,14 @@ def _optimised(bands: int, momentum: float, steps: int) -> tuple[float, ...]:
 
 @final
 class BandedStream(CorrelatedStream):
-    """Noise of which a few steps are kept: C y = z, where C has the given bands.
+    """Noise of which a few steps are kept: C y = z, where C has the given bands; each step's may be scaled by itself.
 
     Args:
         stream: where independent noise comes from.
         coefficients: the first column of C.
     """
+
+    changes = True
 
     def __init__(self, stream: NoiseStream, coefficients: Sequence[float] | Column) -> None:
         super().__init__(stream)

@@ -8,6 +8,12 @@ earlier ones, so that weights, which are running sums of gradients, hold less of
 An example that takes part in k steps, at least `separation` apart, changes C g by at most sqrt(k) times its
 sensitivity: C is scaled to that. So the run costs no more than k releases with independent noise, and is charged as
 these. Which matrices there are is in `matrices`.
+
+The noise may change from step to step where an example's times change disjoint rows of C g. Let D be the diagonal
+matrix of the steps' standard deviations, and g + D y be released: a function of C D^-1 g + z. Column t of C D^-1 is
+that of C over D_t, so a time in step t moves as many rows as before, by its sensitivity over D_t at most. It costs what
+a release with independent noise of D_t costs, and is charged as that. (Of C y = D z, whose noise changes before it is
+correlated, the price would follow from the least of the noise in all rows that a time changes.)
 """
 
 from __future__ import annotations
@@ -38,6 +44,8 @@ Column = NDArray[np.float64]
 MOST_BANDS = 512
 #: How many bands are tried where that is left open.
 USUAL_BANDS = (2, 4, 8, 16, 32, 64)
+#: Draws, of noise that changes, by which the noise in weights is computed.
+_DRAWS = 256
 #: No rounding of a column, up to 10^6 steps and 512 bands, makes its sensitivity larger by this share.
 _ROOM = 1e-6
 
@@ -53,7 +61,8 @@ class Correlation:
     kind: ClassVar[str]
     #: What is tried where the first number is left open.
     tried: ClassVar[tuple[int, ...]]
-    #: Whether times that are far enough apart change disjoint rows of C g, so that batches may be sampled.
+    #: Whether times that are far enough apart change disjoint rows of C g: batches may be sampled then, and the noise
+    #: multiplier may change from step to step.
     disjoint: ClassVar[bool] = False
     #: Whether tensors of earlier steps are kept, which checkpoints of several processes lack.
     keeps_tensors: ClassVar[bool] = True
@@ -124,11 +133,34 @@ def filtered(numerator: Sequence[float] | Column, denominator: Sequence[float] |
     return made
 
 
-def deviation_of(inverse: Column, momentum: float) -> float:
-    """Root mean square, over steps, of the noise in weights that SGD trains, for the first column of C^-1."""
+def deviation_of(inverse: Column, momentum: float, multipliers: Column | None = None) -> float:
+    """Root mean square, over steps, of the noise in weights that SGD trains.
+
+    Args:
+        inverse: the first column of C^-1.
+        momentum: that of SGD.
+        multipliers: what the noise of each step is multiplied by; None: 1. The mean is then taken over draws of a few
+            hundred steps, evenly spread.
+    """
+    if multipliers is not None:
+        return math.sqrt(_scaled_squares(inverse, momentum, multipliers) / len(inverse))
     for decay in (momentum, 1.0):
         inverse = filtered([1.0], [1.0, -decay], inverse)
     return math.sqrt(float(np.arange(len(inverse), 0, -1.0) @ inverse**2) / len(inverse))
+
+
+def _scaled_squares(inverse: Column, momentum: float, multipliers: Column) -> float:
+    """Sum over steps of the variance of the noise in the weights; all draws if they are at most `_DRAWS`."""
+    steps = len(inverse)
+    every = max(1, steps // _DRAWS)
+    drawn = range(every // 2, steps, every)
+    total = 0.0
+    for first in drawn:
+        weights = multipliers[first:] * inverse[: steps - first]
+        for decay in (momentum, 1.0):
+            weights = filtered([1.0], [1.0, -decay], weights)
+        total += float(weights @ weights)
+    return total * steps / len(drawn)
 
 
 def impulse(steps: int) -> Column:
@@ -185,6 +217,9 @@ class CorrelatedStream(ABC):
         steps: how many steps C is scaled for; None: any number.
     """
 
+    #: Whether each step may have a standard deviation of its own, by which what is correlated is multiplied.
+    changes: ClassVar[bool] = False
+
     def __init__(self, stream: NoiseStream, steps: int | None = None) -> None:
         if stream.discrete:
             raise BadInput(
@@ -195,11 +230,11 @@ class CorrelatedStream(ABC):
         self._sizes: Any = None  # of the values of each step
 
     def add(self, values: Sequence[Tensor], std: float, places: Sequence[tuple[int, int]] | None = None) -> None:
-        """Add the noise of the next step to `values`, in place; `std` is that of the independent noise.
+        """Add the noise of the next step to `values`, in place.
 
         Args:
             values: what is released; of the same sizes and types in each step.
-            std: the noise multiplier times the sensitivity.
+            std: the noise multiplier times the sensitivity: the standard deviation of z, or this step's entry of D.
             places: where several processes have parts of the values, as of `noise.add_gaussian`.
 
         Raises:
@@ -208,7 +243,7 @@ class CorrelatedStream(ABC):
         """
         import torch
 
-        if self._std not in (None, std):
+        if self._std not in (None, std) and not self.changes:
             raise PrivlearnError(
                 f"correlated noise began with standard deviation {self._std:g}, and a later step asks for {std:g}: all "
                 "steps need the same noise multiplier and clipping norm"
@@ -225,13 +260,13 @@ class CorrelatedStream(ABC):
             )
         self._std, self._sizes = std, sizes
         fresh = [torch.zeros_like(value) for value in values]
-        self._fill(fresh, std, places)
-        torch._foreach_add_(list(values), fresh)
+        self._fill(fresh, 1.0 if self.changes else std, places)
+        torch._foreach_add_(list(values), fresh, alpha=std if self.changes else 1.0)
         self._taken += 1
 
     @abstractmethod
     def _fill(self, fresh: list[Tensor], std: float, places: Sequence[tuple[int, int]] | None) -> None:
-        """Make zeros the noise of the next step."""
+        """Make zeros the noise of the next step, for independent noise of standard deviation `std`."""
 
     @abstractmethod
     def _kept(self) -> dict[str, Any]:
@@ -243,9 +278,18 @@ class CorrelatedStream(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """What later steps depend on."""
-        return {"std": self._std, "taken": self._taken, **self._kept()}
+        return {"std": self._std, "taken": self._taken, "changes": self.changes, **self._kept()}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Go on from a state."""
+        """Go on from a state.
+
+        Raises:
+            BadInput: an earlier version kept it, with noise of another standard deviation.
+        """
+        if state.get("changes", False) != self.changes:
+            raise BadInput(
+                "the correlated noise of this checkpoint was kept by an earlier version of privlearn, in other units: "
+                "finish the run with that version, or begin it again"
+            )
         self._std, self._taken, self._sizes = state["std"], state["taken"], None
         self._go_on(state)
