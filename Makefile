@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 BASE := $(VENV)/.demo
 READY := $(VENV)/.ready
 DEMO := runs/digits-demo
+# Noise by a compiled kernel, where there is a C compiler: the same draws.
+export PRIVLEARN_COMPILE := $(shell command -v cc > /dev/null 2>&1 && echo 1)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo check test nightly coverage wheel docs lint clean
@@ -44,7 +46,7 @@ docs: $(READY)
 # The wheel that is released, the same to the byte wherever it is built, and its hash.
 wheel: $(BASE)
 	rm -rf dist
-	$(BIN)/python -m pip wheel -q . --no-deps -w dist
+	PRIVLEARN_COMPILE= $(BIN)/python -m pip wheel -q . --no-deps -w dist
 	cd dist && sha256sum *.whl > SHA256SUMS && cat SHA256SUMS
 
 lint: $(READY)
@@ -54,7 +56,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 # torch first and alone, so that nothing drags in another build of it.
-$(BASE): pyproject.toml constraints.txt
+$(BASE): pyproject.toml constraints.txt hatch_build.py src/privlearn/mechanisms/noise_kernel.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) -e .

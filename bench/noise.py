@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from unittest.mock import patch
 
 import common
 import numpy as np
@@ -17,6 +18,7 @@ from common import Case, Variant
 from randomgen import AESCounter
 from torch import Tensor
 
+from privlearn.mechanisms import noise as noise_of_releases
 from privlearn.mechanisms.noise import add_gaussian, add_on_grid
 from privlearn.streams import Streams
 
@@ -30,9 +32,20 @@ def by_torch() -> Noise:
 
 
 def by_privlearn() -> Noise:
-    """AES-128 in counter mode."""
+    """AES-128 in counter mode; by the compiled kernel where it was built."""
     stream = Streams.new().noise
     return lambda value: add_gaussian([value], 1.0, stream)
+
+
+def by_operations() -> Noise:
+    """The same draws by PyTorch's operations."""
+    add = by_privlearn()
+
+    def run(value: Tensor) -> None:
+        with patch.object(noise_of_releases, "kernel", lambda: None):
+            add(value)
+
+    return run
 
 
 def by_privlearn_on_a_grid() -> Noise:
@@ -61,6 +74,7 @@ def by_system(value: Tensor) -> Tensor:
 WAYS: dict[str, Callable[[], Noise]] = {
     "torch normal_, not secure": by_torch,
     "privlearn": by_privlearn,
+    "privlearn, without the kernel": by_operations,
     "privlearn, on a grid": by_privlearn_on_a_grid,
     "numpy over AES": by_numpy,
     "os.urandom and Box-Muller": lambda: by_system,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ("src", "pyproject.toml", "README.md", "LICENSE", "constraints.txt")
+SOURCE = ("src", "hatch_build.py", "pyproject.toml", "README.md", "LICENSE", "constraints.txt")
 
 
 def built(place: Path, time: int) -> Path:
@@ -20,7 +20,7 @@ def built(place: Path, time: int) -> Path:
     place.mkdir()
     for name in SOURCE:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         elif (ROOT / name).exists():
             shutil.copy(ROOT / name, place / name)
     for path in place.rglob("*"):

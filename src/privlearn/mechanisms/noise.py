@@ -12,17 +12,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 
 import mpmath
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from privlearn.errors import BadInput
+from privlearn.mechanisms.noise_kernel import BUILT, NoiseKernel
 from privlearn.streams import NoiseStream
 
 #: Draws that are made at once: few enough to stay in a processor's cache.
 _BLOCK = 1 << 17
+_ENDS = np.iinfo(np.int64)
 #: sin(pi t / 2) / t to 7e-9 and cos(pi t / 2) to 5e-10 for t in [-1, 1], in powers of t^2 (Chebyshev fits).
 _SINE = (1.5167170e-4, -4.67414384e-3, 7.968991833e-2, -0.6459637596, 1.570796320)
 _COSINE = (-2.38241524e-5, 9.17722924e-4, -2.086268671e-2, 0.2536693222, -1.233700534, 0.9999999998)
@@ -93,9 +98,13 @@ def gaussian(count: int, dtype: torch.dtype, stream: NoiseStream) -> Tensor:
     beyond 8.6 standard deviations (further out there are 1e-17 of the normal distribution); split and angles from 53
     bits, or from 32 for float32.
     """
-    fours = (count + 3) // 4
-    wide = dtype == torch.float64
-    words = torch.from_numpy(stream.words(_words(count, dtype)))
+    make = kernel() or by_operations
+    return make(stream.words(_words(count, dtype)), (count + 3) // 4, dtype)[:count]
+
+
+def by_operations(random_words: NDArray[np.int64], fours: int, dtype: torch.dtype) -> Tensor:
+    """The draws that words of 64 random bits make, by PyTorch's operations: four for each of `fours`."""
+    wide, words = dtype == torch.float64, torch.from_numpy(random_words)
     # In (0, 1]: never 0, whose logarithm there isn't.
     uniform = words[: 2 * fours].double().mul_(2.0**-64).add_(0.5 + 2.0**-53)
     size = uniform[:fours].mul_(uniform[fours:]).log_().to(dtype).mul_(-2.0)
@@ -106,7 +115,23 @@ def gaussian(count: int, dtype: torch.dtype, stream: NoiseStream) -> Tensor:
     torch.mul(size, more[:fours].mul_(0.5).add_(0.5), out=radii[0])
     torch.sub(size, radii[0], out=radii[1])
     radii.sqrt_()
-    return _on_circles(radii, more[fours:].view(2, fours)).view(-1)[:count]
+    return _on_circles(radii, more[fours:].view(2, fours)).view(-1)
+
+
+@lru_cache
+def kernel(path: Path = BUILT) -> NoiseKernel | None:
+    """The compiled form of `by_operations`, if it was built and makes the same draws, to the last bit."""
+    try:
+        built = NoiseKernel(path, _SINE, _COSINE)
+    except (OSError, AttributeError):
+        return None
+    for dtype in (torch.float32, torch.float64):
+        for fours in (1, 7, 1024):  # shorter and longer than what a processor computes at once
+            words = NoiseStream(bytes(16)).words(_words(4 * fours, dtype))
+            words[0], words[2 * fours - 1], words[-1] = _ENDS.min, _ENDS.max, _ENDS.min
+            if not torch.equal(built(words, fours, dtype), by_operations(words, fours, dtype)):
+                return None
+    return built
 
 
 def _on_circles(radii: Tensor, turns: Tensor) -> Tensor:
