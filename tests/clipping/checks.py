@@ -28,6 +28,7 @@ from privlearn.clipping.per_example import (
     OuterProduct,
     RowBlocks,
     SparseRows,
+    settle_all,
     together,
 )
 from privlearn.mechanisms import release as release_module
@@ -141,6 +142,26 @@ def check_what_is_not_reached_is_not_formed() -> None:
     true = (g[1].double().mT @ a[1].double()).square().sum()
     torch.testing.assert_close(found.squares[1], true, rtol=1e-4, atol=0.0)
     assert list(found._apart) == [1, 2]
+
+
+@check
+def check_layers_are_looked_at_together() -> None:
+    """Each as by itself: one whose terms cancel, one that is not reached, in blocks of rows, of other widths."""
+    batches = [(drawn(4, 3, wide, seed=wide).float(), drawn(4, 3, 30, seed=1).float()) for wide in (20, 400, 20, 20)]
+    batches[1][0][0] = 0.0
+    cancelled = batches[2]
+    cancelled[0][1, 1], cancelled[1][1, 1] = -cancelled[0][1, 0], cancelled[1][1, 0]
+    cancelled[0][1, 2] = 1e-4 * cancelled[0][1, 0]
+    alone, layers = ([gram(g, a) for g, a in batches] for _ in range(2))
+    blocks = RowBlocks([(slice(0, 20), layers[2]), (slice(20, 40), layers[3])], (40, 30))
+    settle_all([layers[0], layers[1], blocks])
+    for one, other in zip(alone, layers, strict=True):
+        assert other._squares is not None
+        assert torch.equal(one.squares, other.squares)
+        assert torch.equal(one._apart, other._apart)
+    assert [own._apart.tolist() for own in layers] == [[], [], [1], []]
+    assert layers[1].squares[0] == 0
+    assert torch.equal(blocks.squares, layers[2].squares + layers[3].squares)
 
 
 @check

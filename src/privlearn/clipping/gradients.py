@@ -24,9 +24,8 @@ from privlearn.clipping.clips import Clip, PerLayer, Quantile
 from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss
-from privlearn.clipping.per_example import ExampleGradients, padded, shapes, waiting_norms
+from privlearn.clipping.per_example import ExampleGradients, padded, settle_all, shapes
 from privlearn.clipping.randomness import RowRandom, drawn_by, fresh_key, unmoved
-from privlearn.clipping.row_norms import settle
 from privlearn.data.rows import Rows, TensorRows, digests
 from privlearn.errors import BadInput, PrivlearnError, first_line
 from privlearn.models.check import Structure
@@ -395,7 +394,7 @@ class ClippedGradients:
         """Squared norms, in double precision: by layer if each is clipped by itself, or one; and by example."""
         if not gradients:
             return torch.zeros(self._norms, len(losses), dtype=torch.float64, device=losses.device)
-        settle(waiting_norms(gradients.values()))
+        settle_all(gradients.values())
         squares = torch.stack([own.squares for name, own in gradients.items()])
         if self._norms == 1:
             return squares.sum(0, keepdim=True)

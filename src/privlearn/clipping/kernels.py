@@ -164,8 +164,8 @@ def kernels(fast: bool | None = None, *, fitted: bool = True) -> Kernels:
 
 #: Bytes from which memory is kept; smaller blocks stay with the allocator anyway.
 _LEAST = 1 << 18
-#: Steps after which memory that was not used is let go, and bytes taken over those that are needed.
-_KEPT, _SLACK = 4, 1.25
+#: Steps after which memory that was not used is let go.
+_KEPT = 4
 
 #: How many tensors hold a storage; PyTorch has no public name for it, and where there is none nothing is used again.
 _holders: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
@@ -177,26 +177,36 @@ class Scratch:
 
     def __init__(self) -> None:
         self._step = 0
-        #: Storages, their bytes, and the step that they were last used in.
-        self._held: list[list[Any]] = []
+        #: By their bytes: storages, and the step that each was last used in.
+        self._held: dict[int, list[list[Any]]] = {}
 
     def next_step(self) -> None:
         """Let go of what the last steps did not use."""
         self._step += 1
-        self._held = [entry for entry in self._held if entry[2] > self._step - _KEPT]
+        for size, entries in [*self._held.items()]:
+            self._held[size] = [entry for entry in entries if entry[1] > self._step - _KEPT]
+            if not self._held[size]:
+                del self._held[size]
 
     def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """A contiguous tensor of this shape, of the type and on the device of `like`; its numbers are anything."""
         nbytes = math.prod(shape) * like.itemsize
         if _holders is None or like.device.type != "cpu" or nbytes < _LEAST:
             return like.new_empty(shape)
-        free = [e for e in self._held if nbytes <= e[1] <= _SLACK * nbytes and _holders(e[0]._cdata) == 1]
-        if not free:
-            granule = 1 << (nbytes.bit_length() - 4)  # batches of about the same size find each other's memory
-            size = -(-nbytes // granule) * granule
-            self._held.append([torch.empty(size, dtype=torch.uint8).untyped_storage(), size, self._step])
-            free = self._held[-1:]
-        entry = min(free, key=lambda e: int(e[1]))
-        entry[2] = self._step
+        granule = 1 << (nbytes.bit_length() - 4)  # batches of about the same size find each other's memory
+        size = -(-nbytes // granule) * granule
+        entry = self._free(size) or self._free(size + granule)
+        if entry is None:
+            entry = [torch.empty(size, dtype=torch.uint8).untyped_storage(), self._step]
+            self._held.setdefault(size, []).append(entry)
+        entry[1] = self._step
         # Not a view: the model may change it in place.
         return cast(Tensor, like.new_empty(0).set_(entry[0], 0, tuple(shape)))  # type: ignore[call-overload]
+
+    def _free(self, size: int) -> list[Any] | None:
+        """A storage of so many bytes that no tensor holds."""
+        assert _holders is not None
+        for entry in self._held.get(size, ()):
+            if _holders(entry[0]._cdata) == 1:
+                return entry
+        return None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from privlearn.clipping.kernels import Kernels
-from privlearn.clipping.row_norms import SAFE, RowNorms, norms_of, row_norms
+from privlearn.clipping.row_norms import SAFE, RowNorms, norms_of, row_norms, settle
 from privlearn.data.rows import Rows
 
 #: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient is formed.
@@ -27,7 +27,8 @@ GRAM_ROUNDINGS, GRAM_LOST = 4, 1 / 16
 class ExampleGradients(Protocol):
     """The gradients of one parameter.
 
-    A kind whose squares wait for a look at norms in single precision (`row_norms.settle`) has these as its `norms`.
+    A kind whose squares wait for a look at norms in single precision (`settle_all`) has these as its `norms`, and one
+    that is put together its `pieces`.
 
     Attributes:
         squares: the squared L2 norm of each example's gradient, in double precision; shape (batch,).
@@ -124,29 +125,36 @@ class GramNorms:
     """
 
     def __init__(self, g: Tensor, a: Tensor, shape: Sequence[int], weighted: Callable[[Tensor, Tensor], None]) -> None:
-        self._weighted = weighted
-        self._form: Callable[[], Tensor] = lambda: (g.mT @ a).view(len(g), *shape)
+        self._weighted, self._factors, self._shape = weighted, (g, a), shape
         inputs, outputs = torch.bmm(a, a.mT), torch.bmm(g, g.mT)
-        sizes = norms_of(inputs, outputs)
-        scale = sizes.prod(0)
-        self.squares = torch.linalg.vecdot(inputs.flatten(1), outputs.flatten(1)).double()
-        # What single precision can't square goes the same way: either factor may be too small or too large.
-        squarable = (sizes > SAFE[0] ** 2).all(0) & (sizes < SAFE[1] ** 2).all(0)
-        safe = (self.squares > CANCELLED * scale) & squarable
-        roundings = GRAM_ROUNDINGS + GRAM_LOST * (g.shape[2] + a.shape[2])
-        self.squares += roundings * torch.finfo(g.dtype).eps * scale
-        self._apart = (~safe).nonzero()[:, 0]
+        self.norms = (RowNorms(inputs), RowNorms(outputs))
+        self._sums = torch.linalg.vecdot(inputs.flatten(1), outputs.flatten(1))
+        # What is added to the sums, in shares of the product of both norms.
+        self._room = (GRAM_ROUNDINGS + GRAM_LOST * (g.shape[2] + a.shape[2])) * torch.finfo(g.dtype).eps
+        self._squares: Tensor | None = None
+        self._apart = torch.empty(0, dtype=torch.int64, device=g.device)
+        self.nbytes = g.nbytes + a.nbytes + inputs.nbytes + outputs.nbytes
+
+    @property
+    def squares(self) -> Tensor:
+        """Of the Gram matrices, but for examples whose gradients were formed."""
+        if self._squares is None:
+            _settle_grams([self])
+        assert self._squares is not None
+        return self._squares
+
+    def _form_apart(self, examples: Tensor) -> None:
+        """The squares of these examples, from their gradients in double precision, which are kept."""
+        (g, a), squares = self._factors, self.squares
+        lengths = norms_of(*(t[examples].flatten(1) for t in (g, a)))
+        # A layer that is not reached yet, as behind a gain that starts at zero: nothing to form.
+        nothing = (lengths == 0).any(0) & lengths.isfinite().all(0)
+        squares[examples[nothing]] = 0.0
+        self._apart, lengths = examples[~nothing], lengths[:, ~nothing]
         if len(self._apart):
-            lengths = norms_of(*(t[self._apart].flatten(1) for t in (g, a)))
-            # A layer that is not reached yet, as behind a gain that starts at zero: nothing to form.
-            nothing = (lengths == 0).any(0) & lengths.isfinite().all(0)
-            self.squares[self._apart[nothing]] = 0.0
-            self._apart, lengths = self._apart[~nothing], lengths[:, ~nothing]
-        if len(self._apart):
-            exact = (g[self._apart].double().mT @ a[self._apart].double()).view(-1, *shape)
-            self.squares[self._apart] = row_norms(exact).square().where(lengths.isfinite().all(0), math.inf)
+            exact = (g[self._apart].double().mT @ a[self._apart].double()).view(-1, *self._shape)
+            squares[self._apart] = row_norms(exact).square().where(lengths.isfinite().all(0), math.inf)
             self._exact = exact
-        self.nbytes = g.nbytes + a.nbytes
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """One more weight gradient, of the weighted outputs."""
@@ -157,7 +165,27 @@ class GramNorms:
 
     def form(self) -> Tensor:
         """One product for each example."""
-        return self._form()
+        g, a = self._factors
+        return (g.mT @ a).view(len(g), *self._shape)
+
+
+def _settle_grams(grams: Iterable[GramNorms]) -> None:
+    """Look at the sums of all of `grams` at once, which are of as many examples each, and form what they don't tell."""
+    waiting = [own for own in grams if own._squares is None]
+    if not waiting:
+        return
+    settle(norms for own in waiting for norms in own.norms)
+    sizes = torch.stack([norms.values for own in waiting for norms in own.norms]).view(len(waiting), 2, -1)
+    scale, squares = sizes.prod(1), torch.stack([own._sums for own in waiting]).double()
+    # What single precision can't square goes the same way as what cancels: either factor may be too small or too large.
+    squarable = (sizes > SAFE[0] ** 2).all(1) & (sizes < SAFE[1] ** 2).all(1)
+    safe = (squares > CANCELLED * scale) & squarable
+    squares += scale * scale.new_tensor([own._room for own in waiting])[:, None]
+    whole = bool(safe.all())
+    for own, row, told in zip(waiting, squares.unbind(), safe.unbind(), strict=True):
+        own._squares = row
+        if not whole and len(examples := (~told).nonzero()[:, 0]):
+            own._form_apart(examples)
 
 
 @final
@@ -201,9 +229,9 @@ class RowBlocks:
         self.nbytes = sum(piece.nbytes for _, piece in pieces)
 
     @property
-    def norms(self) -> list[RowNorms]:
-        """Those of all pieces."""
-        return waiting_norms(piece for _, piece in self._pieces)
+    def pieces(self) -> list[ExampleGradients]:
+        """The blocks' own."""
+        return [piece for _, piece in self._pieces]
 
     @property
     def squares(self) -> Tensor:
@@ -224,9 +252,11 @@ class RowBlocks:
         return dense
 
 
-def waiting_norms(gradients: Iterable[ExampleGradients]) -> list[RowNorms]:
-    """What squared norms of `gradients` wait for."""
-    return [norms for own in gradients for norms in getattr(own, "norms", ())]
+def settle_all(gradients: Iterable[ExampleGradients]) -> None:
+    """Look at all that squared norms of `gradients` wait for, together: on a GPU, to look is to wait."""
+    own = [piece for each in gradients for piece in getattr(each, "pieces", (each,))]
+    settle(norms for each in own for norms in getattr(each, "norms", ()))
+    _settle_grams(each for each in own if isinstance(each, GramNorms))
 
 
 def together(uses: Sequence[tuple[slice | None, ExampleGradients]], shape: Sequence[int]) -> ExampleGradients:

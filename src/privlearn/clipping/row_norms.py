@@ -75,7 +75,7 @@ def norms_of(*parts: Tensor) -> Tensor:
 
 
 def _in_runs(flat: Tensor) -> Tensor:
-    whole = flat.shape[1] - flat.shape[1] % _RUN
+    whole = flat.shape[1] - flat.shape[1] % _RUN if flat.shape[1] > _RUN else 0
     norms: Tensor = torch.linalg.vector_norm(flat[:, whole:] if whole else flat, dim=1)
     if whole:
         runs = torch.linalg.vector_norm(flat[:, :whole].reshape(len(flat), whole // _RUN, _RUN), dim=2)
