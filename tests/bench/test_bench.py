@@ -286,3 +286,24 @@ def test_the_ceiling_of_features(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert table["DP-SGD's descent at epsilon 8, without its noise"] > table["DP-SGD, epsilon 1"]
     assert len(table) == 1 + 6 + 3 + 1 + 2
     assert set(dict(ceiling.measured(whole, y, "all", tmp_path, quick=True))) < set(table)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_forty_networks_are_measured_beside_plain_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("transformers", "timm", "torchvision"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'privlearn[test]'")
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    forty = importlib.import_module("forty")
+    every = {network.name: network for network in forty.every()}
+    assert len(every) == 40
+    monkeypatch.setattr(forty, "WIDTH", 16)
+    rows = [forty.measured(every[name], 2) for name in ("GRU 128, length 64, batch 64", "FNet")]
+    for row in rows:
+        assert row.way == "layers"
+        assert not row.reason
+        assert len(row.ratios) == 2
+    refused = replace(every["FNet"], loss=lambda model, batch: forty.of_classes(model, batch).mean())
+    assert forty.measured(refused, 1).way == "refused"
+    lines = forty.table([*rows, forty.measured(refused, 1)]).splitlines()
+    assert len(lines) == 5
+    assert "NotPerExample" in lines[-1]
