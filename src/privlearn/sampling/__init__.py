@@ -26,14 +26,16 @@ from privlearn.sampling.poisson import TruncatedPoisson as TruncatedPoisson
 from privlearn.sampling.sampler import Sampler as Sampler
 
 
-def named(name: str, batch_size: int, examples: int) -> Sampler:
+def named(name: Sampler | str, batch_size: int, examples: int) -> Sampler:
     """The sampler called `name` with batches of about `batch_size` out of `examples` rows.
 
-    `truncated-poisson:maximum=700` says how many rows of a batch are kept at most.
+    `truncated-poisson:maximum=700` says how many rows of a batch are kept at most. A sampler is taken as it is.
 
     Raises:
         BadInput: an unknown name or number, or a batch larger than the data.
     """
+    if isinstance(name, Sampler):
+        return name
     count("the batch size", batch_size)
     if batch_size > examples:
         raise BadInput(
