@@ -51,6 +51,8 @@ MUTANTS = [
            "rest + 1 < self.bands", REFUSED),
     Mutant("the rows that are there are not counted", epoch_noise._steps_stream,
            "plan.correlation.require_suited(plan.sampling, task.present)", "pass", REFUSED),
+    Mutant("facts may state too few rows", solving.contradictions,
+           "plan.correlation.require_suited(plan.sampling, examples)", "pass", REFUSED),
     Mutant("a schedule that falls", solving.require_correlated, "not isinstance(plan.schedule, Constant)", "False",
            REFUSED),
     Mutant("groups of rows", solving.require_correlated, "plan.group_size > 1", "False", REFUSED),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
 from privlearn.accounting import events
@@ -31,3 +34,18 @@ def test_a_run_is_published_and_verified(tmp_path: Path) -> None:
     out = pv.publish(result, tmp_path / "model", model_spec="linear", classes=2)
     assert pv.verify(out).ok
     assert "maximum 12" in (out / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "sampling", ["truncated-poisson:maximum=12", pv.sampling.TruncatedPoisson(0.2, 40, 12)], ids=str
+)
+def test_batches_of_a_loop_have_a_maximum(sampling: Any) -> None:
+    model = nn.Linear(4, 2)
+    loader = DataLoader(TensorDataset(torch.randn(40, 4), torch.arange(40) % 2), batch_size=8)
+    optimizer, loss = torch.optim.SGD(model.parameters(), 0.1), nn.CrossEntropyLoss(reduction="none")
+    with pv.make_private(
+        model, optimizer, loader, epsilon=4.0, delta=1e-3, epochs=4, max_grad_norm=1.0, sampling=sampling
+    ) as private:
+        assert max(int(private.step(batch, loss)["examples"]) for batch in private.batches()) <= 12
+        assert private.plan.sampling == pv.sampling.TruncatedPoisson(0.2, 40, 12)
+        assert private.ledger.event == private.plan.event()

@@ -15,7 +15,7 @@ from privlearn.mechanisms.correlated import Correlation
 from privlearn.models.heads import HEADS
 from privlearn.plan import UNDECLARED
 from privlearn.runs import post_processing
-from privlearn.sampling import Sampler
+from privlearn.sampling import Sampler, require_priced
 from privlearn.transforms.pca import components_of
 
 if TYPE_CHECKING:
@@ -218,6 +218,8 @@ class TrainRequest:
             between("label_smoothing", self.label_smoothing, 0.0, MOST_SMOOTHING)
         adjacency = None if self.adjacency is None else Adjacency.parse(str(self.adjacency))
         object.__setattr__(self, "adjacency", adjacency)
+        if adjacency is not None:
+            require_priced(self.sampling, adjacency)
         if adjacency is Adjacency.ADD_REMOVE and self.examples is None:
             raise BadInput(UNDECLARED)
 
