@@ -49,6 +49,13 @@ def test_neighbours_are_those_of_poisson_sampling() -> None:
         assert settled(sampling="best", **more).plan.neighbours is settled(**more).plan.neighbours
 
 
+def test_given_neighbours_need_no_price_of_poisson_sampling() -> None:
+    best = settled(sampling="best", adjacency="replace_one").plan
+    assert best.neighbours is Adjacency.REPLACE_ONE
+    with pytest.raises(PrivlearnError):
+        settled(adjacency="replace_one")
+
+
 @pytest.mark.parametrize("mechanism", ["independent", pv.mechanisms.Banded(4), "banded:bands=4"], ids=str)
 def test_a_given_mechanism_stays(mechanism: Any) -> None:
     best = settled(sampling="best", mechanism=mechanism, adjacency="zero_out")

@@ -10,7 +10,6 @@ from typing import Any
 from privlearn.accounting.budget import Budget, solve_noise
 from privlearn.accounting.events import Composed, Event, Mechanism, Repeated, tally
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian, Laplace
 from privlearn.errors import PrivlearnError
 
 #: Different releases in a run at which it is still priced a few more times.
@@ -52,10 +51,9 @@ def with_noise(event: Event, factor: float) -> Event:
         return Composed(tuple(with_noise(own, factor) for own in event.events))
     if isinstance(event, Repeated):
         return Repeated(with_noise(event.event, factor), event.count)
-    if isinstance(event, Gaussian | Laplace):
-        return replace(event, noise_multiplier=factor * event.noise_multiplier)
-    inner: Any = getattr(event, "event", None)
-    if isinstance(event, Mechanism) and isinstance(inner, Gaussian):
-        made: Any = event
-        return replace(made, event=with_noise(inner, factor))  # type: ignore[no-any-return]
-    raise PrivlearnError(f"{type(event).__name__} has no noise to raise: expected Gaussian or Laplace releases")
+    made: Any = event
+    if hasattr(event, "noise_multiplier"):
+        return replace(made, noise_multiplier=factor * made.noise_multiplier)  # type: ignore[no-any-return]
+    if isinstance(getattr(event, "event", None), Mechanism):
+        return replace(made, event=with_noise(made.event, factor))  # type: ignore[no-any-return]
+    raise PrivlearnError(f"{type(event).__name__} has no noise to raise: expected releases with a noise_multiplier")
