@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import privlearn as pv
 from privlearn.accounting import events
 from privlearn.accounting.pld.truncation import TruncatedPoissonSampled
+from privlearn.descent.choices import TrainRequest
+from privlearn.errors import UnsupportedEvent
 from privlearn.publishing import certificate
 
 
@@ -49,3 +51,12 @@ def test_batches_of_a_loop_have_a_maximum(sampling: Any) -> None:
         assert max(int(private.step(batch, loss)["examples"]) for batch in private.batches()) <= 12
         assert private.plan.sampling == pv.sampling.TruncatedPoisson(0.2, 40, 12)
         assert private.ledger.event == private.plan.event()
+
+
+@pytest.mark.parametrize("examples", [None, 1797])
+def test_neighbours_without_a_price_are_refused_before_all_else(examples: int | None) -> None:
+    """No number of rows is asked for first, and no feature is computed."""
+    with pytest.raises(UnsupportedEvent, match="no sound accounting for add_remove"):
+        TrainRequest(epsilon=2.0, sampling="truncated-poisson:maximum=80", adjacency="add_remove", examples=examples)
+    with pytest.raises(UnsupportedEvent, match="no sound accounting for add_remove"):
+        TrainRequest(epsilon=2.0, sampling=pv.sampling.CyclicPoisson(0.5, 2), adjacency="add_remove", examples=examples)
