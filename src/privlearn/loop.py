@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Unpack, final
 
 from filelock import Timeout
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 
 from privlearn._checks import checked
 from privlearn._display import Described, Summary
@@ -23,6 +23,7 @@ from privlearn.accounting.ledgers.ledger_state import first
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.losses import ModelLoss
 from privlearn.data.torch_rows import resampled
+from privlearn.descent import best_sampling
 from privlearn.descent.dpsgd import Run
 from privlearn.descent.task import Batch, Epoch
 from privlearn.errors import BadInput, PrivacyWarning
@@ -31,7 +32,7 @@ from privlearn.mechanisms.correlated import Correlation
 from privlearn.plan import Plan
 from privlearn.publishing.publish import publish
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.given import Compute, require_optimizer_of
+from privlearn.runs.given import Compute, require_optimizer_of, world_of
 from privlearn.runs.result import SCRIPTS_RATES, PrivateDiagnostics, Result
 from privlearn.sampling import Sampler, named
 from privlearn.schedules import Constant, NoiseSchedule, Schedule
@@ -49,6 +50,8 @@ class LoopSettings(Compute, total=False):
         adjacency: `add_remove` (which needs `examples`), `zero_out` or `replace_one`.
         group_size: the declared most examples of one person, protected together.
         sampling: a sampler of `pv.sampling`, or its name; by default Poisson, with the loader's batch size expected.
+            `best`: of those priced for the same neighbours, with any mechanism where none is given, what leaves the
+            least noise in the weights. Noise that is correlated is tried for torch's SGD, in one process.
         schedule: of the noise over the epochs; with a target its shape.
         mechanism: `independent` noise, or noise that is correlated over steps: `banded:bands=8,momentum=0.9` or
             `mechanisms.Banded(8)`, with `cyclic-partition`, `cyclic-poisson` or `fixed` sampling; `bisr:bands=8` or
@@ -69,7 +72,7 @@ class LoopSettings(Compute, total=False):
     group_size: int
     sampling: Sampler | str | None
     schedule: NoiseSchedule | None
-    mechanism: Correlation | str
+    mechanism: Correlation | str | None
     clip: Clip | None
     loss: Callable[..., Tensor] | None
     ledger: Ledger | None
@@ -119,7 +122,8 @@ def make_private(
     rows, batch_size = resampled(loader)
     own: dict[str, Any] = {name: settings.get(name) for name in _OWN}
     compute: Any = {name: value for name, value in settings.items() if name not in _OWN}
-    plan = _plan(own, epochs, epsilon, delta, max_grad_norm, batch_size, len(rows))
+    correlated = _tries_correlated(optimizer, own["streams"], compute)
+    plan = _plan(own, epochs, epsilon, delta, max_grad_norm, batch_size, len(rows), correlated=correlated)
     _warn_of_target(epsilon, delta, own["examples"] or len(rows))
     loss, rates = own["loss"], own["learning_rate_schedule"] or Constant()
     run = Run(
@@ -357,9 +361,9 @@ def _of_model(loss: Any) -> Any:
 
 def _plan(
     own: dict[str, Any], epochs: int, epsilon: float | None, delta: float | None, norm: float | None, batch_size: int,
-    rows: int,
+    rows: int, *, correlated: bool,
 ) -> Plan:  # fmt: skip
-    """The plan that the arguments of `make_private` describe."""
+    """The plan that the arguments of `make_private` describe; `correlated` says what `best` tries."""
     clip, noise, schedule = own["clip"], own["noise_multiplier"], own["schedule"]
     if (clip is None) == (norm is None):
         raise BadInput("expected one of max_grad_norm=C, the clipping norm, and clip=, such as pv.Flat(1.0): give one")
@@ -374,25 +378,37 @@ def _plan(
     if noise is not None and schedule is not None:
         raise BadInput("noise_multiplier and schedule= both say what the noise is: give one of them")
     examples = own["examples"] or rows
-    sampling, adjust = own["sampling"] or "poisson", not isinstance(own["sampling"], Sampler)
-    if isinstance(sampling, str):
-        sampling = named(sampling, min(batch_size, examples), examples)
-    correlations = _correlations(own["mechanism"] or "independent", chosen=noise is None)
-    plan = Plan(
-        sampling, epochs=epochs, schedule=schedule or (Constant() if noise is None else Constant(noise)),
-        clip=clip or Flat(norm or 0.0), adjacency=own["adjacency"], examples=own["examples"],
-        group_size=own["group_size"] or 1,
-    )  # fmt: skip
 
     def solved(plan: Plan) -> Plan:
         return plan if noise is not None else plan.calibrate(epsilon=epsilon, delta=delta, rho=own["rho"])
 
-    return with_least_noise(plan, correlations, solved, examples, adjust=adjust)
+    def made(sampling: Sampler | str, mechanism: Correlation | str | None, adjacency: Adjacency | None) -> Plan:
+        plan = Plan(
+            named(sampling, min(batch_size, examples), examples), epochs=epochs,
+            schedule=schedule or (Constant() if noise is None else Constant(noise)), clip=clip or Flat(norm or 0.0),
+            adjacency=adjacency, examples=own["examples"], group_size=own["group_size"] or 1,
+        )  # fmt: skip
+        correlations = _correlations(mechanism, chosen=noise is None)
+        return with_least_noise(plan, correlations, solved, examples, adjust=isinstance(sampling, str))
+
+    sampling = own["sampling"] or "poisson"
+    adjacency = None if own["adjacency"] is None else Adjacency.parse(own["adjacency"])
+    if sampling != best_sampling.BEST:
+        return made(sampling, own["mechanism"], adjacency)
+    if noise is not None:
+        raise BadInput(best_sampling.NO_TARGET)
+    return best_sampling.least(made, lambda plan: plan, examples, own["mechanism"], adjacency, correlated=correlated)
 
 
-def _correlations(given: Correlation | str, *, chosen: bool) -> Sequence[Correlation | None]:
+def _tries_correlated(optimizer: Any, streams: Streams | None, compute: Any) -> bool:
+    """Whether `best` tries correlated noise: it is compared as SGD's weights hold it, off the grid, in one process."""
+    discrete = streams is not None and streams.noise.discrete
+    return type(optimizer) is optim.SGD and not discrete and world_of(compute).size == 1
+
+
+def _correlations(given: Correlation | str | None, *, chosen: bool) -> Sequence[Correlation | None]:
     """What a mechanism leaves open: several numbers of bands, say, where the noise is solved for."""
-    correlations = [given] if isinstance(given, Correlation) else matrices.choices(given)
+    correlations = matrices.choices(given)
     if len(correlations) > 1 and not chosen:
         raise BadInput(
             f"the mechanism {given!r} leaves a number open, which is chosen where the noise is solved for: say "

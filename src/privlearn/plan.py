@@ -384,7 +384,7 @@ class Plan(AbstractPlan):
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
         """What contradicts the plan: another divisor than declared, other choices, noise that follows anything else."""
-        problems = self.sampling.contradictions(facts["examples"])
+        problems = solving.contradictions(self, facts["examples"])
         if self.examples is not None and facts["examples"] != self.examples:
             problems.append(
                 f"sums were divided by {str(facts['examples'])[:40]} examples, and the plan declares {self.examples}"

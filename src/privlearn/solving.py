@@ -243,3 +243,19 @@ def require_correlated(plan: Plan, correlation: Correlation) -> None:
             "neighbouring steps, whose noise is not independent. Leave out group_size, or the mechanism"
         )
     correlation.require_suited(plan.sampling, plan.examples or _MANY)  # a run asks again, for the rows that are there
+
+
+def contradictions(plan: Plan, examples: int) -> list[str]:
+    """What contradicts that a run by `plan` had so many rows, which its facts state: each a sentence.
+
+    A plan that declares no number of rows is priced for those with which its batches and its noise go together. With
+    others a run is refused before it releases anything, so that its price holds for every data set; and facts that
+    state them are of no run.
+    """
+    problems = plan.sampling.contradictions(examples)
+    if plan.correlation is not None and not problems:
+        try:
+            plan.correlation.require_suited(plan.sampling, examples)
+        except BadInput as error:
+            problems.append(str(error))
+    return problems

@@ -73,6 +73,7 @@ def test_membership_is_inferred_from_the_command_line(capsys: pytest.CaptureFixt
     [
         (["audit"], "give --noise-multiplier S"),
         (["audit", "--noise-multiplier", "1", "--sampling", "poisson"], "needs a batch size"),
+        (["audit", "--noise-multiplier", "1", "--sampling", "best"], "name the sampler"),
         (["audit", "--noise-multiplier", "1", "--trials", "0"], "trials"),
         (["audit", "--noise-multiplier", "1", "--adjacency", "replace_one"], "expected add_remove or zero_out"),
         (["audit", "--noise-multiplier", "-1"], "-1"),

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
 from privlearn import solving
@@ -32,7 +34,7 @@ def test_no_other_choice_leaves_less_noise(more: dict[str, Any]) -> None:
     noise = solving.noise_in_weights(best.plan, EXAMPLES)
     correlated = "optimizer" not in more
     assert (best.plan.correlation is not None) == (correlated and best.plan.neighbours is Adjacency.ZERO_OUT)
-    for name, mechanism in best_sampling.choices("independent", correlated=correlated):
+    for name, mechanism in best_sampling.choices(None, correlated=correlated):
         try:
             other = settled(sampling=name, mechanism=mechanism, **more)
         except PrivlearnError:
@@ -47,10 +49,19 @@ def test_neighbours_are_those_of_poisson_sampling() -> None:
         assert settled(sampling="best", **more).plan.neighbours is settled(**more).plan.neighbours
 
 
-def test_a_given_mechanism_stays() -> None:
-    best = settled(sampling="best", mechanism="banded:bands=4", adjacency="zero_out")
-    assert best.plan.correlation == pv.mechanisms.Banded(4)
-    assert isinstance(best.plan.sampling, pv.sampling.CyclicPartition)
+def test_given_neighbours_need_no_price_of_poisson_sampling() -> None:
+    best = settled(sampling="best", adjacency="replace_one").plan
+    assert best.neighbours is Adjacency.REPLACE_ONE
+    with pytest.raises(PrivlearnError):
+        settled(adjacency="replace_one")
+
+
+@pytest.mark.parametrize("mechanism", ["independent", pv.mechanisms.Banded(4), "banded:bands=4"], ids=str)
+def test_a_given_mechanism_stays(mechanism: Any) -> None:
+    best = settled(sampling="best", mechanism=mechanism, adjacency="zero_out")
+    assert best.plan.correlation == (None if mechanism == "independent" else pv.mechanisms.Banded(4))
+    assert isinstance(best.plan.sampling, pv.sampling.Partition | pv.sampling.CyclicPartition)
+    assert best.request.mechanism == mechanism
 
 
 @pytest.mark.parametrize(
@@ -90,25 +101,86 @@ def test_noise_on_a_grid_stays_independent() -> None:
         pv.train(pv.load("digits"), sampling="cyclic-partition", mechanism="banded", streams=streams, **chosen)
 
 
+@pytest.mark.parametrize("way", [None, "random-stopping"])
+def test_an_estimator_says_that_noise_is_on_a_grid(way: str | None) -> None:
+    options = {"sampling": "best", "adjacency": "zero_out", "epochs": 2, "batch_size": 50}
+    common: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-3, "random_state": pv.Streams.new(0, discrete=True)}
+    made: Any = pv.sklearn.DPClassifier(classes=range(2), bounds=(0, 1), options=options, **common)
+    if way is not None:
+        made = made.set_params(random_state=None)
+        made = pv.sklearn.DPSearchCV(made, {"model": ["linear", "mlp:4"]}, way=way, **common)
+    rows = torch.rand(600, 4).numpy()
+    fitted = made.fit(rows, (rows[:, 0] < 0.5).astype(int))
+    plans = [fitted.result_.plan] if way is None else [own.plan for own in fitted.result_.plan.candidates]
+    assert all(plan.correlation is None for plan in plans)
+
+
+def test_a_sampler_and_a_matrix_are_taken_as_they_are() -> None:
+    digits, own = pv.load("digits"), pv.sampling.CyclicPartition(batches=6, cycle=4)
+    chosen: dict[str, Any] = {"epsilon": 4.0, "epochs": 2, "sampling": own}
+    result = pv.train(digits, mechanism=pv.mechanisms.Banded(3), **chosen)
+    assert result.plan.sampling == own
+    assert result.plan.correlation == pv.mechanisms.Banded(3)
+    assert pv.train(digits, **chosen).plan.correlation is None
+    with pytest.raises(PrivlearnError, match="at most 4 bands"):
+        pv.train(digits, mechanism="banded:bands=8", **chosen)
+    with pytest.raises(PrivlearnError, match="leave out batch_size"):
+        pv.train(digits, batch_size=50, **chosen)
+    with pytest.raises(PrivlearnError, match="sampling is 5"):
+        pv.train(digits, **chosen | {"sampling": 5})
+
+
+def loop(optimizer: Any = optim.SGD, **chosen: Any) -> pv.PrivateLoop:
+    model = nn.Linear(4, 2)
+    loader = DataLoader(TensorDataset(torch.zeros(240, 4), torch.zeros(240).long()), batch_size=10)
+    usual = {"epsilon": 4.0, "delta": 1e-3, "epochs": 2, "max_grad_norm": 1.0}
+    return pv.make_private(model, optimizer(model.parameters(), 0.1), loader, **usual | chosen)
+
+
+@pytest.mark.parametrize("more", [{}, {"adjacency": "zero_out"}, {"examples": 240}, {"mechanism": "banded"}], ids=str)
+def test_a_loop_takes_what_leaves_the_least_noise(more: dict[str, Any]) -> None:
+    """By every plan that a loop can name, one after another."""
+    with loop(sampling="best", **more) as private:
+        best, poisson = private.plan, loop(**{name: own for name, own in more.items() if name != "mechanism"})
+    assert best.neighbours is poisson.plan.neighbours
+    noise = solving.noise_in_weights(best, 240)
+    for name, mechanism in best_sampling.choices(more.get("mechanism"), correlated=True):
+        try:
+            other = loop(**more | {"sampling": name, "mechanism": mechanism}).plan
+        except PrivlearnError:
+            continue
+        if other.neighbours is best.neighbours:
+            assert noise <= solving.noise_in_weights(other, 240), (name, mechanism)
+    assert (best.correlation is None) == (more == {"examples": 240})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"optimizer": optim.Adam}, {"mechanism": "independent"}, {"streams": pv.Streams.new(0, discrete=True)}],
+    ids=["Adam", "given", "grid"],
+)
+def test_noise_of_a_loop_stays_independent(more: dict[str, Any]) -> None:
+    with loop(sampling="best", adjacency="zero_out", **more) as private:
+        assert private.plan.correlation is None
+        assert not isinstance(private.plan.sampling, pv.Poisson)
+        for batch in private.batches():
+            private.step(batch, nn.CrossEntropyLoss(reduction="none"))
+        assert private.ledger.event == private.plan.event()
+
+
+def test_a_loop_without_a_target_is_refused() -> None:
+    with pytest.raises(PrivlearnError, match="give epsilon= or rho="):
+        loop(sampling="best", epsilon=None, noise_multiplier=1.0)
+
+
 @pytest.mark.parametrize("bands", [2, 8])
 def test_a_loop_keeps_the_sampler_that_it_is_given(bands: int) -> None:
     """It is taken as it is, or refused: never replaced by one that suits the mechanism."""
-    from torch import nn, optim
-    from torch.utils.data import DataLoader, TensorDataset
-
-    own, model = pv.sampling.CyclicPartition(batches=6, cycle=4), nn.Linear(4, 2)
-    loader = DataLoader(TensorDataset(torch.zeros(240, 4), torch.zeros(240).long()), batch_size=10)
-
-    def begun() -> Any:
-        return pv.make_private(
-            model, optim.SGD(model.parameters(), 0.1), loader, epsilon=4.0, delta=1e-3, epochs=2, max_grad_norm=1.0,
-            sampling=own, mechanism=pv.mechanisms.Banded(bands),
-        )  # fmt: skip
-
+    own = pv.sampling.CyclicPartition(batches=6, cycle=4)
+    chosen: dict[str, Any] = {"sampling": own, "mechanism": pv.mechanisms.Banded(bands)}
     if bands > own.cycle:
         with pytest.raises(PrivlearnError, match="at most 4 bands"):
-            begun()
+            loop(**chosen)
     else:
-        private = begun()
-        assert private.plan.sampling == own
-        private.close()
+        with loop(**chosen) as private:
+            assert private.plan.sampling == own

@@ -48,6 +48,22 @@ def by_hand(model: Any, batch: Any) -> torch.Tensor:
     return F.cross_entropy(scores, batch["labels"][:, 1:], reduction="none").sum(1) / made.LENGTH
 
 
+@pytest.mark.parametrize("way", ["name", "object", "plan"])
+def test_batches_may_have_a_maximum(way: str, tmp_path: Path) -> None:
+    sampler = pv.sampling.TruncatedPoisson(0.2, 40, 10)
+    plan = pv.Plan(sampler, epochs=2, clip=pv.Flat(0.5)).calibrate(epsilon=8.0, delta=1e-3)
+    given: dict[str, Any] = {
+        "name": {"sampling": "truncated-poisson:maximum=10", "max_grad_norm": 0.5},
+        "object": {"sampling": sampler, "max_grad_norm": 0.5},
+        "plan": {"plan": plan},
+    }
+    trainer = trainer_of(made.still_gpt2(), tmp_path, **given[way])
+    trainer.train()
+    assert trainer.plan == plan
+    assert trainer.result.ledger.event == plan.event()
+    assert trainer.state.global_step == 10
+
+
 def test_the_weights_and_events_are_those_of_dpsgd(tmp_path: Path) -> None:
     changes = {"optim": "sgd", "lr_scheduler_type": "constant"}
     trainer = trainer_of(made.still_gpt2(), tmp_path, changes=changes, max_grad_norm=0.5)

@@ -244,3 +244,13 @@ def test_a_run_is_not_resumed_from_lightnings_checkpoint(tmp_path: Path) -> None
     again = pl.Trainer(strategy=strategy(), max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False)
     with pytest.raises(pv.errors.BadInput, match="ckpt_path"):
         again.fit(module, loader(), ckpt_path=path, weights_only=False)
+
+
+@pytest.mark.parametrize(
+    "sampling", ["truncated-poisson:maximum=10", pv.sampling.TruncatedPoisson(0.2, 40, 10)], ids=str
+)
+def test_batches_may_have_a_maximum(sampling: Any, tmp_path: Path) -> None:
+    trainer, _, private = fitted(tmp_path, private=strategy(sampling=sampling))
+    assert private.result.plan.sampling == pv.sampling.TruncatedPoisson(0.2, 40, 10)
+    assert private.result.ledger.event == private.result.plan.event()
+    assert trainer.global_step == 10

@@ -374,6 +374,13 @@ def check_correlated_noise_is_refused_where_it_has_no_price() -> None:
     ]
     for make in refused:
         must_raise(BadInput, make)
+    undeclared, loss = plan(sampling=sampling.FixedOrder(6)), nn.CrossEntropyLoss(reduction="none")
+    facts = {"epochs": undeclared.epochs, "steps": 3 * undeclared.epochs}
+    assert undeclared.examples is None
+    assert undeclared.follows(facts | {"examples": 18}) == []
+    for examples in (12, 6, 1):
+        must_raise(BadInput, partial(pv.dpsgd, undeclared, linear(), loss, small_data(examples)))
+        assert any("bands" in said for said in undeclared.follows(facts | {"examples": examples}))
     stream = BandedStream(Streams.new(0).noise, Banded(2).coefficients(4))
     stream.add((torch.zeros(3),), 1.0)
     earlier = stream.state_dict() | {"changes": False}

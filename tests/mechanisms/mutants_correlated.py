@@ -57,6 +57,8 @@ MUTANTS = [
            "plan.correlation.require_suited(plan.sampling, task.present)", "pass", REFUSED),
     Mutant("a schedule that follows accuracies", solving.require_correlated,
            "isinstance(plan.schedule, ReactingSchedule)", "False", REFUSED),
+    Mutant("facts may state too few rows", solving.contradictions,
+           "plan.correlation.require_suited(plan.sampling, examples)", "pass", REFUSED),
     Mutant("groups of rows", solving.require_correlated, "plan.group_size > 1", "False", REFUSED),
     Mutant("groups of rows in different steps of a cycle", CyclicSampler.prices_groups, "self.cycle == 1",
            "True", REFUSED),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 
@@ -64,3 +67,26 @@ def test_buffered_noise_is_as_little_as_that_of_jax_privacy(
 ) -> None:
     """Of the matrices that its version 2.0 optimises, for the mean squared error, with its sensitivity."""
     assert BLT(buffers).relative_deviation(steps, separation) == pytest.approx(share, rel=1e-4)
+
+
+@pytest.mark.parametrize("noise", [0.8, 1.0, 4.0])
+def test_a_step_of_a_sampler_with_rests_costs_more_than_its_rate(noise: float) -> None:
+    """Why there is none (docs/decisions): by all ways to take part, at order 2, beside one sampled release a step."""
+    bands, steps, rate = 3, 9, 0.1
+    c = np.asarray(Banded(bands).coefficients(steps))
+    columns = sum(value * np.eye(steps + bands - 1, steps, k=-j) for j, value in enumerate(c))
+    sums, chances = [], []
+    for took in itertools.product((0.0, 1.0), repeat=steps):
+        chance, rest = 1.0, 0
+        for one in took:
+            chance *= 1 - one if rest else rate if one else 1 - rate
+            rest = bands - 1 if one else max(rest - 1, 0)
+        if chance:
+            sums.append(columns @ took)
+            chances.append(chance)
+    assert sum(chances) == pytest.approx(1)
+    moved = np.array(sums)
+    true = math.log(np.array(chances) @ np.exp(moved @ moved.T / noise**2) @ np.array(chances))
+    easy = steps * math.log1p(rate**2 * math.expm1(1 / noise**2))
+    cycles = steps // bands * math.log1p((bands * rate) ** 2 * math.expm1(1 / noise**2))
+    assert 1.1 * easy < true < cycles

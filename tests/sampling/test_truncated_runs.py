@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
 from privlearn.accounting import events
 from privlearn.accounting.pld.truncation import TruncatedPoissonSampled
+from privlearn.descent.choices import TrainRequest
+from privlearn.errors import UnsupportedEvent
 from privlearn.publishing import certificate
 
 
@@ -31,3 +36,27 @@ def test_a_run_is_published_and_verified(tmp_path: Path) -> None:
     out = pv.publish(result, tmp_path / "model", model_spec="linear", classes=2)
     assert pv.verify(out).ok
     assert "maximum 12" in (out / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "sampling", ["truncated-poisson:maximum=12", pv.sampling.TruncatedPoisson(0.2, 40, 12)], ids=str
+)
+def test_batches_of_a_loop_have_a_maximum(sampling: Any) -> None:
+    model = nn.Linear(4, 2)
+    loader = DataLoader(TensorDataset(torch.randn(40, 4), torch.arange(40) % 2), batch_size=8)
+    optimizer, loss = torch.optim.SGD(model.parameters(), 0.1), nn.CrossEntropyLoss(reduction="none")
+    with pv.make_private(
+        model, optimizer, loader, epsilon=4.0, delta=1e-3, epochs=4, max_grad_norm=1.0, sampling=sampling
+    ) as private:
+        assert max(int(private.step(batch, loss)["examples"]) for batch in private.batches()) <= 12
+        assert private.plan.sampling == pv.sampling.TruncatedPoisson(0.2, 40, 12)
+        assert private.ledger.event == private.plan.event()
+
+
+@pytest.mark.parametrize("examples", [None, 1797])
+def test_neighbours_without_a_price_are_refused_before_all_else(examples: int | None) -> None:
+    """No number of rows is asked for first, and no feature is computed."""
+    with pytest.raises(UnsupportedEvent, match="no sound accounting for add_remove"):
+        TrainRequest(epsilon=2.0, sampling="truncated-poisson:maximum=80", adjacency="add_remove", examples=examples)
+    with pytest.raises(UnsupportedEvent, match="no sound accounting for add_remove"):
+        TrainRequest(epsilon=2.0, sampling=pv.sampling.CyclicPoisson(0.5, 2), adjacency="add_remove", examples=examples)

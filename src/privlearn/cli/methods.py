@@ -18,6 +18,7 @@ from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.clipping.derivative_bounds import Derivatives
 from privlearn.descent import rules
+from privlearn.descent.best_sampling import INDEPENDENT
 from privlearn.descent.choices import Facts, TrainRequest
 from privlearn.descent.rules import Settled
 from privlearn.errors import BadInput, ProcessLost
@@ -124,7 +125,9 @@ def mac_settled(request: Request, facts: Facts) -> Settled:
     size, examples = request.batch_size, facts.examples
     if size is None and request.sampling != "full":
         size = min(examples, max(_MAC_LEAST_BATCH, round(examples / _MAC_BATCHES)))
-    settled = rules.settle(training_request(request, batch_size=size, temperature=0.0), facts)
+    mechanism = request.mechanism or INDEPENDENT  # correlated noise is for a norm that stays
+    chosen = training_request(request, batch_size=size, temperature=0.0, mechanism=mechanism)
+    settled = rules.settle(chosen, facts)
     threshold = _MAC_THRESHOLD if request.clip_norm is None else request.clip_norm
     return replace(settled, plan=replace(settled.plan, clip=Derivatives(threshold)))
 

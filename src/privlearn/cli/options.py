@@ -219,7 +219,7 @@ _HOW = _group(
            "noise, with any mechanism (budget compares them)", str, "poisson", candidate=True),
     Option("mechanism", "SPEC", "independent noise (default), or correlated over steps: banded:bands=8 with "
            "cyclic-partition, cyclic-poisson or fixed sampling, bisr:bands=8 or blt:buffers=2 with fixed; each also "
-           "with momentum=0.9", str, "independent"),
+           "with momentum=0.9. --sampling best tries all of them unless one is given"),
     Option("batch-size", "B", "expected examples in a batch (default: by a rule)", int,
            candidate=True),
     Option("epochs", "N", "(default: 30, or 60 above epsilon 4, or until the budget ends; for pate: of the student, "

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from privlearn import solving
 from privlearn._public import kinds
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.mechanisms.correlated import Correlation
+from privlearn.plan import Plan
 from privlearn.sampling import FullBatch, Sampler
 
 if TYPE_CHECKING:
@@ -18,56 +20,91 @@ if TYPE_CHECKING:
 
 BEST, INDEPENDENT = "best", "independent"
 WHY = "of those that were tried, it leaves the least noise in the weights"
+USUAL = "drawn at random, so that sampling amplifies privacy"
+NO_TARGET = (
+    "sampling='best' takes what leaves the least noise at a target: give epsilon= or rho=, and leave out "
+    "noise_multiplier= and solve="
+)
+
+T = TypeVar("T")
+#: A sampler's name, a mechanism and the neighbours, None for the sampler's own, to what is planned with them.
+Make = Callable[[str, Correlation | str, Adjacency | None], T]
 
 
-def choices(mechanism: str, *, correlated: bool) -> list[tuple[str, str]]:
+def choices(mechanism: Correlation | str | None, *, correlated: bool) -> list[tuple[str, Correlation | str]]:
     """Names of samplers with the mechanisms to try: the one given; or independent noise, and all that goes with each.
 
     Args:
-        mechanism: the one given, or `independent` where it was left open.
+        mechanism: the one given; None: it is left open.
         correlated: whether noise that is correlated over steps is tried where it was left open.
     """
     samplers = {name: kind for name, kind in kinds(Sampler).items() if kind is not FullBatch}  # it has no batch size
-    if mechanism != INDEPENDENT:
+    if mechanism is not None:
         return [(name, mechanism) for name in samplers]
     cyclic = [name for name, kind in samplers.items() if kind.in_cycles is not Sampler.in_cycles]
-    more = [
+    more: list[tuple[str, Correlation | str]] = [
         (name, own)
         for own, made in kinds(Correlation).items()
         for name in ((*cyclic, "fixed") if made.disjoint else ("fixed",))
     ]
-    return [(name, INDEPENDENT) for name in samplers] + (more if correlated else [])
+    return [*((name, INDEPENDENT) for name in samplers), *(more if correlated else [])]
 
 
-def settled(request: TrainRequest, settle: Callable[[TrainRequest], Settled]) -> Settled:
+def least(
+    made: Make[T], planned: Callable[[T], Plan], examples: int, mechanism: Correlation | str | None,
+    adjacency: Adjacency | None, *, correlated: bool,
+) -> T:  # fmt: skip
+    """What has the least noise in its weights, of those with samplers that are priced for the same neighbours.
+
+    Neighbours that are not given are those that Poisson sampling would have: the guarantee is of the same kind,
+    whichever is best.
+
+    Args:
+        made: plans with one sampler, its noise solved for.
+        planned: the plan of what that made.
+        examples: how many there are.
+        mechanism: the one given; None: any.
+        adjacency: the neighbours that were asked for.
+        correlated: whether noise that is correlated over steps is tried where the mechanism was left open.
+
+    Raises:
+        BadInput: no sampler goes with the rest.
+    """
+    neighbours = adjacency or planned(made("poisson", INDEPENDENT, None)).neighbours
+    tried: list[T] = []
+    refusals: list[PrivlearnError] = []
+    for name, own in choices(mechanism, correlated=correlated):
+        try:
+            tried.append(made(name, own, neighbours))
+        except PrivlearnError as error:
+            refusals.append(error)
+    if not tried:
+        raise refusals[0]
+    return min(tried, key=lambda own: solving.noise_in_weights(planned(own), examples))
+
+
+def settled(request: TrainRequest, settle: Callable[[TrainRequest], Settled], examples: int) -> Settled:
     """The request with the best sampler and mechanism of those that are priced for the same neighbours.
 
-    Neighbours are those that Poisson sampling would have: the guarantee is of the same kind, whichever is best. Noise
-    is compared as the weights of SGD hold it; with another optimizer, and on a grid, it stays independent.
+    Noise is compared as the weights of SGD hold it; with another optimizer, and on a grid, it stays independent.
 
     Args:
         request: with `sampling="best"`.
         settle: settles a request that names its sampler.
+        examples: how many there are.
 
     Raises:
         BadInput: no target that is met by the noise, or no sampler that goes with the request.
     """
     if request.target is None or request.solve not in (None, "noise") or request.noise_multiplier is not None:
-        raise BadInput(
-            "sampling='best' takes what leaves the least noise at a target: give epsilon= or rho=, and leave out "
-            "noise_multiplier= and solve="
-        )
-    first = settle(replace(request, sampling="poisson", mechanism=INDEPENDENT))
-    fixed = replace(request, adjacency=first.plan.neighbours.value)
-    made: list[Settled] = []
-    refusals: list[PrivlearnError] = []
-    suits = request.optimizer in (None, "SGD") and not request.discrete
-    for name, mechanism in choices(request.mechanism, correlated=suits):
-        try:
-            made.append(settle(replace(fixed, sampling=name, mechanism=mechanism)))
-        except PrivlearnError as error:
-            refusals.append(error)
-    if not made:
-        raise refusals[0]
-    best = min(made, key=lambda own: solving.noise_in_weights(own.plan, own.facts.examples))
+        raise BadInput(NO_TARGET)
+
+    def made(name: str, mechanism: Correlation | str, neighbours: Adjacency | None) -> Settled:
+        return settle(replace(request, sampling=name, mechanism=mechanism, adjacency=neighbours))
+
+    adjacency = None if request.adjacency is None else Adjacency.parse(str(request.adjacency))
+    best = least(
+        made, lambda own: own.plan, examples, request.mechanism, adjacency,
+        correlated=request.optimizer in (None, "SGD") and not request.discrete,
+    )  # fmt: skip
     return replace(best, request=replace(best.request, sampling=BEST, mechanism=request.mechanism))

@@ -11,9 +11,11 @@ from privlearn._checks import between, checked, count, one_of, positive
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
+from privlearn.mechanisms.correlated import Correlation
 from privlearn.models.heads import HEADS
 from privlearn.plan import UNDECLARED
 from privlearn.runs import post_processing
+from privlearn.sampling import Sampler, require_priced
 from privlearn.transforms.pca import components_of
 
 if TYPE_CHECKING:
@@ -91,10 +93,12 @@ class TrainRequest:
         solve: what meets the target: `noise`, `epochs`, `rate` (the schedule's k) or `batch-size`.
         sampling: `poisson`, `truncated-poisson` (`truncated-poisson:maximum=700` to say how many rows of a batch are
             kept at most), `cyclic-poisson`, `cyclic-partition`, `partition`, `shuffle`, `fixed`, `full`; or
-            `best`: of those priced for the same neighbours, with any mechanism, what leaves the least noise.
+            `best`: of those priced for the same neighbours, with any mechanism, what leaves the least noise. Or one of
+            `pv.sampling`, which is taken as it is.
         mechanism: `independent` noise, or noise that is correlated over steps (`mechanisms.correlated`):
             `banded:bands=8,momentum=0.9` with `cyclic-partition`, `cyclic-poisson` or `fixed` sampling,
-            `bisr:bands=8` or `blt:buffers=2` with `fixed` sampling.
+            `bisr:bands=8` or `blt:buffers=2` with `fixed` sampling; or one of `pv.mechanisms`, `Banded(8)`. None:
+            independent noise; with `best` sampling any.
         discrete: whether noise is on a grid, which goes with independent noise alone; of `pv.train` its streams say so.
         batch_size: expected examples in a batch.
         epochs: how many, or at most.
@@ -143,8 +147,8 @@ class TrainRequest:
     rows_per_person: int | None = None
     noise_multiplier: float | None = None
     solve: str | None = None
-    sampling: str = "poisson"
-    mechanism: str = "independent"
+    sampling: Sampler | str = "poisson"
+    mechanism: Correlation | str | None = None
     discrete: bool = False
     batch_size: int | None = None
     epochs: int | None = None
@@ -214,6 +218,8 @@ class TrainRequest:
             between("label_smoothing", self.label_smoothing, 0.0, MOST_SMOOTHING)
         adjacency = None if self.adjacency is None else Adjacency.parse(str(self.adjacency))
         object.__setattr__(self, "adjacency", adjacency)
+        if adjacency is not None:
+            require_priced(self.sampling, adjacency)
         if adjacency is Adjacency.ADD_REMOVE and self.examples is None:
             raise BadInput(UNDECLARED)
 

@@ -140,11 +140,11 @@ class Settled:
     def _of_the_plan(self) -> Iterator[tuple[str, str, bool, str]]:
         """How much is spent on what: name, value, whether it was chosen, and why."""
         plan, chosen, examples = self.plan, self.request, self.facts.examples
-        best = chosen.sampling == best_sampling.BEST
-        why = best_sampling.WHY if best else "drawn at random, so that sampling amplifies privacy"
-        yield "batches", plan.sampling.kind, not best and chosen.sampling != "poisson", why
+        why = best_sampling.WHY if chosen.sampling == best_sampling.BEST else best_sampling.USUAL
+        yield "batches", plan.sampling.kind, chosen.sampling not in ("poisson", best_sampling.BEST), why
         why = f"a fifteenth of {examples} examples, and at least 256, to whole batches; accuracy is flat around it"
-        yield "batch size", f"{plan.sampling.expected_batch_size(examples):.0f}", chosen.batch_size is not None, why
+        sized = chosen.batch_size is not None or not isinstance(chosen.sampling, str)
+        yield "batch size", f"{plan.sampling.expected_batch_size(examples):.0f}", sized, why
         yield "epochs", str(plan.epochs), chosen.epochs is not None, "60 above epsilon 4, with little noise"
         why = (
             centring.WHY if centring.is_table(chosen, self.facts) else "so small that nearly all gradients are clipped"
@@ -153,7 +153,7 @@ class Settled:
         noise = noise_text(plan)
         yield "noise multiplier", noise, chosen.noise_multiplier is not None, "what meets the target"
         if plan.correlation is not None:
-            given = chosen.mechanism != best_sampling.INDEPENDENT and len(matrices.choices(chosen.mechanism)) == 1
+            given = chosen.mechanism is not None and len(matrices.choices(chosen.mechanism)) == 1
             yield "mechanism", plan.correlation.text(), given, best_sampling.WHY
         schedule = schedules.spec(plan.schedule).partition(":")[0]
         yield "noise schedule", schedule, chosen.schedule != "constant", "no decay is needed"
@@ -194,7 +194,7 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
         BadInput: numbers out of range, no target and no noise, or a target that can't be met.
     """
     if request.sampling == best_sampling.BEST:
-        return best_sampling.settled(request, partial(settle, facts=facts))
+        return best_sampling.settled(request, partial(settle, facts=facts), facts.examples)
     request = replace(request, task=head_of(request.task, facts).task)  # or refused
     plan = draft(request, facts.examples, centring.clip_norm(request, facts, CLIP_NORM))
     made = (*centring.centred(request, facts), *_moments(request, facts), *_selection(request, facts))
@@ -216,7 +216,8 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
             f"the mechanism {request.mechanism!r} leaves a number open, which is chosen where the noise is solved for: "
             f"say {matrices.spec(mechanisms[-1])}, or leave out noise_multiplier="
         )
-    return Settled(request, facts, solving.with_least_noise(plan, mechanisms, solved, facts.examples))
+    free = isinstance(request.sampling, str)  # a sampler that is given stays as it is
+    return Settled(request, facts, solving.with_least_noise(plan, mechanisms, solved, facts.examples, adjust=free))
 
 
 def draft(request: TrainRequest, examples: int, clip_norm: float = CLIP_NORM) -> Plan:
@@ -231,8 +232,8 @@ def draft(request: TrainRequest, examples: int, clip_norm: float = CLIP_NORM) ->
         BadInput: numbers out of range.
     """
     count("examples", examples)
-    if request.sampling == "full" and request.batch_size is not None:
-        raise BadInput("sampling='full' has all the examples in its batch: leave out batch_size=")
+    if request.batch_size is not None and (request.sampling == "full" or not isinstance(request.sampling, str)):
+        raise BadInput(f"sampling={request.sampling!r} says itself how large batches are: leave out batch_size=")
     if request.pca is None and request.pca_noise is not None:
         raise BadInput("pca_noise= is given without pca=: say how many components, for example pca=60")
     size = batch_size(examples) if request.batch_size is None else request.batch_size
@@ -345,8 +346,8 @@ def _temperature(request: TrainRequest) -> Temperature | None:
 def _noise_for(request: TrainRequest, share: float, what: str) -> float:
     """The noise multiplier of one Gaussian release that takes a share of the target's rho."""
     if request.epsilon is None and request.rho is None:
-        # Poisson batches have no amplified guarantee in rho.
-        targets = "epsilon=E" if "poisson" in request.sampling else "epsilon=E or rho=R"
+        kind = str(getattr(request.sampling, "kind", request.sampling))  # Poisson batches: no amplification in rho
+        targets = "epsilon=E" if "poisson" in kind else "epsilon=E or rho=R"
         raise BadInput(f"{what} takes a share of a target: give {targets}")
     target = request.target
     assert target is not None

@@ -33,7 +33,7 @@ from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.ranks import launched
 from privlearn.runs.result import Result
-from privlearn.sampling import Poisson
+from privlearn.sampling import Sampler, named
 from privlearn.streams import Streams
 
 #: The private run's checkpoint, in the output folder. What begins with an underscore is never uploaded to a hub.
@@ -53,6 +53,8 @@ class Privacy(TypedDict, total=False):
         group_size: the declared most examples of one author, protected together.
         groups: an author's id for each row: examples are then authors, and batch sizes and `examples` count them.
         rows_per_person: with `groups`: how many rows of each author are used at most.
+        sampling: how batches are drawn, by name or as one of `pv.sampling`: `poisson` by default, `truncated-poisson`
+            (`docs/truncated-sampling.md`), `partition`, ...
         plan: in place of all these.
         max_length: to which public number of tokens texts are padded or cut; needed where rows have several lengths.
         max_target_length: the same for what a decoder gives; by default `max_length`.
@@ -71,6 +73,7 @@ class Privacy(TypedDict, total=False):
     group_size: int
     groups: Any
     rows_per_person: int | None
+    sampling: Sampler | str | None
     plan: Plan | None
     max_length: int | None
     max_target_length: int | None
@@ -84,12 +87,13 @@ class Privacy(TypedDict, total=False):
 class PrivateTrainer(Trainer):
     """Trainer of transformers, with differential privacy: `PrivateTrainer(model, args, ..., epsilon=3, delta=1e-5)`.
 
-    Guarantee: that of its `plan`, for what `publish` writes and for all weights on the way. Batches are Poisson samples
-    of per_device_train_batch_size x gradient_accumulation_steps examples on average, computed
-    per_device_train_batch_size at a time, whatever the number of processes (docs/distributed.md); an example's loss is
-    its own (`ExampleLoss`), its gradient is clipped, the ledger is charged, and noise is added before the trainer's own
-    optimizer takes its step. Logs have `epsilon_spent`, the price of the steps so far. Not covered: metrics on
-    `eval_dataset` (which is to be public), the tokenizer, and the loss with `log_private_loss`.
+    Guarantee: that of its `plan`, for what `publish` writes and for all weights on the way. Batches are samples of
+    per_device_train_batch_size x gradient_accumulation_steps examples on average, by Poisson sampling unless `sampling`
+    says otherwise, computed per_device_train_batch_size at a time, whatever the number of processes
+    (docs/distributed.md); an example's loss is its own (`ExampleLoss`), its gradient is clipped, the ledger is charged,
+    and noise is added before the trainer's own optimizer takes its step. Logs have `epsilon_spent`, the price of the
+    steps so far. Not covered: metrics on `eval_dataset` (which is to be public), the tokenizer, and the loss with
+    `log_private_loss`.
 
     Args:
         model, args: as of `Trainer`; all of its other arguments are taken by name.
@@ -132,8 +136,9 @@ class PrivateTrainer(Trainer):
             )
         present = len(self.train_dataset) if self._groups is None else len(set(map(str, self._groups)))
         examples = given.get("examples")
-        sampling = Poisson(min(1.0, self._expected / (examples or present)))
-        steps, args = sampling.steps(), self.args
+        declared = examples or present
+        sampling = named(given.get("sampling") or "poisson", min(self._expected, declared), declared)
+        steps, args = sampling.steps(declared), self.args
         epochs = args.num_train_epochs if args.max_steps <= 0 else args.max_steps / steps
         own = given.get("max_grad_norm")
         return Plan(

@@ -17,14 +17,16 @@ from privlearn.mechanisms.correlated import Correlation
 _OWN: tuple[type[Correlation], ...] = (Banded, BISR, BLT)
 
 
-def choices(spec: str) -> list[Correlation] | list[None]:
+def choices(spec: Correlation | str | None) -> list[Correlation] | list[None]:
     """The correlations that a spec leaves open: one for `banded:bands=8,momentum=0.9`, several without bands.
 
-    None for `independent`.
+    A correlation itself is one. None for `independent`, and where nothing is given.
 
     Raises:
         BadInput: an unknown name or number.
     """
+    if spec is None or isinstance(spec, Correlation):
+        return [spec]  # type: ignore[return-value]
     name, numbers = parse_spec("mechanism", spec)
     known: dict[str, type[Any]] = {own.kind: own for own in _OWN} | kinds(Correlation)
     if one_of("mechanism", name, ["independent", *known]) == "independent":

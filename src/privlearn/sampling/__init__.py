@@ -10,10 +10,12 @@ from dataclasses import replace
 
 from privlearn._checks import count, one_of, parse_spec
 from privlearn._public import kinds
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
 from privlearn.samples import EpochCharge as EpochCharge
 from privlearn.samples import Indices as Indices
 from privlearn.samples import Sample as Sample
+from privlearn.samples import require_covered
 from privlearn.sampling.fixed_size import FixedOrder as FixedOrder
 from privlearn.sampling.fixed_size import FullBatch as FullBatch
 from privlearn.sampling.fixed_size import Shuffle as Shuffle
@@ -26,14 +28,23 @@ from privlearn.sampling.poisson import TruncatedPoisson as TruncatedPoisson
 from privlearn.sampling.sampler import Sampler as Sampler
 
 
-def named(name: str, batch_size: int, examples: int) -> Sampler:
+def require_priced(name: Sampler | str, adjacency: Adjacency) -> None:
+    """Raise `UnsupportedEvent` if the sampler, or the one called so, has no price for such neighbours."""
+    made = name if isinstance(name, Sampler) else kinds(Sampler).get(name.partition(":")[0])
+    if made is not None:
+        require_covered(f"{made.kind} batches", adjacency, made.adjacencies)
+
+
+def named(name: Sampler | str, batch_size: int, examples: int) -> Sampler:
     """The sampler called `name` with batches of about `batch_size` out of `examples` rows.
 
-    `truncated-poisson:maximum=700` says how many rows of a batch are kept at most.
+    `truncated-poisson:maximum=700` says how many rows of a batch are kept at most. A sampler is taken as it is.
 
     Raises:
         BadInput: an unknown name or number, or a batch larger than the data.
     """
+    if isinstance(name, Sampler):
+        return name
     count("the batch size", batch_size)
     if batch_size > examples:
         raise BadInput(

@@ -162,6 +162,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             )
         return Streams.new(None if state is None else int(state))
 
+    @property
+    def _discrete(self) -> bool:
+        """Whether noise is drawn on a grid."""
+        return isinstance(self.random_state, Streams) and self.random_state.noise.discrete
+
     def _options(self, *kinds: type[Any], **usual: Any) -> dict[str, Any]:
         """The options, and the usual ones; with kinds, none but their fields (and the usual ones).
 
@@ -280,7 +285,8 @@ class NetworkEstimator(PrivateEstimator):
         Args:
             data: rows and targets.
             weights: of the rows, from 0 to 1; None: 1 each.
-            usual: settings of those that `options` may hold, where it does not.
+            usual: settings of those that `options` may hold, where it does not; and whether noise is `discrete`, where
+                another's random streams are used.
         """
         raise NotImplementedError
 

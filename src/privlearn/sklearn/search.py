@@ -130,11 +130,12 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
         for number, (own, given) in enumerate(zip(each, grid, strict=True)):
             if number:
                 own._declared(X, y)
-            plan, _, train = own._planned(data, usual=_AS_THEY_ARE if isinstance(own, _BY_DESCENT) else None)
+            usual = _AS_THEY_ARE | {"discrete": self._discrete} if isinstance(own, _BY_DESCENT) else None
+            plan, _, train = own._planned(data, usual=usual)
             runs[_named(number, given)] = (replace(plan, budget=None), train)
         candidates = tuple(Candidate(name, plan) for name, (plan, _) in runs.items())
-        usual = "rmse" if isinstance(made, PrivateRegressor) else "accuracy"
-        metric = usual if self.metric is None else self.metric
+        judged = "rmse" if isinstance(made, PrivateRegressor) else "accuracy"
+        metric = judged if self.metric is None else self.metric
         if self.way == "blocks":
             whole: Blocks | RandomStopping = Blocks(candidates, retrain=True, metric=metric)
         else:

@@ -103,7 +103,8 @@ class DPClassifier(PrivateClassifier):
     def _planned(
         self, data: Dataset, weights: Array | None = None, usual: Mapping[str, Any] | None = None
     ) -> tuple[AbstractPlan, Dataset, Train]:
-        chosen = {**(usual or {}), **self._choices(), **self._class_weights(), **self._options()}
+        chosen = {"discrete": self._discrete, **(usual or {}), **self._choices(), **self._class_weights()}
+        chosen |= self._options()
         return _by_descent(data, weights, epsilon=self.epsilon, delta=self.delta, model=self._spec, **chosen)
 
     @property
@@ -253,7 +254,7 @@ class DPRegressor(PrivateRegressor):
     ) -> tuple[AbstractPlan, Dataset, Train]:
         task = _TASKS[one_of("loss", self.loss, _TASKS)]
         require_task(task, data)
-        chosen = {**(usual or {}), **self._options(features="raw", task=task)}
+        chosen = {"discrete": self._discrete, **(usual or {}), **self._options(features="raw", task=task)}
         return _by_descent(data, weights, epsilon=self.epsilon, delta=self.delta, model=self.model, **chosen)
 
     def predict(self, X: Any) -> Array:

@@ -30,6 +30,7 @@ from privlearn.accounting.events import (
 )
 from privlearn.accounting.filters import Limit, Measure, described, fits, of_ledger, share, within
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, require_same
+from privlearn.accounting.ledgers.room import still_fits
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 
 NOTHING = Composed(())
@@ -312,10 +313,12 @@ class LedgerState:
                 "ledger.approve(plan, other_plan), or begin a ledger with a larger budget",
                 budget=budget,
             )
+        assert self.adjacency is not None
+        room = still_fits(lambda own: share(limit, compose([before, own])), 1.0, event, budget, self.adjacency)
         raise BudgetExceeded(
             f"this would take the ledger to {after:.4g} times its limit, {described(limit)}, from {taken:.4g}: it has "
             f"a budget of {budget}, and this run may have been chosen after earlier results. Nothing was charged or "
-            "drawn. Use more noise or fewer releases, or approve all runs before the first release",
+            f"drawn. Use more noise or fewer releases, or approve all runs before the first release.{room}",
             budget=budget,
             would_be=after,
         )
@@ -350,9 +353,14 @@ def require_covered(budget: Budget, before: Event, event: Event, adjacency: Adja
             else f", of which {budget.figure(budget.spent(before, adjacency))} was spent or set aside before"
         )
         remedy = "a larger budget" if first else "a smaller target"
+
+        def together(own: Event) -> float:
+            return budget.spent(compose([before, own]), adjacency)
+
+        room = "" if first else still_fits(together, budget.limit, event, budget, adjacency)
         raise BudgetExceeded(
             f"this charge would take the total to {budget.figure(spent)}, past the budget of {budget}{already}. "
-            f"Nothing was charged or drawn. Use more noise, fewer releases (epochs, queries) or {remedy}",
+            f"Nothing was charged or drawn. Use more noise, fewer releases (epochs, queries) or {remedy}.{room}",
             budget=budget,
             would_be=spent,
         )

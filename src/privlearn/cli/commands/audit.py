@@ -18,6 +18,7 @@ from privlearn.auditing import Audit, audit, audit_training, distinguish, infer_
 from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.data.dataset import Dataset
+from privlearn.descent.best_sampling import BEST
 from privlearn.descent.dpsgd import dpsgd
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
@@ -70,6 +71,11 @@ def _plan(request: Request) -> Plan:
             )
     if request.noise_multiplier is None:
         raise BadInput("nothing to attack: give --noise-multiplier S, or code of your own with --code FILE.py")
+    if request.sampling == BEST:
+        raise BadInput(
+            f"--sampling {BEST} compares samplers at a target, and an audit attacks releases with noise that is given: "
+            "name the sampler, for example the one that budget --sampling best lists first"
+        )
     if request.sampling != FullBatch.kind and request.batch_size is None:
         raise BadInput(f"--sampling {request.sampling} needs a batch size: give --examples N and --batch-size B")
     sampler = named(request.sampling, request.batch_size or request.examples, request.examples)
