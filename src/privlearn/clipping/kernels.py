@@ -183,10 +183,8 @@ class Scratch:
     def next_step(self) -> None:
         """Let go of what the last steps did not use."""
         self._step += 1
-        for size, entries in [*self._held.items()]:
-            self._held[size] = [entry for entry in entries if entry[1] > self._step - _KEPT]
-            if not self._held[size]:
-                del self._held[size]
+        kept = {size: [own for own in held if own[1] > self._step - _KEPT] for size, held in self._held.items()}
+        self._held = {size: held for size, held in kept.items() if held}
 
     def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """A contiguous tensor of this shape, of the type and on the device of `like`; its numbers are anything."""
@@ -206,7 +204,4 @@ class Scratch:
     def _free(self, size: int) -> list[Any] | None:
         """A storage of so many bytes that no tensor holds."""
         assert _holders is not None
-        for entry in self._held.get(size, ()):
-            if _holders(entry[0]._cdata) == 1:
-                return entry
-        return None
+        return next((entry for entry in self._held.get(size, ()) if _holders(entry[0]._cdata) == 1), None)

@@ -182,9 +182,9 @@ def _settle_grams(grams: Iterable[GramNorms]) -> None:
     safe = (squares > CANCELLED * scale) & squarable
     squares += scale * scale.new_tensor([own._room for own in waiting])[:, None]
     whole = bool(safe.all())
-    for own, row, told in zip(waiting, squares.unbind(), safe.unbind(), strict=True):
+    for own, row, sure in zip(waiting, squares.unbind(), safe.unbind(), strict=True):
         own._squares = row
-        if not whole and len(examples := (~told).nonzero()[:, 0]):
+        if not whole and len(examples := (~sure).nonzero()[:, 0]):
             own._form_apart(examples)
 
 
@@ -226,12 +226,8 @@ class RowBlocks:
 
     def __init__(self, pieces: Sequence[tuple[slice, ExampleGradients]], shape: Sequence[int]) -> None:
         self._pieces, self._shape = pieces, shape
+        self.pieces = [piece for _, piece in pieces]
         self.nbytes = sum(piece.nbytes for _, piece in pieces)
-
-    @property
-    def pieces(self) -> list[ExampleGradients]:
-        """The blocks' own."""
-        return [piece for _, piece in self._pieces]
 
     @property
     def squares(self) -> Tensor:
