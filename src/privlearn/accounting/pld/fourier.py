@@ -77,12 +77,12 @@ def convolve_beside(common: Factor, others: Iterable[Factor], size: int) -> list
     """`convolve` of a common factor and each of `others`."""
     total = Spectra(size)
     total.multiply(common)
-    found = []
+    laws: list[Array] = []
     for other in others:
         product = copy(total)
         product.multiply(other)
-        found.append(product.inverse()[0])
-    return found
+        laws.append(product.inverse()[0])
+    return laws
 
 
 @final

@@ -93,14 +93,14 @@ def built(builders: Sequence[PairBuilder], h: float, tail: float) -> list[Pair]:
     kin: dict[Kin | None, list[int]] = {}
     for place, builder in enumerate(builders):
         kin.setdefault(builder.kin and builder.kin[0], []).append(place)
-    found: dict[int, Pair] = {}
+    done: dict[int, Pair] = {}
     for family, places in kin.items():
         if family is None:
             pairs = [builders[place].build(h, tail) for place in places]
         else:
             pairs = family.pairs([each[1] for place in places if (each := builders[place].kin)], h, tail)
-        found |= zip(places, pairs, strict=True)
-    return [found[place] for place in range(len(builders))]
+        done |= zip(places, pairs, strict=True)
+    return [done[place] for place in range(len(builders))]
 
 
 #: What rounding may add to masses beyond the points, as a share.

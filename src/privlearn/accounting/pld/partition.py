@@ -59,14 +59,14 @@ class Epochs:
 
     def pairs(self, levels: Sequence[float], h: float, tail: float) -> list[Pair]:
         """The pair of each noise multiplier; those that take doubling together with their neighbours."""
-        found = [_at_once(self.batches, sigma, h, tail) for sigma in levels]
-        slow = [place for place, pair in enumerate(found) if pair is None]
+        pairs: list[Pair | None] = [_at_once(self.batches, sigma, h, tail) for sigma in levels]
+        slow = [place for place, pair in enumerate(pairs) if pair is None]
         for group in _nearby([levels[place] for place in slow]):
             own = [slow[number] for number in group]
-            pairs = _together_by_doubling(self.batches, [levels[place] for place in own], h, tail)
-            for place, pair in zip(own, pairs, strict=True):
-                found[place] = pair
-        return [pair for pair in found if pair is not None]
+            doubled = _together_by_doubling(self.batches, [levels[place] for place in own], h, tail)
+            for place, pair in zip(own, doubled, strict=True):
+                pairs[place] = pair
+        return [pair for pair in pairs if pair is not None]
 
 
 def partition_pair(batches: int, sigma: float, h: float, tail: float) -> Pair:
