@@ -15,7 +15,7 @@ from privlearn._checks import count
 from privlearn._display import Described, plan_summary
 from privlearn._public import OMITTED, registered
 from privlearn.accounting import accountant
-from privlearn.accounting.budget import Budget, require_budget, solve_noise
+from privlearn.accounting.budget import Budget, Spending, require_budget, solve_noise
 from privlearn.accounting.events import Composed, Event, compose
 from privlearn.accounting.filters import Limit
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
@@ -136,7 +136,7 @@ class AbstractPlan(Described, ABC):
         """
         budget = Budget(epsilon, delta, rho, self.unit.group_size)
         at, start = self._by_factor(budget)
-        factor = self._solved(budget, lambda factor: budget.spent(at(factor).event(), self.neighbours), start)
+        factor = self._solved(budget, Spending(budget, lambda factor: at(factor).event(), self.neighbours), start)
         return replace(at(factor), budget=budget)  # type: ignore[type-var]
 
     def with_room_for(self, *others: Planned) -> Self:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privlearn._checks import checked, count, require_fit
-from privlearn.accounting.budget import Budget, largest, solve_noise, solve_rate
-from privlearn.accounting.events import Repeated, compose
+from privlearn.accounting.budget import Budget, Spending, largest, solve_noise, solve_rate
+from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.filters import fits, largest_filter
 from privlearn.accounting.guarantee import require_same
 from privlearn.accounting.ledger import Planned
@@ -62,10 +62,10 @@ def factor_beside(plan: AbstractPlan, others: Sequence[Planned]) -> float:
             f"{budget}: give it more noise"
         )
 
-    def together(factor: float) -> float:
-        return budget.spent(compose([plan.scaled(factor).event(), beside]), plan.neighbours)
+    def together(factor: float) -> Event:
+        return compose([plan.scaled(factor).event(), beside])
 
-    return solve_noise(together, budget.limit)
+    return solve_noise(Spending(budget, together, plan.neighbours), budget.limit)
 
 
 @checked
@@ -88,7 +88,7 @@ def with_rate(plan: Plan, budget: Budget) -> Plan:
 
     step = isinstance(schedule, Step)
     k = solve_rate(
-        lambda k: budget.spent(at(k).event(), plan.neighbours),
+        Spending(budget, lambda k: at(k).event(), plan.neighbours),
         budget.limit,
         more_is_louder=not step,
         below_one=step,

@@ -140,13 +140,13 @@ def check_a_partitions_allowances_are_there() -> None:
             pair = partition._by_fourier(batches, sigma, 1e-3, tail)
             assert pair.q0 >= tail / 2  # both ends of the window, in either direction
             assert pair.p_inf >= tail / 2
-    *_, beyond = partition._log_normal(1.0, 0.1, 1e-2)
-    x, mass, cut = partition._log_normal(1.0, 0.1, 1e-2)
-    assert cut == beyond > 0
+    x, mass, cut = partition._log_normal(1.0, partition._cells(1.0, 0.1, 1e-2, 16, 1e-3), 0.1)
+    assert 0 < cut <= 1e-2
     assert math.isclose(float(mass.sum()), 1.0)
     assert math.isclose(float(mass @ x) + cut, 1.0)  # the mean that lies beyond the last point is kept apart
     pair = partition._by_fourier(16, 1.0, 1e-3, 0.2)
-    _, _, cut = partition._log_normal(1.0, partition._GAMMA * math.sqrt(math.expm1(1.0)) * 0.5, 0.05)
+    width = partition._GAMMA * math.sqrt(math.expm1(1.0)) * 0.5
+    *_, cut = partition._log_normal(1.0, partition._cells(1.0, width, 0.05, 16, partition._SPARSE * 1e-3), width)
     assert pair.p_inf >= cut + 0.1 > 0.1
 
 

@@ -16,8 +16,9 @@ from scipy.special import log_ndtr, logsumexp, ndtr
 from privlearn.accounting import zcdp
 from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.mechanisms import Gaussian
-from privlearn.accounting.pld import pairs, partition, rounding
+from privlearn.accounting.pld import doubling, pairs, partition, rounding
 from privlearn.accounting.pld.pairs import Pair
+from tests.accounting.checks_allowances import hockey_sticks
 from tests.support.checks import check
 
 #: A curve at a ratio: E (R - x)_+ with P-mass at infinity, or E (x - R)_+, under Q.
@@ -278,24 +279,82 @@ def check_means_of_ratios_are_not_below_the_exact_ones() -> None:
     made_up = np.random.default_rng(4)
     with mpmath.workdps(40):
         for h, ratio in ((0.05, 1), (0.4, 4), (0.01, 2)):
-            laws = [
-                Pair(h, first, made_up.random(5) / 5, 0.01 * made_up.random(), 1e-3 * made_up.random())
-                for first in (-5, -2)
-            ]
-            require_mean(partition._double(laws[0], ratio, 1e-9), laws[0], laws[0], 1, 1)
-            require_mean(partition._double(laws[0], ratio, 0.2), laws[0], laws[0], 1, 1)
-            for m, n in ((1, 2), (3, 4)):
-                require_mean(partition._weighted(*laws, m, n, h / ratio, 1e-9), *laws, m, n)
-                require_mean(partition._weighted(*laws, m, n, h / ratio, 0.2), *laws, m, n)
+            firsts, seconds = (
+                [
+                    Pair(h, first + own, made_up.random(5) / 5, 0.01 * own * made_up.random(), 1e-3 * made_up.random())
+                    for own in (1, 0)
+                ]
+                for first in (-6, -2)
+            )
+            for tail in (1e-9, 0.2):
+                found = doubling.double(doubling.together(firsts), ratio, tail)
+                for pair, first in zip(doubling.refined(found, found.h), firsts, strict=True):
+                    require_mean(pair, first, first, 1, 1)
+                for m, n, finer in ((1, 2, 1), (3, 4, 1), (2, 1, 2)):
+                    others = [Pair(h / finer, each.lo, each.q, each.q0, each.p_inf) for each in seconds]
+                    for one, other in ((firsts, others), (others, firsts)):
+                        both = doubling.weighted(
+                            doubling.together(one), doubling.together(other), m, n, h / ratio / finer, tail
+                        )
+                        for pair, first, second in zip(doubling.refined(both, both.h), one, other, strict=True):
+                            require_mean(pair, first, second, m, n)
+
+
+@check
+def check_many_ratios_on_the_grid_are_not_below_the_exact_ones() -> None:
+    """Lemma 14: many atoms in a cell, few, and atoms beside its sides; each off by all that is allowed, or exact."""
+    made_up = np.random.default_rng(6)
+    with mpmath.workdps(40):
+        for h, count in ((0.05, 300), (1e-3, 40), (1e-7, 20), (0.02, 0)):
+            near = np.exp(h * np.arange(-3, 4))
+            ratio = np.unique(
+                np.concatenate([np.exp(np.linspace(-1, 1, count) * min(0.3, 20 * h)), near, np.nextafter(near, 2)])
+            )
+            ratio = ratio if count else np.nextafter(near, 0)
+            q = made_up.random(len(ratio))
+            for off in (-1, 0, 1):
+                places = [mpf(x) * (1 + off * 3 * mpf(rounding.UNIT)) for x in ratio.tolist()]
+                p = [float(x * mpf(mass)) * (1 + 2 * rounding.UNIT) for x, mass in zip(places, q.tolist(), strict=True)]
+                first, onto = rounding.ratios_onto_grid(ratio, q, np.array(p), h)
+                points = [mpmath.exp(mpf(h) * (first + cell)) for cell in range(len(onto))]
+                remove, add = curves(points, [mpf(float(mass)) for mass in onto], mpf(0), mpf(0))
+                used = [place for place in range(len(points)) if onto[place]][:: max(1, len(points) // 60)]
+                for place in used:
+                    x = points[place]
+                    exact = [(r - x) * mpf(mass) for r, mass in zip(places, q.tolist(), strict=True)]
+                    assert remove[place] >= mpmath.fsum(each for each in exact if each > 0), (h, off, place)
+                    assert add[place] >= -mpmath.fsum(each for each in exact if each < 0), (h, off, place)
+
+
+@check
+def check_epochs_that_are_priced_together_are_not_below_each_alone() -> None:
+    """Lemma 13: on one grid for nearby noise, no curve is below that of the same epoch by itself on a finer one."""
+    tight = partition._GAMMA / 8
+    for batches, sigmas in ((5, (0.7, 0.52, 0.61, 0.5, 0.55)), (16, (0.9, 0.53, 0.74, 0.5, 0.76))):
+        found = partition.Epochs(batches).pairs(sigmas, 8e-3, 1e-6)
+        assert len({pair.lo for pair in found}) > 1
+        for sigma, pair in zip(sigmas, found, strict=True):
+            usual, partition._GAMMA = partition._GAMMA, tight
+            try:
+                alone = partition._by_doubling(batches, sigma, 1e-3, 1e-13)
+            finally:
+                partition._GAMMA = usual
+            for epsilon in (0.0, 0.3, 1.0, 2.0, 4.0):
+                for more, exact in zip(hockey_sticks(pair, epsilon), hockey_sticks(alone, epsilon), strict=True):
+                    assert exact * (1 - 1e-9) <= more <= exact * 1.05 + 2e-6, (batches, sigma, epsilon)
 
 
 @check
 def check_linear_grids_of_log_normal_ratios_are_not_below_the_exact_ones() -> None:
     """Lemma 14: the split on the linear grid, at each of its points; and windows of sums, by their own moments."""
     with mpmath.workdps(40):
-        for sigma, width, tail in ((0.8, 0.5, 1e-5), (3.0, 0.02, 1e-10), (60.0, 2e-3, 1e-12)):
-            x, mass, beyond = partition._log_normal(sigma, width, tail)
-            points = [mpf(width) * cell for cell in range(len(x))]
+        for sigma, width, tail, share in (
+            (0.8, 0.5, 1e-5, 0.01), (0.8, 0.5, 1e-5, 0.2), (3.0, 0.02, 1e-10, 1e-3), (60.0, 2e-3, 1e-12, 1e-3)
+        ):  # fmt: skip
+            cells = partition._cells(sigma, width, tail, 16, share)
+            assert len(cells) < cells[-1] or share < 0.2, "on fewer points where that is asked for"
+            x, mass, beyond = partition._log_normal(sigma, cells, width)
+            points = [mpf(width) * int(cell) for cell in cells]
             require_above(points, mass, 0.0, beyond, sampled(1.0, sigma))
             for batches in (16, 4000):
                 low, high = partition._sum_window(x, mass, batches, 1e-8)

@@ -10,7 +10,7 @@ import pickle
 import torch
 
 import privlearn as pv
-from privlearn import sampling
+from privlearn import sampling, solving
 from privlearn.accounting import accountant, pld, zcdp
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Repeated, tally
@@ -26,6 +26,7 @@ from privlearn.errors import (
 )
 from privlearn.mechanisms import release as release_module
 from privlearn.plan import Plan
+from privlearn.schedules import Exponential
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws, one_sample
 
@@ -50,6 +51,18 @@ def check_epsilon_is_never_below_the_exact_gaussian() -> None:
             found = pld.epsilon(Repeated(Gaussian(sigma), times), 1e-5)
             assert exact <= found * (1 + 1e-12)
             assert found <= exact * 1.001 + 1e-9
+
+
+@check
+def check_calibration_of_many_noise_levels_is_decided_by_their_own_price() -> None:
+    """A price of few levels says where to look; what is returned meets the target by that of all of them."""
+    for sampler in (sampling.Poisson(0.01), sampling.Partition(20)):
+        plan = Plan(sampler, epochs=30, schedule=Exponential(k=0.03)).calibrate(epsilon=3.0, delta=1e-5)
+        found = accountant.guarantee(plan.event(), Adjacency.ADD_REMOVE, 1e-5).epsilon
+        assert 3.0 * (1 - 2e-3) < found <= 3.0
+    plan = Plan(sampling.Poisson(0.01), epochs=30, schedule=Exponential(start=2.0))
+    found = solving.with_rate(plan, Budget(1.0, 1e-5))
+    assert 1 - 2e-3 < accountant.guarantee(found.event(), Adjacency.ADD_REMOVE, 1e-5).epsilon <= 1
 
 
 @check

@@ -14,16 +14,18 @@ from privlearn.accounting import (
     zcdp,
 )
 from privlearn.accounting import rdp as accounting_rdp
-from privlearn.accounting.pld import fourier, pairs, partition
+from privlearn.accounting.pld import doubling, fourier, pairs, partition
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
-    Mutant("the example's own batch is not weighted", partition._by_fourier, "Factor(mass * values, 1,",
-           "Factor(mass, 1,", "check_partitions_have_their_golden_prices"),
-    Mutant("halves of a split are lost", partition._parts, "share + off, off *", "off, off *",
+    Mutant("the example's own batch is not weighted", partition._by_fourier, "(mass, mass * values)",
+           "(mass, mass)", "check_partitions_have_their_golden_prices"),
+    Mutant("halves of a split are lost", doubling._parts, "share + off, off *", "off, off *",
            "check_masses_are_kept"),
-    Mutant("folded tails are forgotten", partition._trim, "kept[0] + mean", "kept[0]",
+    Mutant("folded tails are forgotten", doubling.trim, "kept[0] + mean", "kept[0]",
            "check_masses_are_kept"),
+    Mutant("a price of few levels decides", budget.solve_noise, "_solved(exact, target", "_solved(rough, target",
+           "check_calibration_of_many_noise_levels_is_decided_by_their_own_price"),
     Mutant("only one direction is read", pld.Composition.epsilon, "max(self.epsilons(delta))",
            "min(self.epsilons(delta))", "check_partitions_have_their_golden_prices"),
     Mutant("a law composed once for all its steps", fourier.Spectra.multiply, "power(spectrum, factor.times)",

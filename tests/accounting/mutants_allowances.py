@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn.accounting import accountant, budget, pld, rdp, zcdp
 from privlearn.accounting import rdp as accounting_rdp
-from privlearn.accounting.pld import fourier, pairs, partition
+from privlearn.accounting.pld import doubling, fourier, pairs, partition
 from privlearn_studies.yu2019.accounting import strong_composition
 from tests.support.mutant import Mutant, suite_of
 
@@ -26,20 +26,22 @@ MUTANTS = [
            ADDS),
     Mutant("a window's upper tail is free", pld.compose, "p_inf + above", "p_inf", WINDOW),
     Mutant("a window's lower tail is free", pld.compose, "q_inf + below", "q_inf", WINDOW),
-    Mutant("rounding is free", fourier.convolve, "0.0) + error", "0.0)",
+    Mutant("rounding is free", fourier.Spectra.inverse, "0.0) + error", "0.0)",
            "check_no_cell_of_a_composition_is_below_its_exact_mass"),
     Mutant("a likelihood ratio below the grid is dropped", pairs._with_sides,
            "((1 - rate) * q_below + rate * p_below) / least", "0.0", COARSE),
     Mutant("mass below the grid has no infinite loss", pairs._with_sides, "rate * below", "0 * below", COARSE),
     Mutant("mass above the grid has no infinite loss", pairs._with_sides, "rate * above", "0 * above", COARSE),
-    Mutant("folded mass has no infinite loss", partition._trim, "pair.p_inf + max(0.0, mean - x[high - 1] * mass)",
-           "pair.p_inf", COARSE),
-    Mutant("folded mass is never at 0", partition._trim, "pair.q0 + max(0.0, mass - mean)", "pair.q0", COARSE),
-    Mutant("doubling forgets the mass at infinity", partition._double, "q0, pair.p_inf + _LOST)", "q0, 0.0)",
+    Mutant("folded mass has no infinite loss", doubling.trim,
+           "laws.p_inf + np.maximum(0.0, mean - x[high - 1] * mass)",
+           "laws.p_inf", COARSE),
+    Mutant("folded mass is never at 0", doubling.trim, "laws.q0 + np.maximum(0.0, mass - mean)", "laws.q0", COARSE),
+    Mutant("doubling forgets the mass at infinity", doubling.double, "q0, laws.p_inf + LOST)", "q0, 0.0 * q0)",
            COARSE),
-    Mutant("doubling forgets the mass at 0", partition._double, "q0, pair.p_inf + _LOST)",
-           "0.0, pair.p_inf)", COARSE),
-    Mutant("a mean forgets the mass at infinity", partition._weighted, "a * first.p_inf + b * second.p_inf", "0.0",
+    Mutant("doubling forgets the mass at 0", doubling.double, "q0, laws.p_inf + LOST)",
+           "0.0 * q0, laws.p_inf)", COARSE),
+    Mutant("a mean forgets the mass at infinity", doubling.weighted,
+           "math.exp(a) * first.p_inf + math.exp(b) * second.p_inf", "0.0 * first.p_inf",
            COARSE),
     Mutant("windows of sums are free, remove", partition._by_fourier, "beyond + allowance", "beyond", PARTS),
     Mutant("windows of sums are free, add", partition._by_fourier, "zero + allowance", "zero",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.accounting import zcdp
-from privlearn.accounting.pld import pairs, partition, rounding
+from privlearn.accounting.pld import doubling, pairs, partition, rounding
 from tests.support.mutant import Mutant, suite_of
 
 SAMPLED, ATOMS = (
@@ -14,6 +14,8 @@ SPLITS = "check_splits_know_their_errors"
 TAILS, LAPLACE = "check_tails_know_their_errors", "check_no_curve_of_a_laplace_release_is_below_the_exact_one"
 GROUPS, MEANS = "check_mixtures_of_groups_know_their_errors", "check_means_of_ratios_are_not_below_the_exact_ones"
 LINEAR = "check_linear_grids_of_log_normal_ratios_are_not_below_the_exact_ones"
+RATIOS = "check_many_ratios_on_the_grid_are_not_below_the_exact_ones"
+TOGETHER = "check_epochs_that_are_priced_together_are_not_below_each_alone"
 GAUSSIAN = "check_gaussian_figures_are_not_below_the_exact_ones"
 MUTANTS = [
     Mutant("the normal law as it is computed", rounding.tails, "_NORMAL + 2 * depth**2", "0.25", TAILS),
@@ -37,9 +39,18 @@ MUTANTS = [
     Mutant("masses of groups as they are computed", pairs._laws, "1.01 * below_error + off * below", "0 * below",
            GROUPS),
     Mutant("weights of groups as they are computed", pairs._weight_error, "16 * k + 64", "0.1", GROUPS),
-    Mutant("halves of doubled ratios as they are computed", partition._parts, "1 - share + off, share + off",
+    Mutant("halves of doubled ratios as they are computed", doubling._parts, "1 - share + off, share + off",
            "1 - share, share", MEANS),
-    Mutant("folded masses at one end only", partition._trim, "kept[-1] + mass", "kept[-1]", MEANS),
+    Mutant("many ratios as they are computed", rounding.ratios_onto_grid, "slack = mass * share_error(",
+           "slack = 0 * mass * share_error(", RATIOS),
+    Mutant("ratios beside a side never belong to the next cell", rounding.ratios_onto_grid, "right + slack, slack)",
+           "right + slack)", RATIOS),
+    Mutant("many ratios at their upper ends", rounding.ratios_onto_grid, "mean - sides[:-1] * mass", "mean", RATIOS),
+    Mutant("epochs in the order of their noise", partition._nearby, "groups[-1].append(place)",
+           "groups[-1].append(sum(map(len, groups)))", TOGETHER),
+    Mutant("more noise than asked for, together", partition._together_by_doubling, "for sigma in sigmas]",
+           "for sigma in [largest] * len(sigmas)]", TOGETHER),
+    Mutant("folded masses at one end only", doubling.trim, "kept[-1] + mass", "kept[-1]", MEANS),
     Mutant("windows of sums without room for rounding", partition._sum_window, "math.log(2) - math.log(tail)",
            "-math.log(tail)", LINEAR),
     Mutant("the Gaussian curve as it is computed", zcdp.gaussian_epsilon, "gaussian_delta_bound(mu, epsilon) - delta",

@@ -15,6 +15,9 @@ from typing import Any
 
 import privlearn as pv
 from privlearn import _public, sampling, streams
+from privlearn.accounting import accountant
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import BINARY
@@ -178,6 +181,25 @@ def check_every_value_that_a_guarantee_follows_from_is_compared() -> None:
                 if path[0] == "claim" and path[1] in ("epsilon", "rho", "method", "unit"):
                     said = " ".join(problem for problem in found.problems if "certificate states" in problem)
                     assert path[1] in said, (name, path, found.problems)
+
+
+@check
+def check_an_epsilon_that_is_a_little_larger_is_true() -> None:
+    """Figures that were stated before a grid became finer stay true; a smaller one never is."""
+    guarantee = accountant.guarantee(Gaussian(2.0), Adjacency.ADD_REMOVE, 1e-5)
+    claim = {"delta": 1e-5, "adjacency": "add_remove", "method": guarantee.method, "rho": guarantee.rho,
+             "unit": str(guarantee.unit)}  # fmt: skip
+
+    def problems(factor: float) -> list[str]:
+        return verify._contradictions(guarantee, claim | {"epsilon": guarantee.epsilon * factor})
+
+    assert not any(map(problems, (1.0, 1 + 1e-7, 1 - 1e-7, 1 + 2e-6, 1 + 8e-4)))
+    assert all(map(problems, (1 - 2e-6, 1 - 5e-5, 1 + 1e-3, 2.0)))
+    run = certificate.figures("one", guarantee)
+    assert certificate._matches(run, guarantee)
+    assert certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 + 8e-4)}, guarantee)
+    assert not certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 - 5e-5)}, guarantee)
+    assert not certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 + 1e-3)}, guarantee)
 
 
 @check

@@ -16,6 +16,7 @@ DIGESTED, COMPARED = (
     "check_every_value_that_a_guarantee_follows_from_is_compared",
 )
 FOLLOWS = "check_facts_that_follow_from_the_plan_are_compared"
+MORE = "check_an_epsilon_that_is_a_little_larger_is_true"
 READ, REFUSED = "check_every_plan_reads_itself_back", "check_plans_of_strangers_are_refused"
 SIGNED, MESSAGE = (
     "check_every_value_of_every_methods_certificate_is_signed",
@@ -38,6 +39,11 @@ MUTANTS = [
            COMPARED),
     Mutant("the unit is not compared", verify._contradictions, '{"unit": str(guarantee.unit), ', "{", COMPARED),
     Mutant("a percent of epsilon passes", verify._agrees, "rel_tol=_AGREE", "rel_tol=1e-2", COMPARED),
+    Mutant("a thousandth more than events give passes", verify._bears_out, "_COARSER", "1.01e-3", COMPARED),
+    Mutant("a claim of a coarser grid fails", verify._bears_out, "_agrees(stated, true) or",
+           "_agrees(stated, true) and", MORE),
+    Mutant("a little less than events give passes", verify._bears_out, "true <= stated", "true * (1 - 1e-4) <= stated",
+           MORE),
     Mutant("the configuration is not hashed", verify._changed_files, "for name in expected\n",
            "for name in (CARD,)\n", COMPARED),
     Mutant("events may lack what the plan has", verify._of_the_plan,

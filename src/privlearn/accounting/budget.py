@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar, final
 
 from privlearn._checks import delta as valid_delta
 from privlearn._checks import positive
 from privlearn._display import shortened
 from privlearn._public import registered
-from privlearn.accounting.events import Event, require_adjacency
+from privlearn.accounting.events import Event, require_adjacency, sketch, tally
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.errors import BadInput, UnsupportedEvent
 
@@ -23,6 +24,10 @@ GAP = 0.003
 #: Where the search aims below the target, and the gap at which it stops.
 _AIM, _CLOSE = 0.0003, 0.001
 _LOWEST, _HIGHEST = 1e-9, 1e9
+#: The first step of a search, in logarithms, and how often a rough search is corrected.
+_FAR, _GUESSES = 0.7, 4
+#: Different mechanisms beyond which a price takes so long that searches look for it by a rough one; and of that.
+_MANY, _ROUGH = 24, 6
 
 
 def bracket(
@@ -93,14 +98,56 @@ def solve_noise(spent: Callable[[float], float], target: float, start: float = 1
 
     Args:
         spent: the cost as a function of the scale: continuous and decreasing. Only its exact values decide; the
-            returned scale is one that was evaluated.
+            returned scale is one that was evaluated. A `Spending` also says where to look.
         target: the most that may be spent.
         start: a first guess of the scale.
 
     Raises:
         BadInput: no scale within 1e-9..1e9 meets the target.
     """
+    rough = spent.sketched(start) if isinstance(spent, Spending) else None
+    if rough is None:
+        return _solved(spent, target, start, _FAR, _acceptable)
+    exact = cache(spent)
+    return _solved(exact, target, *_guess(exact, cache(rough), target, start), _acceptable)
 
+
+def _guess(
+    spent: Callable[[float], float], rough: Callable[[float], float], target: float, start: float
+) -> tuple[float, float]:
+    """A scale at which `spent` is close to `target`, found by what is about proportional to it and faster.
+
+    And about how far off it may be, as a logarithm.
+    """
+    scale, share, step = start, 1.0, _FAR
+    tried: list[tuple[float, float]] = []
+    try:
+        while len(tried) < _GUESSES:
+            if len(tried) < 2:
+                scale = _solved(rough, target * share, scale, step, lambda error: abs(error) <= _CLOSE / 5, most=6)
+            else:
+                (x, at), (last, now) = tried[-2:]
+                scale = math.exp(last - now * (last - x) / (now - at))
+            error = math.log(_cost(spent, scale) / target) - math.log1p(-_AIM)
+            if _acceptable(error):
+                break
+            tried.append((math.log(scale), error))
+            # As far off as the rough figure was there, it will be at the next scale.
+            share, step = rough(scale) / _cost(spent, scale), abs(error)
+    except (BadInput, OverflowError, UnsupportedEvent, ValueError, ZeroDivisionError):
+        pass  # the exact search begins wherever this ended
+    return scale, min(step, _FAR)
+
+
+def _solved(
+    spent: Callable[[float], float],
+    target: float,
+    start: float,
+    step: float,
+    good: Callable[[float], bool],
+    most: int = 100,
+) -> float:
+    """`solve_noise`: the first scale found whose log-distance from the aim is `good`, or after `most` a quiet one."""
     # Work in logarithms: cost is close to a power of the noise.
     aim = math.log(target) + math.log1p(-_AIM)
 
@@ -111,8 +158,9 @@ def solve_noise(spent: Callable[[float], float], target: float, start: float = 1
     x = math.log(start)
     at = error(x)
     loud, quiet = (None, (x, at)) if at <= 0 else ((x, at), None)  # costs too much, costs at most the aim
-    step = 0.7
     while loud is None or quiet is None:
+        if good(at):
+            return math.exp(x)
         x += step if quiet is None else -step
         step *= 1.6
         if not math.log(_LOWEST) <= x <= math.log(_HIGHEST):
@@ -127,10 +175,10 @@ def solve_noise(spent: Callable[[float], float], target: float, start: float = 1
             loud = (x, at)
         else:
             quiet = (x, at)
-    for _ in range(100):
-        if _acceptable(quiet[1]):
+    for _ in range(most):
+        if good(quiet[1]):
             return math.exp(quiet[0])
-        if _acceptable(loud[1]):
+        if good(loud[1]):
             return math.exp(loud[0])
         x = _between(loud, quiet)
         at = error(x)
@@ -183,8 +231,38 @@ def solve_gaussian(budget: Budget, spent: Callable[[float], float], mu: float = 
     return scale
 
 
+@final
+@dataclass(frozen=True)
+class Spending:
+    """What events cost in the measure of a budget, by a number that they depend on.
+
+    Attributes:
+        budget: the budget.
+        event: the event by that number.
+        adjacency: for which neighbours.
+    """
+
+    budget: Budget
+    event: Callable[[float], Event]
+    adjacency: Adjacency
+
+    def __call__(self, number: float) -> float:
+        """The cost at that number."""
+        return self.budget.spent(self.event(number), self.adjacency)
+
+    def by(self, number: Callable[[float], float]) -> Spending:
+        """The cost by another number, of which this one's is a function."""
+        return replace(self, event=lambda other: self.event(number(other)))
+
+    def sketched(self, at: float) -> Callable[[float], float] | None:
+        """About the same cost, of few different mechanisms; None where that would not be faster."""
+        if self.budget.rho is not None or len(tally(self.event(at))) <= _MANY:
+            return None
+        return replace(self, event=lambda number: sketch(self.event(number), _ROUGH))
+
+
 def solve_rate(
-    spent: Callable[[float], float],
+    spent: Spending,
     target: float,
     *,
     more_is_louder: bool,
@@ -210,7 +288,7 @@ def solve_rate(
         return free / (1 + free) if below_one else free
 
     guess = start / (1 - start) if below_one else start
-    return rate(solve_noise(lambda scale: spent(rate(scale)), target, 1 / guess if more_is_louder else guess))
+    return rate(solve_noise(spent.by(rate), target, 1 / guess if more_is_louder else guess))
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:

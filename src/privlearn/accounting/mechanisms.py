@@ -193,7 +193,12 @@ class Partitioned(Mechanism):
         batches, sigma = self.batches, self.event.noise_multiplier
         spread = partition.spread(batches, sigma)
         width = ratio_range(1 / batches, sigma) + 16 * spread
-        return PairBuilder(lambda h, tail: partition.partition_pair(batches, sigma, h, tail), spread, width)
+        return PairBuilder(
+            lambda h, tail: partition.partition_pair(batches, sigma, h, tail),
+            spread,
+            width,
+            (partition.Epochs(batches), sigma),
+        )
 
     def dominating(self) -> Mechanism:
         if self.batches == 1:

@@ -297,7 +297,10 @@ def figures(runs: str, own: Guarantee) -> dict[str, Any]:
 
 def _matches(said: dict[str, Any], own: Guarantee) -> bool:
     true = figures(said["runs"], own)
-    return set(said) == set(true) and all(_close(said[name], value) for name, value in true.items())
+    # Accountants with coarser grids, before, stated a little more (as `verify` allows for the claim).
+    more = isinstance(said.get("run_epsilon"), float) and own.epsilon <= said["run_epsilon"] <= own.epsilon * (1 + 9e-4)
+    stated = said | {"run_epsilon": own.epsilon} if more else said
+    return set(stated) == set(true) and all(_close(stated[name], value) for name, value in true.items())
 
 
 def _close(stated: Any, true: Any) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from privlearn._checks import delta as valid_delta
 from privlearn.accounting.events import Event, Mechanism, coarsen, tally
 from privlearn.accounting.pld.composing import masses
-from privlearn.accounting.pld.pairs import Pair, PairBuilder
+from privlearn.accounting.pld.pairs import Pair, PairBuilder, built
 from privlearn.accounting.pld.rounding import UNIT, Array
 from privlearn.errors import UnsupportedEvent
 
@@ -191,7 +191,7 @@ def compose_event(event: Event, h: float | None = None, negligible: float = 1e-9
     step = h or _grid_step(builders, list(counts.values()))
     if step > _COARSEST:
         raise UnsupportedEvent("the composed privacy loss is too wide for any grid: use more noise or fewer steps")
-    pairs = [builder.build(step, negligible / (2 * total)) for builder in builders]
+    pairs = built(builders, step, negligible / (2 * total))
     return compose(pairs, list(counts.values()), negligible / 4)
 
 

@@ -193,9 +193,20 @@ def _blocks(pair: Pair, tilt: float) -> tuple[Array, Array]:
 def _bound(laws: Sequence[Law], tail: float, sign: float) -> Callable[[float], float]:
     """The Chernoff bound, by its order, on what the sum of sign x loss exceeds with probability at most `tail`."""
 
+    # All laws in one row of points, since each alone would take longer to call for than to compute.
+    laws = [law for law in laws if len(law[0][0])]
+    sizes = [len(points) for (points, _), _ in laws]
+    points, mass = (np.concatenate([law[part] for law, _ in laws]) for part in (0, 1))
+    ends = np.cumsum(sizes, dtype=np.int64)
+    starts, times = ends - np.array(sizes, dtype=np.int64), np.array([n for _, n in laws], dtype=np.float64)
+
     def bound(order: float) -> float:
-        moments = (n * log_moment(points, mass, sign * order) for (points, mass), n in laws)
-        return (math.fsum(moments) - math.log(tail)) / order
+        exponents = sign * order * points
+        tops = exponents[ends - 1 if sign > 0 else starts]
+        # Not below -700: exponentials that underflow take fifty times as long as others.
+        factors = np.exp(np.maximum(exponents - np.repeat(tops, sizes), -700.0))
+        sums = np.add.reduceat(mass * factors, starts)
+        return (float(times @ (tops + np.log(sums))) - math.log(tail)) / order
 
     return bound
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from typing import final
 
@@ -66,13 +67,22 @@ def power(base: Spectrum, exponent: int) -> Spectrum:
 
 def convolve(factors: Iterable[Factor], size: int) -> tuple[Array, float]:
     """The cyclic convolution of all factors, no cell below its exact value; and how much each may be above it."""
-    total, last = Spectra(size), size // 2
+    total = Spectra(size)
     for factor in factors:
         total.multiply(factor)
-    spectrum = np.zeros(last + 1, dtype=np.complex128)
-    spectrum[total.places] = total.values
-    error = total.error()
-    return np.asarray(np.maximum(irfft(spectrum, size), 0.0) + error, dtype=np.float64), 2 * error
+    return total.inverse()
+
+
+def convolve_beside(common: Factor, others: Iterable[Factor], size: int) -> list[Array]:
+    """`convolve` of a common factor and each of `others`."""
+    total = Spectra(size)
+    total.multiply(common)
+    laws: list[Array] = []
+    for other in others:
+        product = copy(total)
+        product.multiply(other)
+        laws.append(product.inverse()[0])
+    return laws
 
 
 @final
@@ -107,6 +117,13 @@ class Spectra:
             self._left_out = self._left_out + 2 * (len(keep) - np.count_nonzero(keep)) * math.exp(-_DEEPEST)
             self.places, self.values = self.places[keep], self.values[keep]
             self._logs, self._errors = self._logs[keep], self._errors[keep]
+
+    def inverse(self) -> tuple[Array, float]:
+        """The cells of the inverse transform, none below its exact value; and how much each may be above it."""
+        spectrum = np.zeros(self.size // 2 + 1, dtype=np.complex128)
+        spectrum[self.places] = self.values
+        error = self.error()
+        return np.asarray(np.maximum(irfft(spectrum, self.size), 0.0) + error, dtype=np.float64), 2 * error
 
     def error(self) -> float:
         """How far each cell of the inverse transform may be below the exact one."""

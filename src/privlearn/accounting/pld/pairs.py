@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 
@@ -62,6 +62,14 @@ class Pair:
         return np.asarray(self.h * np.arange(self.lo, self.lo + len(self.q)), dtype=np.float64)
 
 
+class Kin(Protocol):
+    """Mechanisms that differ in their noise level alone, and whose pairs are computed faster together. Hashable."""
+
+    def pairs(self, levels: Sequence[float], h: float, tail: float) -> list[Pair]:
+        """The pair of each level, as `PairBuilder.build` has it."""
+        ...
+
+
 @final
 @dataclass(frozen=True)
 class PairBuilder:
@@ -71,11 +79,28 @@ class PairBuilder:
         build: the pair, from the grid step and the mass that may be moved to 0 and to infinity, in all.
         spread: about the standard deviation of the loss; of losses that come in atoms, `ATOMS` times that.
         width: about the width of the losses.
+        kin: what it is computed together with, if anything, and its own noise level there.
     """
 
     build: Callable[[float, float], Pair]
     spread: float
     width: float
+    kin: tuple[Kin, float] | None = None
+
+
+def built(builders: Sequence[PairBuilder], h: float, tail: float) -> list[Pair]:
+    """The pairs of all `builders` on one grid; those of kin together."""
+    kin: dict[Kin | None, list[int]] = {}
+    for place, builder in enumerate(builders):
+        kin.setdefault(builder.kin and builder.kin[0], []).append(place)
+    done: dict[int, Pair] = {}
+    for family, places in kin.items():
+        if family is None:
+            pairs = [builders[place].build(h, tail) for place in places]
+        else:
+            pairs = family.pairs([each[1] for place in places if (each := builders[place].kin)], h, tail)
+        done |= zip(places, pairs, strict=True)
+    return [done[place] for place in range(len(builders))]
 
 
 #: What rounding may add to masses beyond the points, as a share.

@@ -5,7 +5,7 @@ and Shenfeld 2025), so R = dP/dQ is the mean of t independent log-normal variabl
 mean-preserving split of the L_i raises their mean in convex order, so one discretised law bounds both directions at
 once (`pairs`). Two ways of adding up the t variables:
 
-- by doubling on a geometric grid: positive arithmetic only, any s and t;
+- by doubling on a geometric grid (`doubling`): positive arithmetic only, any s and t, nearby s together;
 - by Fourier transform on a linear grid, much faster, where s >= 0.75 and t >= 16.
 
 It covers a fresh, independent, secret partition every epoch, for add/remove and zero-out neighbours. It does not cover
@@ -15,19 +15,28 @@ shuffles with fixed batch sizes, nor a partition that is used twice.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privlearn._scipy import ndtri
-from privlearn.accounting.pld.fourier import Factor, convolve, length, transform_error
+from privlearn.accounting.pld.doubling import mean_of, refined, together
+from privlearn.accounting.pld.fourier import Factor, convolve_beside, length, transform_error
 from privlearn.accounting.pld.pairs import Pair, least_bound, log_moment, log_moments, poisson_pair
-from privlearn.accounting.pld.rounding import UNIT, Array, onto_grid, rounded_up, share_error, split, tails
+from privlearn.accounting.pld.rounding import UNIT, Array, ratios_onto_grid, rounded_up, split, tails
 from privlearn.errors import UnsupportedEvent
+
+Cells = NDArray[np.int64]
 
 #: Cell width of intermediate grids over the spread of what is on them.
 _GAMMA = 0.05
-#: More than products that underflow lose, under either law: ratios are below e^450.
-_LOST = 1e-100
+#: Noise multipliers that are doubled together: up to so many, and up to so many times the least one.
+_TOGETHER, _NEAR = 64, 1.1
+#: Points of linear grids are no further apart than `_GAMMA`, or than this share of a cell of the grid of losses.
+_SPARSE = 0.05
 #: Batches, and noise multiplier times the root of the batches, beyond which grids would be too fine.
 _MOST_BATCHES, _MOST_NOISE = 10**7, 4e5
 
@@ -41,6 +50,25 @@ def within_reach(batches: int, sigma: float) -> tuple[int, float]:
     return batches, min(sigma, _MOST_NOISE / math.sqrt(batches))
 
 
+@final
+@dataclass(frozen=True)
+class Epochs:
+    """Epochs over `batches` random batches, which differ in their noise multipliers: `pairs.Kin`."""
+
+    batches: int
+
+    def pairs(self, levels: Sequence[float], h: float, tail: float) -> list[Pair]:
+        """The pair of each noise multiplier; those that take doubling together with their neighbours."""
+        pairs: list[Pair | None] = [_at_once(self.batches, sigma, h, tail) for sigma in levels]
+        slow = [place for place, pair in enumerate(pairs) if pair is None]
+        for group in _nearby([levels[place] for place in slow]):
+            own = [slow[number] for number in group]
+            doubled = _together_by_doubling(self.batches, [levels[place] for place in own], h, tail)
+            for place, pair in zip(own, doubled, strict=True):
+                pairs[place] = pair
+        return [pair for pair in pairs if pair is not None]
+
+
 def partition_pair(batches: int, sigma: float, h: float, tail: float) -> Pair:
     """The pair of one epoch over `batches` random batches, each released with noise multiplier `sigma`.
 
@@ -50,12 +78,17 @@ def partition_pair(batches: int, sigma: float, h: float, tail: float) -> Pair:
         h: the grid step of losses.
         tail: the mass that may be moved to 0 and to infinity, in all.
     """
+    return Epochs(batches).pairs([sigma], h, tail)[0]
+
+
+def _at_once(batches: int, sigma: float, h: float, tail: float) -> Pair | None:
+    """The pair, where it takes no doubling."""
     if batches == 1:
         return poisson_pair(1.0, sigma, h, tail)
     # About what rounding adds there, over all cells.
     if sigma >= 0.75 and batches >= 16 and 8 * batches * transform_error(1 << 14) <= 2 * tail:
         return _by_fourier(batches, sigma, h, tail)
-    return _by_doubling(batches, sigma, h, tail)
+    return None
 
 
 def spread(batches: int, sigma: float) -> float:
@@ -72,114 +105,30 @@ def _variance(sigma: float) -> float:
 
 
 def _by_doubling(batches: int, sigma: float, h: float, tail: float) -> Pair:
+    return _together_by_doubling(batches, [sigma], h, tail)[0]
+
+
+def _together_by_doubling(batches: int, sigmas: Sequence[float], h: float, tail: float) -> list[Pair]:
+    """The pairs of nearby noise multipliers, on grids that are fine enough for all of them."""
+    largest = max(sigmas)
+
     def step(bins: int) -> float:
         """A power of two times h, fine against the spread of a mean over `bins`; grids are nested."""
-        return float(h * 2 ** max(0, math.floor(math.log2(_GAMMA * spread(bins, sigma) / h))))
+        return float(h * 2 ** max(0, math.floor(math.log2(_GAMMA * spread(bins, largest) / h))))
 
     part = tail / (batches.bit_length() + batches.bit_count() + 1)
-    current = poisson_pair(1.0, sigma, step(1), part / batches)
-    total: Pair | None = None
-    done = size = 0
-    size = 1
-    while True:
-        if batches & size:
-            total = current if total is None else _weighted(total, current, done, size, step(done + size), part)
-            done += size
-        if done == batches:
-            break
-        current = _double(current, round(current.h / min(current.h, step(2 * size))), part)
-        size *= 2
-    assert total is not None
-    return _refine(total, h)
+    one = together([poisson_pair(1.0, sigma, step(1), part / batches) for sigma in sigmas])
+    return refined(mean_of(one, batches, step, part), h)
 
 
-def _double(pair: Pair, ratio: int, tail: float) -> Pair:
-    """The mean of two independent copies of R, on a grid `ratio` times as fine."""
-    h, n = pair.h / ratio, len(pair.q)
-    # R_i and R_{i+k} have the mean e^{i h} (1 + e^{k h}) / 2; one shift serves all i.
-    offsets = np.logaddexp(0.0, pair.h * np.arange(n)) - math.log(2)
-    cells = np.floor(offsets / h).astype(int)
-    cells[0] = 0
-    shares = np.clip(np.expm1(offsets - cells * h) / math.expm1(h), 0.0, 1.0)
-    shares[0] = 0.0
-    # What rounding may move; near a side of its cell a mass may belong to the next one. The first offset is exact.
-    off = share_error(np.asarray(UNIT * (8 + 4 * pair.h * np.arange(n))), h)
-    off[0] = 0.0
-    halved = math.floor(-math.log(2) / h)  # a copy at 0 halves the other
-    out = np.zeros(ratio * (n - 1) + 4 - halved)
-    q, twice = pair.q, 2 * pair.q
-    product, scaled = np.empty(n), np.empty(n)  # most of the time would go into making new ones
-
-    def add(mass: Array, cell: int, parts: tuple[float, ...]) -> None:
-        own = scaled[: len(mass)]
-        reach = ratio * (len(mass) - 1) + 1
-        for place, part in enumerate(parts, cell - halved):
-            if part:
-                there = out[place : place + reach : ratio]
-                np.add(there, np.multiply(mass, part, own), there)
-
-    add(np.multiply(q, q, product), int(cells[0]), _parts(float(shares[0]), float(off[0])))
-    for k, (cell, share, error) in enumerate(zip(cells.tolist(), shares.tolist(), off.tolist(), strict=True)):
-        if k:
-            add(np.multiply(twice[: n - k], q[k:], product[: n - k]), cell, _parts(share, error))
-    if pair.q0:
-        share = min(max(math.expm1(-math.log(2) - halved * h) / math.expm1(h), 0.0), 1.0)
-        add(2 * pair.q0 * pair.q, halved, _parts(share, float(share_error(8 * UNIT, h))))
-    raised = out * (1 + UNIT * (4 * n + 16))
-    q0 = rounded_up(pair.q0**2, 2) + _LOST
-    return _trim(Pair(h, ratio * pair.lo + halved - 1, raised, q0, pair.p_inf + _LOST), tail)
-
-
-def _parts(share: float, off: float) -> tuple[float, ...]:
-    """Upper bounds on the parts of a mass at the cells before, at, after its own, and the next one."""
-    return (off * (share <= off), 1 - share + off, share + off, off * (share >= 1 - off))
-
-
-def _weighted(first: Pair, second: Pair, m: int, n: int, h: float, tail: float) -> Pair:
-    """The law of (m R + n R') / (m + n) for independent R and R', on the grid of step h."""
-    a, b = m / (m + n), n / (m + n)
-    x, p = np.append(a * np.exp(first.losses), 0.0), np.append(first.q, first.q0)
-    y, q = np.append(b * np.exp(second.losses), 0.0), np.append(second.q, second.q0)
-    far = float(max(np.abs(first.losses).max(), np.abs(second.losses).max()))
-    low = math.floor(math.log(min(x[0], y[0])) / h) - 3
-    size = math.ceil(math.log(x[-2] + y[-2]) / h) - low + 5
-    out = np.zeros(size)
-    for chunk in np.array_split(np.arange(len(x)), max(1, len(x) * len(y) // 2_000_000)):
-        values, mass = np.add.outer(x[chunk], y).ravel(), np.multiply.outer(p[chunk], q).ravel()
-        used = (mass > 0) & (values > 0)
-        if used.any():
-            start, part = onto_grid(np.log(values[used]), mass[used], h, UNIT * (16 + 4 * far))
-            out[start - low : start - low + len(part)] += part
-    p_inf = rounded_up(a * first.p_inf + b * second.p_inf, 8)
-    raised = out * (1 + UNIT * (len(x) + 8))
-    return _trim(Pair(h, low, raised, rounded_up(first.q0 * second.q0, 2) + _LOST, p_inf + _LOST), tail)
-
-
-def _refine(pair: Pair, h: float) -> Pair:
-    """The same law on a finer, nested grid."""
-    ratio = round(pair.h / h)
-    q = np.zeros(ratio * (len(pair.q) - 1) + 1)
-    q[::ratio] = pair.q
-    return Pair(h, ratio * pair.lo, q, pair.q0, pair.p_inf)
-
-
-def _trim(pair: Pair, tail: float) -> Pair:
-    """Fold the cells of least mass at both ends inward, onto 0 and onto infinity, keeping the mean."""
-    x, q = np.exp(pair.losses), pair.q
-    low = int(np.searchsorted(np.cumsum(q), tail))
-    high = len(q) - int(np.searchsorted(np.cumsum((q * x)[::-1]), tail))
-    low, high = min(low, len(q) - 1), max(high, 1)
-    if high <= low:
-        return pair
-    units = 2 * len(q) + 32 + 8 * float(np.abs(pair.losses[[0, -1]]).max())
-    kept = q[low:high].copy()
-    mass, mean = q[:low].sum(), (q * x)[:low].sum() / x[low]
-    kept[0] = rounded_up(kept[0] + mean, units)
-    q0 = pair.q0 + max(0.0, mass - mean) + units * UNIT * mass
-    mass, mean = q[high:].sum(), (q * x)[high:].sum()
-    kept[-1] = rounded_up(kept[-1] + mass, units)
-    p_inf = pair.p_inf + max(0.0, mean - x[high - 1] * mass) + units * UNIT * mean
-    return Pair(pair.h, pair.lo + low, kept, rounded_up(float(q0), 4), rounded_up(float(p_inf), 4))
+def _nearby(sigmas: Sequence[float]) -> list[list[int]]:
+    """Places of noise multipliers that are computed together, none of them much below another."""
+    groups: list[list[int]] = []
+    for place in sorted(range(len(sigmas)), key=sigmas.__getitem__):
+        if not groups or len(groups[-1]) == _TOGETHER or sigmas[place] > _NEAR * sigmas[groups[-1][0]]:
+            groups.append([])
+        groups[-1].append(place)
+    return groups
 
 
 # Fourier transform on a linear grid
@@ -187,42 +136,55 @@ def _trim(pair: Pair, tail: float) -> Pair:
 
 def _by_fourier(batches: int, sigma: float, h: float, tail: float) -> Pair:
     width = _GAMMA * math.sqrt(_variance(sigma)) * min(1.0, math.sqrt(batches) / 8)
-    values, mass, beyond = _log_normal(sigma, width, tail / 4)
+    cells = _cells(sigma, width, tail / 4, batches, _SPARSE * h)
+    values, mass, beyond = _log_normal(sigma, cells, width)
     low, high = _sum_window(values, mass, batches, tail / 4)
     first, last = math.floor(low / width), math.ceil(high / width)
-    size = length(max(last - first + 1, len(mass) + 1))
-    others = Factor(mass, batches - 1, 0.0)
-    cells = np.arange(first, last + 1)
+    size = length(max(last - first + 1, int(cells[-1]) + 2))
+    q_one, p_one = (np.asarray(np.bincount(cells, law), dtype=np.float64) for law in (mass, mass * values))
     # By exchangeability the P-law of the sum is E[L_1; sum]: one factor weighted by its own value.
-    q_law, _ = convolve([Factor(mass, 1, 0.0), others], size)
-    p_law, _ = convolve([Factor(mass * values, 1, 4 * UNIT), others], size)
-    ratio = cells * width / batches
-    with np.errstate(divide="ignore", invalid="ignore"):
-        q = np.where(ratio > 1, p_law[cells % size] / ratio, q_law[cells % size]) * (1 + 8 * UNIT)
+    laws = convolve_beside(Factor(q_one, batches - 1, 0.0), [Factor(q_one, 1, 0.0), Factor(p_one, 1, 4 * UNIT)], size)
+    places = np.arange(first, last + 1)
+    (q_law, p_law), ratio = (law[places % size] for law in laws), places * width / batches
     # Each side of the window leaves out tail / 4 of one law, and less of the other: there is no 1 among those ratios.
     allowance = tail / 2
-    zero = float(q[0]) if first == 0 else 0.0
-    positive = slice(1, None) if first == 0 else slice(None)
-    losses = np.log(ratio[positive])
-    low_cell, onto = onto_grid(losses, q[positive], h, UNIT * (8 + 2 * np.abs(losses)))
+    zero = float(q_law[0]) if first == 0 else 0.0
+    start = int(first == 0)
+    low_cell, onto = ratios_onto_grid(ratio[start:], q_law[start:], p_law[start:], h)
     q0, p_inf = rounded_up(zero + allowance, 4), rounded_up(beyond + allowance, 4)
     return Pair(h, low_cell, onto, min(1.0, q0), min(1.0, p_inf))
 
 
-def _log_normal(sigma: float, width: float, tail: float) -> tuple[Array, Array, float]:
-    """L on the points 0, width, 2 width, ... by mean-preserving splits: points, Q-masses, and the mean cut off."""
+def _cells(sigma: float, width: float, tail: float, batches: int, share: float) -> Cells:
+    """Where L is put among the points 0, width, 2 width, ...: on all, and far up, where few batches are, on fewer.
+
+    There, points are no further apart than `share` of what the sum of all batches is at the least. Beyond the last one
+    there is P-mass of at most `tail`.
+    """
     sd, centre = 1 / sigma, -0.5 / sigma**2
-    cells = math.ceil(math.exp(centre + sd * (sd - ndtri(tail))) / width) + 1
-    x = np.asarray(width * np.arange(cells + 1), dtype=np.float64)
+    top = math.ceil(math.exp(centre + sd * (sd - ndtri(tail))) / width) + 1
+    usual = math.exp(centre - sd * ndtri(1 / (4 * batches)))
+    dense = min(top, math.ceil(max(usual, 2 * width / share - batches) / width))
+    least, growth = dense * width + batches, math.log1p(share)
+    steps = math.ceil(math.log((top * width + batches) / least) / growth)
+    sparse = (least * np.exp(growth * np.arange(1, steps)) - batches) / width
+    cells = np.append(np.arange(dense + 1), np.floor(sparse).astype(np.int64))
+    return np.append(cells[cells < top], top)
+
+
+def _log_normal(sigma: float, cells: Cells, width: float) -> tuple[Array, Array, float]:
+    """L on some of the points 0, width, 2 width, ... by mean-preserving splits: points, Q-masses, the mean cut off."""
+    sd, centre = 1 / sigma, -0.5 / sigma**2
+    x = np.asarray(width * cells, dtype=np.float64)
     with np.errstate(divide="ignore"):
         logs = np.log(x)
     u = (logs - centre) / sd
     bounded = np.where(x > 0, u, 0.0)
     # Cells of u are as computed: what is rounded is where their sides are, as ratios, but for the first.
     error = UNIT * x * (10 + 8 * np.abs(sd * bounded + centre) - 8 * centre)
-    gaps = np.full(cells, width)
+    gaps = width * np.diff(cells)
     laws = tails(u), tails(u - sd, UNIT * (np.abs(bounded) + 4 * sd))
-    mass, (_, above) = split(x, error, gaps, (error[1:] + error[:-1]) / width, *laws)
+    mass, (_, above) = split(x, error, gaps, (error[1:] + error[:-1]) / gaps + UNIT, *laws)
     # Points that are off by that much: some of their mass belongs to the neighbours.
     slack = mass * np.minimum(2 * error / width, 1.0)
     mass[:-1] += slack[1:]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from privlearn._scipy import ndtr
 from privlearn.errors import UnsupportedEvent
 
 Array = NDArray[np.float64]
+_Number = TypeVar("_Number", float, Array)
 
 #: The unit roundoff of double precision.
 UNIT = 2.0**-53
@@ -145,6 +146,36 @@ def onto_grid(losses: Array, q: Array, h: float, error: float | Array = 0.0) -> 
     return low + first, np.asarray(out[first : last + 1] * (1 + UNIT * (8 + len(q))), dtype=np.float64)
 
 
+def ratios_onto_grid(ratio: Array, q: Array, p: Array, h: float) -> tuple[int, Array]:
+    """Atoms at many ascending ratios, 3 units off, split onto the grid of step h: its first cell, and its masses.
+
+    In a cell, shares are an affine function of the ratio, so two sums over its atoms say how they are split.
+
+    Args:
+        ratio: the ratios, above 0.
+        q: upper bounds on the Q-masses; used up to the ratio 1.
+        p: upper bounds on the P-masses; used from there on.
+        h: the grid step.
+
+    Raises:
+        UnsupportedEvent: sums of so many atoms are not exact enough for the grid.
+    """
+    first = math.floor(math.log(ratio[0]) / h) - 1
+    exponents = h * np.arange(first, math.floor(math.log(ratio[-1]) / h) + 3)
+    sides = np.exp(exponents)
+    counts = np.diff(np.searchsorted(ratio, sides))
+    place, above = np.repeat(np.arange(len(counts)), counts), ratio > 1
+    mass = np.bincount(place, np.where(above, p / ratio, q), len(counts))
+    mean = np.bincount(place, np.where(above, p, q * ratio), len(counts))
+    right = np.clip((mean - sides[:-1] * mass) / (sides[:-1] * math.expm1(h)), 0.0, mass)
+    # Both products are at most the mass times the upper side; an atom beside a side may belong to the next cell.
+    slack = mass * share_error(UNIT * (2 * counts + 2 * np.abs(exponents[1:]) + 12), h)
+    out = np.zeros(len(counts) + 3)
+    for start, part in enumerate((slack, mass - right + slack, right + slack, slack)):
+        out[start : start + len(part)] += part
+    return first - 1, out * (1 + UNIT * (2 * int(counts.max()) + 32))
+
+
 def share_error(error: Array | float, h: float) -> Array:
     """How much of a mass may go to the wrong end of a cell of the grid, if its loss may be off by `error`."""
     off = (np.asarray(error) / h + 16 * UNIT) * math.exp(min(h, 50.0)) * 1.01
@@ -153,6 +184,6 @@ def share_error(error: Array | float, h: float) -> Array:
     return np.asarray(off, dtype=np.float64)
 
 
-def rounded_up(value: float, units: float) -> float:
+def rounded_up(value: _Number, units: float) -> _Number:
     """`value` and so many units of its rounding."""
     return value * (1 + units * UNIT)
