@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, final
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -259,7 +260,7 @@ class _Growing:
 def _mapped(path: Path) -> NDArray[Any]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:  # of the header, which is Python
+    except (OSError, ValueError, EOFError, BadZipFile, SyntaxError, TokenError) as error:  # the header is Python
         raise BadInput(f"{path} cannot be read as .npy: {first_line(error)}", path=str(path)) from error
     if not isinstance(array, np.ndarray):
         raise BadInput(f"{path} holds a {type(array).__name__}: expected one array, as np.save writes it")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from privlearn._checks import count
 from privlearn._storage import canonical, loads, write_durably
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, first_line
 from privlearn.runs.checkpoint import Checkpoint, Saved, head_of, packed, unpacked
 from privlearn.sampling import Indices
 from privlearn.streams import Streams
@@ -260,7 +260,8 @@ class Recording:
             _require(all({"sample", "released"} <= line.keys() for line in self.steps), "a step says too little")
             self.complete = [line + b"\n" for line in lines[: at[-1] + 2]]
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-            raise BadInput(f"{folder / LINES} is no transcript of a run: {error!r}") from error
+            why = f"{type(error).__name__}: {first_line(error)}"
+            raise BadInput(f"{folder / LINES} is no transcript of a run: {why}") from error
         if commitment != self.secret.commitment:
             raise BadInput(f"the transcript in {folder} is of another commitment: get the unchanged folder")
         stated = [line["step"] for line in self.steps]
