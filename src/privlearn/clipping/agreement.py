@@ -311,7 +311,7 @@ def close(one: Tensor, other: Tensor, rounding: float) -> bool:
 
 
 #: Bytes that one physical batch may hold, unless its size is given; on a GPU, a share of what is free.
-_WORKING_SET, _FREE_SHARE = 1 << 28, 0.5
+_WORKING_SET, _FREE_SHARE = 1 << 30, 0.5
 
 
 def held_by(way: Backend, *leaves: Tensor) -> int:
