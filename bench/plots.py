@@ -1,13 +1,16 @@
 """Draws what `clipping.py --sweep` measured: `python bench/plots.py FILE.json [FOLDER]`.
 
 The folder, by default `docs/figures`, gets `clipping-batch.png` and `clipping-parameters.png`: the time and the peak
-memory of a step over the batch size, and over the number of parameters.
+memory of a step over the batch size, and over the number of parameters. The exponents of powers that are fitted to the
+times are printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +51,16 @@ def _lines(panel: Axes, rows: Sequence[dict[str, Any]], field: str, scale: float
         )  # fmt: skip
 
 
+def exponents(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """By variant: the exponent b of the time a size^b, by least squares in logarithms."""
+    fitted = {}
+    for variant in dict.fromkeys(row["variant"] for row in rows):
+        points = [(math.log(row["size"]), math.log(row["seconds"])) for row in rows if row["variant"] == variant]
+        if len(points) > 1:
+            fitted[variant] = statistics.linear_regression(*zip(*points, strict=True)).slope
+    return fitted
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog=Path(__file__).name, description="Draw a sweep of clipping.py.")
@@ -58,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for axis, rows in json.loads(given.file.read_text()).items():
         path = given.folder / f"clipping-{axis}.png"
         draw(axis, rows, path)
-        print(path)
+        print(path, *(f"{own}: {power:.2f}" for own, power in exponents(rows).items()), sep="\n  ")
 
 
 if __name__ == "__main__":

@@ -307,3 +307,11 @@ def test_forty_networks_are_measured_beside_plain_steps(monkeypatch: pytest.Monk
     lines = forty.table([*rows, forty.measured(refused, 1)]).splitlines()
     assert len(lines) == 5
     assert "NotPerExample" in lines[-1]
+
+
+def test_exponents_of_a_sweep_are_those_of_the_powers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    rows = [{"variant": name, "size": size, "seconds": 3 * size**power} for name, power in (("a", 1.0), ("b", 0.5))
+            for size in (10, 100, 1000)]  # fmt: skip
+    fitted = importlib.import_module("plots").exponents([*rows, {"variant": "c", "size": 1, "seconds": 1.0}])
+    assert fitted == {"a": pytest.approx(1.0), "b": pytest.approx(0.5)}
