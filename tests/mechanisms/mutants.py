@@ -59,4 +59,4 @@ MUTANTS = [
            "check_forked_processes_draw_other_numbers"),
 ]  # fmt: skip
 
-test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, caches=[noise.kernel])
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)
