@@ -60,7 +60,7 @@ def check_calibration_of_many_noise_levels_is_decided_by_their_own_price() -> No
         plan = Plan(sampler, epochs=30, schedule=Exponential(k=0.03)).calibrate(epsilon=3.0, delta=1e-5)
         found = accountant.guarantee(plan.event(), Adjacency.ADD_REMOVE, 1e-5).epsilon
         assert 3.0 * (1 - 2e-3) < found <= 3.0
-    plan = Plan(sampling.Poisson(0.01), epochs=30, schedule=Exponential(start=2.0))
+    plan = Plan(sampling.Poisson(0.01), epochs=30, schedule=Exponential(k=0.01, start=4.0))
     found = solving.with_rate(plan, Budget(1.0, 1e-5))
     assert 1 - 2e-3 < accountant.guarantee(found.event(), Adjacency.ADD_REMOVE, 1e-5).epsilon <= 1
 

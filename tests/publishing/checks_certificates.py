@@ -16,8 +16,9 @@ from typing import Any
 import privlearn as pv
 from privlearn import _public, sampling, streams
 from privlearn.accounting import accountant
+from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.accounting.mechanisms import Gaussian, Partitioned
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import BINARY
@@ -190,16 +191,23 @@ def check_an_epsilon_that_is_a_little_larger_is_true() -> None:
     claim = {"delta": 1e-5, "adjacency": "add_remove", "method": guarantee.method, "rho": guarantee.rho,
              "unit": str(guarantee.unit)}  # fmt: skip
 
-    def problems(factor: float) -> list[str]:
-        return verify._contradictions(guarantee, claim | {"epsilon": guarantee.epsilon * factor})
+    epochs = [Partitioned(4, Gaussian(noise)) for noise in (2.0, 1.9)]
+    more = certificate.may_state_more(compose(epochs))
+    alone = [epochs[0], Repeated(epochs[0], 9), compose([Gaussian(2.0), Gaussian(1.9), epochs[0]])]
+    assert not any(map(certificate.may_state_more, alone)), "only several partitions were priced otherwise"
+
+    def problems(factor: float, more: float = more) -> list[str]:
+        return verify._contradictions(guarantee, claim | {"epsilon": guarantee.epsilon * factor}, more)
 
     assert not any(map(problems, (1.0, 1 + 1e-7, 1 - 1e-7, 1 + 2e-6, 1 + 8e-4)))
     assert all(map(problems, (1 - 2e-6, 1 - 5e-5, 1 + 1e-3, 2.0)))
+    assert all(problems(factor, 0.0) for factor in (1 - 2e-6, 1 + 2e-6, 1 + 8e-4))
     run = certificate.figures("one", guarantee)
-    assert certificate._matches(run, guarantee)
-    assert certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 + 8e-4)}, guarantee)
-    assert not certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 - 5e-5)}, guarantee)
-    assert not certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 + 1e-3)}, guarantee)
+    assert certificate._matches(run, guarantee, 0.0)
+    assert certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 + 8e-4)}, guarantee, more)
+    assert not certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 + 8e-4)}, guarantee, 0.0)
+    assert not certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 - 5e-5)}, guarantee, more)
+    assert not certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 + 1e-3)}, guarantee, more)
 
 
 @check

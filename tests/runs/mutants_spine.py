@@ -173,7 +173,7 @@ MUTANTS = [
     Mutant("releases before training are free", plan.Plan.event, "*priced(self.front), ",
            "", "check_the_ledger_ends_where_the_plan_said"),
     Mutant("the claim is not recomputed", verify._contradictions,
-           'not _bears_out(guarantee.epsilon, claim["epsilon"])', "False",
+           'not _bears_out(guarantee.epsilon, claim["epsilon"], more)', "False",
            "check_changes_to_a_published_model_are_found"),
     Mutant("weights are not hashed", verify._changed_files, "files[name] != contents.digests[name]",
            "False", "check_changes_to_a_published_model_are_found"),

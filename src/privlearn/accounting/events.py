@@ -54,6 +54,8 @@ class Mechanism(Event):
     poisson: bool = False
     #: Whether `pair` stands for a larger class of mechanisms, so that zCDP may give a smaller epsilon.
     loose_pair: bool = False
+    #: By how much more, relatively, earlier versions stated of several of these with different noise.
+    stated_before: float = 0.0
 
     @property
     def inside(self) -> tuple[Event, ...]:

@@ -174,6 +174,7 @@ class Partitioned(Mechanism):
     adjacencies = _ASSIGNED
     phrase = "random partition"
     gaussian = True
+    stated_before = 9e-4  # coarser grids
 
     def __post_init__(self) -> None:
         count("batches", self.batches)

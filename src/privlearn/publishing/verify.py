@@ -22,6 +22,7 @@ from privlearn.publishing.certificate import (
     contradictions,
     header,
     large_delta,
+    may_state_more,
     page_head,
     parse,
     read_plan,
@@ -33,8 +34,6 @@ from privlearn.transforms.base import public_features
 
 #: Relative difference below which a recomputed epsilon confirms the stated one.
 _AGREE = 1e-6
-#: By how much more may be stated, relatively: accountants with coarser grids, before, stated that much more.
-_COARSER = 9e-4
 _CLAIMS = {"epsilon", "delta", "adjacency", "method", "rho", "unit"}
 
 
@@ -114,7 +113,8 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
     try:
         event = from_json(certificate["events"])
         guarantee = _recompute(event, claim)
-        problems += _contradictions(guarantee, claim) + _card_contradictions(contents, claim, signed_by)
+        problems += _contradictions(guarantee, claim, may_state_more(event))
+        problems += _card_contradictions(contents, claim, signed_by)
         problems += _of_the_plan(certificate, event, guarantee) + _other_features(contents, certificate)
     except PrivlearnError as error:
         problems.append(f"the guarantee cannot be recomputed: {error}")
@@ -201,12 +201,12 @@ def _recompute(event: Event, claim: dict[str, Any]) -> Guarantee:
     return replace(guarantee, rows_per_person=unit.rows_per_person)
 
 
-def _contradictions(guarantee: Guarantee, claim: dict[str, Any]) -> list[str]:
+def _contradictions(guarantee: Guarantee, claim: dict[str, Any], more: float) -> list[str]:
     expected = _CLAIMS | set(guarantee.unit.figures()) | ({"ledger"} & set(claim))
     if set(claim) != expected:
         return [f"the claim has the fields {sorted(claim)}: expected {sorted(expected)}"]
     problems = []
-    if not _bears_out(guarantee.epsilon, claim["epsilon"]):
+    if not _bears_out(guarantee.epsilon, claim["epsilon"], more):
         problems.append(
             f"the events give epsilon {guarantee.epsilon:.6g} at delta {guarantee.delta:g}, and the certificate states "
             f"{str(claim['epsilon'])[:40]}"
@@ -219,9 +219,9 @@ def _contradictions(guarantee: Guarantee, claim: dict[str, Any]) -> list[str]:
     return problems
 
 
-def _bears_out(true: float, stated: Any) -> bool:
-    """Whether a price shows a stated epsilon to be true: it is that, or a little less."""
-    return _agrees(stated, true) or (isinstance(stated, float) and true <= stated <= true * (1 + _COARSER))
+def _bears_out(true: float, stated: Any, more: float) -> bool:
+    """Whether a price shows a stated epsilon to be true: it is that, or less by the share `more` at most."""
+    return _agrees(stated, true) or (isinstance(stated, float) and true <= stated <= true * (1 + more))
 
 
 def _agrees(stated: Any, true: float) -> bool:
