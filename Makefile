@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 BASE := $(VENV)/.demo
 READY := $(VENV)/.ready
 DEMO := runs/digits-demo
-# Noise by a compiled kernel, where there is a C compiler: the same draws.
-export PRIVLEARN_COMPILE := $(shell command -v cc > /dev/null 2>&1 && echo 1)
+# Noise by a compiled kernel, where there is a C compiler that works: the same draws.
+export PRIVLEARN_COMPILE := $(shell cc -include math.h -include stdint.h -x c -shared -o /dev/null /dev/null 2> /dev/null && echo 1)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo check test nightly coverage wheel docs lint clean
