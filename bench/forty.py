@@ -239,7 +239,7 @@ def measured(network: Network, rounds: int) -> Measured:
     try:
         gradients = ClippedGradients(models[1], network.loss, Flat(CLIP), Adjacency.ADD_REMOVE, expected=examples)
         rows, sums = TensorRows(batch), gradients.buffers()
-        gradients(_all(examples), rows, out=sums)
+        gradients(next(FullBatch().draw(examples)), rows, out=sums)
     except Exception as error:
         return Measured(network.name, number, "refused", 0.0, (), f"{type(error).__name__}: {error}"[:200])
     apart = _distance(network, models[1], batch)
@@ -253,7 +253,7 @@ def measured(network: Network, rounds: int) -> Measured:
         steps[0].step()
 
     def private() -> None:
-        gradients(_all(examples), rows, out=sums)
+        gradients(next(FullBatch().draw(examples)), rows, out=sums)
         torch._foreach_div_(sums, examples)
         steps[1].step()
 
@@ -270,15 +270,11 @@ def measured(network: Network, rounds: int) -> Measured:
     return Measured(network.name, number, str(gradients.way), statistics.median(times[0]), ratios, wrong)
 
 
-def _all(examples: int) -> Any:
-    return next(FullBatch().draw(examples))
-
-
 def _distance(network: Network, model: nn.Module, batch: Batch) -> float:
     """How far the clipped sum over two examples is from that of single backward passes, relative to it."""
     two = {name: leaf[:2] for name, leaf in batch.items()}
     ours = ClippedGradients(model, network.loss, Flat(CLIP), Adjacency.ADD_REMOVE, expected=2)
-    found = ours(_all(2), TensorRows(two)).values
+    found = ours(next(FullBatch().draw(2)), TensorRows(two)).values
     trained = list(ours.parameters.values())
     totals = [torch.zeros_like(p) for p in trained]
     for row in range(2):

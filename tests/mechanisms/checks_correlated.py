@@ -23,7 +23,7 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.derivative_bounds import Derivatives
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, PrivlearnError
 from privlearn.mechanisms import banded, correlated, noise
 from privlearn.mechanisms.banded import Banded, BandedStream
 from privlearn.mechanisms.correlated import CorrelatedStream
@@ -258,7 +258,16 @@ def check_correlated_noise_is_what_training_adds() -> None:
 
 @check
 def check_bands_go_with_noise_that_falls() -> None:
-    """Each epoch is charged at its own noise; every step adds D y, and goes on so after an interruption."""
+    """Each epoch is charged at its own noise; every step adds D y, and goes on so after an interruption.
+
+    Within what is charged at once the noise stays: a later batch with less of it is refused.
+    """
+    for sampler in (sampling.CyclicPoisson(0.25, 3), sampling.CyclicPartition(4, 3), sampling.FixedOrder(3)):
+        stream, ledger = BandedStream(Streams.new(0).noise, Banded(3).coefficients(24)), Ledger()
+        first, second, *_ = sampler.draw(9, np.random.default_rng(0))
+        parts = [Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, sample) for sample in (first, second)]
+        release(parts[0], noise_multiplier=2.0, ledger=ledger, stream=stream)
+        must_raise(PrivlearnError, partial(release, parts[1], noise_multiplier=0.5, ledger=ledger, stream=stream))
     falls = schedules.PerEpoch((1.5, 0.9))
     own = plan(schedule=falls)
     assert tally(own.event()) == {PoissonSampled(0.5, Gaussian(noise)): 2 for noise in (1.5, 0.9)}
