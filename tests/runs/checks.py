@@ -544,7 +544,7 @@ def check_parts_of_a_world_add_up() -> None:
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
     net = network()
     world = Pair(other=[ClippedGradients(net, cross_entropy, pv.Flat(0.5), Adjacency.ADD_REMOVE), TensorRows((x, y))])
-    with mock.patch.object(NoiseStream, "words", lambda self, size: np.zeros(size, np.uint64) + 2**62):
+    with mock.patch.object(NoiseStream, "words", lambda self, size: np.full(size, 2**62, np.int64)):
         result = driven(made(model=net, world=world))
         alone = driven(made(model=network()))
     torch.testing.assert_close(weights(result), weights(alone), rtol=1e-9, atol=1e-9)

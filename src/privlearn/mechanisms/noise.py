@@ -10,6 +10,7 @@ by the sensitivity and step x sqrt(d) at most; the noise is scaled to that.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -127,7 +128,9 @@ def kernel(path: Path = BUILT) -> NoiseKernel | None:
         return None
     for dtype in (torch.float32, torch.float64):
         for fours in (1, 7, 1024):  # shorter and longer than what a processor computes at once
-            words = NoiseStream(bytes(16)).words(_words(4 * fours, dtype))
+            # Any bits do; a stream's own would count as drawn where that is watched.
+            bits = hashlib.shake_256(b"noise kernel").digest(8 * _words(4 * fours, dtype))
+            words = np.frombuffer(bits, np.int64).copy()
             words[0], words[2 * fours - 1], words[-1] = _ENDS.min, _ENDS.max, _ENDS.min
             if not torch.equal(built(words, fours, dtype), by_operations(words, fours, dtype)):
                 return None
