@@ -6,7 +6,6 @@ from privlearn.clipping import (
     backends,
     capture,
     clips,
-    evaluation,
     gradients,
     kernels,
     per_example,
@@ -15,6 +14,7 @@ from privlearn.clipping import (
 from privlearn.clipping import kernels as clipping_kernels
 from privlearn.clipping.operations import contraction, elementwise
 from privlearn.clipping.parameters import derived
+from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.clipping.parameters.standardisation import Standardisation, ThroughStandardisation
 from privlearn.mechanisms import release
 from tests.support.mutant import Mutant, suite_of
@@ -100,7 +100,7 @@ MUTANTS = [
     Mutant("sums in double precision never reach the gradients", gradients.ClippedGradients.released,
            "own.copy_(total)", "own",
            "check_large_batches_train_like_small_ones"),
-    Mutant("what is written into large buffers stays", evaluation.FrozenState.restore, "thoroughly or ", "",
+    Mutant("what is written into large buffers stays", FrozenState.restore, "thoroughly or ", "",
            "check_what_models_write_is_never_published"),
     Mutant("uses of one parameter are normed apart", per_example.together, "before[1] <= after[0]", "True",
            "check_rules_give_each_examples_gradient"),
@@ -176,7 +176,7 @@ MUTANTS = [
            "not finite.all()",
            "check_examples_beside_one_that_is_not_finite_stay"),
     Mutant("those that stand in for rows of NaN are counted", gradients.ClippedGradients._weights,
-           "types)) * finite", "types))",
+           "return weights if finite is None else weights * finite", "return weights",
            "check_examples_beside_one_that_is_not_finite_stay"),
     Mutant("a fast product need not be right", clipping_kernels._probe, "if not torch.allclose",
            "if False and not torch.allclose", "check_wrong_products_are_not_used"),

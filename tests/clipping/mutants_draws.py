@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from privlearn import streams
 from privlearn.clipping import agreement, augmentation, backends, evaluation, gradients, randomness
+from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.data import rows
 from privlearn.descent import task
 from tests.support.mutant import Mutant, suite_of
@@ -72,9 +73,9 @@ MUTANTS = [
     Mutant("a transform is given all rows whatever it draws", augmentation.Views.prepare,
            "close(at_once, apart, rounding_of(apart))",
            "True", COPIES),
-    Mutant("a loss's buffers are not put back", evaluation.FrozenState.__init__, "isinstance(o, nn.Module)", "False",
+    Mutant("a loss's buffers are not put back", FrozenState.__init__, "isinstance(o, nn.Module)", "False",
            LOSSES),
-    Mutant("nor those of a method's module", evaluation.FrozenState.__init__, 'getattr(loss, "__self__", None)', "None",
+    Mutant("nor those of a method's module", FrozenState.__init__, 'getattr(loss, "__self__", None)', "None",
            LOSSES),
     Mutant("buffers are put back after the whole batch only", backends.Loop.each,
            "problem.computing(problem.random.alone(number))",

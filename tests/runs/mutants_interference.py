@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.boosting import rounds
-from privlearn.clipping import evaluation
+from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.descent import dpsgd
 from privlearn.transforms import pca
 from tests.support.mutant import Mutant, suite_of
@@ -14,8 +14,8 @@ MUTANTS = [
            "clipped = task.gradients(batch.sample, batch.rows, out=task.sums)",
            "clipped = task.gradients(batch.sample, batch.rows, out=task.sums); "
            "next(iter(task.parameters)).data.add_(1e-9 * float(clipped.values[0].sum()))", BATCHES),
-    Mutant("what a loss writes stays", evaluation.FrozenState.restore, "tensor.copy_(value)", "pass", STATES),
-    Mutant("a loss's state is nobody's", evaluation.FrozenState.__init__, "for o in (loss,", "for o in (None,", STATES),
+    Mutant("what a loss writes stays", FrozenState.restore, "tensor.copy_(value)", "pass", STATES),
+    Mutant("a loss's state is nobody's", FrozenState.__init__, "for o in (loss,", "for o in (None,", STATES),
     Mutant("directions are as long as the rows without noise", pca.PrivatePCA.fit, "/ sizes)",
            "/ (sizes + 1e-9 * rows.nan_to_num(0.0, 0.0, 0.0).sum()))", "check_transforms_keep_nothing_of_an_example"),
     Mutant("scores move by what was not released", rounds._rounds, "scores += change.T[cells]",

@@ -6,8 +6,9 @@ The loop is the truth that the other two are held against (`agreement`), and the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, Protocol, final
 
 import torch
@@ -15,11 +16,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from privlearn.clipping.capture import Capture, Layout, NotLayerwise, moving, without_checkpoints
-from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of, require_one_each
 from privlearn.clipping.operations import RULES
+from privlearn.clipping.operations.sequential import Sequences
 from privlearn.clipping.parameters.derived import CallShapes, shared_calls
+from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.clipping.per_example import Dense, ExampleGradients
 from privlearn.clipping.randomness import Recorder, RowRandom
 
@@ -132,8 +134,8 @@ def layouts_of_draws(
 
 #: Where the examples are in each operation's input; what operations that may move rows must not move; what tells the
 #: sequence of all operations; where the examples are in what each call that draws random numbers draws; and which calls
-#: have nothing to do with the batch.
-Seen = tuple[list[Layout], list[set[int]], int, list[Layout], list[bool]]
+#: have nothing to do with the batch; and the containers whose layers are computed as one operation.
+Seen = tuple[list[Layout], list[set[int]], int, list[Layout], list[bool], Sequences]
 
 
 def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Seen:
@@ -142,19 +144,25 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Se
     Raises:
         NotLayerwise: nothing does, or examples change their places.
     """
-    shapes: list[CallShapes] = []
-    for leaves in map(problem.inputs, batches):
-        shapes.append(CallShapes())
-        own = [leaf.clone() for leaf in leaves]  # the model may write into them
-        with problem.computing(torch.enable_grad()), shapes[-1]:
+
+    def compute(leaves: Leaves, *within: AbstractContextManager[object]) -> None:
+        own = [leaf.clone() for leaf in problem.inputs(leaves)]  # the model may write into them
+        with problem.computing(torch.enable_grad()), ExitStack() as stack:
+            for context in within:
+                stack.enter_context(context)
             problem.forward(*own)
+
+    trained, shapes = list(problem.parameters.values()), [CallShapes(), CallShapes()]
+    sequences = Sequences(problem.model, trained, [partial(compute, leaves) for leaves in batches])
+    for leaves, own in zip(batches, shapes, strict=True):
+        compute(leaves, own, sequences.under(own))
     shared = shared_calls(*shapes)
     captures: list[Capture] = []
 
     def run(*leaves: Tensor) -> None:
-        captures.append(Capture(RULES, list(problem.parameters.values()), kernels, len(leaves[0]), shared=shared))
+        captures.append(Capture(RULES, trained, kernels, len(leaves[0]), shared=shared))
         leaves = problem.inputs(leaves)
-        with torch.enable_grad(), captures[-1]:
+        with torch.enable_grad(), captures[-1], sequences.under(captures[-1]):
             problem.forward(*leaves)
 
     drawn = layouts_of_draws(problem, batches, run)
@@ -163,7 +171,7 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Se
         raise NotLayerwise("the model calls other operations on a batch of another size")
     sizes = (len(batches[0][0]), len(batches[1][0]))
     between = [Layout.between(*pair, sizes) for pair in zip(one.shapes, other.shapes, strict=True)]
-    return between, moving(one, other), one.trace, drawn, shared
+    return between, moving(one, other), one.trace, drawn, shared, sequences
 
 
 @final
@@ -202,12 +210,12 @@ class PerOperation:
     def _on(self, path: Seen, leaves: Leaves) -> Gradients:
         """The same, if the batch takes this path."""
         problem, copies = self._problem, self._problem.copies
-        layouts, batch, trace, drawn, shared = path
+        layouts, batch, trace, drawn, shared, sequences = path
         examples = len(leaves[0]) // copies
         capture = Capture(RULES, self._trained, self._kernels, examples, copies, layouts, batch, shared)
         with problem.computing(problem.random.together(drawn)):
             with torch.enable_grad(), problem.in_step():
-                with capture:
+                with capture, sequences.under(capture):
                     losses = problem.forward(*leaves)
                 total = losses.sum()
                 if capture.trace != trace:

@@ -194,7 +194,7 @@ class Capture(TorchFunctionMode):
         self.seen: list[list[tuple[int, ...]]] = []
         self.moves: list[tuple[str, tuple[int, ...], set[int]]] = []
         self._rules, self._examples, self._copies, self._layouts = rules, examples, copies, layouts
-        self._batch, self._looks, self._shared, self._calls = batch, 0, shared, 0
+        self._batch, self._looks, self._shared, self._calls = batch, 0, shared if any(shared) else (), 0
         self._trained = {id(p) for p in trained}
 
     def __torch_function__(
@@ -204,11 +204,12 @@ class Capture(TorchFunctionMode):
         kwargs = kwargs or {}
         name, unruled, may_move = _facts(func)
         self.trace = hash((self.trace, name))
-        self._calls += 1
-        if self._calls <= len(self._shared) and self._shared[self._calls - 1]:
-            out = func(*args, **kwargs)
-            self.derived.see(func, args, kwargs, out)
-            return out
+        if self._shared:
+            self._calls += 1
+            if self._calls <= len(self._shared) and self._shared[self._calls - 1]:
+                out = func(*args, **kwargs)
+                self.derived.see(func, args, kwargs, out)
+                return out
         rule = self._rules.get(func)
         if rule is not None:
             answer = rule(self, *args, **kwargs)
@@ -216,12 +217,13 @@ class Capture(TorchFunctionMode):
                 return answer
         if unruled:
             raise NotLayerwise(f"there is no rule for what {func} does with rows")
-        if self._layouts is None:
-            self.seen.append([tuple(part.shape) for part in tensors_in(args, kwargs)])
         if may_move:
             self._look(func, name, args, kwargs)
-        if name != "__get__":  # attributes such as its shape
-            for part in tensors_in(args, kwargs):
+        if name != "__get__" or self._layouts is None:  # attributes such as its shape use nothing
+            parts = tensors_in(args, kwargs)
+            if self._layouts is None:
+                self.seen.append([tuple(part.shape) for part in parts])
+            for part in parts if name != "__get__" else ():
                 for root in self.derived.roots(part):
                     self.unseen.setdefault(root, name)
         return func(*args, **kwargs)

@@ -1,7 +1,4 @@
-"""Which examples a classifier gets right, and how many: counts to which each example adds at most one, by itself.
-
-`FrozenState`: what a model holds beside its trained parameters, kept as it is.
-"""
+"""Which examples a classifier gets right, and how many: counts to which each example adds at most one, by itself."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -267,45 +264,3 @@ class CandidateScores:
     sensitivity: float
     one_way: bool
     adjacency: Adjacency
-
-
-#: Bytes up to which a tensor is put back without asking whether it changed.
-_SMALL = 1 << 20
-
-
-@final
-class FrozenState:
-    """Buffers and frozen parameters: they are published, but no release ever fills them.
-
-    A model that writes into them on some data only would carry these data into later batches, and into the published
-    model. To refuse it then would tell of the data, too: so what it wrote is undone.
-
-    Args:
-        model: as it is now is how it stays, apart from its trainable parameters.
-        loss: if it is a module, or a method of one, so does it, with all of its parameters that are not the model's.
-    """
-
-    def __init__(self, model: nn.Module, loss: object = None) -> None:
-        owners = [model, *(o for o in (loss, getattr(loss, "__self__", None), getattr(loss, "func", None))
-                           if isinstance(o, nn.Module))]  # fmt: skip
-        trained = {id(p) for p in model.parameters() if p.requires_grad}
-        self._buffers = [(module, dict(module._buffers)) for owner in owners for module in owner.modules()]
-        tensors = [tensor for owner in owners for tensor in (*owner.buffers(), *owner.parameters())]
-        held = [tensor for tensor in tensors if id(tensor) not in trained]
-        self._values: list[list[Any]] = [[tensor, tensor.detach().clone(), tensor._version] for tensor in held]
-
-    def restore(self, thoroughly: bool = False) -> None:
-        """Make everything what it was.
-
-        Args:
-            thoroughly: also undo what was written into large tensors through `.data`, of which PyTorch does not tell.
-        """
-        for module, buffers in self._buffers:
-            module._buffers.clear()
-            module._buffers.update(buffers)
-        for entry in self._values:
-            tensor, value, version = entry
-            if thoroughly or tensor.nbytes <= _SMALL or tensor._version != version:
-                with torch.no_grad():
-                    tensor.copy_(value)
-                entry[2] = tensor._version

@@ -21,9 +21,9 @@ from privlearn.clipping.backends import Backend, Gradients, Loop, Problem, gradi
 from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, Bounded, kept, rounded
 from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.clips import Clip, PerLayer, Quantile
-from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss
+from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.clipping.per_example import ExampleGradients, padded, settle_all, shapes
 from privlearn.clipping.randomness import RowRandom, drawn_by, fresh_key, unmoved
 from privlearn.data.rows import Rows, TensorRows, digests
@@ -348,7 +348,7 @@ class ClippedGradients:
             for half in rows.tensor_split(2) if len(rows) > 1 else ():
                 self._add_clipped(data, half, sums, clipped)
             return
-        if not finite.any():
+        if finite is not None and not finite.any():
             return
         weights = self._weights(losses, squares, finite, clipped)
         typed = {dtype: weights.to(dtype).unbind() for dtype in {total.dtype for total in sums}}
@@ -356,19 +356,20 @@ class ClippedGradients:
             if name in gradients:
                 gradients[name].add_weighted(typed[total.dtype][norm], total)
 
-    def _weights(self, losses: Tensor, squares: Tensor, finite: Tensor, clipped: Tensor) -> Tensor:
+    def _weights(self, losses: Tensor, squares: Tensor, finite: Tensor | None, clipped: Tensor) -> Tensor:
         """What clips each gradient, by norm and example; those that are not below the norm count in `clipped`."""
         if self._observe:
-            self._observe(losses[finite], squares.sum(0)[finite].sqrt())
-        norms = squares.sqrt()
-        types = {parameter.dtype for parameter in self.parameters.values()}
-        weights = self.clip.weights(norms, kept(self.clip_norm, types)) * finite
+            own = slice(None) if finite is None else finite
+            self._observe(losses[own], squares.sum(0)[own].sqrt())
+        norms, counts = squares.sqrt(), 1 if finite is None else finite
+        types = {parameter.dtype for parameter in self._held}
+        weights = self.clip.weights(norms, kept(self.clip_norm, types))
         if isinstance(self.clip, Quantile):
-            clipped += (self.clip.count(norms[0], self.clip_norm) * finite).sum().to(clipped.dtype)
-        return weights
+            clipped += (self.clip.count(norms[0], self.clip_norm) * counts).sum().to(clipped.dtype)
+        return weights if finite is None else weights * finite
 
-    def _finite(self, data: Rows, rows: Tensor) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor]:
-        """Gradients, losses and squared norms of the examples `rows`, and which of them count.
+    def _finite(self, data: Rows, rows: Tensor) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor | None]:
+        """Gradients, losses and squared norms of the examples `rows`, and which of them count; None: all.
 
         Another example stands in for one that is not finite, in its place: so the rest of the batch comes out the same
         to the last digit, whatever was there.
@@ -382,7 +383,7 @@ class ClippedGradients:
             gradients, losses = self._computed(data, rows)
             squares = self._squares(gradients, losses)
             if counts is None and math.isfinite(float(squares.sum() + losses.sum())):
-                return gradients, losses, squares, torch.ones_like(losses, dtype=torch.bool)
+                return gradients, losses, squares, None
             finite = squares.isfinite().all(0) & losses.isfinite()
             counts = finite if counts is None else counts & finite
             if finite.all() or not counts.any():

@@ -193,17 +193,19 @@ def layer_of(error: BaseException, model: nn.Module) -> str:
 
 
 class Structure:
-    """What a model is made of: modules, trained parameters and names of buffers, to be compared later.
+    """What a model is made of: modules, trained parameters and names of parts and buffers, to be compared later.
 
     A module that is put in after a run began is in no check of it, and what it keeps of rows would be published. Hooks
     and forwards may change, but then its operations are others than those that were looked at.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        modules = list(model.modules())  # once: walking through a model takes longer than the rest
+        modules = _modules(model)
         trained = [own for module in modules for own in module._parameters.values() if own is not None]
         self._parts = [*modules, *(own for own in trained if own.requires_grad)]
-        self._names = [name for name, _ in model.named_buffers()]
+        # Of its parts and of its buffers, which are not None
+        self._names = [(*own._modules, None, *(name for name, it in own._buffers.items() if it is not None))
+                       for own in modules]  # fmt: skip
         self._forwards = [vars(own).get("forward", getattr(type(own), "forward", None)) for own in modules]
         # By numbers, of which none comes twice
         self._hooks = [(*own._forward_pre_hooks, None, *own._forward_hooks, None, *own._backward_pre_hooks, None,
@@ -230,6 +232,17 @@ class Structure:
                 "it is not looked at again. Do that before the run begins"
             )
         return own
+
+
+def _modules(model: nn.Module) -> list[nn.Module]:
+    """Each module once: as `modules()`, in another order, in half the time, which small models spend in every step."""
+    modules, met = [model], {id(model)}
+    for module in modules:  # to which those within are added
+        for own in module._modules.values():
+            if own is not None and id(own) not in met:
+                met.add(id(own))
+                modules.append(own)
+    return modules
 
 
 def _same_objects(one: Sequence[object], other: Sequence[object]) -> bool:

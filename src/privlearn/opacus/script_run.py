@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from privlearn._checks import checked, count
-from privlearn.clipping.evaluation import FrozenState
+from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.data.rows import nested
 from privlearn.descent.task import Batch, Epoch
 from privlearn.errors import BadInput

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from privlearn._checks import positive
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.bounded import Bounded, in_steps, kept
-from privlearn.clipping.evaluation import FrozenState, RightAnswers
+from privlearn.clipping.evaluation import RightAnswers
+from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.clipping.row_sums import Prepare, isometric, labelled_blocks, rows_in_a_block
 from privlearn.sampling import Sample
 

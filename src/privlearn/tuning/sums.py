@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.bounded import Bounded, in_steps
-from privlearn.clipping.evaluation import CandidateScores, FrozenState, RightAnswers
+from privlearn.clipping.evaluation import CandidateScores, RightAnswers
+from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.data.dataset import Dataset, persons_in
 from privlearn.errors import BadInput
 from privlearn.sampling import Sample

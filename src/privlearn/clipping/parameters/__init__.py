@@ -1,1 +1,1 @@
-"""Tensors that are computed from trained parameters alone, and the way of gradients through them."""
+"""Parameters that are computed from trained ones, and the way of gradients through them; and frozen ones."""
