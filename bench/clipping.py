@@ -1,8 +1,9 @@
 """Private training steps beside plain ones, networks by network, and beside those of Opacus and torch.func.
 
-`python bench/clipping.py [--quick] [--json] [--only NAME ...] [--rounds N] [--threads N] [--device cpu|cuda]`; Opacus
-is in the optional group `test`. A ratio is the time of a step over the plain step on the same batch. Every clipped sum
-is held against the one that a loop over single examples finds in double precision, and that distance is shown.
+`python bench/clipping.py [--quick] [--json] [--only NAME ...] [--no-peers] [--rounds N] [--threads N] [--device
+cpu|cuda]`; Opacus is in the optional group `test`. A ratio is the time of a step over the plain step on the same batch.
+Every clipped sum is held against the one that a loop over single examples finds in double precision, and that distance
+is shown.
 
 `--sweep FILE.json` measures an MLP over batch sizes and widths in place of all that; `plots.py` draws the file.
 """
@@ -13,7 +14,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -248,11 +249,17 @@ def of_sweep(swept: dict[str, dict[int, Case]], rows: Sequence[common.Row]) -> d
     }
 
 
+def without_peers(case: Case) -> Case:
+    """The same without other libraries, some of which take minutes for a step."""
+    return replace(case, variants=tuple(own for own in case.variants if not own.peer))
+
+
 def main() -> None:
     """The command line."""
     parser = common.parser(__file__, "Private training steps side by side: time, memory, distance from the truth.")
     names = [*(network.name for network in networks.FULL), *OTHERS]
     parser.add_argument("--only", nargs="+", choices=names, default=[], metavar="NAME", help=", ".join(names))
+    parser.add_argument("--no-peers", action="store_true", help="leave other libraries out")
     parser.add_argument("--rounds", type=_positive, help="how often everything is timed")
     parser.add_argument("--threads", type=_positive, help="threads of torch; by default its own choice")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -268,9 +275,12 @@ def main() -> None:
     # One process at a time: the gradients of all examples can take half of the memory.
     at_once = None if given.quick else 1
     if not given.sweep:
-        common.main(__file__, given, cases(size, given.device, given.rounds, given.only), at_once)
+        chosen = cases(size, given.device, given.rounds, given.only)
+        common.main(__file__, given, [*map(without_peers, chosen)] if given.no_peers else chosen, at_once)
         return
     swept = sweep(size, given.device, given.rounds, given.memory)
+    if given.no_peers:
+        swept = {axis: {at: without_peers(own) for at, own in by_size.items()} for axis, by_size in swept.items()}
     every = [case for by_size in swept.values() for case in by_size.values()]
     if rows := common.main(__file__, given, every, at_once):
         given.sweep.write_text(json.dumps(of_sweep(swept, rows), indent=2) + "\n")

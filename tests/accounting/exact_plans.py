@@ -1,7 +1,7 @@
 """Random plans of all kinds, and what the accountant says of them beside the exact oracle.
 
 `python -m tests.accounting.exact_plans 0 1000 60` judges a thousand plans, each for 60 seconds at most, and prints one
-line of JSON for each.
+line of JSON for each; `0 200 30 partitions` judges random partitions with several levels of noise.
 """
 
 from __future__ import annotations
@@ -191,9 +191,20 @@ def random_case(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Case:
     return Case(kind, event, adjacency, delta, size)
 
 
-def main(first: int, last: int, limit: int = 0) -> None:
+def partitions_case(seed: int) -> Case:
+    """A plan of random partitions with two to four levels of noise, of a size that the oracle can decide."""
+    made_up = np.random.default_rng((27, seed))
+    batches, sigma = int(_spread(made_up, 2, 300)), _spread(made_up, 0.8, 8.0)
+    decay, levels = made_up.uniform(0.8, 1.0), int(made_up.integers(2, 5))
+    each = math.log1p(math.expm1((sigma * decay ** (levels - 1)) ** -2) / batches)
+    epochs = _times(made_up, each * levels, 100.0, 20.0)
+    parts = [Repeated(Partitioned(batches, Gaussian(sigma * decay**j)), epochs) for j in range(levels)]
+    return Case("partitions", compose(parts), Adjacency.ADD_REMOVE, _spread(made_up, 1e-9, 1e-3))
+
+
+def main(first: int, last: int, limit: int = 0, kind: str = "") -> None:
     for seed in range(first, last):
-        found = judge(random_case(seed), limit=limit)
+        found = judge(partitions_case(seed) if kind == "partitions" else random_case(seed), limit=limit)
         truth = (found.truth.low, found.truth.high) if found.truth else None
         line = {"seed": seed, "kind": found.case.kind, "claimed": found.claimed, "truth": truth, "below": found.below,
                 "loose": found.loose, "seconds": found.seconds, "case": str(found.case)}  # fmt: skip
@@ -201,4 +212,4 @@ def main(first: int, last: int, limit: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*map(int, sys.argv[1:4]), *sys.argv[4:])

@@ -70,6 +70,23 @@ def test_a_thousand_plans(block: int) -> None:
     check([judge(random_case(seed), limit=60) for seed in range(50 * block, 50 * block + 50)])
 
 
+@pytest.mark.parametrize("seed", [2, 8])
+def test_partitions_with_several_levels_of_noise(seed: int) -> None:
+    """Levels are put together on one grid: no claim is below the truth, and 1e-5 less than the truth is caught."""
+    found = judge(exact_plans.partitions_case(seed))
+    assert found.truth is not None, found.case
+    check([found])
+    assert wrong(found, found.truth.high * (1 - 1e-5))
+    assert found.loose < 1e-3
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(10))
+def test_partitions_with_several_levels_in_large_numbers(block: int) -> None:
+    """Some twenty at a time."""
+    check([judge(exact_plans.partitions_case(seed), limit=25) for seed in range(23 * block, 23 * block + 23)])
+
+
 # The oracle itself
 
 

@@ -96,6 +96,13 @@ def test_every_step_finds_the_same_clipped_sum(clipping: ModuleType) -> None:
             assert (row.answer < 1e-3) == clips, row
 
 
+def test_other_libraries_can_be_left_out(clipping: ModuleType) -> None:
+    for case in map(clipping.without_peers, clipping.cases(clipping.SMOKE)):
+        names = [variant.name for variant in case.variants]
+        assert any("plain" in name or "its steps" in name for name in names)
+        assert not any("Opacus" in name or "torch.func" in name for name in names)
+
+
 def test_some_examples_are_clipped_and_some_are_not(clipping: ModuleType) -> None:
     for network in clipping.SMOKE.networks:
         _, norms = clipping.steps.truth(network)

@@ -299,8 +299,8 @@ def unmoved(device: torch.device) -> Iterator[None]:
 
 def foreign_state() -> str:
     """Where numpy's and Python's global generators are, to compare."""
-    numpy = np.random.get_state(legacy=False)  # noqa: NPY002 - what others draw from
-    return f"{numpy} {numpy['state']['key'].tobytes().hex()} {random.getstate()}"
+    name, key, *rest = np.random.get_state()  # noqa: NPY002 - what others draw from
+    return f"{name} {np.asarray(key).tobytes().hex()} {rest} {random.getstate()}"
 
 
 @contextmanager
