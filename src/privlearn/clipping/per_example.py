@@ -146,7 +146,8 @@ class GramNorms:
     def _form_apart(self, examples: Tensor) -> None:
         """The squares of these examples, from their gradients in double precision, which are kept."""
         (g, a), squares = self._factors, self.squares
-        lengths = norms_of(*(t[examples].flatten(1) for t in (g, a)))
+        every = len(examples) == len(g)
+        lengths = norms_of(*((t if every else t[examples]).flatten(1) for t in (g, a)))
         # A layer that is not reached yet, as behind a gain that starts at zero: nothing to form.
         nothing = (lengths == 0).any(0) & lengths.isfinite().all(0)
         squares[examples[nothing]] = 0.0
