@@ -32,6 +32,8 @@ MUTANTS = [
            "check_layers_on_positions_are_no_run"),
     Mutant("what runs hold is not counted", agreement.held_by, "else holding:", "else nullcontext():",
            "check_what_runs_hold_counts_as_memory"),
+    Mutant("other weights are taken for parameters", sequential._through,
+           "not trained.issuperset(map(id, own))", "False", "check_other_weights_in_the_places_of_parameters_are_used"),
     Mutant("global hooks are left out", sequential._through, "_has_any_global_hook()", "False",
            "check_a_hook_that_comes_later_is_called"),
     Mutant("the model's own forward is not put back", Sequences._instead, 'vars(module).pop("forward", None)', "pass",

@@ -102,7 +102,7 @@ class Reshape:
     """Dimensions after the batch's as one: the same numbers."""
 
     def forward(self, layer: Any, x: Tensor, free: bool) -> _Given:
-        """A view, if it can be; of the input only its shape is held."""
+        """A view, if it can be; the input is held for its shape."""
         return layer.forward(x), (x,), free
 
     def backward(self, layer: Any, held: Sequence[Tensor], g: Tensor, free: bool) -> Tensor:
@@ -307,7 +307,7 @@ class Sequences:
 
     def under(self, mode: TracingMode) -> AbstractContextManager[None]:
         """For the block the containers compute runs of layers as one operation, to `mode` a call of its own."""
-        return self._instead(lambda number, module, runs: partial(_through, mode, runs))
+        return self._instead(lambda number, module, runs: partial(_through, mode, runs, self._trained))
 
     @contextmanager
     def _instead(self, forward: Callable[[int, nn.Module, Any], Callable[[Any], Any]]) -> Iterator[None]:
@@ -320,7 +320,7 @@ class Sequences:
                 vars(module).pop("forward", None)
 
 
-def _through(mode: TracingMode, runs: Sequence[Sequence[nn.Module]], input: Any) -> Any:
+def _through(mode: TracingMode, runs: Sequence[Sequence[nn.Module]], trained: set[int], input: Any) -> Any:
     x = input
     usual = (
         _has_any_global_hook()  # type: ignore[no-untyped-call]
@@ -328,14 +328,15 @@ def _through(mode: TracingMode, runs: Sequence[Sequence[nn.Module]], input: Any)
         or torch.is_autocast_enabled(x.device.type)
     )
     for run in runs:
-        if len(run) == 1 or usual:
+        own = [p for layer in run for p in layer._parameters.values() if p is not None]
+        # `functional_call` puts other tensors in the places of parameters.
+        if len(run) == 1 or usual or not trained.issuperset(map(id, own)):
             for layer in run:
                 x = layer(x)
             continue
         with torch._C.DisableTorchFunction():
             mode.trace = hash((mode.trace, "run"))
             if isinstance(mode, Capture):
-                own = [p for layer in run for p in layer._parameters.values() if p is not None]
                 x = _Run.apply(Tape(mode), run, x, *own)  # type: ignore[no-untyped-call]
             else:
                 for layer in run:
