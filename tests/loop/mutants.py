@@ -41,7 +41,7 @@ MUTANTS = [
     Mutant("nothing is said of hooks that slow a run down", gradients.ClippedGradients._begin,
            "warn_of_slowness(self._way.name, self.reason)", "pass", HOOKS),
     Mutant("a micro-batch is not clipped", gradients.ClippedGradients._weights,
-           "* finite\n", "* finite; weights = weights if len(losses) > 4 else weights * 0 + 1.0 * finite\n", MICRO),
+           "return weights if", "weights = weights if len(losses) > 4 else weights * 0 + 1; return weights if", MICRO),
     Mutant("accumulated sums count twice", gradients.ClippedGradients._add_up, "total.add_(block)",
            "total.add_(block, alpha=2)", MICRO),
     Mutant("the last micro-batch is left out", gradients.ClippedGradients._chunks,
