@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast, final
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules import module as torch_module
 
 from privlearn.clipping.capture import Call, Capture, NotLayerwise, Operation
 from privlearn.clipping.operations.convolution import convolution
@@ -320,13 +320,14 @@ class Sequences:
                 vars(module).pop("forward", None)
 
 
+#: Where PyTorch keeps hooks: in a module, and with `_global` before the name, for all.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
 def _through(mode: TracingMode, runs: Sequence[Sequence[nn.Module]], trained: set[int], input: Any) -> Any:
     x = input
-    usual = (
-        _has_any_global_hook()  # type: ignore[no-untyped-call]
-        or not isinstance(x, Tensor)
-        or torch.is_autocast_enabled(x.device.type)
-    )
+    hooked = any(getattr(torch_module, f"_global{name}", None) for name in _HOOKS)
+    usual = hooked or not isinstance(x, Tensor) or torch.is_autocast_enabled(x.device.type)
     for run in runs:
         own = [p for layer in run for p in layer._parameters.values() if p is not None]
         # `functional_call` puts other tensors in the places of parameters.
@@ -347,8 +348,7 @@ def _through(mode: TracingMode, runs: Sequence[Sequence[nn.Module]], trained: se
 def _altered(module: nn.Module) -> bool:
     """Whether something is done around a module's forward, or in its place."""
     own = vars(module)
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return "forward" in own or own.get("_compiled_call_impl") is not None or any(own.get(name) for name in hooks)
+    return "forward" in own or own.get("_compiled_call_impl") is not None or any(own.get(name) for name in _HOOKS)
 
 
 def _is_container(module: nn.Module) -> bool:
