@@ -17,7 +17,7 @@ from privlearn.clipping.agreement import held_by
 from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.operations import sequential
-from privlearn.clipping.operations.sequential import PLAIN, RULED
+from privlearn.clipping.operations.sequential import WITH_PARAMETERS, WITHOUT_PARAMETERS
 from tests.support.checks import check
 from tests.support.nets import cross_entropy, one_sample, require_the_loops_sum
 
@@ -101,7 +101,7 @@ class Counted:
 @check
 def check_runs_of_layers_are_what_each_layer_is() -> None:
     """Every kind that a run may hold, first, in the middle and last: the loop's sum, by runs, inputs as they were."""
-    assert NETWORKS.keys() == {*RULED, *PLAIN}
+    assert NETWORKS.keys() == {*WITH_PARAMETERS, *WITHOUT_PARAMETERS}
     with mock.patch.object(kernels.Scratch, "empty", spoilt):
         for kind, networks in NETWORKS.items():
             for make, shape in networks:

@@ -19,7 +19,7 @@ from privlearn.clipping.capture import Capture, Layout, NotLayerwise, moving, wi
 from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of, require_one_each
 from privlearn.clipping.operations import RULES
-from privlearn.clipping.operations.sequential import Sequences
+from privlearn.clipping.operations.sequential import FusedLayers
 from privlearn.clipping.parameters.derived import CallShapes, shared_calls
 from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.clipping.per_example import Dense, ExampleGradients
@@ -135,7 +135,7 @@ def layouts_of_draws(
 #: Where the examples are in each operation's input; what operations that may move rows must not move; what tells the
 #: sequence of all operations; where the examples are in what each call that draws random numbers draws; and which calls
 #: have nothing to do with the batch; and the containers whose layers are computed as one operation.
-Seen = tuple[list[Layout], list[set[int]], int, list[Layout], list[bool], Sequences]
+Seen = tuple[list[Layout], list[set[int]], int, list[Layout], list[bool], FusedLayers]
 
 
 def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Seen:
@@ -153,16 +153,16 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Se
             problem.forward(*own)
 
     trained, shapes = list(problem.parameters.values()), [CallShapes(), CallShapes()]
-    sequences = Sequences(problem.model, trained, [partial(compute, leaves) for leaves in batches])
+    fused = FusedLayers(problem.model, trained, [partial(compute, leaves) for leaves in batches])
     for leaves, own in zip(batches, shapes, strict=True):
-        compute(leaves, own, sequences.under(own))
+        compute(leaves, own, fused.under(own))
     shared = shared_calls(*shapes)
     captures: list[Capture] = []
 
     def run(*leaves: Tensor) -> None:
         captures.append(Capture(RULES, trained, kernels, len(leaves[0]), shared=shared))
         leaves = problem.inputs(leaves)
-        with torch.enable_grad(), captures[-1], sequences.under(captures[-1]):
+        with torch.enable_grad(), captures[-1], fused.under(captures[-1]):
             problem.forward(*leaves)
 
     drawn = layouts_of_draws(problem, batches, run)
@@ -171,7 +171,7 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Se
         raise NotLayerwise("the model calls other operations on a batch of another size")
     sizes = (len(batches[0][0]), len(batches[1][0]))
     between = [Layout.between(*pair, sizes) for pair in zip(one.shapes, other.shapes, strict=True)]
-    return between, moving(one, other), one.trace, drawn, shared, sequences
+    return between, moving(one, other), one.trace, drawn, shared, fused
 
 
 @final
@@ -210,12 +210,12 @@ class PerOperation:
     def _on(self, path: Seen, leaves: Leaves) -> Gradients:
         """The same, if the batch takes this path."""
         problem, copies = self._problem, self._problem.copies
-        layouts, batch, trace, drawn, shared, sequences = path
+        layouts, batch, trace, drawn, shared, fused = path
         examples = len(leaves[0]) // copies
         capture = Capture(RULES, self._trained, self._kernels, examples, copies, layouts, batch, shared)
         with problem.computing(problem.random.together(drawn)):
             with torch.enable_grad(), problem.in_step():
-                with capture, sequences.under(capture):
+                with capture, fused.under(capture):
                     losses = problem.forward(*leaves)
                 total = losses.sum()
                 if capture.trace != trace:
