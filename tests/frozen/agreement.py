@@ -11,9 +11,9 @@ from typing import Any
 
 #: Prices of events, computed by other kernels.
 PRICES = 1e-9
-#: Noise, rates and batch sizes that were searched for, and what they cost. A search draws a line through two prices that
-#: hardly differ, so their last digits are enlarged in where it ends, and any end within .1 % of the target is taken:
-#: 2.4e-9 was seen between kernels for SSE4 and AVX-512. Prices of noise that is given are compared to `PRICES`.
+#: Noise, rates and batch sizes that were searched for, and what they cost. A search draws a line through two prices
+#: that hardly differ, so their last digits are enlarged in where it ends, and any end within .1 % of the target is
+#: taken: 2.4e-9 was seen between kernels for SSE4 and AVX-512. Prices of noise that is given are compared to `PRICES`.
 SEARCHED = 1e-8
 #: Numbers that training computes, in single precision mostly: of the largest of an array, or of its norm.
 WEIGHTS = 1e-6

@@ -1,8 +1,8 @@
 """Compare what the library computes now with the frozen figures: `python tests/frozen/freeze.py`.
 
 The figures prove that a change of the code changes no result. Machines and versions of libraries round otherwise:
-`agreement.py` says how far figures may differ for that, and `machine.json` where they were frozen. What was frozen anew,
-and why, is written in `README.md`.
+`agreement.py` says how far figures may differ for that, and `machine.json` where they were frozen. What was frozen
+anew, and why, is written in `README.md`.
 
     python tests/frozen/freeze.py                      # every difference; exit code 1 if there is one
     python tests/frozen/freeze.py --only plans,runs    # of some sections
@@ -68,8 +68,8 @@ def failed(figures: dict[str, Any]) -> list[str]:
 def readable(figures: Any) -> str:
     """JSON with a line for each value, and lists of numbers on one line."""
     text = json.dumps(figures, indent=1, sort_keys=True)
-    numbers = re.compile(r"\[\s+((?:-?[\d.]+(?:e[-+]\d+)?(?:,\s+)?)+)\s+\]")
-    return numbers.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+    numbers = re.compile(r"\[[-+.,\deE\s]+\]")
+    return numbers.sub(lambda match: re.sub(r"\s+", " ", match[0]).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
 
 
 def main(argv: list[str] | None = None) -> int:
