@@ -110,10 +110,11 @@ def test_a_slow_process_is_waited_for_and_one_that_hangs_is_not(train: Any, by: 
             time.sleep(0.01)
 
     def work() -> bytes:
+        rank = dist.get_rank()
         try:
             return bytes(train(at("before its noise", 3, hang), by))
         finally:
-            if dist.get_rank() != by:
+            if rank != by:
                 gave_up[:] = b"1"
 
     outcomes = forked(2, work, patience=timedelta(seconds=3))
