@@ -19,7 +19,7 @@ from privlearn.clipping.agreement import Choice, room, warn_of_slowness
 from privlearn.clipping.augmentation import Augmentation, Views
 from privlearn.clipping.backends import Backend, Gradients, Loop, Problem, gradients_apart
 from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, Bounded, kept, rounded
-from privlearn.clipping.capture import NotLayerwise
+from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.clips import Clip, PerLayer, Quantile
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss

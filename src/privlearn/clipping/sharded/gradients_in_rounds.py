@@ -23,7 +23,7 @@ from privlearn.clipping.agreement import (
     rounding_of,
 )
 from privlearn.clipping.backends import PerOperation, Problem, layouts
-from privlearn.clipping.capture import NotLayerwise
+from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.gradients import STAND_INS, ClippedGradients
 from privlearn.clipping.losses import Leaves
 from privlearn.clipping.randomness import drawn_by
@@ -231,7 +231,7 @@ class ShardedGradients(ClippedGradients):
             with self._groups.recording(), problem.computing(problem.random.together()), torch.no_grad():
                 problem.forward(*(leaf.clone() for leaf in few))
             try:
-                self._paths = [PerOperation(problem, self._kernels, [layouts(problem, self._kernels, batches)])]
+                self._paths = [PerOperation(problem, self._kernels, layouts(problem, self._kernels, batches))]
                 if not self._agrees(plain, few, batches):
                     raise NotLayerwise("its gradients differ from those of single examples")
             except NotLayerwise as error:
@@ -247,7 +247,7 @@ class ShardedGradients(ClippedGradients):
         """Whether losses, norms and a weighted sum are those of single examples by FSDP2's own backward passes."""
         examples = len(rows[0]) // problem.copies
         problem.random.take(np.arange(examples, dtype=np.uint64))
-        way = PerOperation(problem, self._kernels, [layouts(problem, self._kernels, batches)])
+        way = PerOperation(problem, self._kernels, layouts(problem, self._kernels, batches))
         gradients, losses = way(*(leaf.clone() for leaf in rows))
         none = torch.zeros(examples, dtype=torch.float64, device=self._device)
         squares = torch.stack([gradients[name].squares if name in gradients else none for name in self.parameters])

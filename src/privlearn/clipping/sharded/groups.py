@@ -20,7 +20,7 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor, nn
 
-from privlearn.clipping.capture import NotLayerwise
+from privlearn.clipping.layout import NotLayerwise
 from privlearn.errors import BadInput, PrivlearnError, first_line
 from privlearn.world import World
 

@@ -1,0 +1,160 @@
+"""Each rule on the axis of the examples, on PyTorch's own samples of each operation: no entry that is marked as another
+example's moves when one example changes.
+
+The samples are those that PyTorch tests its operations with. The examples are put along each dimension in turn, also of
+a copy that lies in memory in another order, and in all arguments of one shape at once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+from privlearn.clipping.layout import NotLayerwise
+from privlearn.clipping.separation import tracker as tracking
+from privlearn.clipping.separation.program import Constants
+from privlearn.clipping.separation.rules import RULES, Denied
+from privlearn.clipping.separation.tracker import AxisTracker, axis_of
+
+opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations", reason="PyTorch's samples")
+
+SAMPLES = 6  # of each operation
+#: Rules for operations that no processor without a GPU runs, or that PyTorch draws in an operation of ours.
+NOT_HERE = {
+    "cudnn_batch_norm", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable", "_fused_dropout",
+}  # fmt: skip
+
+
+@cache
+def operations() -> dict[str, Any]:
+    torch.manual_seed(0)
+    return {f"{own.name}.{own.variant_test_name}".rstrip("."): own for own in opinfo.op_db}
+
+
+class Watched(AxisTracker):
+    """Keeps the operations whose rules answered, and all results that hold examples."""
+
+    def __init__(self, leaves: list[Tensor], periods: list[int], examples: int) -> None:
+        super().__init__(Constants(), [], examples)
+        self.ruled: set[str] = set()
+        for leaf, period in zip(leaves, periods, strict=True):
+            tracking._storage(leaf).mark = tracking.Mark(self._number, period)
+
+    def _settle(self, call: Any, found: Any) -> Any:
+        answer = super()._settle(call, found)
+        if any(isinstance(own, tuple) for own in answer):
+            self.ruled.add(call.plain)
+        return answer
+
+
+def copied(tensor: Tensor, order: Callable[[Tensor], Tensor]) -> Tensor:
+    """A copy in memory of its own; `order` says which dimensions lie outside."""
+    return order(order(tensor).contiguous())
+
+
+def plain(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def turned(tensor: Tensor) -> Tensor:
+    return tensor.transpose(0, -1)
+
+
+def placed(sample: Any) -> Iterator[tuple[list[Tensor], Any, set[int], int, Any]]:
+    """The tensors of a sample, the tree that they are in, and each choice of those that hold examples, and where."""
+    flat, tree = tree_flatten((sample.input, sample.args, sample.kwargs))
+    tensors = [at for at, value in enumerate(flat) if isinstance(value, Tensor)]
+    for first in tensors[:2]:
+        like = flat[first]
+        same = [at for at in tensors if flat[at].shape == like.shape]
+        for dim in range(like.dim()):
+            if like.shape[dim] >= 2:
+                for order in (plain, turned) if like.dim() > 1 else (plain,):
+                    yield flat, tree, {first}, dim, order
+                    if len(same) > 1:
+                        yield flat, tree, set(same), dim, order
+
+
+def run(own: Any, flat: list[Any], tree: Any, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    given, args, kwargs = tree_unflatten(flat, tree)
+    return own.op(given, *args, **kwargs)
+
+
+def changed(tensor: Tensor, dim: int, other: Tensor) -> Tensor:
+    """`tensor` with the first example along `dim` replaced."""
+    tensor.narrow(dim, 0, 1).copy_(other)
+    return tensor
+
+
+def moved(one: Tensor, two: Tensor, period: int, examples: int) -> bool:
+    """Whether entries of examples but the first differ."""
+    axis = axis_of(one, period, examples)
+    if axis is None:
+        return False
+    parts = [t.unflatten(axis.dim, (axis.outer, examples, axis.inner)).narrow(axis.dim + 1, 1, examples - 1)
+             for t in (one, two)]  # fmt: skip
+    if not parts[0].is_floating_point() and not parts[0].is_complex():
+        return not torch.equal(*parts)
+    return not torch.allclose(*parts, rtol=1e-6, atol=1e-8, equal_nan=True)
+
+
+def violations(name: str) -> tuple[list[str], set[str]]:
+    """Where a mark is wrong, and the operations whose rules kept the examples of a sample apart."""
+    own, ruled, wrong = operations()[name], set[str](), []
+    dtype = torch.float64 if own.supports_dtype(torch.float64, "cpu") else torch.float32
+    samples = list(own.sample_inputs("cpu", dtype, requires_grad=False))[:: 1][:40]
+    for sample in samples[:: max(1, len(samples) // SAMPLES)]:
+        if not isinstance(sample.input, Tensor | list | tuple):
+            continue
+        for flat, tree, held, dim, order in placed(sample):
+            torch.manual_seed(1)
+            source = [copied(v, order if at in held else plain) if isinstance(v, Tensor) and v.numel() else v
+                      for at, v in enumerate(flat)]  # fmt: skip
+            results, marks = [], []
+            for again in (False, True):
+                given = [v.clone() if isinstance(v, Tensor) else v for v in source]
+                for at in held:
+                    if again:
+                        row = given[at].narrow(dim, 0, 1)
+                        other = -2 * row + 1 if row.is_floating_point() else row.flip(-1 if dim else 0)
+                        changed(given[at], dim, other)
+                examples = given[min(held)].shape[dim]
+                leaves = [given[at] for at in held]
+                periods = [leaf.stride(dim) * leaf.element_size() for leaf in leaves]
+                watched = Watched(leaves, periods, examples)
+                for value in given:
+                    if isinstance(value, Tensor):
+                        watched.enter(value)
+                try:
+                    with watched:
+                        out = run(own, given, tree)
+                except Exception:
+                    break
+                tensors = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor) and t.layout is torch.strided]
+                results.append(tensors)
+                marks.append([watched._known(t) for t in tensors])
+                ruled |= watched.ruled
+            if len(results) < 2:
+                continue
+            for one, two, mark in zip(*results, marks[0], strict=True):
+                if mark is None or mark.met or not one.numel() or one.shape != two.shape:
+                    continue
+                try:
+                    if not mark.period:
+                        same = torch.equal(one.nan_to_num(), two.nan_to_num())
+                        if not same and "rand" not in name and "empty" not in name:
+                            wrong.append(f"{name}: a constant moves with an example along {dim} of {held}")
+                    elif moved(one, two, mark.period, examples):
+                        wrong.append(f"{name}: another example moves, along {dim} of {held}")
+                except Denied:
+                    continue
+    return wrong, ruled
