@@ -29,6 +29,7 @@ from privlearn.clipping.separation.program import Constants
 from privlearn.clipping.separation.rules import ExampleAxis
 from privlearn.clipping.separation.tracker import AxisTracker, Coupled
 from privlearn.errors import PrivlearnError, first_line
+from privlearn.models.check import perturbed
 
 #: Gradients by parameter name (a parameter that took no part is missing), and each example's loss, shape (examples,).
 Gradients = tuple[dict[str, ExampleGradients], Tensor]
@@ -50,6 +51,7 @@ class Problem:
         fixed: what the model and the loss hold beside trained parameters: after each computation it is what it was.
         shape: how the tensors that are computed with make up a batch.
         in_step: what a forward pass is made in, which leads to a backward pass.
+        any_process: whether something holds in any of the processes that make a pass together.
     """
 
     model: nn.Module
@@ -62,6 +64,7 @@ class Problem:
     fixed: FrozenState | None = None
     shape: BatchShape = PAIR
     in_step: Callable[[], AbstractContextManager[object]] = nullcontext
+    any_process: Callable[[bool], bool] = bool
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -102,13 +105,16 @@ class Problem:
 
     @contextmanager
     def in_double(self) -> Iterator[Problem]:
-        """The same in double precision, for the block: the model's own tensors change their type and change back."""
+        """The same in double precision and at perturbed weights, for the block: what is there is put back afterwards.
+
+        At initial weights, a layer that begins at zero would hide all that lies behind it.
+        """
         parameters = [p for p in self.model.parameters() if p.is_floating_point()]
         held = [(p, p.data) for p in parameters]
         buffers = [(m, n, b) for m in self.model.modules() for n, b in m._buffers.items() if b is not None]
         try:
             for parameter, data in held:
-                parameter.data = data.double()
+                parameter.data = perturbed(data.double())
             for module, name, buffer in buffers:
                 module._buffers[name] = buffer.double() if buffer.is_floating_point() else buffer
             yield replace(self, autocast=None, dtype=torch.float64, fixed=FrozenState(self.model, self.loss))
@@ -248,14 +254,13 @@ class SeparationCheck:
         examples = len(leaves[0]) // self._problem.copies
         others = list(range(examples // 2)) if examples > 3 else [*range(examples)] * 2
         program, numbers = self._followed(leaves, list(range(examples)))
-        verdict = self._seen.verdicts.get(program, "")
-        if not verdict:
-            _, other_numbers = self._followed(leaves, others)
-            if not _same_numbers(numbers, other_numbers):
-                verdict = "a number in the model or the loss depends on the size of the batch"
+        _, other_numbers = self._followed(leaves, others)
+        verdict = ""
+        if not _same_numbers(numbers, other_numbers):
+            verdict = "a number in the model or the loss depends on the size of the batch"
         self._seen.verdicts[program] = verdict
-        if verdict:
-            raise Coupled(verdict)
+        if self._problem.any_process(bool(verdict)):
+            raise Coupled(verdict or _ELSEWHERE)
 
     def _followed(self, leaves: Sequence[Tensor], examples: list[int]) -> tuple[int, list[float]]:
         """The name of the program that these examples run, and the numbers in it."""
@@ -273,9 +278,9 @@ class SeparationCheck:
                 with capture, seen.fused.under(capture):
                     losses = problem.forward(*own)
                 tracker.require_at(losses, ExampleAxis(0), "the loss")
-            _require_known_gradients(losses)
-        if capture.trace != seen.trace:
-            raise NotLayerwise("the model calls other operations than it did on made-up rows")
+                _require_known_gradients(losses)
+                if capture.trace != seen.trace:
+                    raise NotLayerwise("the model calls other operations than it did on made-up rows")
         return capture.program.key, tracker.noted
 
 
@@ -294,11 +299,15 @@ def _require_known_gradients(losses: Tensor) -> None:
             continue
         met.add(node)
         function = getattr(type(node), "_forward_cls", None)
-        custom = function is not None and not issubclass(function, OperationFunction)
+        sharded = getattr(function, "__module__", "").startswith("torch.distributed.fsdp")
+        custom = function is not None and not sharded and not issubclass(function, OperationFunction)
         compiled = "Cpp" in type(node).__name__ or "::" in type(node).__name__
         if custom or compiled or (function is None and isinstance(node, torch.autograd.function.BackwardCFunction)):
             raise Coupled(f"the backward pass of {type(node).__name__.removesuffix('Backward')} is not seen")
         waiting += [following for following, _ in node.next_functions]
+
+
+_ELSEWHERE = "a batch in another process does not keep its examples apart"
 
 
 class _NewProgram(Exception):
@@ -363,11 +372,11 @@ class PerOperation:
                 with capture, seen.fused.under(capture):
                     losses = problem.forward(*leaves)
                 total = losses.sum()
-                verdict = seen.verdicts.get(capture.program.key)
-                if verdict is None:
-                    raise _NewProgram
-                if verdict:
-                    raise Coupled(verdict)
+            verdict = seen.verdicts.get(capture.program.key)
+            if problem.any_process(verdict is None):
+                raise _NewProgram
+            if problem.any_process(bool(verdict)):
+                raise Coupled(verdict or _ELSEWHERE)
             ends = [*self._trained, *capture.derived.leaves]
             flows: Sequence[Tensor | None] = torch.autograd.grad(total, ends, allow_unused=True)
             capture.derived.hand_on(capture.uses.of, capture.uses.keep)

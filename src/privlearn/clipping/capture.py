@@ -29,7 +29,7 @@ from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.layout import Layout, NotLayerwise
 from privlearn.clipping.parameters.derived import Derived, tensors_in
 from privlearn.clipping.per_example import ExampleGradients, together
-from privlearn.clipping.separation.program import METADATA, Constants, Program, asks_for_all, note_question
+from privlearn.clipping.separation.program import METADATA, Constants, Program, asks_for_all, asks_for_any, note_question
 from privlearn.clipping.separation.rules import ExampleAxis
 from privlearn.clipping.separation.tracker import AxisTracker
 
@@ -204,7 +204,9 @@ class Capture(TorchFunctionMode):
         """What `func` gives."""
         name = getattr(func, "__name__", "")
         if asks_for_all(name, args):
-            return self._all_hold and self._holds_for_all(args[0])
+            return self._all_hold and self._agreed(args[0], usual=True)
+        if asks_for_any(name, args):
+            return self._agreed(args[0], usual=False)
         self._calls += 1
         if self._shared and self._calls <= len(self._shared) and self._shared[self._calls - 1]:
             out = func(*args, **kwargs)
@@ -226,17 +228,19 @@ class Capture(TorchFunctionMode):
         note_question(name, args, out)
         return out
 
-    def _holds_for_all(self, answer: Tensor) -> bool:
-        """True, if the batch may be computed so.
+    def _agreed(self, answer: Tensor, *, usual: bool) -> bool:
+        """The usual answer to a question about all examples, if it is the right one; of one example the right one.
 
         Raises:
-            ValueError: some examples are others: they have to be computed apart from the rest.
+            ValueError: it is not: some examples have to be computed apart from the rest.
         """
+        if self._tracker is not None and self._examples > 1:
+            return usual
         with torch._C.DisableTorchFunction():
-            holds = self._tracker is not None or bool(answer)
-        if not holds and self._examples > 1:
-            raise ValueError("the model asks whether something holds for all examples of a batch, and it does not")
-        return holds
+            right = bool(answer)
+        if right != usual and self._examples > 1:
+            raise ValueError("the model asks whether something holds for all or any examples of a batch")
+        return right
 
     def trains(self, *parameters: Tensor | None) -> bool:
         """Whether one of `parameters` is trained, or derived from what is."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -58,7 +59,9 @@ def require_per_example(
     and
     type of `inputs`, of several scales: each row of small and larger batches must come out as it does by itself (for a
     model that draws random numbers: as it does beside other rows), and no buffer or parameter may change. That is
-    looked at in double precision; in the model's own where it can't run in that.
+    looked at in double precision; in the model's own where it can't run in that. It is looked at again at perturbed
+    weights, where no layer is zero, and on rows with large integers, missing values and sentinels where the model
+    runs on such rows.
 
     With `fixed` the model is never trained and always in evaluation mode, and is checked in that: there norms with
     running statistics are fixed affine maps. `what` is checked, in messages: a model, or "the loss" that calls one.
@@ -81,6 +84,7 @@ def require_per_example(
             with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
                 sizes = (5, 40) if sum(x[:1].numel() for x in inputs) < _LARGE else (3, 5)
                 coupled = any(_rows_depend_on_others(twin, typed, size, what, made_up) for size in sizes)
+                coupled = coupled or _depends_elsewhere(twin, typed, sizes[0], what, made_up)
             break
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             refused.append(error)
@@ -100,6 +104,56 @@ def require_per_example(
                 "or keep it fixed",
                 state=name,
             )
+
+
+def perturbed(weights: Tensor) -> Tensor:
+    """`weights` with 5 % of random numbers; of .05 where all weights are zero. They are the same in every call."""
+    random = torch.Generator().manual_seed(0)
+    noise = torch.randn(weights.shape, generator=random, dtype=torch.float64).to(weights)
+    size = weights.square().mean().sqrt() if weights.numel() else weights.new_ones(())
+    return weights + 0.05 * noise * size.where(size > 0, 1.0)
+
+
+#: Values that rows of data hold and random numbers do not: missing, not finite, sentinels, and large counts.
+_ODD = (math.nan, math.inf, -math.inf, -1.0, -999.0, 65535.0)
+
+
+def _odd_rows(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Made-up rows in which a tenth of the numbers are odd ones, and integers are as large as they can be."""
+    random = torch.Generator().manual_seed(1)
+    changed = []
+    for leaf in rows:
+        where = torch.rand(leaf.shape, generator=random) < 0.1
+        if leaf.is_floating_point():
+            values = torch.tensor(_ODD, dtype=leaf.dtype)
+            chosen = values[torch.randint(len(_ODD), leaf.shape, generator=random)]
+            changed.append(leaf.where(~where.to(leaf.device), chosen.to(leaf.device)))
+        elif leaf.dtype == torch.bool:
+            changed.append(leaf)
+        else:
+            most = min(torch.iinfo(leaf.dtype).max, 10_000)
+            wide = torch.randint(most, leaf.shape, generator=random)
+            changed.append(wide.to(leaf.dtype).to(leaf.device))
+    return tuple(changed)
+
+
+def _depends_elsewhere(
+    model: nn.Module, inputs: Sequence[Tensor], size: int, what: str, made_up: Change | None
+) -> bool:
+    """Whether a row's output changes with the batch around it at other weights, or on odd rows; `model` is a copy."""
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.copy_(perturbed(parameter))
+    changes = [made_up] if made_up else [None, _odd_rows]
+    found = False
+    for change in changes:
+        # A model may refuse such rows, as an embedding does.
+        with suppress(RuntimeError, ValueError, IndexError, TypeError):
+            found = found or _rows_depend_on_others(model, inputs, size, what, change)
+    for parameter, value in zip(model.parameters(), before, strict=True):
+        parameter.copy_(value)
+    return found
 
 
 def _rows_depend_on_others(

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from privlearn.clipping.parameters.standardisation import Standardisation, ThroughStandardisation, taken_back
 from privlearn.clipping.per_example import Dense, ExampleGradients, SparseRows
-from privlearn.clipping.separation.program import asks_for_all, note_question
+from privlearn.clipping.separation.program import asks_for_all, asks_for_any, note_question
 
 #: What tensors are looked for in.
 _NESTS = (list, tuple)
@@ -64,6 +64,8 @@ class CallShapes(TorchFunctionMode):
         self.trace = hash((self.trace, name))
         if asks_for_all(name, args):
             return self._all_hold
+        if asks_for_any(name, args):
+            return False
         before = [tuple(t.shape) for t in tensors_in(args, kwargs)]
         out = func(*args, **(kwargs or {}))
         note_question(name, args, out)

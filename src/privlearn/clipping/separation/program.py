@@ -46,6 +46,9 @@ class Constants:
             for item in value:
                 self._enter(item)
 
+    def __contains__(self, tensor: Tensor) -> bool:
+        return self._known.get(id(tensor)) is tensor
+
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self._known.values())
 
@@ -154,6 +157,13 @@ class Program:
             parts.append(kind)
 
 
+def renamed(before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Give each tensor of `after` the name of its counterpart in `before`, which it is an alias of."""
+    for one, other in zip(before, after, strict=False):
+        if isinstance(one, Tensor) and isinstance(other, Tensor) and hasattr(one, "_result_number"):
+            other._result_number = one._result_number  # type: ignore[attr-defined]
+
+
 def counts_all(args: Sequence[Any]) -> bool:
     """Whether `x == y` compares the number of true entries of a mask with the number of all entries."""
     return len(args) > 1 and isinstance(args[1], int) and getattr(args[0], "_entries_of_mask", None) == args[1]
@@ -169,10 +179,17 @@ def asks_for_all(name: str, args: Sequence[Any]) -> bool:
     return name == "__bool__" and getattr(args[0], "_is_of_all", False)
 
 
+def asks_for_any(name: str, args: Sequence[Any]) -> bool:
+    """Whether a call is `bool(mask.any())`: the answer is False, and examples of which it is not are computed apart."""
+    return name == "__bool__" and getattr(args[0], "_is_of_any", False)
+
+
 def note_question(name: str, args: Sequence[Any], out: Any) -> None:
-    """Note that `out` answers whether all entries are true: `mask.all()`, or `mask.sum() == mask.numel()`."""
+    """Note that `out` answers whether all entries are true, or any: `mask.all()`, `mask.sum() == mask.numel()`."""
     if name == "all" and len(args) == 1:
         out._is_of_all = True
+    elif name == "any" and len(args) == 1:
+        out._is_of_any = True
     elif name == "sum" and len(args) == 1 and args[0].dtype == torch.bool:
         out._entries_of_mask = args[0].numel()
     elif name in ("eq", "__eq__") and counts_all(args):

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from privlearn.clipping.layout import Layout, NotLayerwise
 from privlearn.clipping.randomness import draws_numbers
-from privlearn.clipping.separation.program import METADATA, Constants, asks_for_all, counts_all
+from privlearn.clipping.separation.program import METADATA, Constants, asks_for_all, asks_for_any, counts_all
 from privlearn.clipping.separation.rules import RULES, Argument, Denied, ExampleAxis, Label, Labels, Rule, pointwise
 
 
@@ -174,6 +175,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.noted: list[Any] = []
         self._number, self._calls = next(_numbers), 0
         self._from_python = self._is_asking = False
+        self._constants = constants
         for tensor in constants:
             self.enter(tensor)
         for leaf in leaves:
@@ -219,6 +221,10 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             Coupled: something of the batch is read, or a hook is put on it.
         """
         name, before = getattr(func, "__name__", ""), self._calls
+        for value in (*args, *kwargs.values()):
+            for _, tensor in _tensors(value):
+                if tensor in self._constants:  # its memory may be another than when the pass began
+                    self.enter(tensor)
         outer = self._from_python, self._is_asking
         self._from_python = name in _OF_PYTHON_NUMBERS
         self._is_asking = name in ("eq", "__eq__") and counts_all(args)
@@ -229,7 +235,8 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.enter(tensor)
         finally:
             self._from_python, self._is_asking = outer
-        if self._calls == before and not _tells_nothing(func, name) and not asks_for_all(name, args):
+        asks = asks_for_all(name, args) or asks_for_any(name, args)
+        if self._calls == before and not asks and not _tells_nothing(func, name):
             given = [tensor for value in (*args, *kwargs.values()) for _, tensor in _tensors(value)]
             if not any(out is tensor for tensor in given):
                 for tensor in given:
@@ -523,3 +530,8 @@ def _line_of_user() -> str:
     if frame is None:
         return ""
     return f" ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno}, in {frame.f_code.co_name})"
+
+
+def unfollowed() -> AbstractContextManager[object]:
+    """A block in which operations are not followed: what it gives has to be an alias of what it was given."""
+    return _disable_current_modes()

@@ -115,7 +115,7 @@ class ShardedGradients(ClippedGradients):
         return Shards((*self._groups.places, (0, 1)))  # the count is the same in all processes, and so is its noise
 
     def _problem(self, autocast: torch.dtype | None) -> Problem:
-        return replace(super()._problem(autocast), in_step=self._groups.in_step)
+        return replace(super()._problem(autocast), in_step=self._groups.in_step, any_process=self._world.any)
 
     def _add_up(
         self, sample: Sample, rows: Rows, sums: Sequence[Tensor], blocks: Sequence[Tensor], clipped: Tensor
