@@ -5,7 +5,7 @@ from __future__ import annotations
 from privlearn import plan as plan_module
 from privlearn.clipping import randomness
 from privlearn.publishing import page, questions, verify
-from privlearn.runs import workers
+from privlearn.runs import code_digest, workers
 from privlearn.teachers import answers, autoencoder, card_texts, pate, recipes, reducers, student, sums, trained
 from privlearn.teachers import ensemble as teachers_ensemble
 from privlearn.teachers import plan as teachers_plan
@@ -222,7 +222,7 @@ MUTANTS = [
            "check_kept_answers_are_paid_for_once"),
     Mutant("teachers of another recipe are taken", trained.Trained._resumed, "then != recipe", "False",
            "check_teachers_of_another_recipe_are_not_taken"),
-    Mutant("functions are their names", recipes._spelled, "code.co_code, ", "",
+    Mutant("functions are their names", code_digest._of_code, "code.co_code, ", "",
            "check_teachers_of_another_recipe_are_not_taken"),
     Mutant("the network itself is tried", student.Student.rehearsed, "copy.deepcopy(module)", "module",
            "check_trying_a_student_changes_nothing"),
