@@ -33,7 +33,7 @@ from privlearn.runs import transcript
 from privlearn.runs.checkpoint import Saved
 from privlearn.runs.result import Result
 from privlearn.runs.transcript import CommittedSecret, Recording
-from privlearn.streams import Streams
+from privlearn.streams import RandomStream, Streams
 from tests.support.checks import check, must_raise
 from tests.support.steps import EachStep
 
@@ -61,6 +61,13 @@ def train(
 def small(checkpoint: Any) -> Result:
     """The same with more noise."""
     return train(checkpoint, noise=2.0)
+
+
+def states(streams: Streams) -> dict[str, str]:
+    """Where each stream is, as generators of its key."""
+    generators = {name: getattr(streams, name) for name in ("sampling", "initialisation", "views")}
+    generators["noise"] = RandomStream(streams.noise.key, True)
+    return {name: str(generator.bit_generator.state) for name, generator in generators.items()}
 
 
 def scaled(factor: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
@@ -225,9 +232,9 @@ def check_streams_follow_from_the_commitment() -> None:
             streams = CommittedSecret(folder).bound(bytes.fromhex(challenge), False)
             assert not streams.seeded
             assert streams.noise.key != first.noise.key
+            assert states(streams)["sampling"] != states(first)["sampling"]
             keys.add(streams.noise.key)
-            states = [streams.state()[name] for name in ("sampling", "initialisation", "views")]
-            assert len({str(state) for state in states}) == 3
+            assert all(len(set(states(own).values())) == 4 for own in (first, streams))
         assert len(keys) == 4
         folder = Path(place) / "own"
         commit(rows(), folder, train)
@@ -248,7 +255,7 @@ def check_a_commitment_is_to_one_run() -> None:
         return 0.5 * nn.functional.cross_entropy(outputs, targets, reduction="none")
 
     others: dict[str, Callable[..., Result]] = {
-        "plan": small,
+        "optimizer": small,  # whose rate follows from the plan
         "data": lambda checkpoint: train(checkpoint, rows(1)),
         "microbatch": lambda checkpoint: train(checkpoint, microbatch=7),
         "initial state": lambda checkpoint: train(checkpoint, seed=4),

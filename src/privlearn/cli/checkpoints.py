@@ -118,7 +118,7 @@ def _transcript(request: Request) -> Transcript:
     made = Transcript(
         request.transcript, challenge=request.challenge or "", steps=request.transcript_steps, discrete=request.discrete
     )
-    if not made.path.exists():
+    if not options_file(request.transcript).exists():  # a commitment of Python's
         keep_options(request, request.transcript)
     return made
 
