@@ -20,7 +20,7 @@ COMMANDS = {
     "budget": "what a plan costs, or the noise that meets a target; no data",
     "verify": "recompute guarantee, hashes and signature of a folder",
     "predict": "use a published model; writes CSV",
-    "commit": "bind a run to its rows and options beforehand, so that it can be checked",
+    "commit": "bind a run to rows and options beforehand, to be checked",
     "replay": "check a recorded run: take random parts of it again",
     "audit": "attack a release: what its noise proves about epsilon",
     "ledger": "what was spent on what, by whom, and what remains of a budget",

@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
@@ -352,6 +353,8 @@ def whole_text(value: object) -> str:
     """All of a value as text: every field of a plan, and of what is in it, whose reprs are summaries."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(whole_text, value))}]"
+    if isinstance(value, Tensor | np.ndarray):  # whose reprs leave out numbers
+        return f"{type(value).__name__} {digest_of(torch.as_tensor(value))}"
     if not is_dataclass(value) or isinstance(value, type):
         return str(value) if isinstance(value, str) else repr(value)
     stated = (f"{own.name}={whole_text(getattr(value, own.name))}" for own in fields(value))
