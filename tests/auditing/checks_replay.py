@@ -276,6 +276,71 @@ def check_a_commitment_is_to_one_run() -> None:
 
 
 @check
+def check_two_runs_of_one_challenge_share_no_noise() -> None:
+    """In copies of the folder, with clips of 1 and 2: one is refused; committed to anew, it has other noise."""
+
+    def clipped(norm: float) -> Callable[[Any], Result]:
+        plan = pv.Plan(pv.sampling.FullBatch(), 1, pv.schedules.Constant(50.0), clip=pv.Flat(norm), examples=40)
+
+        def run(checkpoint: Any) -> Result:
+            network = nn.Linear(3, 2)
+            nn.init.constant_(network.weight, 0.1)
+            nn.init.zeros_(network.bias)
+            loss = nn.CrossEntropyLoss(reduction="none")
+            return pv.dpsgd(
+                plan, network, loss, rows(), checkpoint=checkpoint, optimizer=lambda own: torch.optim.SGD(own, lr=1.0)
+            )
+
+        return run
+
+    def moved(result: Result) -> torch.Tensor:
+        return torch.cat([own.detach().flatten() for own in result.model.parameters()])
+
+    with TemporaryDirectory() as place:
+        folder, secret = (
+            Path(place) / "committed",
+            mock.patch("privlearn.auditing.commitment.new_secret", return_value=bytes(range(32))),
+        )
+        with secret:
+            commit(rows(), folder, clipped(1.0))
+            commit(rows(), Path(place) / "anew", clipped(2.0))
+        for number in range(2):
+            shutil.copytree(folder, Path(place) / str(number))
+        first = moved(clipped(1.0)(Transcript(Path(place) / "0", challenge="5f3a9c")))
+        error = must_raise(BadInput, lambda: clipped(2.0)(Transcript(Path(place) / "1", challenge="5f3a9c")))
+        assert "not the run that was committed to" in str(error)
+        again = moved(clipped(1.0)(Transcript(Path(place) / "1", challenge="5f3a9c")))
+        assert torch.equal(first, again)  # the same run: the same release
+        second = moved(clipped(2.0)(Transcript(Path(place) / "anew", challenge="5f3a9c")))
+        begun = torch.tensor([0.1] * 6 + [0.0] * 2)
+        assert float((2 * (first - begun) - (second - begun)).norm()) * 40 > 50  # the noise of both is in it
+
+
+@check
+def check_a_recorded_run_that_begins_anew_repeats_no_noise() -> None:
+    """Interrupted, its lines deleted, and changed in a way that nothing tells: the noise goes to no other sum."""
+    plain = nn.functional.cross_entropy
+
+    def doubled(*given: Any, **options: Any) -> torch.Tensor:
+        return 2 * plain(*given, **options)
+
+    def stop(done: int, _: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "transcript"
+        commit(rows(), folder, train)
+        must_raise(KeyboardInterrupt, lambda: train(Transcript(folder), callbacks=EachStep(stop)))  # type: ignore[arg-type]
+        (folder / "transcript.jsonl").unlink()
+        with mock.patch.object(nn.functional, "cross_entropy", doubled):
+            error = must_raise(BadInput, lambda: train(Transcript(folder)))
+        assert "with the same noise on other sums" in str(error)
+        (folder / "transcript.jsonl").unlink()
+        train(Transcript(folder))  # the same sums: the same release
+
+
+@check
 def check_a_secret_is_one() -> None:
     """One that is empty or short could be guessed, and an edited run is another one: refused, whatever is stated."""
     for secret in (b"", bytes(8), bytes(65)):
@@ -289,7 +354,7 @@ def check_a_secret_is_one() -> None:
             kept["secret"] = secret.hex()
             (folder / "committed" / "commitment.json").write_text(json.dumps(stated))
             (folder / "committed" / "secret.json").write_text(json.dumps(kept))
-            said = str(must_raise(BadInput, lambda: CommittedSecret(Path(place) / "committed")))  # noqa: B023
+            said = str(must_raise(BadInput, lambda: CommittedSecret(Path(place) / "committed")))
             assert f"the secret has {len(secret)} bytes" in said
     with TemporaryDirectory() as place:
         folder = Path(place) / "committed"

@@ -15,6 +15,8 @@ FOLDER, SECRET = (
     "check_a_transcript_tells_nothing_without_its_secret",
 )
 RUN, A_SECRET = "check_a_commitment_is_to_one_run", "check_a_secret_is_one"
+ALONE = "check_two_runs_of_one_challenge_share_no_noise"
+USED = "check_a_recorded_run_that_begins_anew_repeats_no_noise"
 CODE = "check_a_folder_does_not_choose_the_code_that_runs"
 DISK = "check_a_state_that_is_not_on_disk_is_not_stated"
 TOLERANCE = "check_a_tolerance_lets_rounding_pass_and_no_more"
@@ -33,6 +35,15 @@ MUTANTS = [
            "(lambda _, key, discrete: Streams.of_key(key, discrete=discrete))(later, ", KEYS),
     Mutant("a commitment is good for any run", transcript.Transcript.bind,
            "require_committed(self._secret.run, determined)", "determined = self._secret.run", RUN),
+    Mutant("one challenge serves any number of runs", transcript.Transcript.bind,
+           "require_committed(self._secret.run, determined)", "determined = self._secret.run", ALONE),
+    Mutant("what a recorded run's key was used for is forgotten", session.TrainingSession._begin,
+           "if bound:  # the same keys may have been used", "if False:", USED),
+    Mutant("options are left out of a run's key", session.TrainingSession._determined, "{**self.facts, **self.code, ",
+           "{**self.code, ", RUN),
+    Mutant("code is left out of a run's key", session.TrainingSession._determined, "**self.code, ", "", RUN),
+    Mutant("the first weights are left out of a run's key", session.TrainingSession._determined,
+           '"initial state": digest.hexdigest()', '"initial state": ""', RUN),
     Mutant("a commitment is to facts alone", session.TrainingSession._determined,
            '**self.code, "initial state": digest.hexdigest()', '"initial state": ""', RUN),
     Mutant("a secret of any length", transcript.CommittedSecret.__init__, "_LEAST <= len(secret)", "0 <= len(secret)",

@@ -28,7 +28,7 @@ from privlearn.mac.dpmac import MacOptions
 from privlearn.mac.network import TANH
 from privlearn.runs.checkpoint import whole_text
 from privlearn.runs.given import RunArguments
-from privlearn.runs.transcript import Determined, Draft
+from privlearn.runs.transcript import Determined, RunToCommit
 from privlearn.streams import Streams
 from tests.laws.hostile_names import calls
 
@@ -131,7 +131,7 @@ def determined_by(train: Callable[..., Any], **given: Any) -> dict[str, str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(Determined) as told:
-            train(checkpoint=Draft(Path("draft"), SECRET), **given)
+            train(checkpoint=RunToCommit(Path("draft"), SECRET), **given)
     return dict(told.value.run)
 
 

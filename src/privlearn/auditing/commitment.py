@@ -19,7 +19,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import Result
-from privlearn.runs.transcript import COMMITMENT, LINES, CommittedSecret, Determined, Draft, new_secret
+from privlearn.runs.transcript import COMMITMENT, LINES, CommittedSecret, Determined, RunToCommit, new_secret
 
 _LEAF, _INNER = b"\0", b"\1"
 
@@ -51,7 +51,7 @@ def commit(
     if (path / COMMITMENT).exists() or (path / LINES).exists():
         raise BadInput(f"{folder} holds a commitment already, good for one run: choose another folder")
     secret = new_secret()
-    rows, run = Tree.of(data, secret).root, _run_of(train, Draft(path, secret, discrete=discrete))
+    rows, run = Tree.of(data, secret).root, _run_of(train, RunToCommit(path, secret, discrete=discrete))
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -60,7 +60,7 @@ def commit(
     return CommittedSecret(path).commitment
 
 
-def _run_of(train: Callable[[Checkpoint], Result], draft: Draft) -> Mapping[str, str]:
+def _run_of(train: Callable[[Checkpoint], Result], draft: RunToCommit) -> Mapping[str, str]:
     """All that the sums of a run follow from.
 
     Raises:

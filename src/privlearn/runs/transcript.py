@@ -327,7 +327,7 @@ class Determined(Exception):
 
 
 @final
-class Draft(Checkpoint):
+class RunToCommit(Checkpoint):
     """A checkpoint of a run that is going to be committed to: it says what the run is, before anything is spent.
 
     Args:

@@ -59,7 +59,7 @@ class Teachers:
         """
 
     def determined(self, inputs: Tensor) -> dict[str, str]:
-        """What the answers follow from beyond `describe`, by name, as secret as the records: keys that are kept do, too.
+        """What the answers follow from beyond `describe`, by name, as secret as the records: for keys that are kept.
 
         Args:
             inputs: public inputs, as for `answers`.

@@ -25,7 +25,9 @@ from privlearn.runs.result import Result
 def make_commitment(request: Request) -> int:
     """Commit to the rows of a run that is going to be recorded, and to the run: it is begun, and nothing is spent."""
     training = Request.of("train", **{name: value for name, value in request.values.items() if name != "json"})
-    training = with_pca(training).replaced(transcript=request.out, ledger=None, sign=None, resume=False, paid_metrics=None)
+    training = with_pca(training).replaced(
+        transcript=request.out, ledger=None, sign=None, resume=False, paid_metrics=None
+    )
     require_recordable(training)
     training.require_suited()
     data = data_of(training)
@@ -63,8 +65,8 @@ def run(request: Request) -> int:
     data = data_of(training)
     with settled_job(training, data) as job, screen.progress_bar("replaying", "parts") as progress:
         report = replay(
-            request.folder, _trains(job, training), data, steps=request.steps, choice=choice, tolerance=request.tolerance,
-            published=request.published, progress=progress,
+            request.folder, _trains(job, training), data, steps=request.steps, choice=choice,
+            tolerance=request.tolerance, published=request.published, progress=progress,
         )  # fmt: skip
     if request.json:
         screen.print_json(report.to_json())
