@@ -332,9 +332,9 @@ class KeptFolder:
         saved = file.read()
         if saved is None:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            secret = {"secret": secrets.token_hex(64), "key": secrets.token_hex(64), "discrete": discrete}
+            fresh = {"secret": secrets.token_hex(64), "key": secrets.token_hex(64), "discrete": discrete}
             seeded = {} if seed is None else {"streams": Streams.new(seed, discrete=discrete).state()}
-            saved = Saved({}, seeded or secret)
+            saved = Saved({}, seeded or fresh)
             file.write(saved)
         try:
             if "streams" in saved.plain:
