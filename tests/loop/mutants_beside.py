@@ -71,18 +71,18 @@ MUTANTS = [
     Mutant("sums of repeated steps are not compared", session.TrainingSession._watch,
            "self.streams.noise.watch = self.repeats.see", "pass", SAME_SUM),
     Mutant("any sum is near enough", repeats.Repeats.see, "elif then != now:", "elif False:", SAME_SUM),
-    Mutant("a sum is compared with itself", repeats.Repeats.see, "then = self._noted.setdefault(place, now)",
-           "then = now", SAME_SUM),
+    Mutant("a sum is compared with itself", repeats.Repeats.see, "then = self._noted.get(place)", "then = now",
+           SAME_SUM),
     Mutant("a difference that is small beside the sum is passed over", repeats.fingerprint,
            "flat = value.detach().reshape(-1)",
            "flat = value.detach().reshape(-1)\n        flat = (flat / (1e-4 * flat.norm() + 1e-30)).round()", SCALED),
     Mutant("a difference that is small beside the clipping norm is passed over", repeats.fingerprint,
            "flat = value.detach().reshape(-1)", "flat = (value.detach().reshape(-1) * 1e6).round()", SCALED),
     Mutant("a sum is noted after its noise", streams.NoiseStream.drawing_for,
-           "        if self.watch is not None:\n            self.watch(self, values, places)\n"
-           "        self._drawing = True\n        try:\n            yield\n",
-           "        self._drawing = True\n        try:\n            yield\n"
-           "            if self.watch is not None:\n                self.watch(self, values, places)\n", NOTED),
+           "    if self.watch is not None:\n        self.watch(self, values, places)\n"
+           "    self._drawing = True\n    try:\n        yield\n",
+           "    self._drawing = True\n    try:\n        yield\n"
+           "        if self.watch is not None:\n            self.watch(self, values, places)\n", NOTED),
     Mutant("noise is drawn that nobody was shown", release._noised, "with stream.drawing_for(values, places):",
            "stream._drawing = True\n    if True:", SCALED),
     Mutant("the place of a number does not matter", repeats._added_up, "(mixed.view(height, _WIDTH) * columns)",

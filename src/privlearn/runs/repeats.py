@@ -45,7 +45,7 @@ class Repeats:
 
     def __init__(self, file: Checkpoint | None, world: World = World()) -> None:  # noqa: B008 - a frozen value
         self._file, self._world = file, world
-        self._noted: dict[str, tuple[str, str]] = {}  # by place: the settings, and what was drawn for
+        self._noted: dict[str, tuple[str, str]] = {}  # before: by place the settings, and what was drawn for
         self._settings = _digest("")
 
     def forget(self) -> None:
@@ -92,8 +92,8 @@ class Repeats:
         drawn = (int(low) + (int(high) << 32)) % 2**64
         digest = hashlib.blake2b(drawn.to_bytes(8, "big"), key=stream.key, digest_size=16, person=b"drawn")
         now = self._settings, digest.hexdigest()
-        then = self._noted.setdefault(place, now)
-        if then is now:
+        then = self._noted.get(place)
+        if then is None:  # not kept here: a stream hands out no place twice
             self._file.note(" ".join((place, *now)))
         elif then[0] != now[0]:
             raise BadInput(
