@@ -24,7 +24,7 @@ def train(checkpoint: Any) -> Any:
 @pytest.mark.nightly
 def test_one_forged_step_of_a_thousand_is_found_as_often_as_said(tmp_path: Path) -> None:
     folder = tmp_path / "transcript"
-    commit(rows(), folder)
+    commit(rows(), folder, train)
     with at_step(503, without_noise):
         train(Transcript(folder, steps=20))
     reports = [replay(folder, train, steps=50, choice=bytes([number % 256, number // 256])) for number in range(400)]

@@ -33,7 +33,7 @@ MUTANTS = [
     Mutant("a batch prints its rows", task.Batch.__repr__, "Batch(epoch",
            "Batch({self.rows.fetch(__import__('torch').arange(12))[0].sum()}, epoch",
            "check_reprs_are_the_same_on_neighbouring_data"),
-    Mutant("plans are compared by what their repr says", checkpoint._whole,
+    Mutant("plans are compared by what their repr says", checkpoint.whole_text,
            "if not is_dataclass(value) or isinstance(value, type):", "if True:",
            "check_a_checkpoint_of_another_run_is_refused"),
 ]  # fmt: skip

@@ -24,6 +24,11 @@ from privlearn.mechanisms import release as release_module
 class NoDraws:
     """A noise stream that must not be drawn from."""
 
+    secret = watch = None
+
+    def require_bound(self) -> None:
+        """Its key ends with the call."""
+
     def words(self, number: int) -> Any:
         raise AssertionError("noise was drawn")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,7 +32,7 @@ from privlearn.publishing.folder import CERTIFICATE, WEIGHTS
 from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved, facts_of_this_process
 from privlearn.runs.result import Result
-from privlearn.runs.transcript import LINES, Recording
+from privlearn.runs.transcript import LINES, Recording, require_committed
 from privlearn.sampling import Indices
 from privlearn.streams import Streams
 
@@ -210,6 +210,15 @@ class _Recorded(Checkpoint):
         """As the run's."""
         return self._recording.streams()
 
+    def bind(self, streams: Streams, determined: Mapping[str, str]) -> None:
+        """As the run's: the training has to be the one that was committed to, in every bit or within the tolerance."""
+        committed = self._recording.secret.run
+        if self._tolerance:  # states are compared; and numbers are rounded otherwise elsewhere
+            others = {name: committed.get(name, "") for name in (*facts_of_this_process(), "initial state")}
+            determined = {**determined, **others}
+        require_committed(committed, determined)
+        streams.bind(committed)
+
     def write(self, saved: Saved) -> None:
         """Nothing is kept."""
 
@@ -276,7 +285,7 @@ class _Part(_Recorded):
         if not self._number:
             return None
         saved = self._state(self._number - 1)
-        derived, stated = self._recording.streams().state(), saved.plain["streams"]
+        derived, stated = self._recording.bound().state(), saved.plain["streams"]
         for name in ("noise", "sampling", "initialisation", "views"):
             if _key(derived[name]) != _key(stated[name]):
                 self._says(f"the key of {name} does not follow from the commitment")

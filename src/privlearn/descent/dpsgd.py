@@ -103,7 +103,6 @@ class Run(DescribedRun):
                 clipped, noise_multiplier=batch.noise_multiplier, ledger=session.account, stream=self._noise.stream
             )
             torch._foreach_div_(list(task.gradients.released(noisy, task.divisor)), task.divisor)
-            self._descent.note(noisy)
             self._descent.at(batch.epoch + batch.step / task.steps)
             self.optimizer.step()
             self._after.step()

@@ -33,6 +33,7 @@ from privlearn.errors import BadInput, SampleReused
 from privlearn.models.check import require_per_example, require_separate
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import facts
+from privlearn.runs.code_digest import code_digest
 from privlearn.runs.front import Front
 from privlearn.runs.given import (
     Compute,
@@ -274,6 +275,7 @@ class Task:
                 self.persons, self.validation, copies.transform if copies else None, plan=self.plan,
                 microbatch=self.compute.get("microbatch"), **stated,
             )  # fmt: skip
+            session.code = {"code": code_digest(self.loss, copies, self.network)}
         return stated
 
     def model(self) -> nn.Sequential:

@@ -29,6 +29,7 @@ from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.callbacks import Callback, Callbacks
 from privlearn.runs.checkpoint import Checkpoint, facts
+from privlearn.runs.code_digest import code_digest
 from privlearn.runs.front import Front
 from privlearn.runs.given import (
     Given,
@@ -275,6 +276,7 @@ class MacTask:
                 self._network, self._output.losses, (self._x, self._y), None, None, plan=self.plan,
                 microbatch=own.microbatch, **stated,
             )  # fmt: skip
+            session.code = {"code": code_digest(own.mu, own.activations, self._network)}
         return stated
 
     def train(

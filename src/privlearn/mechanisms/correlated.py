@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -228,6 +229,12 @@ class CorrelatedStream(ABC):
         self._stream, self._steps = stream, steps
         self._taken, self._std = 0, None  # type: int, float | None
         self._sizes: Any = None  # of the values of each step
+
+    def drawing_for(
+        self, values: Sequence[Tensor], places: Sequence[tuple[int, int]] | None = None
+    ) -> AbstractContextManager[None]:
+        """A block in which the noise of a step is drawn, for `values`: as of the stream that it is made of."""
+        return self._stream.drawing_for(values, places)
 
     def add(self, values: Sequence[Tensor], std: float, places: Sequence[tuple[int, int]] | None = None) -> None:
         """Add the noise of the next step to `values`, in place.

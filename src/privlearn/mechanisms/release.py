@@ -104,12 +104,13 @@ def _noised(part: Bounded, multiplier: float, stream: NoiseStream | CorrelatedSt
     from privlearn.mechanisms.correlated import CorrelatedStream
 
     values, places = part.share.own(part.values) if part.share else (part.values, None)
-    if isinstance(stream, CorrelatedStream):
-        stream.add(values, multiplier * part.sensitivity, places)
-    elif stream.discrete:
-        noise.add_on_grid(values, multiplier, part.sensitivity, stream, places)
-    else:
-        noise.add_gaussian(values, multiplier * part.sensitivity, stream, places)
+    with stream.drawing_for(values, places):  # noted first: the same noise goes to no other sum
+        if isinstance(stream, CorrelatedStream):
+            stream.add(values, multiplier * part.sensitivity, places)
+        elif stream.discrete:
+            noise.add_on_grid(values, multiplier, part.sensitivity, stream, places)
+        else:
+            noise.add_gaussian(values, multiplier * part.sensitivity, stream, places)
     if part.share:
         part.share.complete(part.values)
     return part.values

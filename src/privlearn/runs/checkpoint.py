@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
@@ -103,6 +104,15 @@ class Checkpoint:
     def streams(self) -> Streams | None:
         """The random streams of a new run, where the file decides."""
         return None
+
+    def bind(self, streams: Streams, determined: Mapping[str, str]) -> None:
+        """Let keys that outlive the call follow from the run, too, before anything of it is spent or drawn.
+
+        Args:
+            streams: of the run, from its beginning.
+            determined: all that its sums follow from, by name.
+        """
+        streams.bind(determined)
 
     def record(self, examples: Indices, released: Sequence[Tensor]) -> None:
         """A step was taken on these examples, by what was released."""
@@ -293,13 +303,13 @@ def facts(
     """
     shapes = {name: (tuple(value.shape), str(value.dtype)) for name, value in network.state_dict().items()}
     return {
-        **{name.replace("_", " "): _whole(value) for name, value in others.items()},
+        **{name.replace("_", " "): whole_text(value) for name, value in others.items()},
         "network": f"{network} {shapes}",
         "loss": _name(loss),
         "copies": _name(transform),
         "device": next(network.parameters()).device.type,  # processes have one each
-        "data": _digest(*data, *([] if persons is None else [persons])),
-        "validation rows": _digest(*(validation or ())),
+        "data": digest_of(*data, *([] if persons is None else [persons])),
+        "validation rows": digest_of(*(validation or ())),
         **facts_of_this_process(),
     }
 
@@ -319,26 +329,36 @@ def require_same_run(saved: Saved, now: dict[str, str]) -> None:
         BadInput: naming what differs.
     """
     then = saved.plain["facts"]
+    if dict(then) != now:
+        raise BadInput(
+            f"the checkpoint is of another run: {differences(then, now)}. Go on with what it began with, or delete it "
+            "and begin anew (what it was charged stays charged)"
+        )
+
+
+def differences(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """What differs between the facts of two runs, in words."""
     differ = [name for name in now if then.get(name) != now[name]]
     differ = [name for name in differ if name != "plan"] or differ  # which says the same at length
-    if differ or set(then) != set(now):
-        differences = "; ".join(
-            f"its {name} was {then.get(name)} and is {now[name]}"
-            if len(str(then.get(name))) + len(now[name]) < 200
-            else f"its {name} differs"
-            for name in differ
-        )
-        raise BadInput(
-            f"the checkpoint is of another run: {differences or 'it has other settings'}. Go on with what it began "
-            "with, or delete it and begin anew (what it was charged stays charged)"
-        )
+    said = (
+        f"its {name} was {then.get(name)} and is {now[name]}"
+        if len(str(then.get(name))) + len(now[name]) < 200
+        else f"its {name} differs"
+        for name in differ
+    )
+    return "; ".join(said) or "it has other settings"
 
 
-def _whole(value: object) -> str:
-    """All of a value as text: every field of a plan, whose repr is a summary."""
+def whole_text(value: object) -> str:
+    """All of a value as text: every field of a plan, and of what is in it, whose reprs are summaries."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(whole_text, value))}]"
+    if isinstance(value, Tensor | np.ndarray):  # whose reprs leave out numbers
+        return f"{type(value).__name__} {digest_of(torch.as_tensor(value))}"
     if not is_dataclass(value) or isinstance(value, type):
-        return str(value)
-    return f"{type(value).__name__}({', '.join(f'{own.name}={getattr(value, own.name)!r}' for own in fields(value))})"
+        return str(value) if isinstance(value, str) else repr(value)
+    stated = (f"{own.name}={whole_text(getattr(value, own.name))}" for own in fields(value))
+    return f"{type(value).__name__}({', '.join(stated)})"
 
 
 def _name(given: object) -> str:
@@ -348,7 +368,8 @@ def _name(given: object) -> str:
     return str(getattr(given, "__qualname__", type(given).__qualname__))
 
 
-def _digest(*tensors: Tensor) -> str:
+def digest_of(*tensors: Tensor) -> str:
+    """The SHA-256 of tensors with their shapes and types, as secret as they are."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(f"{tuple(tensor.shape)} {tensor.dtype} ".encode())

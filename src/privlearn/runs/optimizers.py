@@ -99,8 +99,8 @@ class Descent:
 
     A step of the optimizer on gradients from elsewhere is refused until the run is over. A change of parameters after a
     step (in place, but not by `.data`), and parameters that another run trained before, are warned of and kept with the
-    session: nothing is claimed for such a model. Where the run has a checkpoint, what each step was taken with is
-    noted, so that a step that is repeated after an interruption, with the same noise, is the same one (`repeats`).
+    session: nothing is claimed for such a model. Where the run has a checkpoint, a step that is repeated after an
+    interruption, with the same noise, has to have the same settings of the optimizer (`repeats`).
 
     Args:
         optimizer: of the parameters.
@@ -120,7 +120,7 @@ class Descent:
         self._rates = RateSchedule(optimizer, schedule)
         self.first, self.at = self._rates.first, self._rates.at
         self._versions: list[int] | None = None
-        self._settings, self._stepping = "", False
+        self._stepping = False
         self._look_for_earlier_runs()
         inner = getattr(optimizer, "optimizer", optimizer)  # in one that Accelerate prepared
         if isinstance(inner, torch.optim.Optimizer):
@@ -155,8 +155,7 @@ class Descent:
             remember(self._parameters, self._session.ledger)
         self.look()
         self._session.compare(self._parameters)
-        self._settings = _settings(self._optimizer)
-        self._session.repeats.compare(self._session.taken, self._settings)
+        self._session.repeats.take(_settings(self._optimizer))
         for parameter, total in zip(self._parameters, sums, strict=True):
             parameter.grad = total
         self._stepping = True
@@ -167,12 +166,6 @@ class Descent:
             for parameter in self._parameters:
                 parameter.grad = None
             self.seen()
-
-    def note(self, released: Sequence[Tensor]) -> None:
-        """Note what the step is taken with, before its optimizer's; a repeated one must be the same (`Repeats`)."""
-        # Of shards each process has other parts, and a resumed run may have more processes: no sums are noted.
-        whole = [] if any(map(is_shard, self._parameters)) else released
-        self._session.repeats.note(self._session.taken, self._settings, whole)
 
     def seen(self) -> None:
         """The parameters are as the run made them."""

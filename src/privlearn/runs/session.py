@@ -26,7 +26,7 @@ from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.runs.checkpoint import Checkpoint, Saved, flattened, require_same_run, run_of, whole
+from privlearn.runs.checkpoint import Checkpoint, Saved, digest_of, flattened, require_same_run, run_of, whole
 from privlearn.runs.repeats import Repeats
 from privlearn.runs.shards import delete_shards, load_shards, save_shards
 from privlearn.sampling import Sample
@@ -34,6 +34,8 @@ from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import RowTransform
 from privlearn.world import World
 
+#: Parts that say how sums are computed, or what the curator sees: sums do not follow from them.
+_HOW = ("gradients", "diagnostics")
 #: Steps after which processes that train together compare their parameters.
 COMPARED = 20
 
@@ -75,8 +77,13 @@ class Session:
         if charged:
             world.once(self._require_room, "room in the ledger")
         self.streams = streams or Streams.new()
+        self._require_own_streams()
         world.align(self.streams)
         self.world = world.exact() if self.streams.noise.discrete else world
+
+    def _require_own_streams(self) -> None:
+        """Raise where the streams are of a secret that outlives the call, and this does not bind them."""
+        self.streams.noise.require_bound()
 
     def _require_room(self) -> None:
         """Raise unless the ledger has room for the plan."""
@@ -113,6 +120,7 @@ class TrainingSession(Session):
         origin: what was drawn from before the run began: initial weights, and which rows stand for whom.
         parts: all that training changes, by name, to be filled in before anything is charged.
         facts: what a resumed run must have in common with its checkpoint.
+        code: of functions that the sums follow from, digests by name: keys that outlive the call follow from them, too.
         account: what releases are charged to: the ledger, or the filter of a plan that reacts.
         first: the epoch and the step that a checkpoint goes on with.
         taken: how many steps were released.
@@ -139,13 +147,19 @@ class TrainingSession(Session):
         self.account: Account = self.ledger
         self.parts: dict[str, Part] = {}
         self.facts: dict[str, str] = {}
+        self.code: dict[str, str] = {}
         self._fitted: list[RowTransform] = []
         self._released: list[tuple[dict[str, Any], Any]] = []  # transforms that were fitted before an interruption
         self.first, self._epoch, self._drawn_from = (0, 0), 0, None
         self._generators: list[Tensor] | None = None
         self.taken, self.complete, self.unclaimed = 0, False, ""
-        self.repeats = Repeats(file if self.keeps else None)
+        self.repeats = Repeats(file if self.keeps else None, self.world)
         self._open = self._stopped = False
+
+    def _require_own_streams(self) -> None:
+        """Streams of a secret that outlives the call are bound when the run begins, by its checkpoint."""
+        if self.file is None:
+            Session._require_own_streams(self)
 
     def _drawn_before(self) -> dict[str, Any]:
         persons = self.streams.sampling.bytes(32) if self.plan.rows_per_person else b""
@@ -186,9 +200,16 @@ class TrainingSession(Session):
         plan, event = self.plan, self.plan.event()
         self.world.require_same(self.facts)
         if self.saved is None:
+            bound = self.world.once(self._bind, "what the keys follow from")
+            if bound:
+                self.world.align(self.streams)
             try:
                 self.world.in_turn(lambda: self.ledger.begin(event, plan.neighbours, plan.unit), "the run's beginning")
-                self.repeats.forget()
+                if bound:  # the same keys may have been used
+                    self.repeats.recall()
+                else:
+                    self.repeats.forget()
+                self._watch()
                 if self._shared:
                     self._save(0)
                 else:
@@ -202,6 +223,28 @@ class TrainingSession(Session):
             run = self.saved.plain["run"] if self.world.rank == 0 else None
             self.world.in_turn(lambda: self.ledger.resume(run, event, plan.neighbours, plan.unit), "the run's resuming")
             self._restore(self.saved)
+            self._watch()
+
+    def _bind(self) -> bool:
+        """Let keys of a secret that outlives the call follow from the run, before anything is spent; whether it has."""
+        lasting = self.streams.noise.secret is not None
+        if lasting and self.file:
+            self.file.bind(self.streams, self._determined())
+        return lasting
+
+    def _determined(self) -> dict[str, str]:
+        """All that the run's sums follow from, by name: its facts, code, and the state that training begins with."""
+        tensors: dict[str, Tensor] = {}
+        parts = {name: part for name, part in self.parts.items() if name not in _HOW}
+        plain = {name: flattened(part.state_dict(), name, tensors) for name, part in parts.items()}
+        digest = hashlib.sha256(canonical([plain, list(tensors)]))
+        digest.update(digest_of(*tensors.values()).encode())
+        return {**self.facts, **self.code, "initial state": digest.hexdigest()}
+
+    def _watch(self) -> None:
+        """From here on what noise is drawn for is noted before."""
+        if self.file:
+            self.streams.noise.watch = self.repeats.see
 
     @cached_property
     def _shared(self) -> bool:

@@ -350,7 +350,9 @@ def keep_answers(
             if saved.plain["state"] == _ANSWERED:
                 charge_again(ledger, plan.event(), plan.neighbours)
                 return _taken_up(saved, plan, pool, ledger)
+            watch = streams.noise.watch
             made, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
+            streams.noise.watch = watch
             _total(made).copy_(saved.tensors["sums"])
         answers = of_pool(plan, pool, ledger, release_answers(plan, made, reducer, ledger, streams), streams)
         file.write(_answered(answers, facts, ledger.run))

@@ -58,6 +58,14 @@ class Teachers:
             inputs: public inputs, as for `answers`.
         """
 
+    def determined(self, inputs: Tensor) -> dict[str, str]:
+        """What the answers follow from beyond `describe`, by name, as secret as the records: for keys that are kept.
+
+        Args:
+            inputs: public inputs, as for `answers`.
+        """
+        return {}
+
     @abstractmethod
     def answers(
         self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None
@@ -124,6 +132,11 @@ class Given(Teachers):
     def describe(self) -> dict[str, Any]:
         """That their predictions were given."""
         return {"source": "given"}
+
+    def determined(self, inputs: Tensor) -> dict[str, str]:
+        """A digest of what the files hold."""
+        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in self._paths]
+        return {"predictions": hashlib.sha256(" ".join(digests).encode()).hexdigest()}
 
     def answers(
         self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None
