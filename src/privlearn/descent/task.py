@@ -215,7 +215,8 @@ class Task:
         else:
             require_per_example(self.network, single[0])
         if not self.indexed:
-            require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
+            with self.gradients.fixed.holding():
+                require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
             warn_of_absent(self.front.rows, self.y)
         self.gradients.prepare(self.rows)
         self.gradients.load_state_dict(session.world.once(self.gradients.state_dict, "the way of gradients"))
