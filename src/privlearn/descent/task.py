@@ -47,6 +47,7 @@ from privlearn.runs.given import (
     require_finite,
     require_labels_to_select,
     require_public_numbers,
+    require_rows_once,
     require_same_examples,
     require_usable,
     warn_of_absent,
@@ -110,6 +111,7 @@ class Task:
         self.data, self.indexed = data or _unknown(indexed), indexed
         self.x, self.y = self.data.tensors() if indexed is None else (indexed.like[0], indexed.like[-1])
         require_same_examples(plan, self.data)
+        require_rows_once(plan, given, self.data, indexed)
         self.validation = public_rows(plan, validation, self.data, self.x, self.y)
         rows = len(self.x) if indexed is None else len(indexed)
         self.persons = _rows_of_examples(plan, self.data, rows, bytes.fromhex(session.origin["persons"]))
