@@ -1,8 +1,8 @@
 """Which original row each row of a data set is: found by its structure and its memory, never by what rows hold.
 
-A row that comes several times counts several times, in every sum and in every draw, and whoever it is about is
-protected as much less. Indices, parts, joined data sets and tensors in shared memory say where rows come from; of
-copies that were made elsewhere nothing is known.
+A row that comes several times counts several times, in every sum and in every draw, and its person is protected as much
+less. Indices, parts, joined data sets and tensors in shared memory say where rows come from; of copies that were made
+elsewhere nothing is known.
 """
 
 from __future__ import annotations
