@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -37,6 +37,9 @@ class TrainedState:
     undone, and nothing is said. Compared are versions, and values bit by bit, since PyTorch counts no writes through
     `.data`.
 
+    Of a model under FSDP2 nothing is held: its modules have whole parameters only while they run, gathered from shards
+    before a pass and freed after it, with what was written into them.
+
     Args:
         model: its parameters that require gradients are held, each under the name and in the memory that it has.
 
@@ -46,14 +49,15 @@ class TrainedState:
 
     def __init__(self, model: nn.Module) -> None:
         self.written, self._held = "", False
-        self._entries = [_Entry(name, own) for name, own in model.named_parameters() if own.requires_grad]
-        self._on_processor = all(own.parameter.device.type == "cpu" for own in self._entries)
-        # FSDP2 changes places itself: modules have whole parameters while they run, and shards otherwise.
-        sharded = any(_is_shard(own.parameter) for own in self._entries)
+        modules = dict(model.named_modules())
+        sharded = any(hasattr(module, "set_reshard_after_backward") for module in modules.values())
+        trained = [] if sharded else [(name, own) for name, own in model.named_parameters() if own.requires_grad]
+        self._entries = [_Entry(name, own) for name, own in trained]
+        self._on_processor = all(own.device.type == "cpu" for _, own in trained)
         self._places = [
             (name, module._parameters, [*map(id, module._parameters.values())], dict(module._parameters))
-            for name, module in ([] if sharded else model.named_modules())
-            if module._parameters
+            for name, module in modules.items()
+            if module._parameters and not sharded
         ]
 
     @property
@@ -107,8 +111,7 @@ class _Entry:
         if self._layout is not None and self._layout == self._layout_now():
             return
         self._layout = self._layout_now()
-        self._local = _is_shard(parameter)
-        self.memory: Tensor = cast(Any, parameter).to_local().detach() if self._local else parameter.data
+        self.memory: Tensor = parameter.data
         self.copy = torch.empty_like(self.memory)
         self.bits, self._bits_before = _bits(self.memory), _bits(self.copy)
         large = self.memory.device.type == "cpu" and self.bits.numel() > _LARGE
@@ -121,8 +124,6 @@ class _Entry:
     def is_moved(self) -> bool:
         """Whether the parameter has other memory, was written into as far as PyTorch counts, or is not trained now."""
         own = self.parameter
-        if self._local:
-            return False
         return own._version != self._version or not own.requires_grad or self._layout != self._layout_now()
 
     def is_same(self) -> bool:
@@ -139,10 +140,9 @@ class _Entry:
     def put_back(self) -> None:
         """Make it what it was; writes that are undone don't count in `versions`."""
         own = self.parameter
-        if not self._local:
-            if self._layout != self._layout_now():
-                own.data = self.memory
-            own.requires_grad_()
+        if self._layout != self._layout_now():
+            own.data = self.memory
+        own.requires_grad_()
         self.memory.copy_(self.copy)
         if (writes := own._version - self._version) > 0:
             _UNDONE[own] = _UNDONE.get(own, 0) + writes
@@ -162,10 +162,6 @@ def _bits(values: Tensor) -> Tensor:
 
 
 _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _is_shard(parameter: Tensor) -> bool:
-    return hasattr(parameter, "to_local")
 
 
 def _same_at_once(entries: Sequence[_Entry]) -> bool:

@@ -154,8 +154,7 @@ class ShardedGradients(ClippedGradients):
             part = None
         if taken is None:
             self._random.take(np.arange(COMPARED, dtype=np.uint64))
-        before, trained = drawn_by(self._device), self.fixed.trained
-        trained.written = ""
+        before = drawn_by(self._device)
         try:
             gradients, losses = self._paths[part.path if part else 0](*(taken or self._blank))
         except OtherFailed:
@@ -173,9 +172,6 @@ class ShardedGradients(ClippedGradients):
                 self._split(part, waiting)
             return nothing
         if part is None:
-            return nothing
-        if trained.written:  # by which of these examples can't be seen: halves find it
-            self._split(part, waiting)
             return nothing
         if not self._random.active and not all(map(torch.equal, before, drawn_by(self._device))):
             self._random.active = True  # the model draws random numbers that it did not draw on made-up rows
