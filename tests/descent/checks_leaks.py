@@ -209,6 +209,13 @@ class Picky(nn.Module):
                 self.passing = self.passing + 1.0
             if self.how == "frozen":
                 self.kept.data.add_(1.0)
+            if self.how == "trained":
+                self.layer.weight.data.mul_(2.0)
+            if self.how == "trained in place":
+                with torch.no_grad():
+                    self.layer.weight.mul_(2.0)
+            if self.how == "another parameter":
+                self.layer.weight = nn.Parameter(self.layer.weight.detach() * 2.0)
             if self.how == "new buffer":
                 self.register_buffer("mean", x.detach().mean(0))
             if self.how == "another way":
@@ -217,6 +224,7 @@ class Picky(nn.Module):
 
 
 PICKY = ("raises", "writes", "buffer", "other buffer", "frozen", "new buffer", "another way")
+WRITES = ("trained", "trained in place", "another parameter")
 
 
 @check
@@ -227,6 +235,15 @@ def check_what_a_model_does_on_some_rows_only_is_not_seen() -> None:
         for (sampler, adjacency), microbatch in ((PRICED[0], None), (PRICED[3], 2)):
             plan = settled(sampler, adjacency, clips.Flat(0.5))
             require_neighbours_alike(plan, rows, make=lambda how=how: Picky(how), microbatch=microbatch)
+
+
+@check
+def check_what_a_model_writes_into_its_weights_on_some_rows_only_is_not_seen() -> None:
+    """Neither in the weights, nor in what the run claims, warns of or refuses."""
+    sampler, adjacency = PRICED[3]
+    for how in WRITES:
+        plan = settled(sampler, adjacency, clips.Flat(0.5))
+        require_neighbours_alike(plan, ("one NaN",), make=lambda how=how: Picky(how), microbatch=2)
 
 
 @check

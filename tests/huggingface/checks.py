@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import ConcatDataset, Subset
 
 import privlearn as pv
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data.rows import TensorRows
 from privlearn.descent.gradient_check import require_gradients
+from privlearn.errors import BadInput, NotPerExample
 from privlearn.sampling import FullBatch
 from tests.support import texts as made
 from tests.support.checks import check, must_raise
@@ -168,3 +170,29 @@ def check_an_authors_texts_are_one_example() -> None:
         task = trainer.private.run._task
         assert task.present == 1
         assert task.persons.shape == (1, 5)
+
+
+@check
+def check_repeated_rows_and_tables_that_rescale_are_refused_by_the_trainer() -> None:
+    """Of lists and of parts, before training; with a declared group there is a trainer that trains."""
+    made.require_transformers()
+
+    def train(rows: Any, model: Any = None, **privacy: Any) -> Any:
+        given = {"epsilon": 8.0, "delta": 1e-3, "max_length": made.LENGTH, **privacy}
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = pv.huggingface.PrivateTrainer(
+                made.still_gpt2() if model is None else model, made.arguments(Path(folder), max_steps=1),
+                train_dataset=rows, data_collator=made.padded, **given,
+            )  # fmt: skip
+            trainer.train()
+        return trainer
+
+    rows: Any = made.texts()
+    for repeated in (rows * 3, ConcatDataset([rows, Subset(rows, [0, 1, 1])])):
+        error = must_raise(BadInput, lambda repeated=repeated: train(repeated))
+        assert "one row stands 3 times in the data" in str(error), error
+        assert train(repeated, group_size=3).plan.unit.group_size == 3
+    model = made.still_gpt2()
+    model.transformer.wte.max_norm = 0.5
+    error = must_raise(NotPerExample, lambda: train(rows, model))
+    assert "Embedding at 'transformer.wte' has max_norm=0.5" in str(error), error

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 import privlearn as pv
+from privlearn.errors import BadInput, NotPerExample
 from tests.support.checks import check, must_raise
 
 
@@ -92,3 +93,29 @@ def check_the_strategy_for_one_process_takes_one() -> None:
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
         said = must_raise(pv.errors.BadInput, lambda: parts.fitted(Path(folder)))
     assert "PrivateDDPStrategy" in str(said)
+
+
+@check
+def check_repeated_rows_and_tables_that_rescale_are_refused_by_the_strategy() -> None:
+    parts = _parts()
+
+    class Texts(parts.Classifier):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.EmbeddingBag(20, 4, max_norm=1.0), nn.Linear(4, 3))
+
+    texts = TensorDataset(
+        torch.randint(20, (40, 5), generator=torch.Generator().manual_seed(0)), parts.rows().tensors[1]
+    )
+    joined = ConcatDataset([parts.rows()] * 2)
+
+    def fitted(**given: Any) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            return parts.fitted(Path(folder), max_epochs=1, limit_val_batches=0, **given)
+
+    error = must_raise(BadInput, lambda: fitted(train=DataLoader(joined, batch_size=8)))
+    assert "one row stands 2 times in the data" in str(error), error
+    *_, private = fitted(train=DataLoader(joined, batch_size=8), private=parts.strategy(group_size=2))
+    assert private.plan.unit.group_size == 2
+    error = must_raise(NotPerExample, lambda: fitted(module=Texts(), train=DataLoader(texts, batch_size=8)))
+    assert "EmbeddingBag at 'net.0' has max_norm=1.0" in str(error), error

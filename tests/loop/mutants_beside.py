@@ -36,7 +36,7 @@ MUTANTS = [
     Mutant("the optimizer has no guard", optimizers.Descent.__init__,
            "inner.register_step_pre_hook(_refuse_foreign_gradients)", "pass", OWN),
     Mutant("changes between steps are not looked at", optimizers.Descent.look,
-           "self._versions not in (None, now)", "False", CHANGED),
+           "self._versions not in (None, versions(self._parameters))", "False", CHANGED),
     Mutant("changes after the last step are not looked at", after_training.AfterTraining._process,
            "self._descent.look()", "pass", CHANGED),
     Mutant("changes after the run are not looked at", result.Result.require_unchanged,

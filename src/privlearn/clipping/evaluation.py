@@ -17,6 +17,7 @@ from privlearn.clipping.bounded import Bounded, in_steps, kept
 from privlearn.clipping.randomness import draw_from, drawn_by, unmoved
 from privlearn.data.rows import Rows
 from privlearn.models.check import made_up_batch
+from privlearn.models.trained_state import TrainedState
 from privlearn.sampling import Sample
 from privlearn.temperature import GRID, NORM
 
@@ -31,10 +32,11 @@ _FETCHED = 16 * _AT_ONCE
 class RightAnswers:
     """Computes, in evaluation mode, in which rows a model gives the right class the highest score of all.
 
-    Guarantee: a row on which the model fails, or whose scores are not all finite, has neither a right nor a wrong
-    answer, and nothing is said about it. With `apart` each row is computed by itself, whatever the model does, so that
-    no row changes another's answer: neither by what it holds nor by making the model fail. (A row less shifts others to
-    other places, where two scores that are equal to the last digits may be rounded otherwise.)
+    Guarantee: a row on which the model fails, writes into its trained parameters, or gives scores that are not all
+    finite, has neither a right nor a wrong answer, and nothing is said about it; what was written is undone. With
+    `apart` each row is computed by itself, whatever the model does, so that no row changes another's answer: neither by
+    what it holds nor by making the model fail. (A row less shifts others to other places, where two scores that are
+    equal to the last digits may be rounded otherwise.)
 
     Args:
         model: one row of scores, one for each class, for each row of inputs.
@@ -45,6 +47,7 @@ class RightAnswers:
 
     #: The shape and the type of one row's answer; of a row without an answer it is 0.
     answer: torch.Tensor = torch.zeros((), dtype=torch.int8)
+    _trained: TrainedState
 
     def __init__(
         self,
@@ -69,7 +72,8 @@ class RightAnswers:
         """
         rows = torch.arange(len(x)) if rows is None else rows
         right = self._none(len(rows))
-        with evaluating(self._model):
+        self._trained = TrainedState(self._model)
+        with evaluating(self._model), self._trained.holding():
             answered = self._few if self._can_be_together(x, y) else self._one_by_one
             for start in range(0, len(rows), self._at_once):
                 own = rows[start : start + self._at_once]
@@ -169,6 +173,10 @@ class RightAnswers:
             scored = scores(x[rows.to(x.device)].to(where)).cpu()  # copies: the model may write into them
         finally:
             self._done()
+            self._trained.restore()
+        if self._trained.written:
+            self._trained.written = ""
+            raise ValueError("the model writes into its trained parameters")
         if scored.dim() != 2 or len(scored) != len(rows):
             raise ValueError(f"scores of shape {tuple(scored.shape)} for {len(rows)} rows")
         answered = self._answered(scored, y[rows.to(y.device)].cpu())

@@ -218,7 +218,7 @@ class ClippedGradients:
         sums = [total.double() for total in own] if whole or several else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(fresh_key() if self._seeds is None else self._seeds.bytes(16))
-        with unmoved(self._device):
+        with unmoved(self._device), self.fixed.trained.holding():
             self._add_up(sample, rows, sums, own, clipped)
         # The types of what is sent and of what noise is added to follow from public numbers alone.
         sums = sums if whole else rounded(sums, own)
@@ -297,7 +297,8 @@ class ClippedGradients:
     def _begin(self, given: Rows) -> None:
         self.fixed, self._shape = FrozenState(self._model, self._loss), BatchShape.of(given, self._loss)
         try:
-            self._way, self._chunk = self._choose(given)
+            with self.fixed.trained.holding():
+                self._way, self._chunk = self._choose(given)
         except PrivlearnError:
             raise
         except Exception as error:
@@ -407,8 +408,13 @@ class ClippedGradients:
         assert self._way is not None
         taken = self._taken(data, rows)
         before = [] if self._random.active else drawn_by(self._device)
+        trained = self.fixed.trained
+        trained.written = ""
         try:
             computed = self._way(*taken)
+            if trained.written and not isinstance(self._way, Loop):
+                # One example's write may have changed what others were computed with: one by one it is undone first.
+                raise NotLayerwise("the model writes into its trained parameters")
             if self._random.active or all(map(torch.equal, before, drawn_by(self._device))):
                 return computed
             self._random.active, reason = True, "the model draws random numbers that it did not draw on made-up rows"

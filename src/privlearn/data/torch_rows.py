@@ -171,7 +171,9 @@ def resampled(loader: Any) -> tuple[Rows, int]:
             "batches do no harm"
         )
     if loader.collate_fn is default_collate and (tensors := _tensors_of(dataset)) is not None:
-        return TensorRows(tensors), drawn.batch_size
+        held = TensorRows(tensors)
+        held.source = dataset
+        return held, drawn.batch_size
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
     rows = DatasetRows(dataset, collate, loader.num_workers, fresh=True, begin=loader.worker_init_fn)
     if collate is not None:

@@ -48,6 +48,7 @@ from privlearn.runs.given import (
     require_finite,
     require_labels_to_select,
     require_public_numbers,
+    require_rows_once,
     require_same_examples,
     require_usable,
     warn_of_absent,
@@ -111,6 +112,7 @@ class Task:
         self.data, self.indexed = data or _unknown(indexed), indexed
         self.x, self.y = self.data.tensors() if indexed is None else (indexed.like[0], indexed.like[-1])
         require_same_examples(plan, self.data)
+        require_rows_once(plan, given, self.data, indexed)
         self.validation = public_rows(plan, validation, self.data, self.x, self.y)
         rows = len(self.x) if indexed is None else len(indexed)
         self.persons = _rows_of_examples(plan, self.data, rows, bytes.fromhex(session.origin["persons"]))
@@ -216,7 +218,8 @@ class Task:
         else:
             require_per_example(self.network, single[0])
         if not self.indexed:
-            require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
+            with self.gradients.fixed.holding():
+                require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
             warn_of_absent(self.front.rows, self.y)
         self.gradients.prepare(self.rows)
         self.gradients.load_state_dict(session.world.once(self.gradients.state_dict, "the way of gradients"))

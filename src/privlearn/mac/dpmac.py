@@ -40,6 +40,7 @@ from privlearn.runs.given import (
     require_finite,
     require_kinds,
     require_public_numbers,
+    require_rows_once,
     require_same_examples,
     rows,
     warn_of_absent,
@@ -227,6 +228,7 @@ class MacTask:
         self._data = data = rows(given, plan.sampling)
         x, y = data.tensors()
         require_same_examples(plan, data)
+        require_rows_once(plan, given, data)
         plan.sampling.require_rows(len(x))
         self._examples = plan.examples or len(x)
         self._front = Front(plan.front, data, x)

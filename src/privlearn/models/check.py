@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from privlearn._checks import checked
 from privlearn.errors import BadInput, NotPerExample, first_line
+from privlearn.models.trained_state import TrainedState
 
 #: Changes made-up rows into such as the data are.
 Change = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
@@ -47,6 +48,14 @@ def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
                 "track_running_stats=False",
                 module=name,
             )
+        rescales = isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
+        if rescales and module.weight.requires_grad and not fixed:
+            raise NotPerExample(
+                f"{type(module).__name__} at {name or 'the top'!r} has max_norm={module.max_norm}: it rescales, in "
+                "place and without noise, the rows of its table that a batch looks up. Give max_norm=None; to bound "
+                "their norms, rescale what it gives, in forward",
+                module=name,
+            )
 
 
 @checked
@@ -78,7 +87,7 @@ def require_per_example(
             twin = copy.deepcopy(model).to(dtype).train(not fixed)
         except RuntimeError as error:
             raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {first_line(error)}") from error
-        before = {name: value.clone() for name, value in twin.state_dict().items()}
+        before, trained = {name: value.clone() for name, value in twin.state_dict().items()}, TrainedState(twin)
         typed = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
         try:
             with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
@@ -103,6 +112,34 @@ def require_per_example(
                 f"{name!r} changes when the model runs: it would carry the data into the published model. Remove it, "
                 "or keep it fixed",
                 state=name,
+            )
+    if not fixed:
+        batch = made_up_rows(typed, len(typed), sizes[0])
+        _require_unwritten(twin, trained, made_up(batch) if made_up else batch)
+
+
+def _require_unwritten(model: nn.Module, trained: TrainedState, batch: Sequence[Tensor]) -> None:
+    """Raise `NotPerExample` if a model, whose weights are lost, writes into trained parameters on a made-up batch.
+
+    It runs at its weights, and at far larger ones: what keeps weights within bounds may have nothing to do at the
+    first. What is written on other rows alone is undone during training.
+    """
+    numbers = torch.Generator().manual_seed(0)
+    for factor in (1.0, 100.0):
+        with torch.no_grad():
+            for own in trained.parameters if factor > 1 else ():
+                own.add_(torch.randn(own.shape, generator=numbers).to(own)).mul_(factor)
+        with trained.holding(), torch.random.fork_rng(), torch.enable_grad():
+            with suppress(Exception):  # it may not run at such weights
+                out = _seeded(model, batch, 0)
+                torch.autograd.grad(out.nan_to_num().sum(), trained.parameters, allow_unused=True)
+            trained.restore()
+        if trained.written:
+            raise NotPerExample(
+                f"{trained.written!r} is trained, and the model writes into it when it runs: what rows change there "
+                "would be published without noise. Leave it as it is, and compute with a changed copy, such as "
+                "self.weight.clamp(-1, 1), in forward",
+                parameter=trained.written,
             )
 
 

@@ -17,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.models.trained_state import versions
 from privlearn.runs.session import TrainingSession
 from privlearn.schedules import Constant, Schedule
 
@@ -169,12 +170,11 @@ class Descent:
 
     def seen(self) -> None:
         """The parameters are as the run made them."""
-        self._versions = [own._version for own in self._parameters]
+        self._versions = versions(self._parameters)
 
     def look(self) -> None:
         """Warn, and claim nothing, if something else than the run has changed the parameters since it made them."""
-        now = [own._version for own in self._parameters]
-        if self._versions not in (None, now) and not self._session.unclaimed:
+        if self._versions not in (None, versions(self._parameters)) and not self._session.unclaimed:
             self._session.unclaimed = "weights were changed after a step, by something else than the run"
             warnings.warn(f"nothing will be claimed: {self._session.unclaimed}", PrivacyWarning, stacklevel=5)
 
