@@ -34,6 +34,11 @@ class EpochCharge:
         self._event, self._adjacencies = event, adjacencies
         self._charged: tuple[Gaussian, Adjacency, Account] | None = None
 
+    @property
+    def paid(self) -> bool:
+        """Whether it was charged."""
+        return self._charged is not None
+
     def charge(self, mechanism: Gaussian, adjacency: Adjacency, account: Account) -> None:
         """Charge the unit unless it is paid; what is paid is good for the same mechanism, neighbours and account."""
         if self._charged is None:
@@ -73,11 +78,12 @@ class Sample:
 
     Attributes:
         indices: the rows that were drawn; private, like the data.
+        unit: what pays for it.
     """
 
     def __init__(self, indices: Indices, unit: EpochCharge) -> None:
         self.indices = indices
-        self._unit = unit
+        self.unit = unit
         self._used = False
 
     def __len__(self) -> int:
@@ -102,7 +108,7 @@ class Sample:
                     "this sample was released before. A sample is amplified for one release: release several "
                     "quantities of one batch jointly, in one call of release(), or draw another batch"
                 )
-            self._unit.charge(mechanism, adjacency, account)
+            self.unit.charge(mechanism, adjacency, account)
             self._used = True
 
     def __copy__(self) -> Sample:

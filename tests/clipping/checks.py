@@ -678,7 +678,7 @@ def check_every_released_tensor_is_noisy() -> None:
     for seed in range(30):
         part = bounded(torch.zeros(0), found.sensitivity)
         part = type(part)(
-            tuple(value.clone() for value in found.values), found.sensitivity, part.adjacency, part.sample
+            tuple(value.clone() for value in found.values), found.sensitivity, part.adjacency, part.sample, found.contributions
         )
         (noisy,) = release_module.release(
             part, noise_multiplier=2.0, ledger=Ledger(), stream=streams.Streams.new(seed).noise

@@ -33,7 +33,7 @@ from privlearn.accounting.mechanisms import FixedBatches, Gaussian
 from privlearn.accounting.pld.pairs import ATOMS, PairBuilder, pure_pair
 from privlearn.cli import main
 from privlearn.clipping import clips
-from privlearn.clipping.bounded import Bounded
+from privlearn.clipping.bounded import Bounded, Contributions
 from privlearn.clipping.capture import Call, Capture
 from privlearn.clipping.clips import Clip
 from privlearn.clipping.gradients import ClippedGradients
@@ -490,7 +490,8 @@ def sums_of_classes() -> Method:
         clipped = x * (options.radius / x.norm(dim=1, keepdim=True)).clamp(max=1.0)
         (sample,) = pv.sampling.FullBatch().draw(len(x))
         sums = nn.functional.one_hot(y, own.classes).to(x.dtype).T @ clipped
-        bounded = Bounded((sums,), options.radius, own.adjacency, sample)
+        added = Contributions.of(clipped.norm(dim=1), options.radius, "sums-of-classes")
+        bounded = Bounded((sums,), options.radius, own.adjacency, sample, added)
         ledger.begin(own.event(), own.adjacency, own.unit)
         ((weights,),) = pv.release(bounded, noise_multiplier=own.noise_multiplier, ledger=ledger, stream=streams.noise)
         ledger.settle()

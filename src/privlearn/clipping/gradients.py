@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privlearn._checks import count
+from privlearn._public import is_own
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.agreement import Choice, room, warn_of_slowness
 from privlearn.clipping.augmentation import Augmentation, Views
 from privlearn.clipping.backends import Backend, Gradients, Loop, Problem, gradients_apart
-from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, Bounded, kept, rounded
+from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, ROOM, Bounded, Contributions, rounded
 from privlearn.clipping.capture import NotLayerwise
-from privlearn.clipping.clips import Clip, PerLayer, Quantile
+from privlearn.clipping.clips import Clip, PerLayer, Quantile, require_clipped, weigh
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss
 from privlearn.clipping.parameters.frozen import FrozenState
@@ -143,6 +144,9 @@ class ClippedGradients:
         norms = self._layers if isinstance(clip, PerLayer) else [""]
         places = [norms.index(layer) if len(norms) > 1 else 0 for layer in layers]
         self._norms, self._norm_of = len(norms), dict(zip(self.parameters, places, strict=True))
+        self._room = max(ROOM[parameter.dtype.itemsize] for parameter in self._held)
+        self._bounds: dict[float, float] = {}
+        self._begin_sum()
         self._microbatch = self._chunk = None if microbatch is None else count("microbatch", microbatch)
         # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise.
         self._in_double = expected > MOST_IN_BLOCKS
@@ -218,6 +222,7 @@ class ClippedGradients:
         sums = [total.double() for total in own] if whole or several else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(fresh_key() if self._seeds is None else self._seeds.bytes(16))
+        self._begin_sum()
         with unmoved(self._device):
             self._add_up(sample, rows, sums, own, clipped)
         # The types of what is sent and of what noise is added to follow from public numbers alone.
@@ -225,8 +230,16 @@ class ClippedGradients:
         share = self._share([*sums, clipped], [torch.float64 if wide else block.dtype for block in (*own, own[0])])
         sums = sums if wide and (share is None or self._world.sharded) else rounded(sums, own)
         values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
-        sensitivity = self.adjacency.sum_sensitivity(self.clip.norm(self.clip_norm, len(self._layers)))
-        return Bounded(values, sensitivity, self.adjacency, sample, share=share)
+        sensitivity = self.adjacency.sum_sensitivity(self._contributions.bound)
+        return Bounded(values, sensitivity, self.adjacency, sample, self._contributions, share=share)
+
+    def _begin_sum(self) -> None:
+        """The bound of the next sum, once the clip was seen to keep it at its current norm."""
+        layers = len(self._layers)
+        if not self._bounds or (self.clip_norm not in self._bounds and not is_own(type(self.clip))):
+            self._bounds[self.clip_norm] = require_clipped(self.clip, self.clip_norm, self._norms, layers)
+        bound = self._bounds.get(self.clip_norm) or self.clip.norm(self.clip_norm, layers)
+        self._contributions = Contributions(bound, type(self.clip).__name__)
 
     def _add_up(
         self, sample: Sample, rows: Rows, sums: Sequence[Tensor], blocks: Sequence[Tensor], clipped: Tensor
@@ -358,15 +371,16 @@ class ClippedGradients:
 
     def _weights(self, losses: Tensor, squares: Tensor, finite: Tensor | None, clipped: Tensor) -> Tensor:
         """What clips each gradient, by norm and example; those that are not below the norm count in `clipped`."""
+        weighed = weigh(self.clip, squares.sqrt(), self.clip_norm, self._contributions.bound, self._room)
+        if weighed.within is not None:  # the clip breaks its word: these examples add nothing, as those not finite
+            finite = weighed.within if finite is None else finite & weighed.within
+        counted = slice(None) if finite is None else finite
         if self._observe:
-            own = slice(None) if finite is None else finite
-            self._observe(losses[own], squares.sum(0)[own].sqrt())
-        norms, counts = squares.sqrt(), 1 if finite is None else finite
-        types = {parameter.dtype for parameter in self._held}
-        weights = self.clip.weights(norms, kept(self.clip_norm, types))
-        if isinstance(self.clip, Quantile):
-            clipped += (self.clip.count(norms[0], self.clip_norm) * counts).sum().to(clipped.dtype)
-        return weights if finite is None else weights * finite
+            self._observe(losses[counted], squares.sum(0)[counted].sqrt())
+        self._contributions.see(weighed.lengths[counted])
+        if weighed.counts is not None:
+            clipped += weighed.counts[counted].sum().to(clipped.dtype)
+        return weighed.weights if finite is None else weighed.weights.where(finite, 0.0)
 
     def _finite(self, data: Rows, rows: Tensor) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor | None]:
         """Gradients, losses and squared norms of the examples `rows`, and which of them count; None: all.

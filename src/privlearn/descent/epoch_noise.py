@@ -8,6 +8,7 @@ The pace of a run: which noise each of its epochs has, known beforehand or react
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
@@ -271,7 +272,7 @@ class ReactingNoise:
         for epoch in range(self._plan.epochs):
             assert len(self._accuracies) >= epoch, "an epoch went by without its validation"
             noise = self._schedule.after(self._accuracies[:epoch])
-            if noise < LEAST_NOISE or not self._filter.has_room(self._plan.epoch_event(noise)):
+            if not LEAST_NOISE <= noise < math.inf or not self._filter.has_room(self._plan.epoch_event(noise)):
                 return
             self._noise_multipliers.append(noise)
             yield epoch, noise

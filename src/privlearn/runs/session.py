@@ -30,6 +30,7 @@ from privlearn.runs.checkpoint import Checkpoint, Saved, flattened, require_same
 from privlearn.runs.repeats import Repeats
 from privlearn.runs.shards import delete_shards, load_shards, save_shards
 from privlearn.sampling import Sample
+from privlearn.sampling.draws import Draws
 from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import RowTransform
 from privlearn.world import World
@@ -146,6 +147,7 @@ class TrainingSession(Session):
         self.taken, self.complete, self.unclaimed = 0, False, ""
         self.repeats = Repeats(file if self.keeps else None)
         self._open = self._stopped = False
+        self._draws: Draws | None = None
 
     def _drawn_before(self) -> dict[str, Any]:
         persons = self.streams.sampling.bytes(32) if self.plan.rows_per_person else b""
@@ -288,6 +290,12 @@ class TrainingSession(Session):
         self.agreed.charge(event, self.plan.neighbours)
         self.ledger.settle()
 
+    def draws(self, present: int) -> Draws:
+        """What draws the run's batches, and compares them with their price."""
+        if self._draws is None:
+            self._draws = Draws(self.plan.sampling, present, self.plan.batches_event)
+        return self._draws
+
     def drawn(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
         """The batches of an epoch still to be released, each with its number. Those that were are charged here.
 
@@ -295,7 +303,7 @@ class TrainingSession(Session):
         """
         self._epoch, self._drawn_from = epoch, self.streams.state()["sampling"]
         self.taken = epoch * self.plan.sampling.steps(present)
-        for step, sample in enumerate(self.plan.sampling.draw(present, self.streams.sampling)):
+        for step, sample in enumerate(self.draws(present).epoch(self.streams.sampling)):
             if (epoch, step) < self.first:
                 sample.spend(Gaussian(noise_multiplier), self.plan.neighbours, self.account)
                 self.taken += 1
