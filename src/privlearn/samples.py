@@ -34,11 +34,6 @@ class EpochCharge:
         self._event, self._adjacencies = event, adjacencies
         self._charged: tuple[Gaussian, Adjacency, Account] | None = None
 
-    @property
-    def paid(self) -> bool:
-        """Whether it was charged."""
-        return self._charged is not None
-
     def charge(self, mechanism: Gaussian, adjacency: Adjacency, account: Account) -> None:
         """Charge the unit unless it is paid; what is paid is good for the same mechanism, neighbours and account."""
         if self._charged is None:

@@ -18,7 +18,7 @@ from privlearn._public import is_own
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.agreement import Choice, room, warn_of_slowness
 from privlearn.clipping.augmentation import Augmentation, Views
-from privlearn.clipping.backends import Backend, Gradients, Loop, Problem, gradients_apart
+from privlearn.clipping.backends import Backend, Gradients, Loop, PerOperation, Problem, gradients_apart
 from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, ROOM, Bounded, Contributions, rounded
 from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.clips import Clip, PerLayer, Quantile, require_clipped, weigh
@@ -39,6 +39,11 @@ Observer = Callable[[Tensor, Tensor], None]
 
 #: How often a batch is computed, at most, until stand-ins for its examples that are not finite are.
 STAND_INS = 4
+
+#: After how many batches an example is compared with autograd's again.
+_COMPARED_AGAIN = 256
+#: By how much norms differ that are no rounding of one another, in 32 and in 16 bits; and how small ones are let pass.
+_UNLIKE, _UNLIKE_IN_16, _SMALL = 0.02, 0.25, 1e-3
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -146,6 +151,8 @@ class ClippedGradients:
         self._norms, self._norm_of = len(norms), dict(zip(self.parameters, places, strict=True))
         self._room = max(ROOM[parameter.dtype.itemsize] for parameter in self._held)
         self._bounds: dict[float, float] = {}
+        #: How many batches were computed, and of which shapes and sizes an example was compared with autograd's.
+        self._computations, self._compared = 0, set[Any]()
         self._begin_sum()
         self._microbatch = self._chunk = None if microbatch is None else count("microbatch", microbatch)
         # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise.
@@ -423,6 +430,7 @@ class ClippedGradients:
         before = [] if self._random.active else drawn_by(self._device)
         try:
             computed = self._way(*taken)
+            self._require_rules(computed, data, rows)
             if self._random.active or all(map(torch.equal, before, drawn_by(self._device))):
                 return computed
             self._random.active, reason = True, "the model draws random numbers that it did not draw on made-up rows"
@@ -431,6 +439,27 @@ class ClippedGradients:
         # The model went another way than on made-up rows.
         self._way, self.reason = Loop(self._problem(self._autocast)), reason
         return self._computed(data, rows)
+
+    def _require_rules(self, computed: Gradients, data: Rows, rows: Tensor) -> None:
+        """Compare one example's gradient with its own by autograd: in the first batch of about each size, and later on.
+
+        Raises:
+            NotLayerwise: a rule of an operation gives another one: these examples are computed one after another.
+        """
+        self._computations += 1
+        form = (shapes(data), len(rows).bit_length())
+        if not isinstance(self._way, PerOperation) or (form in self._compared and self._computations % _COMPARED_AGAIN):
+            return
+        self._compared.add(form)
+        place = self._computations * 40503 % len(rows)  # another one each time
+        squares = self._squares(*computed).sum(0)
+        problem = self._problem(self._autocast)
+        ((alone, _),) = Loop(problem).each(*self._taken(data, rows[place : place + 1]))
+        expected = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in alone))
+        norms, tolerance = squares.sqrt(), _UNLIKE_IN_16 if self._autocast else _UNLIKE
+        room = tolerance * max(expected, _SMALL * float(norms.nan_to_num(0.0, 0.0, 0.0).max()))
+        if abs(float(norms[place]) - expected) > room:  # of what is not finite nothing is said
+            raise NotLayerwise("the rule of an operation gives another gradient than autograd for a single example")
 
     def _taken(self, data: Rows, rows: Tensor) -> Leaves:
         """The batch of the examples `rows`, in all their copies, in memory of their own."""

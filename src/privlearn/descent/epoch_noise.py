@@ -22,6 +22,7 @@ from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
 from privlearn.data.dataset import Dataset, are_training_rows, as_tensor, overlap
 from privlearn.errors import BadInput, first_line
 from privlearn.mechanisms.correlated import CorrelatedStream
+from privlearn.mechanisms.covariance import require_priced
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.front import through
@@ -187,8 +188,10 @@ def _steps_stream(task: Task, session: TrainingSession) -> Callable[[], NoiseStr
             "the noise of a correlated step can't be replayed by itself: leave out the transcript, or the mechanism"
         )
     plan.correlation.require_suited(plan.sampling, task.present)
-    separation = plan.sampling.separation(task.present)
-    stream = plan.correlation.stream(session.noise, plan.epochs * task.steps, separation)
+    steps, separation = plan.epochs * task.steps, plan.sampling.separation(task.present)
+    require_priced(plan.correlation, plan.sampling, task.present, steps)
+    stream = plan.correlation.stream(session.noise, steps, separation)
+    stream.expect(plan.correlation.inverse(steps, separation))
     session.parts["correlated noise"] = stream
     return lambda: stream
 

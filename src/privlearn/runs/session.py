@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from privlearn._storage import canonical
-from privlearn.accounting.events import Event
+from privlearn.accounting.events import Event, compose
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.sharded.groups import is_shard
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, UnsoundExtension
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved, flattened, require_same_run, run_of, whole
 from privlearn.runs.repeats import Repeats
@@ -264,7 +264,10 @@ class TrainingSession(Session):
             transform.load_state_dict(state, assign=True)  # in the type that they were released in
             self._fitted.append(transform)
         else:
-            transform = release.fit(x, self.plan.neighbours, self.agreed, self.noise, persons, y)
+            charges = _Charges(self.agreed)
+            noise, before = self.noise, (self.noise.key, self.noise.position)
+            transform = release.fit(x, self.plan.neighbours, charges, noise, persons, y)
+            charges.require(release, drawn=(noise.key, noise.position) != before)
             # Laid out as a checkpoint brings them back: products with another layout are rounded otherwise.
             transform.load_state_dict({n: v.contiguous() for n, v in transform.state_dict().items()}, assign=True)
             self.world.copy(transform.state_dict())
@@ -427,6 +430,27 @@ class TrainingSession(Session):
         self.first = (saved.plain["epoch"], saved.plain["step"])
         self.unclaimed = saved.plain.get("unclaimed", "")
         self._generators = whole(saved.plain["generators"], saved.tensors)
+
+
+@final
+class _Charges:
+    """An account that remembers what a release before training was charged."""
+
+    def __init__(self, account: Account) -> None:
+        self._account, self._events = account, list[Event]()
+
+    def charge(self, event: Event, adjacency: Adjacency) -> None:
+        self._account.charge(event, adjacency)
+        self._events.append(event)
+
+    def require(self, release: Any, *, drawn: bool) -> None:
+        """Raise `UnsoundExtension` unless it was charged what the plan says, and drew noise."""
+        if compose(self._events) != compose([release.event()]) or not drawn:
+            raise UnsoundExtension(
+                f"the transform {type(release).__name__} was fitted to private rows and "
+                f"{'was not charged its event()' if drawn else 'drew no noise from the stream'}: nothing of it is used. "
+                "Release what it needs by pv.release, with the ledger and the stream that fit is given"
+            )
 
 
 def _generators() -> list[Tensor]:

@@ -119,7 +119,8 @@ class Draws:
             if self._batches - first == self._steps:
                 raise self._refuse(f"draws more than the {self._steps} batches of its epoch")
             if id(sample.unit) not in units:
-                self._require_fresh(sample.unit, len(units))
+                if len(units) == self._units:
+                    raise self._refuse(f"makes more than the {self._units} charges of its epoch")
                 units[id(sample.unit)] = (EpochCharge(self._event, self._sampler.adjacencies), sample.unit)
                 self._paid.fill(0)
             elif sample.unit is not list(units.values())[-1][1]:
@@ -147,12 +148,6 @@ class Draws:
                 raise self._refuse("charges an epoch otherwise than before")
             self._priced = {mechanism: self._sampler.event(mechanism)}
         return self._priced[mechanism]
-
-    def _require_fresh(self, unit: EpochCharge, before: int) -> None:
-        if before == self._units:
-            raise self._refuse(f"makes more than the {self._units} charges of its epoch")
-        if unit.paid:
-            raise self._refuse("hands out batches on a charge that was paid before")
 
     def _require_rows(self, sample: Sample) -> Indices:
         """The indices, ascending: each a row, and none twice."""
