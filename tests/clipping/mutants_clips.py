@@ -14,8 +14,6 @@ MEASURED = "check_a_sum_is_made_with_what_was_measured_of_it"
 MUTANTS = [
     Mutant("the clip is not tried before a run", clips.require_clipped, "if within is not None:", "if False:", REFUSED),
     Mutant("a clip may go by other examples", clips.require_clipped, "if not all(", "if False and not all(", REFUSED),
-    Mutant("a bound may be no number", clips.require_clipped, "if not 0 < bound < math.inf:", "if bound == 0:",
-           REFUSED),
     Mutant("negative weights count", clips.weigh, "lengths.clamp(0.0, most)", "lengths.clamp(-1e30, most)", REFUSED),
     Mutant("the check of each example's clipped norm is off", ClippedGradients._weights,
            "if weighed.within is not None:", "if False:", WHATEVER),

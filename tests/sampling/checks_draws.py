@@ -163,15 +163,22 @@ def broken() -> dict[str, Sampler]:
             return super().batches(rows, rng)
 
     @enter
+    class NowAndThenAll(Broken):
+        def rows(self, examples: int, rng: np.random.Generator) -> Any:
+            return np.flatnonzero(rng.random(examples) < (1.0 if rng.random() < 0.1 else 0.2))
+
+    @enter
     class BeyondItsMaximum(Broken):
         def event(self, mechanism: Gaussian) -> Event:
             return TruncatedPoissonSampled(1 / 3, 4096, 1500, mechanism)
 
         def rows(self, examples: int, rng: np.random.Generator) -> Any:
-            return np.arange(min(examples, 10) + (rng.random() > 2)) if examples < 4000 else np.arange(1501)
+            return rng.permutation(examples)[: 1501 if rng.random() < 0.5 else 1100]
 
-        def steps(self, examples: int) -> int:
-            return 3
+    @enter
+    class CheapEpoch(Broken):
+        def epoch_event(self, mechanism: Gaussian) -> Event:
+            return Repeated(PoissonSampled(0.01, mechanism), 3)
 
     @enter
     class OtherCharges(Broken):
@@ -234,6 +241,29 @@ def check_a_sampler_that_changes_while_it_runs_is_refused_by_name() -> None:
     must_be_refused("Later", lambda: by_dpsgd(wanted, ledger=ledger))
     charged = sum(getattr(event, "count", 1) for event in ledger.event.events)
     assert charged == 3, ledger.event
+
+    for name, charges in (("Longer", 6), ("Parted", 2)):
+        calls[0] = 0
+
+        class Turning(Broken if name == "Longer" else WholeEpochs):  # type: ignore[misc]
+            kind: ClassVar[str] = "turning"
+
+            def draw(self, examples: int, rng: np.random.Generator, name: str = name) -> Iterator[Sample]:
+                calls[0] += 1
+                turned, samples = calls[0] > limit, list(super().draw(examples, rng))
+                if name == "Longer":
+                    yield from [*samples, *super().draw(examples, rng)] if turned else samples
+                else:
+                    yield from [Sample(own.indices, self.epoch_charge()) for own in samples] if turned else samples
+
+        sampler = final(dataclass(frozen=True)(type(name, (Turning,), {"kind": name.lower()})))()
+        limit = 10**9
+        wanted = pv.Plan(sampler, epochs=2, schedule=pv.schedules.Constant(1.0))
+        by_dpsgd(wanted)
+        limit, calls[0], ledger = calls[0] - 1, 0, pv.Ledger()
+        must_be_refused(name, lambda wanted=wanted, ledger=ledger: by_dpsgd(wanted, ledger=ledger))
+        charged = sum(getattr(event, "count", 1) for event in ledger.event.events)
+        assert charged == charges, (name, ledger.event)
 
     prices = [3]
 

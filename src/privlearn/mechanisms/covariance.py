@@ -77,8 +77,11 @@ def _require_noise(correlation: Correlation, column: np.ndarray[tuple[int], np.d
             "step where that has no price"
         )
     noise = torch.zeros(rows, _NUMBERS, dtype=torch.float64)
-    for row in noise:
-        CorrelatedStream.add(stream, [row], _STD)
+    try:
+        for row in noise:
+            CorrelatedStream.add(stream, [row], _STD)
+    except UnsoundExtension as error:
+        raise UnsoundExtension(f"the correlation {name} makes no sound noise: {error}") from error
     matrix = torch.zeros(rows, rows, dtype=torch.float64)
     for lag in range(rows):
         matrix += column[lag] * torch.ones(rows - lag, dtype=torch.float64).diag(-lag)
