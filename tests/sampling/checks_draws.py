@@ -265,6 +265,21 @@ def check_a_sampler_that_changes_while_it_runs_is_refused_by_name() -> None:
         charged = sum(getattr(event, "count", 1) for event in ledger.event.events)
         assert charged == charges, (name, ledger.event)
 
+    more = [False]
+
+    @final
+    @dataclass(frozen=True)
+    class FourBatches(WholeEpochs):
+        kind: ClassVar[str] = "four-batches"
+
+        def batches(self, rows: Any, rng: np.random.Generator) -> list[Any]:
+            return np.array_split(rows, 4 if more[0] else 3)
+
+    handed_out, four = list[Sample](), Draws(FourBatches(), 60)
+    more[0] = True
+    must_be_refused("FourBatches", lambda: handed_out.extend(four.epoch(np.random.default_rng(0))))
+    assert len(handed_out) == 3
+
     prices = [3]
 
     @final
