@@ -83,7 +83,8 @@ def check_adjacencies_never_mix() -> None:
     ledger.charge(Gaussian(1.0), Adjacency.ADD_REMOVE)
     must_raise(AdjacencyMismatch, lambda: ledger.charge(Gaussian(1.0), Adjacency.ZERO_OUT))
     sample = one_sample()
-    parts = [Bounded((torch.zeros(1),), 1.0, kind, sample, seen()) for kind in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)]
+    mixed = (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
+    parts = [Bounded((torch.zeros(1),), 1.0, kind, sample, seen()) for kind in mixed]
     must_raise(
         AdjacencyMismatch,
         lambda: release_module.release(

@@ -34,8 +34,8 @@ from tests.support.nets import (
     one_sample,
     refused_release,
     released,
-    seen,
     require_standard_deviation,
+    seen,
 )
 
 # Noise and release

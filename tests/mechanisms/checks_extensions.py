@@ -20,7 +20,7 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.bounded import Bounded, Contributions
 from privlearn.errors import UnsoundExtension
 from privlearn.mechanisms import noise as noise_module
-from privlearn.mechanisms.correlated import Column, Correlation, CorrelatedStream, filtered, impulse
+from privlearn.mechanisms.correlated import Column, CorrelatedStream, Correlation, filtered, impulse
 from privlearn.mechanisms.covariance import require_priced
 from privlearn.streams import NoiseStream
 from privlearn.transforms.base import PrivateTransform
@@ -206,15 +206,19 @@ def check_noise_is_compared_in_every_step_before_it_is_added() -> None:
     for weak in ("less", "elsewhere", "again"):
         turned = [False]
 
+        @dataclass(frozen=True)
         class Turns(TwoBands):
-            def draw(self, fresh: list[Tensor], std: float, stream: Filled, places: Any, weak: str = weak) -> None:
-                stream._before = []
+            weak: str
+            turned: list[bool]
+
+            def draw(self, fresh: list[Tensor], std: float, stream: Filled, places: Any) -> None:
+                weak, turned, stream._before = self.weak, self.turned, []
                 draws = NoiseStream(bytes(16)) if turned[0] and weak != "less" else stream._stream
                 if weak != "elsewhere":
                     stream._stream.words(2)
                 noise_module.add_gaussian(fresh, std / (4 if turned[0] and weak == "less" else 1), draws, places)
 
-        stream = Filled(pv.Streams.new(0).noise, Turns())
+        stream = Filled(pv.Streams.new(0).noise, Turns(weak, turned))
         stream.expect(inverse)
         value = torch.zeros(400)
         turned[0] = weak == "again"
@@ -348,9 +352,7 @@ def check_a_transform_that_breaks_its_event_is_refused_by_name() -> None:
     """One whose rows are longer than its sensitivity says, that is not charged, or that draws no noise."""
     with forgotten():
         for name, transform in transforms().items():
-            wanted = pv.Plan(
-                pv.Poisson(1 / 3), epochs=1, schedule=pv.schedules.Constant(1.0), front=(transform,)
-            )
+            wanted = pv.Plan(pv.Poisson(1 / 3), epochs=1, schedule=pv.schedules.Constant(1.0), front=(transform,))
             if name == "SoundMean":
                 assert by_dpsgd(wanted).ledger.event == wanted.event()
             else:

@@ -10,7 +10,8 @@ from tests.support.mutant import Mutant, suite_of
 
 REFUSED = "check_a_correlation_that_breaks_its_matrix_is_refused_by_name"
 STEP = "check_noise_is_compared_in_every_step_before_it_is_added"
-STREAM, FRONT = "check_noise_comes_from_a_noise_stream_alone", "check_a_transform_that_breaks_its_event_is_refused_by_name"
+STREAM = "check_noise_comes_from_a_noise_stream_alone"
+FRONT = "check_a_transform_that_breaks_its_event_is_refused_by_name"
 
 MUTANTS = [
     Mutant("correlated noise is not tried", epoch_noise._steps_stream,
@@ -26,8 +27,8 @@ MUTANTS = [
     Mutant("old noise will do where it is tried", covariance._require_noise, "if float(apart.abs().max()) >",
            "if 0 * float(apart.abs().max()) >", REFUSED),
     Mutant("less noise will do in a step", CorrelatedStream._require_fresh, "if is_too_small(", "if False and (", STEP),
-    Mutant("no words will do in a step", CorrelatedStream._require_fresh, "(self._stream.key, self._stream.position) ==",
-           "() ==", STEP),
+    Mutant("no words will do in a step", CorrelatedStream._require_fresh,
+           "(self._stream.key, self._stream.position) ==", "() ==", STEP),
     Mutant("old noise will do in a step", CorrelatedStream._require_fresh, "digest in self._seen", "False", STEP),
     Mutant("a stream's own add is called", release._noised, "CorrelatedStream.add(stream, values,",
            "stream.add(values,", "check_release_adds_noise_whatever_a_subclass_does"),

@@ -242,6 +242,7 @@ def check_a_sampler_that_changes_while_it_runs_is_refused_by_name() -> None:
     charged = sum(getattr(event, "count", 1) for event in ledger.event.events)
     assert charged == 3, ledger.event
 
+    last = [0]
     for name, charges in (("Longer", 6), ("Parted", 2)):
         calls[0] = 0
 
@@ -250,17 +251,17 @@ def check_a_sampler_that_changes_while_it_runs_is_refused_by_name() -> None:
 
             def draw(self, examples: int, rng: np.random.Generator, name: str = name) -> Iterator[Sample]:
                 calls[0] += 1
-                turned, samples = calls[0] > limit, list(super().draw(examples, rng))
+                turned, samples = calls[0] > last[0], list(super().draw(examples, rng))
                 if name == "Longer":
                     yield from [*samples, *super().draw(examples, rng)] if turned else samples
                 else:
                     yield from [Sample(own.indices, self.epoch_charge()) for own in samples] if turned else samples
 
         sampler = final(dataclass(frozen=True)(type(name, (Turning,), {"kind": name.lower()})))()
-        limit = 10**9
+        last[0] = 10**9
         wanted = pv.Plan(sampler, epochs=2, schedule=pv.schedules.Constant(1.0))
         by_dpsgd(wanted)
-        limit, calls[0], ledger = calls[0] - 1, 0, pv.Ledger()
+        last[0], calls[0], ledger = calls[0] - 1, 0, pv.Ledger()
         must_be_refused(name, lambda wanted=wanted, ledger=ledger: by_dpsgd(wanted, ledger=ledger))
         charged = sum(getattr(event, "count", 1) for event in ledger.event.events)
         assert charged == charges, (name, ledger.event)

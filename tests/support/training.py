@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -60,4 +59,3 @@ def must_be_refused(name: str, action: Callable[[], Any], ledger: pv.Ledger | No
     error = must_raise(UnsoundExtension, action)
     assert name in str(error), error
     assert ledger is None or not ledger.event.events, ledger.event
-

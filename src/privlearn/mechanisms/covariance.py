@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privlearn.errors import UnsoundExtension
-from privlearn.mechanisms.correlated import Correlation, CorrelatedStream, is_too_small, sensitivity, times
+from privlearn.mechanisms.correlated import CorrelatedStream, Correlation, is_too_small, sensitivity, times
 from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def require_priced(correlation: Correlation, sampling: Sampler, examples: int, s
     _require_noise(correlation, whole, steps, separation)
 
 
-def _require_noise(correlation: Correlation, column: np.ndarray[tuple[int], np.dtype[np.float64]], steps: int, separation: int) -> None:
+def _require_noise(
+    correlation: Correlation, column: np.ndarray[tuple[int], np.dtype[np.float64]], steps: int, separation: int
+) -> None:
     """Raise unless C y is independent noise of the standard deviation that is asked for, in the first steps."""
     import torch
 

@@ -446,10 +446,10 @@ class _Charges:
     def require(self, release: Any, *, drawn: bool) -> None:
         """Raise `UnsoundExtension` unless it was charged what the plan says, and drew noise."""
         if compose(self._events) != compose([release.event()]) or not drawn:
+            what = "was not charged its event()" if drawn else "drew no noise from the stream"
             raise UnsoundExtension(
-                f"the transform {type(release).__name__} was fitted to private rows and "
-                f"{'was not charged its event()' if drawn else 'drew no noise from the stream'}: nothing of it is used. "
-                "Release what it needs by pv.release, with the ledger and the stream that fit is given"
+                f"the transform {type(release).__name__} was fitted to private rows and {what}: nothing of it is "
+                "used. Release what it needs by pv.release, with the ledger and the stream that fit is given"
             )
 
 

@@ -18,7 +18,6 @@ from typing import Any, final
 
 import numpy as np
 
-
 from privlearn._public import is_own
 from privlearn.accounting.events import Event, compose, tally
 from privlearn.accounting.mechanisms import Gaussian
@@ -158,7 +157,7 @@ class Draws:
             rows = np.sort(rows)
             if (rows[1:] == rows[:-1]).any():
                 raise self._refuse("draws a row twice in a batch")
-        if len(rows) and not (0 <= rows[0] and rows[-1] < self._examples):
+        if len(rows) and not (rows[0] >= 0 and rows[-1] < self._examples):
             raise self._refuse(f"draws rows that there are not among {self._examples}")
         if len(rows) > self._most:
             raise self._refuse(f"draws more than {self._most} rows")
