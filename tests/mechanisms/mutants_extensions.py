@@ -32,7 +32,7 @@ MUTANTS = [
     Mutant("old noise will do in a step", CorrelatedStream._require_fresh, "digest in self._seen", "False", STEP),
     Mutant("a stream's own add is called", release._noised, "CorrelatedStream.add(stream, values,",
            "stream.add(values,", "check_release_adds_noise_whatever_a_subclass_does"),
-    Mutant("anything with words is a stream", release._noised, "type(stream) is not NoiseStream", "False", STREAM),
+    Mutant("anything with words is a stream", release._noised, "not NoiseStream.is_one(stream)", "False", STREAM),
     Mutant("a transform may be charged and draw nothing, or nothing at all", TrainingSession.fitted,
            "charges.require(", "(lambda *_, **__: None)(", FRONT),
 ]  # fmt: skip

@@ -18,13 +18,17 @@ from privlearn.clipping.clips import Clip
 from privlearn.clipping.operations import RULES
 from privlearn.mechanisms import matrices
 from privlearn.mechanisms.correlated import Correlation
+from privlearn.methods import METHODS
 from privlearn.models.heads import HEADS
 from privlearn.plan import AbstractPlan
 from privlearn.sampling import Sampler
 from privlearn.schedules import NoiseSchedule, PerEpoch, Schedule, spec
+from privlearn.statistics import metric_figures
 from privlearn.transforms import base
+from privlearn.tuning import blocks, stopping
 
-assert matrices  # where correlations are registered
+#: Where kinds are registered that nothing above imports.
+HOMES = (matrices, METHODS, blocks, metric_figures, stopping)
 
 Kinds = Callable[[], Mapping[str, type[Any]]]
 

@@ -149,11 +149,7 @@ class ClippedGradients:
         norms = self._layers if isinstance(clip, PerLayer) else [""]
         places = [norms.index(layer) if len(norms) > 1 else 0 for layer in layers]
         self._norms, self._norm_of = len(norms), dict(zip(self.parameters, places, strict=True))
-        self._room = max(ROOM[parameter.dtype.itemsize] for parameter in self._held)
-        self._bounds: dict[float, float] = {}
-        #: How many batches were computed, and of which shapes and sizes an example was compared with autograd's.
-        self._computations, self._compared = 0, set[Any]()
-        self._begin_sum()
+        self._begin_checks()
         self._microbatch = self._chunk = None if microbatch is None else count("microbatch", microbatch)
         # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise.
         self._in_double = expected > MOST_IN_BLOCKS
@@ -239,6 +235,14 @@ class ClippedGradients:
         values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
         sensitivity = self.adjacency.sum_sensitivity(self._contributions.bound)
         return Bounded(values, sensitivity, self.adjacency, sample, self._contributions, share=share)
+
+    def _begin_checks(self) -> None:
+        """Try the clip before anything is spent."""
+        self._room = max(ROOM[parameter.dtype.itemsize] for parameter in self._held)
+        self._bounds: dict[float, float] = {}
+        #: How many batches were computed, and of which shapes and sizes an example was compared with autograd's.
+        self._computations, self._compared = 0, set[Any]()
+        self._begin_sum()
 
     def _begin_sum(self) -> None:
         """The bound of the next sum, once the clip was seen to keep it at its current norm."""

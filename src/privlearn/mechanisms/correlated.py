@@ -258,7 +258,7 @@ class CorrelatedStream(ABC):
                 f"correlated noise began with standard deviation {self._std:g}, and a later step asks for {std:g}: all "
                 "steps need the same noise multiplier and clipping norm"
             )
-        if type(self._stream) is not NoiseStream:
+        if not NoiseStream.is_one(self._stream):
             raise UnsoundExtension(f"{type(self).__name__} draws from another stream than the run's: pass it on")
         sizes = [(value.numel(), value.dtype) for value in values], places
         if self._sizes is not None and self._sizes != sizes:

@@ -1,4 +1,4 @@
-"""Noise as a correlation makes it, compared with the matrix that it is priced by: whoever wrote the class.
+"""Noise as a correlation makes it, compared with the matrix that it is priced by: one of anyone's classes.
 
 Of a `Correlation` everything follows from the first column of C. So C has to have the sensitivity that is charged,
 `inverse` has to be that of C^-1, and C y has to be independent noise of the standard deviation that was asked for: this

@@ -103,7 +103,7 @@ def _noised(part: Bounded, multiplier: float, stream: NoiseStream | CorrelatedSt
     from privlearn.mechanisms import noise
     from privlearn.mechanisms.correlated import CorrelatedStream
 
-    if not isinstance(stream, CorrelatedStream) and type(stream) is not NoiseStream:
+    if not isinstance(stream, CorrelatedStream) and not NoiseStream.is_one(stream):
         raise UnsoundExtension(
             f"noise would come from a {type(stream).__name__}, which may be anything: expected the noise stream of "
             "privlearn.Streams. It was charged, and nothing was released"

@@ -1,4 +1,4 @@
-"""Batches as a sampler draws them, compared with what its event prices: whoever wrote the sampler.
+"""Batches as a sampler draws them, compared with what its event prices: anyone's sampler.
 
 An event says how often an example is in the batches that it pays for, and with which probability. What follows from the
 drawn indices alone is checked exactly: each is a row, none comes twice in a batch, or more often in the batches of one
