@@ -110,4 +110,3 @@ def check_a_run_has_the_noise_that_it_was_priced_with() -> None:
         pv.dpsgd(wanted, net, LOSS, data, streams=pv.Streams.new(0), ledger=ledger, callbacks=Turn())
         assert ledger.event == priced
         must_be_refused("Turning", wanted.event)
-
