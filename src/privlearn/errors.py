@@ -40,6 +40,10 @@ class NotPerExample(PrivlearnError):
     """A model or a loss whose value for one example depends on other examples."""
 
 
+class UnsoundExtension(PrivlearnError):
+    """A class that was registered or handed in departs from what is charged for it; the message names the class."""
+
+
 class CertificateMismatch(PrivlearnError):
     """A published folder does not agree with its own certificate."""
 

@@ -104,6 +104,11 @@ class NoiseStream:
         counter = modes.CTR(position.to_bytes(_BLOCK, "big"))
         self._encryptor = Cipher(algorithms.AES128(key), counter).encryptor()
 
+    @staticmethod
+    def is_one(stream: object) -> bool:
+        """Whether it is a noise stream, and nothing that only looks like one."""
+        return type(stream) is NoiseStream
+
     def words(self, number: int) -> NDArray[np.int64]:
         """`number` words of 64 random bits."""
         self._require_shown()

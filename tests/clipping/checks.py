@@ -47,6 +47,7 @@ from tests.support.nets import (
     small_data,
     small_net,
 )
+from tests.support.registries import completed
 
 EPS = torch.finfo(torch.float32).eps
 #: What a missing value is marked by; no made-up row has it.
@@ -573,7 +574,7 @@ def check_the_type_of_sums_follows_from_public_numbers() -> None:
 @check
 def check_every_kind_of_gradient_is_added_up_in_double_precision() -> None:
     """Where many examples are expected, by every rule, with every clip: the sums of a copy in double precision."""
-    clips = itertools.cycle([Flat(0.3), PerLayer(0.3), Automatic(0.3), Quantile(0.3)])
+    clips = itertools.cycle(completed("clips", [Flat(0.3), PerLayer(0.3), Automatic(0.3), Quantile(0.3)]))
     for (net, rows), clip in zip([*layerwise(), *layerwise()], clips, strict=False):
         whole = rows.repeat(1000, *[1] * (rows.dim() - 1))
         truth = sums_of(net, whole, slice(0, None), clip)
@@ -678,7 +679,11 @@ def check_every_released_tensor_is_noisy() -> None:
     for seed in range(30):
         part = bounded(torch.zeros(0), found.sensitivity)
         part = type(part)(
-            tuple(value.clone() for value in found.values), found.sensitivity, part.adjacency, part.sample
+            tuple(value.clone() for value in found.values),
+            found.sensitivity,
+            part.adjacency,
+            part.sample,
+            found.contributions,
         )
         (noisy,) = release_module.release(
             part, noise_multiplier=2.0, ledger=Ledger(), stream=streams.Streams.new(seed).noise

@@ -32,6 +32,7 @@ from privlearn.publishing import publish
 from privlearn.runs.given import ABSENT
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws, bounded, cross_entropy, small_data
+from tests.support.registries import completed
 from tests.support.steps import Noted
 from tests.support.transcripts import require_alike, transcript
 
@@ -47,7 +48,7 @@ ROWS: dict[str, tuple[list[float], int]] = {
     "far": ([1e4, -1e4, 1e4, 1e4, 1e4], 1),
     "the only one of its class": ([0.3, 0.2, 0.5, 0.2, 0.1], 2),
 }
-PRICED = [
+PRICED = completed("samplers", [
     (sampling.Poisson(0.3), Adjacency.ADD_REMOVE),
     (sampling.Poisson(0.06), Adjacency.ADD_REMOVE),  # most batches are empty
     (sampling.Poisson(0.3), Adjacency.ZERO_OUT),
@@ -61,8 +62,8 @@ PRICED = [
     (sampling.CyclicPoisson(0.4, 3), Adjacency.ZERO_OUT),
     (sampling.CyclicPartition(4, 3), Adjacency.ZERO_OUT),
     (sampling.TruncatedPoisson(0.3, 12, 5), Adjacency.ZERO_OUT),  # every fifth batch is cut
-]
-CLIPS = [clips.Flat(0.5), clips.PerLayer(0.5), clips.Automatic(0.5), clips.Quantile(0.5, rate=1.0)]
+], like=lambda sampler: (sampler, sampler.default_adjacency))  # fmt: skip
+CLIPS = completed("clips", [clips.Flat(0.5), clips.PerLayer(0.5), clips.Automatic(0.5), clips.Quantile(0.5, rate=1.0)])
 
 
 def data_with(row: str | None, adjacency: Adjacency, rows: int = 11, kind: torch.dtype = torch.float64) -> Any:

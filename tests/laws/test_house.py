@@ -131,6 +131,17 @@ def public_classes() -> Iterator[tuple[str, str]]:
 
 
 @law
+def batches_are_drawn_where_they_are_compared_with_their_event() -> Iterator[str]:
+    for name in trees():
+        for node in nodes(name, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Attribute) and function.attr == "draw" and name != "sampling/draws.py":
+                source = function.value
+                if getattr(source, "attr", getattr(source, "id", "")).lstrip("_") in {"sampling", "sampler"}:
+                    yield name
+
+
+@law
 def sensitivities_are_written_where_clipping_is_done() -> Iterator[str]:
     for name in trees():
         written = any(isinstance(node.func, ast.Name) and node.func.id == "Bounded" for node in nodes(name, ast.Call))

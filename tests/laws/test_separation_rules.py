@@ -7,7 +7,6 @@ a copy that lies in memory in another order, and in all arguments of one shape a
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -15,12 +14,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.separation import tracker as tracking
 from privlearn.clipping.separation.program import Constants
-from privlearn.clipping.separation.rules import RULES, Denied
+from privlearn.clipping.separation.rules import Denied
 from privlearn.clipping.separation.tracker import AxisTracker, axis_of
 
 opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations", reason="PyTorch's samples")
@@ -111,7 +109,7 @@ def violations(name: str) -> tuple[list[str], set[str]]:
     """Where a mark is wrong, and the operations whose rules kept the examples of a sample apart."""
     own, ruled, wrong = operations()[name], set[str](), []
     dtype = torch.float64 if own.supports_dtype(torch.float64, "cpu") else torch.float32
-    samples = list(own.sample_inputs("cpu", dtype, requires_grad=False))[:: 1][:40]
+    samples = list(own.sample_inputs("cpu", dtype, requires_grad=False))[::1][:40]
     for sample in samples[:: max(1, len(samples) // SAMPLES)]:
         if not isinstance(sample.input, Tensor | list | tuple):
             continue

@@ -50,7 +50,7 @@ MUTANTS = [
            "self._used = True\n        self._unit.charge(mechanism, adjacency, account)",
            "check_a_refused_sample_is_not_used_up"),
     Mutant("a copied sample is a new one", sampling.Sample.__deepcopy__, "return self",
-           "return Sample(self.indices, self._unit)", "check_samples_and_streams_are_never_copied"),
+           "return Sample(self.indices, self.unit)", "check_samples_and_streams_are_never_copied"),
     Mutant("a copied stream draws the same noise", streams.Streams.__deepcopy__, "return self",
            "return Streams.at(self.state())",
            "check_samples_and_streams_are_never_copied"),

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.clipping.backends import Backend, Gradients, Loop, PerOperation, Problem, Vmap, layouts, layouts_of_draws
-from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.kernels import Kernels
+from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.losses import Leaves
 from privlearn.clipping.per_example import Dense
 from privlearn.clipping.randomness import drawn_by, foreign_state, generators_at

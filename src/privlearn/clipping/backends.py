@@ -209,9 +209,7 @@ def _layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves], *, a
         leaves = tuple(leaf.clone() for leaf in problem.inputs(leaves))
         examples = len(leaves[0])
         captures.append(
-            Capture(
-                RULES, trained, kernels, leaves, examples, shared=shared, constants=constants, all_hold=all_hold
-            )
+            Capture(RULES, trained, kernels, leaves, examples, shared=shared, constants=constants, all_hold=all_hold)
         )
         with torch.enable_grad(), captures[-1], fused.under(captures[-1]):
             problem.forward(*leaves)
@@ -287,7 +285,7 @@ class SeparationCheck:
 def _same_numbers(one: Sequence[float], other: Sequence[float]) -> bool:
     if len(one) != len(other):
         return False
-    return all(a == b or abs(a - b) <= 1e-6 * max(abs(a), abs(b)) or a != a and b != b for a, b in zip(one, other))
+    return all(a == b or abs(a - b) <= 1e-6 * max(abs(a), abs(b)) or (a != a and b != b) for a, b in zip(one, other))
 
 
 def _require_known_gradients(losses: Tensor) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, in_steps, kept
+from privlearn.clipping.bounded import Bounded, Contributions, in_steps, kept
 from privlearn.clipping.randomness import draw_from, drawn_by, unmoved
 from privlearn.data.rows import Rows
 from privlearn.models.check import made_up_batch
@@ -101,7 +101,8 @@ class RightAnswers:
         indices = torch.from_numpy(sample.indices)
         own = indices[:, None] if examples is None else examples.cpu()[indices]
         each = in_steps((HALF * self(x, y, own.flatten()).double()).view(own.shape).mean(1))
-        return Bounded((each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample)
+        added = Contributions.of(each.abs(), HALF, type(self).__name__)
+        return Bounded((each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample, added)
 
     def _can_be_together(self, x: Tensor, y: Tensor) -> bool:
         """Whether rows can be computed at once: tried on made-up ones of `x`'s shape and type, so that no row decides.
@@ -213,11 +214,13 @@ class Gains(RightAnswers):
         """
         indices = torch.from_numpy(sample.indices)
         own = indices[:, None] if examples is None else examples.cpu()[indices]
-        total = self.answer.clone()
+        total, added = self.answer.clone(), Contributions(1.0, type(self).__name__)
         for start in range(0, len(own), _FETCHED):
             part = own[start : start + _FETCHED]
-            total += in_steps(self._of(rows, part.flatten()).view(*part.shape, len(GRID)).mean(1)).sum(0)
-        return Bounded((total,), adjacency.sum_sensitivity(1.0), adjacency, sample)
+            gains = in_steps(self._of(rows, part.flatten()).view(*part.shape, len(GRID)).mean(1))
+            added.see(torch.linalg.vector_norm(gains, dim=1))
+            total += gains.sum(0)
+        return Bounded((total,), adjacency.sum_sensitivity(1.0), adjacency, sample, added)
 
     def _of(self, rows: Rows, own: Tensor) -> Tensor:
         try:

@@ -124,6 +124,7 @@ class Task:
         self.front = Front(plan.front, self.data, self.x)
         self.divisor = plan.sampling.expected_batch_size(self.examples)
         self.steps = plan.sampling.steps(self.present)
+        session.draws(self.present)
         require_public_numbers(self.examples, rates)
         require_labels_to_select(plan, self.y)
         self.network = model if isinstance(model, nn.Module) else network_from(model, self.front.shape)

@@ -247,6 +247,7 @@ class MacTask:
         )  # fmt: skip
         self.parameters = [parameter for layer in layers for parameter in layer.parameters]
         self.steps = plan.sampling.steps(len(x))
+        session.draws(len(x))
         if isinstance(settings.mu, int | float):
             positive("mu", settings.mu)
 

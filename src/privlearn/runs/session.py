@@ -18,18 +18,19 @@ import torch
 from torch import Tensor
 
 from privlearn._storage import canonical
-from privlearn.accounting.events import Event
+from privlearn.accounting.events import Event, compose
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.sharded.groups import is_shard
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, UnsoundExtension
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved, digest_of, flattened, require_same_run, run_of, whole
 from privlearn.runs.repeats import Repeats
 from privlearn.runs.shards import delete_shards, load_shards, save_shards
 from privlearn.sampling import Sample
+from privlearn.sampling.draws import Draws
 from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import RowTransform
 from privlearn.world import World
@@ -155,6 +156,7 @@ class TrainingSession(Session):
         self.taken, self.complete, self.unclaimed = 0, False, ""
         self.repeats = Repeats(file if self.keeps else None, self.world)
         self._open = self._stopped = False
+        self._draws: Draws | None = None
 
     def _require_own_streams(self) -> None:
         """Streams of a secret that outlives the call are bound when the run begins, by its checkpoint."""
@@ -305,7 +307,10 @@ class TrainingSession(Session):
             transform.load_state_dict(state, assign=True)  # in the type that they were released in
             self._fitted.append(transform)
         else:
-            transform = release.fit(x, self.plan.neighbours, self.agreed, self.noise, persons, y)
+            charges = _Charges(self.agreed)
+            noise, before = self.noise, (self.noise.key, self.noise.position)
+            transform = release.fit(x, self.plan.neighbours, charges, noise, persons, y)
+            charges.require(release, drawn=(noise.key, noise.position) != before)
             # Laid out as a checkpoint brings them back: products with another layout are rounded otherwise.
             transform.load_state_dict({n: v.contiguous() for n, v in transform.state_dict().items()}, assign=True)
             self.world.copy(transform.state_dict())
@@ -331,6 +336,12 @@ class TrainingSession(Session):
         self.agreed.charge(event, self.plan.neighbours)
         self.ledger.settle()
 
+    def draws(self, present: int) -> Draws:
+        """What draws the run's batches, and compares them with their price."""
+        if self._draws is None:
+            self._draws = Draws(self.plan.sampling, present, self.plan.batches_event)
+        return self._draws
+
     def drawn(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
         """The batches of an epoch still to be released, each with its number. Those that were are charged here.
 
@@ -338,7 +349,7 @@ class TrainingSession(Session):
         """
         self._epoch, self._drawn_from = epoch, self.streams.state()["sampling"]
         self.taken = epoch * self.plan.sampling.steps(present)
-        for step, sample in enumerate(self.plan.sampling.draw(present, self.streams.sampling)):
+        for step, sample in enumerate(self.draws(present).epoch(self.streams.sampling)):
             if (epoch, step) < self.first:
                 sample.spend(Gaussian(noise_multiplier), self.plan.neighbours, self.account)
                 self.taken += 1
@@ -462,6 +473,27 @@ class TrainingSession(Session):
         self.first = (saved.plain["epoch"], saved.plain["step"])
         self.unclaimed = saved.plain.get("unclaimed", "")
         self._generators = whole(saved.plain["generators"], saved.tensors)
+
+
+@final
+class _Charges:
+    """An account that remembers what a release before training was charged."""
+
+    def __init__(self, account: Account) -> None:
+        self._account, self._events = account, list[Event]()
+
+    def charge(self, event: Event, adjacency: Adjacency) -> None:
+        self._account.charge(event, adjacency)
+        self._events.append(event)
+
+    def require(self, release: Any, *, drawn: bool) -> None:
+        """Raise `UnsoundExtension` unless it was charged what the plan says, and drew noise."""
+        if compose(self._events) != compose([release.event()]) or not drawn:
+            what = "was not charged its event()" if drawn else "drew no noise from the stream"
+            raise UnsoundExtension(
+                f"the transform {type(release).__name__} was fitted to private rows and {what}: nothing of it is "
+                "used. Release what it needs by pv.release, with the ledger and the stream that fit is given"
+            )
 
 
 def _generators() -> list[Tensor]:

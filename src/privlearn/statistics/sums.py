@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from privlearn._checks import positive
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, in_steps, kept
+from privlearn.clipping.bounded import Bounded, Contributions, in_steps, kept
 from privlearn.clipping.evaluation import RightAnswers
 from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.clipping.row_sums import Prepare, isometric, labelled_blocks, rows_in_a_block
@@ -50,6 +50,7 @@ def ridge_sums(
         In double precision: X'y (features + 1, 1), and the vector of X'X, of which `symmetric` makes the matrix.
     """
     length = math.hypot(positive("norm", norm), positive("constant", constant))
+    linear, square = (Contributions(length**power, "ridge_sums") for power in (1, 2))
     products, gram = torch.zeros(()), torch.zeros(())
     limit, follows = (kept(number, [torch.float64]) for number in (norm, constant))
     targets = torch.as_tensor(y).double()
@@ -62,11 +63,14 @@ def ridge_sums(
         if weights is not None:
             weight = torch.as_tensor(weights).double()[torch.from_numpy(sample.indices[first : first + len(rows)])]
             member = member * weight.nan_to_num(0.0).clamp(0, 1)[:, None]
+        lengths = torch.linalg.vector_norm(longer, dim=1)
+        linear.see(lengths * (own * member[:, 0]).abs())
+        square.see(lengths.square() * member[:, 0])
         products, gram = products + longer.T @ (own[:, None] * member), gram + longer.T @ (longer * member)
     replaced = adjacency is Adjacency.REPLACE_ONE
     return (
-        Bounded((products.contiguous(),), adjacency.sum_sensitivity(length), adjacency, sample),
-        Bounded((isometric(gram),), length**2 * (math.sqrt(2) if replaced else 1.0), adjacency, sample),
+        Bounded((products.contiguous(),), adjacency.sum_sensitivity(length), adjacency, sample, linear),
+        Bounded((isometric(gram),), length**2 * (math.sqrt(2) if replaced else 1.0), adjacency, sample, square),
     )
 
 
@@ -140,9 +144,10 @@ def error_sums(
     errors = ((predicted - targets).abs() / (2 * most_error)).clamp(0, 1)
     parts = [errors, errors**2, targets, targets**2]
     counted = adjacency is Adjacency.ADD_REMOVE  # else the number of rows is public
-    sums = in_steps(torch.stack([*parts, *[torch.ones_like(errors)] * counted], 1)).sum(0)
+    rows = in_steps(torch.stack([*parts, *[torch.ones_like(errors)] * counted], 1))
+    added = Contributions.of(torch.linalg.vector_norm(rows, dim=1), math.sqrt(4.0 + counted), "error_sums")
     moved = {Adjacency.ADD_REMOVE: 5.0, Adjacency.ZERO_OUT: 4.0, Adjacency.REPLACE_ONE: 6.0}[adjacency]
-    return Bounded((sums,), math.sqrt(moved), adjacency, sample)
+    return Bounded((rows.sum(0),), math.sqrt(moved), adjacency, sample, added)
 
 
 def metric_sums(
@@ -177,9 +182,11 @@ def metric_sums(
     cells = side * bins + (score * bins).long().clamp(0, bins - 1)
     histogram = torch.bincount(cells, minlength=2 * bins).double().view(2, bins)
     losses = -own.gather(1, labels[:, None])[:, 0].log() / positive("most_loss", most_loss)
-    total = in_steps(losses.clamp(0, 1)).sum().view(1)
+    losses = in_steps(losses.clamp(0, 1))
+    added = Contributions.of((2 + losses.square()).sqrt(), math.sqrt(3), "metric_sums")
+    total = losses.sum().view(1)
     replaced = adjacency is Adjacency.REPLACE_ONE
-    return Bounded((matrix, histogram, total), math.sqrt(5.0 if replaced else 3.0), adjacency, sample)
+    return Bounded((matrix, histogram, total), math.sqrt(5.0 if replaced else 3.0), adjacency, sample, added)
 
 
 def cell_counts(cells: list[Any], sizes: list[int], sample: Sample, adjacency: Adjacency) -> Bounded:
@@ -197,9 +204,12 @@ def cell_counts(cells: list[Any], sizes: list[int], sample: Sample, adjacency: A
     Returns:
         For each column a tensor of shape (size,), in double precision.
     """
-    counts = []
+    counts, cells_of = [], torch.zeros(len(sample), dtype=torch.float64)
     for own, size in zip(cells, sizes, strict=True):
         there = torch.from_numpy(own[sample.indices])
-        counts.append(torch.bincount(there[(there >= 0) & (there < size)], minlength=size).double())
+        counted = (there >= 0) & (there < size)
+        cells_of += counted
+        counts.append(torch.bincount(there[counted], minlength=size).double())
     moved = len(counts) * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
-    return Bounded(tuple(counts), math.sqrt(moved), adjacency, sample)
+    added = Contributions.of(cells_of.sqrt(), math.sqrt(len(counts)), "cell_counts")
+    return Bounded(tuple(counts), math.sqrt(moved), adjacency, sample, added)

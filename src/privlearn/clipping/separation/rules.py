@@ -397,9 +397,7 @@ def put(call: Arguments) -> Labels:
     mask = indices[0]
     if len(indices) == 1 and mask is not None and mask.dtype == torch.bool and values.numel() == 1:
         # One value wherever a mask is true: entry by entry.
-        return Labels(
-            {("self", 0): range(tensor.dim()), ("indices", 0): range(mask.dim())}, [range(tensor.dim())]
-        )
+        return Labels({("self", 0): range(tensor.dim()), ("indices", 0): range(mask.dim())}, [range(tensor.dim())])
     labels = _index_labels(call)
     inputs: dict[Argument, Sequence[Label]] = {
         ("self", 0): labels.before,

@@ -437,7 +437,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Denied as error:
             raise Coupled(f"{error}{_line_of_user()}") from None
         if not same:
-            raise Coupled(f"{what} has the rows of an example in other places than one after the other{_line_of_user()}")
+            raise Coupled(
+                f"{what} has the rows of an example in other places than one after the other{_line_of_user()}"
+            )
 
 
 def _results(out: Any) -> Iterator[Tensor]:
@@ -460,7 +462,7 @@ def _tells(call: _Call) -> bool:
     """Whether Python would know values of what is given: by a number, or by a shape."""
     if call.plain == "index":
         masks = [index for _, index in _tensors(call["indices"]) if index.dtype in (torch.bool, torch.uint8)]
-        return bool(masks) and any(name[0] == "indices" for name in call.axes) or (bool(masks) and bool(call.met))
+        return (bool(masks) and any(name[0] == "indices" for name in call.axes)) or (bool(masks) and bool(call.met))
     if call.plain == "_ctc_loss":
         return any(name[0].endswith("lengths") for name in call.axes)
     return torch.Tag.data_dependent_output in call.func.tags or torch.Tag.dynamic_output_shape in call.func.tags

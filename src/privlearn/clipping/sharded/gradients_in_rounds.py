@@ -23,8 +23,8 @@ from privlearn.clipping.agreement import (
     rounding_of,
 )
 from privlearn.clipping.backends import PerOperation, Problem, layouts
-from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.gradients import STAND_INS, ClippedGradients
+from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.losses import Leaves
 from privlearn.clipping.randomness import drawn_by
 from privlearn.clipping.sharded.groups import Groups, OtherFailed, Shards, is_sharded
