@@ -67,7 +67,7 @@ MUTANTS = [
     Mutant("a sum is compared with itself", repeats.Repeats.note, "self._noted[step][1]", "now",
            SAME_SUM),
     Mutant("an interruption forgets a change", session.TrainingSession._restore,
-           'self.unclaimed = saved.plain.get("unclaimed", "")', "pass", INTERRUPTED),
+           'self.unclaimed = marks.get("unclaimed", "")', "pass", INTERRUPTED),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)
