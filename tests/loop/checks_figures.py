@@ -276,8 +276,9 @@ def check_a_restart_forgets_no_use_of_a_private_figure() -> None:
             if again.taken == 5:
                 break
         assert "left early" in str(must_raise(BadInput, lambda: again.publish(place / "b")))
+        assert list(place.glob("compared*"))
         pv.runs.Checkpoint(place / "compared").delete()
+        assert not list(place.glob("compared*"))
         run(place / "compared", lambda *_: None, 3)
         run(place / "compared", compares, 99).publish(place / "c")
         assert pv.verify(place / "c").ok
-        assert not list(place.glob("compared*"))

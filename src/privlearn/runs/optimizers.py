@@ -224,7 +224,7 @@ class Descent:
                 f"{use}, and is not followed from there. Nothing will be claimed if the run is left early, or if "
                 f"a scheduler is given a number after it. {advice}",
                 PrivacyWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
 
     def _trace(self) -> None:

@@ -32,7 +32,7 @@ class TracedSettings(dict[str, Any]):
         call = _call_of_a_scheduler(sys._getframe(1))
         if call is not None and call.f_code.co_name != "__init__" and not _is_given_nothing(call):
             self.may_follow = True
-        return super().__getitem__(name)
+        return dict.__getitem__(self, name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         scheduled = vars(self).setdefault("scheduled", {})
@@ -41,7 +41,7 @@ class TracedSettings(dict[str, Any]):
             scheduled[name] = value
         elif name not in self or not _same(value, self.get(name)):
             self.may_follow = True
-        super().__setitem__(name, value)
+        dict.__setitem__(self, name, value)
 
 
 def follows_a_number(settings: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
