@@ -69,12 +69,13 @@ def watch_figures(watch: FigureWatch) -> None:
 
 
 class PrivateFigure:
-    """A number computed on private data without a release: `publish` refuses it, and what arithmetic makes of it.
+    """A number computed on private data without a release.
 
-    It is also a float or an int: it prints, formats and is written as JSON like one. All of Python's arithmetic, and
-    NumPy's functions of it, give figures, but for a plain float with a count on its right. A comparison, and whatever makes a plain number of it (`float(figure)`, an
-    array of NumPy), is noted with its place by the runs that are under way (`runs.optimizers.Descent`). What code in C
-    reads without asking (`torch.tensor`, `math`, `json`, `%`) is not.
+    `publish` and plans refuse it, and what arithmetic makes of it. It is also a float or an int: it prints, formats
+    and is written as JSON like one. Python's arithmetic and NumPy's functions give figures again (a plain float plus
+    a count does not). A comparison, and what makes a plain number of it (`float(figure)`, an array of NumPy), is noted
+    with its place by the runs that are under way (`runs.optimizers.Descent`). What code in C reads without asking
+    (`torch.tensor`, `math`, `json`, `%`) is not.
     """
 
     def __copy__(self) -> PrivateFigure:
@@ -98,11 +99,11 @@ class PrivateFigure:
         return function(*plain(args), **plain(kwargs or {}))
 
 
-class _PrivateFloat(PrivateFigure, float):  # type: ignore[misc]  # its arithmetic returns figures
+class _PrivateFloat(PrivateFigure, float):
     pass
 
 
-class _PrivateInt(PrivateFigure, int):  # type: ignore[misc]
+class _PrivateInt(PrivateFigure, int):
     pass
 
 
@@ -138,9 +139,9 @@ def plain(values: Any) -> Any:
         return {name: plain(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
         return type(values)(map(plain, values))
-    if isinstance(values, PrivateFigure):
-        return float.__float__(values) if isinstance(values, float) else int.__int__(values)  # type: ignore[arg-type]
-    return values
+    if isinstance(values, _PrivateFloat):
+        return float.__float__(values)
+    return int.__int__(values) if isinstance(values, _PrivateInt) else values
 
 
 def private_figures(values: Any) -> Any:
@@ -156,10 +157,12 @@ def private_figures(values: Any) -> Any:
 
 def _function_of(name: str) -> Callable[..., Any]:
     """What a method of numbers computes, as a function of all of its operands."""
-    if direct := _BUILTIN.get(name) or getattr(operator, name, None):
-        return direct  # type: ignore[no-any-return]
+    direct: Callable[..., Any] | None = _BUILTIN.get(name) or getattr(operator, name, None)
+    if direct:
+        return direct
     turned = f"__{name[3:]}"
-    if name.startswith("__r") and (apply := _BUILTIN.get(turned) or getattr(operator, turned, None)):
+    apply: Callable[..., Any] | None = _BUILTIN.get(turned) or getattr(operator, turned, None)
+    if name.startswith("__r") and apply:
         return lambda own, other: apply(other, own)
     return lambda own, *others: getattr(own, name)(*others)
 
@@ -172,7 +175,11 @@ def _follow(kind: type, base: type) -> None:
             continue
         function = _function_of(name)
         if isinstance(what, types.GetSetDescriptorType):
-            setattr(kind, name, property(lambda own, name=name: private_figures(getattr(plain(own), name))))
+
+            def part(own: Any, name: str = name) -> Any:
+                return private_figures(getattr(plain(own), name))
+
+            setattr(kind, name, property(part))
         elif isinstance(what, types.MethodDescriptorType | types.WrapperDescriptorType):
 
             def method(*values: Any, function: Any = function, name: str = name) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -136,7 +137,7 @@ def check_validation_rows_are_not_those_of_training() -> None:
     train, others = Subset(whole, range(30)), Subset(whole, range(30, 40))
     tensors = TensorDataset(*(own[25:30] for own in whole.tensors))
 
-    def fitted(validation: Any) -> Any:
+    def fitted(validation: Any, sanity: int) -> Any:
         trainer = parts.pl.Trainer(
             strategy=parts.strategy(), max_epochs=1, accelerator="cpu", logger=False, enable_progress_bar=False,
             enable_model_summary=False, enable_checkpointing=False, num_sanity_val_steps=sanity,
@@ -146,9 +147,9 @@ def check_validation_rows_are_not_those_of_training() -> None:
 
     for sanity in (0, 2):
         for validation in (train, whole, Subset(whole, [29]), ConcatDataset([others, Subset(train, [0])]), tensors):
-            said = must_raise(pv.errors.BadInput, lambda validation=validation: fitted(validation))
+            said = must_raise(pv.errors.BadInput, partial(fitted, validation, sanity))
             assert "has training rows" in str(said)
-        assert "right" in fitted(others).callback_metrics
+        assert "right" in fitted(others, sanity).callback_metrics
 
 
 @check

@@ -127,9 +127,9 @@ def check_a_public_metric_may_steer_a_scheduler() -> None:
     """While the training loss is shown, logged and averaged, and beside schedulers that are given nothing."""
 
     def shows(losses: list[Any]) -> None:
-        texts = [f"{losses[-1]:.4f}", "%.3f" % losses[-1], str(losses[-1]), json.dumps(losses), repr(max(losses[-1:]))]
+        texts = [f"{losses[-1]:.4f}", str(losses[-1]), json.dumps(losses), repr(max(losses[-1:]))]
         assert all(texts)
-        assert json.loads(texts[3]) == [float(text) for text in map(repr, losses)]
+        assert json.loads(texts[2]) == [float(text) for text in map(repr, losses)]
         assert math.isfinite(sum(losses) / len(losses))
 
     def public(losses: list[Any], scheduler: Any, optimizer: torch.optim.Optimizer) -> None:

@@ -148,9 +148,8 @@ def _originals(dataset: Any) -> NDArray[np.void]:
         return _origins(0, np.asarray(list(map(id, dataset)), dtype=np.int64))
     if isinstance(dataset, TensorDataset):
         first = dataset.tensors[0]
-        return _origins(
-            first.untyped_storage().data_ptr(), first.storage_offset() + first.stride(0) * np.arange(len(first))
-        )
+        begin, stride = int(first.storage_offset()), int(first.stride(0))
+        return _origins(first.untyped_storage().data_ptr(), begin + stride * np.arange(len(first)))
     return _origins(id(dataset), np.arange(len(dataset) if hasattr(dataset, "__len__") else 0))
 
 

@@ -35,6 +35,10 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value not in (False, None, "no"),
         "how many tokens were drawn is private: leave it out",
     ),
+    "load_best_model_at_end": (
+        bool,
+        "it puts other weights in the place of the last ones, for which nothing could be claimed: leave it out",
+    ),
     "full_determinism": (bool, "privlearn's runs are repeated with streams=pv.Streams.new(seed): leave it out"),
 }
 #: Optimizers that step within the backward pass, or on gradients that never exist as a whole.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Number
 from typing import Any, final
 
 import torch
@@ -75,7 +74,7 @@ class TrainingLogs:
                 self.in_steps.add(name)
             elif self._trainer.evaluating or self._trainer.sanity_checking:
                 usual(name, value, *args, **options)
-            elif isinstance(value, Tensor | Number):
+            elif isinstance(value, Tensor | int | float):
                 self.to_loggers(name, float(value), self._trainer.global_step)
 
         return log
@@ -114,9 +113,9 @@ class TrainingLogs:
             monitor = str(getattr(own, "monitor", None))
             if monitor.removesuffix("_step").removesuffix("_epoch") in {private, *self.in_steps}:
                 raise BadInput(
-                    f"{type(whose).__name__} monitors {quoted(monitor)}, a figure of the private training rows: what it "
-                    "decides would follow from them. Log a metric of public rows in validation_step, under another "
-                    "name, and monitor that"
+                    f"{type(whose).__name__} monitors {quoted(monitor)}, a figure of the private training rows: what "
+                    "it decides would follow from them. Log a metric of public rows in validation_step, under "
+                    "another name, and monitor that"
                 )
 
     def close(self) -> None:

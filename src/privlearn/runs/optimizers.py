@@ -105,9 +105,10 @@ class Descent:
     session: nothing is claimed for such a model. Where the run has a checkpoint, what each step was taken with is
     noted, so that a step that is repeated after an interruption, with the same noise, is the same one (`repeats`).
 
-    Private figures must not steer it. Nothing is claimed where one goes into the optimizer, a scheduler or a step. Once
-    one was compared, or became a plain number that is not followed, nothing is claimed for a run that is left early, nor
-    for one whose optimizer gets other settings than by the run's schedule or a scheduler that is given no number.
+    Private figures must not steer it. Nothing is claimed where one goes into the optimizer, a scheduler or a step.
+    Once one was compared, or became a plain number that is not followed, nothing is claimed for a run that is left
+    early, nor for one whose optimizer gets other settings than by the run's schedule or a scheduler that is given
+    no number.
 
     Args:
         optimizer: of the parameters.
