@@ -1,7 +1,7 @@
 """Numbers computed on private data without a release: for the curator's eyes, and followed where Python takes them.
 
 What is shown or formatted is free, arithmetic gives figures again. What makes a plain number of one, or compares it, is
-reported to the runs that are under way: from there on nobody knows what follows from it.
+reported to the runs that are under way: from there on it is not known what follows from it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import copy
 import json
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -181,11 +181,7 @@ class PrivateTrainer(Trainer):
         except BaseException as error:
             private.close(error)
             raise
-        metrics = {
-            name: private_figures(value) if name in _LOSSES else value
-            for name, value in (output.metrics or {}).items()
-            if self._logged(name)
-        }
+        metrics = self._shown(output.metrics or {})
         loss = private_figures(output.training_loss) if self._logs_loss else math.nan
         return TrainOutput(output.global_step, loss, metrics)
 
@@ -267,12 +263,8 @@ class PrivateTrainer(Trainer):
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log what is public, and `epsilon_spent`. What is private and asked for is logged as private figures."""
-        public = {
-            name: private_figures(value) if name in _LOSSES else value
-            for name, value in logs.items()
-            if self._logged(name)
-        }
+        """Log what is public, `epsilon_spent`, and as private figures what is private and was asked for."""
+        public = self._shown(logs)
         if self.private is not None and self._result is None:
             public["epsilon_spent"] = self.private.spent(self._delta)
         super().log(public, start_time)
@@ -291,6 +283,11 @@ class PrivateTrainer(Trainer):
     @property
     def _logs_loss(self) -> bool:
         return self._privacy.get("log_private_loss", False)
+
+    def _shown(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Of values with names those that are logged, private ones as private figures."""
+        logged = {name: value for name, value in values.items() if self._logged(name)}
+        return {name: private_figures(value) if name in _LOSSES else value for name, value in logged.items()}
 
     def _logged(self, name: str) -> bool:
         return name not in _LOSSES or (self._logs_loss and name.endswith("loss"))
