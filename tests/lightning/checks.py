@@ -86,7 +86,10 @@ def check_monitors_of_private_figures_are_refused() -> None:
         with tempfile.TemporaryDirectory() as folder:
             private = parts.strategy(log_private_loss=True, ledger=ledger)
             said = must_raise(
-                pv.errors.BadInput, lambda: parts.fitted(Path(folder), module, private, callbacks=[own] if own else [])
+                pv.errors.BadInput,
+                lambda: parts.fitted(
+                    Path(folder), module, private, callbacks=[own] if own else [], enable_checkpointing=True
+                ),
             )
         assert ledger.event == pv.Ledger().event
         assert "validation_step" in str(said)
