@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn import loop, sampling
+from privlearn import _figures, loop, sampling
 from privlearn.clipping import gradients, losses
 from privlearn.data import dataset_rows, torch_rows
 from privlearn.descent import dpsgd, task
@@ -107,7 +107,8 @@ MUTANTS = [
            'str(name).lower().startswith(("train", "private"))', "False", OF_TRAINING),
     Mutant("private counts are plain", result.private_figures, "isinstance(values, int | float)",
            "isinstance(values, float)", OF_TRAINING),
-    Mutant("a rounded private figure is plain", result.PrivateFigure.__round__, "private_figures(", "(", OF_TRAINING),
+    Mutant("what arithmetic makes of a private figure is plain", _figures.as_figures, "private_figures(result)",
+           "result", OF_TRAINING),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -91,7 +91,7 @@ MUTANTS = [
            ".bitwise_and(0x7FFFFF)", TOLD),
     Mutant("parts of a sum have no places", repeats.fingerprint, "before + start * each", "before", TOLD),
     Mutant("an interruption forgets a change", session.TrainingSession._restore,
-           'self.unclaimed = saved.plain.get("unclaimed", "")', "pass", INTERRUPTED),
+           'self.unclaimed = marks.get("unclaimed", "")', "pass", INTERRUPTED),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -5,6 +5,7 @@ The loop is the truth that the other two are held against (`agreement`), and the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from privlearn.clipping.per_example import Dense, ExampleGradients
 from privlearn.clipping.randomness import Recorder, RowRandom
 from privlearn.clipping.separation.program import Constants
 from privlearn.clipping.separation.rules import ExampleAxis
-from privlearn.clipping.separation.tracker import AxisTracker, Coupled
+from privlearn.clipping.separation.tracker import AxisTracker, Coupled, CoupledElsewhere
 from privlearn.errors import PrivlearnError, first_line
 from privlearn.models.check import perturbed
 
@@ -258,7 +259,7 @@ class SeparationCheck:
             verdict = "a number in the model or the loss depends on the size of the batch"
         self._seen.verdicts[program] = verdict
         if self._problem.any_process(bool(verdict)):
-            raise Coupled(verdict or _ELSEWHERE)
+            raise _denied(verdict)
 
     def _followed(self, leaves: Sequence[Tensor], examples: list[int]) -> tuple[int, list[float]]:
         """The name of the program that these examples run, and the numbers in it."""
@@ -271,21 +272,21 @@ class SeparationCheck:
             RULES, trained, UnusedKernels(), own, len(examples), copies, seen.layouts, seen.shared, seen.constants,
             seen.all_hold, tracker,
         )  # fmt: skip
-        with problem.random.only(examples), problem.computing(problem.random.together(seen.drawn)):
-            with torch.enable_grad(), problem.in_step(), tracker:
-                with capture, seen.fused.under(capture):
-                    losses = problem.forward(*own)
-                tracker.require_at(losses, ExampleAxis(0), "the loss")
-                _require_known_gradients(losses)
-                if capture.trace != seen.trace:
-                    raise NotLayerwise("the model calls other operations than it did on made-up rows")
+        computing = problem.computing(problem.random.together(seen.drawn))
+        with problem.random.only(examples), computing, torch.enable_grad(), problem.in_step(), tracker:
+            with capture, seen.fused.under(capture):
+                losses = problem.forward(*own)
+            tracker.require_at(losses, ExampleAxis(0), "the loss")
+            _require_known_gradients(losses)
+            if capture.trace != seen.trace:
+                raise NotLayerwise("the model calls other operations than it did on made-up rows")
         return capture.program.key, tracker.noted
 
 
 def _same_numbers(one: Sequence[float], other: Sequence[float]) -> bool:
     if len(one) != len(other):
         return False
-    return all(a == b or abs(a - b) <= 1e-6 * max(abs(a), abs(b)) or (a != a and b != b) for a, b in zip(one, other))
+    return all(math.isclose(a, b, rel_tol=1e-6) or (a != a and b != b) for a, b in zip(one, other, strict=True))
 
 
 def _require_known_gradients(losses: Tensor) -> None:
@@ -305,7 +306,9 @@ def _require_known_gradients(losses: Tensor) -> None:
         waiting += [following for following, _ in node.next_functions]
 
 
-_ELSEWHERE = "a batch in another process does not keep its examples apart"
+def _denied(verdict: str) -> Coupled:
+    elsewhere = "a batch in another process does not keep its examples apart"
+    return Coupled(verdict) if verdict else CoupledElsewhere(elsewhere)
 
 
 class _NewProgram(Exception):
@@ -374,7 +377,7 @@ class PerOperation:
             if problem.any_process(verdict is None):
                 raise _NewProgram
             if problem.any_process(bool(verdict)):
-                raise Coupled(verdict or _ELSEWHERE)
+                raise _denied(verdict)
             ends = [*self._trained, *capture.derived.leaves]
             flows: Sequence[Tensor | None] = torch.autograd.grad(total, ends, allow_unused=True)
             capture.derived.hand_on(capture.uses.of, capture.uses.keep)

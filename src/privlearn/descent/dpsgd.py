@@ -69,7 +69,7 @@ class Run(DescribedRun):
         self._descent = Descent(self.optimizer, learning_rate_schedule, task.parameters, session)
         self._noise = epoch_noise(task, session)
         self._after = AfterTraining(task, self._descent, compute)
-        session.parts |= {"optimizer": self.optimizer, **self._after.parts}
+        session.parts |= {"optimizer": self._descent, **self._after.parts}
         self._facts = task.facts(session, self.optimizer, learning_rate_schedule)
         self._epochs = self._run()
 

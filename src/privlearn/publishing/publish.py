@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from privlearn._checks import checked, count, quoted
+from privlearn._figures import PrivateFigure
 from privlearn.accounting.events import Event, compose
 from privlearn.errors import BadInput
 from privlearn.publishing import card, certificate, folder, keys, model, page
@@ -30,7 +31,7 @@ from privlearn.publishing.folder import (
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.publishing.statement import AuditReport, Statement
 from privlearn.publishing.verify import verify_contents
-from privlearn.runs.result import PrivateDiagnostics, PrivateFigure, Result
+from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.shards import whole_state
 from privlearn.statistics.metric_figures import Metrics
 

@@ -139,6 +139,27 @@ class Checkpoint:
         """A run begins: what an earlier one left is deleted."""
         self._close()
         self._notes.unlink(missing_ok=True)
+        self._marks.unlink(missing_ok=True)
+
+    def mark(self, marks: Mapping[str, str]) -> None:
+        """Write down what a resumed run has to know of what happened since the last checkpoint."""
+        write_durably(self._marks, json.dumps(marks).encode(), mode=0o600)
+
+    def marks(self) -> dict[str, str]:
+        """What was written down so.
+
+        Raises:
+            BadInput: it is damaged.
+        """
+        try:
+            return {str(name): str(text) for name, text in loads(self._marks.read_bytes()).items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError) as error:
+            raise BadInput(
+                f"{self._marks} is damaged: it says whether anything can be claimed for the run. Begin anew; what the "
+                "run was charged stays charged"
+            ) from error
 
     def _close(self) -> None:
         """Let go of what is open while a run goes on."""
@@ -149,6 +170,10 @@ class Checkpoint:
     @property
     def _notes(self) -> Path:
         return self.path.with_name(f"{self.path.name}.steps")
+
+    @property
+    def _marks(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.marks")
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -185,7 +210,7 @@ class Checkpoint:
         """
         self._close()
         try:
-            for path in (draft_of(self.path), self.path, self._notes, self._lock):
+            for path in (draft_of(self.path), self.path, self._notes, self._marks, self._lock):
                 path.unlink(missing_ok=True)
             delete_shards(self.path)
         except OSError as error:

@@ -8,6 +8,7 @@ draws the same noise for the rest: it ends bit for bit where it would have ended
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -24,7 +25,7 @@ from privlearn.accounting.ledger import Account, Ledger
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.sharded.groups import is_shard
-from privlearn.errors import BadInput, UnsoundExtension
+from privlearn.errors import BadInput, PrivacyWarning, UnsoundExtension
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved, digest_of, flattened, require_same_run, run_of, whole
 from privlearn.runs.repeats import Repeats
@@ -127,6 +128,7 @@ class TrainingSession(Session):
         taken: how many steps were released.
         complete: whether nothing is left to release.
         unclaimed: why nothing can be claimed for the model; empty if something can.
+        figure_use: where a private figure first became a plain value that is not followed; empty where none did.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any data is touched.
@@ -153,7 +155,7 @@ class TrainingSession(Session):
         self._released: list[tuple[dict[str, Any], Any]] = []  # transforms that were fitted before an interruption
         self.first, self._epoch, self._drawn_from = (0, 0), 0, None
         self._generators: list[Tensor] | None = None
-        self.taken, self.complete, self.unclaimed = 0, False, ""
+        self.taken, self.complete, self.unclaimed, self.figure_use = 0, False, "", ""
         self.repeats = Repeats(file if self.keeps else None, self.world)
         self._open = self._stopped = False
         self._draws: Draws | None = None
@@ -257,6 +259,25 @@ class TrainingSession(Session):
     def keeps(self) -> bool:
         """Whether this process writes the checkpoint, if there is one."""
         return self.world.rank == 0
+
+    def claim_nothing(self, reason: str) -> None:
+        """Nothing can be claimed for the model, nor after an interruption. Of several reasons the first one is kept."""
+        if self.unclaimed:
+            return
+        self.unclaimed = reason
+        self._mark()
+        warnings.warn(f"nothing will be claimed: {reason}", PrivacyWarning, stacklevel=3)
+
+    def note_figure_use(self, use: str) -> None:
+        """A private figure became a plain value. A run that is left early after it claims nothing, nor when resumed."""
+        if not self.figure_use:
+            self.figure_use = use
+            self._mark()
+
+    def _mark(self) -> None:
+        """Write down at once what must not be forgotten: the next checkpoint may never come."""
+        if self.file and self.keeps and self._open:
+            self.file.mark({"unclaimed": self.unclaimed, "figure_use": self.figure_use})
 
     def leave(self, error: object) -> None:
         """A process whose run ends by an error of its own is not waited for by the others."""
@@ -398,6 +419,11 @@ class TrainingSession(Session):
 
     def facts_of_leaving(self) -> dict[str, Any]:
         """Of a run that was left before its end: the steps that it took. Of one with a transcript: its digest."""
+        if self.figure_use and not self.complete:
+            self.claim_nothing(
+                f"{self.figure_use}, and the run was left early: when may follow from private rows. Take all steps, "
+                "or let a metric of public rows decide"
+            )
         unclaimed = {"unclaimed": self.unclaimed} if self.unclaimed else {}
         unclaimed |= self.file.facts() if self.file and self.keeps else {}
         return unclaimed if self.complete else {"steps": self.taken, "left_early": True, **unclaimed}
@@ -447,6 +473,7 @@ class TrainingSession(Session):
             "facts": self.facts,
             "run": self.ledger.run,
             "unclaimed": self.unclaimed,
+            "figure_use": self.figure_use,
             "epoch": self._epoch,
             "step": step,
             "streams": now | drawn,
@@ -471,7 +498,9 @@ class TrainingSession(Session):
             part.load_state_dict(whole(saved.plain["parts"][name], tensors))
         self._released = [(config, whole(state, saved.tensors)) for config, state in saved.plain["fitted"]]
         self.first = (saved.plain["epoch"], saved.plain["step"])
-        self.unclaimed = saved.plain.get("unclaimed", "")
+        marks = {**saved.plain, **(self.file.marks() if self.keeps else {})}
+        self.unclaimed = marks.get("unclaimed", "")
+        self.figure_use = marks.get("figure_use", "")
         self._generators = whole(saved.plain["generators"], saved.tensors)
 
 

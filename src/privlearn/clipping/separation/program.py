@@ -131,8 +131,8 @@ class Program:
                 self.number(item)
 
     def _describe(self, value: Any, parts: list[Any]) -> None:
-        # Whole numbers, results and constants have other remainders by 4: none stands for another, and none is -2, whose
-        # hash is that of -1.
+        # Whole numbers, results and constants have other remainders by 4, so that none stands for another. None is -2,
+        # whose hash is that of -1.
         kind = value.__class__
         if isinstance(value, Tensor):
             number = getattr(value, "_result_number", 0) - self._base

@@ -29,6 +29,10 @@ class Coupled(NotLayerwise):
     """Examples meet, or nobody can tell whether they do."""
 
 
+class CoupledElsewhere(Coupled):
+    """They do in another process, and all processes give the pass up."""
+
+
 class Mark(NamedTuple):
     """What a memory holds.
 
@@ -115,6 +119,7 @@ class _Call:
         self.written = [tensor for name in writes for _, tensor in _tensors(self._values.get(name))]
         self.tensors: dict[Argument, Tensor] = {}
         self.axes: dict[Argument, ExampleAxis] = {}
+        self.constants: set[Argument] = set()
         self.met, self.of_batch, self.is_blank, self.dims = "", False, True, 0
         for own in schema:
             for at, tensor in _tensors(self._values.get(own.name)):
@@ -127,6 +132,8 @@ class _Call:
         mark = tracker.mark_of(tensor)
         self.tensors[name] = tensor
         self.of_batch |= bool(mark.period or mark.met)
+        if not (mark.period or mark.met):
+            self.constants.add(name)
         self.is_blank &= mark.blank
         self.met = self.met or mark.met
         if mark.period and tracker.examples > 1:
@@ -185,7 +192,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def enter(self, tensor: Tensor) -> None:
         """`tensor` holds nothing of the batch."""
-        if tensor.layout is torch.strided and (mark := self._known(tensor)) is None:
+        if tensor.layout is torch.strided and self._known(tensor) is None:
             _storage(tensor).mark = Mark(self._number)
 
     def _known(self, tensor: Tensor) -> Mark | None:
@@ -366,7 +373,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(value, int | float) and str(own.type) in _NUMBERS:
                 self.noted.append(float(value))
         for name, tensor in call.tensors.items():
-            if name not in call.axes and tensor.dim() == 0 and not tensor.is_complex() and not tensor.requires_grad:
+            if name in call.constants and tensor.dim() == 0 and not tensor.is_complex() and not tensor.requires_grad:
                 self.noted.append(float(tensor.detach()))
 
     def _mark(self, call: _Call, tensor: Tensor, answer: ExampleAxis | str | None) -> None:

@@ -27,6 +27,7 @@ from privlearn.clipping.gradients import STAND_INS, ClippedGradients
 from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.losses import Leaves
 from privlearn.clipping.randomness import drawn_by
+from privlearn.clipping.separation.tracker import Coupled, CoupledElsewhere
 from privlearn.clipping.sharded.groups import Groups, OtherFailed, Shards, is_sharded
 from privlearn.data.rows import Rows
 from privlearn.errors import BadInput, ProcessLost, first_line
@@ -157,8 +158,12 @@ class ShardedGradients(ClippedGradients):
         before = drawn_by(self._device)
         try:
             gradients, losses = self._paths[part.path if part else 0](*(taken or self._blank))
-        except OtherFailed:
+        except (OtherFailed, CoupledElsewhere):
             waiting.extendleft([part] if part else [])
+            return nothing
+        except Coupled:
+            if part is not None:
+                self._split(part, waiting)
             return nothing
         except Exception as error:
             if part is None or self._groups.passed:
