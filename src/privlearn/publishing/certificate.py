@@ -35,6 +35,8 @@ from privlearn.tuning.stopping import RandomStopping
 PARTS = ("claim", "plan", "facts", "events", "randomness", "files")
 #: The fact that test metrics were released with noise: its multiplier.
 PAID = "paid_metrics"
+#: Facts that the publisher adds to those of the run, which no training makes again.
+PUBLISHERS = frozenset({PAID, "public_start"})
 #: Of the whole form. It changes whenever the meaning of a certificate would.
 VERSION = 2
 _FORMAT = "privlearn-certificate"
@@ -107,12 +109,6 @@ def parse(content: bytes) -> dict[str, Any]:
             "perhaps signature"
         )
     return data
-
-
-def transcript_of(content: bytes) -> tuple[Any, bool]:
-    """What a certificate states of the run's transcript, None if nothing; and whether the run was left early."""
-    facts = parse(content)["facts"]
-    return facts.get("transcript"), bool(facts.get("left_early"))
 
 
 def header(*claim: object) -> str:

@@ -117,6 +117,7 @@ class TrainingSession(Session):
         first: the epoch and the step that a checkpoint goes on with.
         taken: how many steps were released.
         complete: whether nothing is left to release.
+        left: whether a recorded run, which is taken again, was left at the state that this one is at.
         unclaimed: why nothing can be claimed for the model; empty if something can.
 
     Raises:
@@ -142,10 +143,11 @@ class TrainingSession(Session):
         self._fitted: list[RowTransform] = []
         self._released: list[tuple[dict[str, Any], Any]] = []  # transforms that were fitted before an interruption
         self.first, self._epoch, self._drawn_from = (0, 0), 0, None
+        self._steps = 0  # of an epoch, once one was begun
         self._generators: list[Tensor] | None = None
         self.taken, self.complete, self.unclaimed = 0, False, ""
         self.repeats = Repeats(file if self.keeps else None)
-        self._open = self._stopped = False
+        self._open = self._stopped = self.left = False
 
     def _drawn_before(self) -> dict[str, Any]:
         persons = self.streams.sampling.bytes(32) if self.plan.rows_per_person else b""
@@ -273,6 +275,8 @@ class TrainingSession(Session):
     def epochs(self, noise: Any) -> Iterator[tuple[int, float]]:
         """The epochs still to run, each with its noise multiplier. Those that were released are charged here."""
         for epoch, noise_multiplier in noise:
+            if self.left and epoch >= self.first[0]:
+                return
             if not self.released(epoch, noise_multiplier):
                 yield epoch, noise_multiplier
 
@@ -294,7 +298,8 @@ class TrainingSession(Session):
         They may be drawn ahead of their use; `keep` is to be called before each is used.
         """
         self._epoch, self._drawn_from = epoch, self.streams.state()["sampling"]
-        self.taken = epoch * self.plan.sampling.steps(present)
+        self._steps = self.plan.sampling.steps(present)
+        self.taken = epoch * self._steps
         for step, sample in enumerate(self.plan.sampling.draw(present, self.streams.sampling)):
             if (epoch, step) < self.first:
                 sample.spend(Gaussian(noise_multiplier), self.plan.neighbours, self.account)
@@ -321,6 +326,18 @@ class TrainingSession(Session):
         for step, sample in self.drawn(epoch, noise_multiplier, present):
             self.keep(step)
             yield step, sample
+        self.end_batches()
+
+    def end_batches(self) -> None:
+        """All batches of an epoch were released. A recorded run that is taken again may have been left here."""
+        if self.file and self.file.left_at == self.taken:
+            self.keep_end()
+
+    def keep_end(self) -> None:
+        """The run is left here. Of a recorded one the state is kept: what is published of it is compared with that."""
+        if self._open and not self.complete and self.file and self.file.keeps_ends:
+            step = self.first[1] if self.left else self.taken - self._epoch * self._steps
+            self._save(step, left=True)
 
     def record(self, sample: Sample, released: Sequence[Tensor]) -> None:
         """A step was taken."""
@@ -357,6 +374,7 @@ class TrainingSession(Session):
         self.world.require_alike("the number of steps that were taken", str(self.taken).encode())
         if network := self.parts.get("network"):
             self.compare(list(network.state_dict().values()), now=True)
+        self.keep_end()
         self._stopped = True
         epochs.close()
 
@@ -383,7 +401,7 @@ class TrainingSession(Session):
         self.complete = True
         self._save(0)
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, *, left: bool = False) -> None:
         if self.file is None or not (self.keeps or self._shared):
             return
         tensors: dict[str, Tensor] = {}
@@ -402,6 +420,7 @@ class TrainingSession(Session):
                 [t.config(), flattened(t.state_dict(), f"fitted.{n}", tensors)] for n, t in enumerate(self._fitted)
             ],
             "generators": flattened(self._generators, "generators", tensors),
+            **({"left": True} if left else {}),
         }
         shards = save_shards(self.file.path, tensors, self.world) if self._shared else None
         if self.keeps:
@@ -419,6 +438,8 @@ class TrainingSession(Session):
         self.first = (saved.plain["epoch"], saved.plain["step"])
         self.unclaimed = saved.plain.get("unclaimed", "")
         self._generators = whole(saved.plain["generators"], saved.tensors)
+        if (end := self.file.left_at) is not None and saved.plain.get("left"):
+            self.left, self.taken, self._epoch = True, end, self.first[0]
 
 
 def _generators() -> list[Tensor]:
