@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.auditing import replaying
-from privlearn.descent import dpsgd
+from privlearn.publishing import remaking
 from privlearn.runs import session
 from tests.support.mutant import Mutant, suite_of
 
@@ -20,9 +20,9 @@ WEIGHTS = "yield from self._other_weights(result, tolerance, compared)"
 MUTANTS = [
     Mutant("replay without weights", replaying._Published.unlike, WEIGHTS, "compared.weights = True", ANY_END),
     Mutant("an early end that is stated is not compared", replaying._Published.unlike, WEIGHTS,
-           f"if not facts.get('left_early'): {WEIGHTS}", EARLY),
+           f"if 'left_early' not in self.certificate['facts']: {WEIGHTS}", EARLY),
     Mutant("the state at an early end is not kept", session.TrainingSession.stop, "self.keep_end()", "pass", EARLY),
-    Mutant("a run that is closed keeps no end", dpsgd.Run.__exit__, "self._session.keep_end()", "pass", EARLY),
+    Mutant("a run that is closed keeps no end", session.TrainingSession.close, "self.keep_end()", "pass", EARLY),
     Mutant("an early end at an epoch's end is passed by", session.TrainingSession.end_batches, "self.keep_end()",
            "pass", ELSEWHERE),
     Mutant("a part goes on behind an early end", replaying._Part.due, "or self._taken == self._left", "", ELSEWHERE),
@@ -36,12 +36,12 @@ MUTANTS = [
            FINITE),
     Mutant("a published number makes room for others", replaying._close, "float(own.abs().max())",
            "float(theirs.abs().max())", FINITE),
-    Mutant("facts are not compared", replaying._Published._other_facts, "or not _alike(", "or 0 and not _alike(",
+    Mutant("facts are not compared", remaking.other_certificate, "or not alike(", "or 0 and not alike(",
            FACTS),
-    Mutant("steps need not be the transcript's", replaying._Published.unlike, '!= recording.taken[-1]:', "== -1:",
+    Mutant("steps need not be the transcript's", remaking.other_certificate, "!= taken:", "== -1:",
            FACTS),
-    Mutant("the configuration is not compared", replaying._Published.unlike,
-           "yield from self._other_configuration(result, compared)", "pass", FACTS),
+    Mutant("the configuration is not compared", remaking.other_configuration, "or not alike(", "or 0 and not alike(",
+           FACTS),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[KeyError])

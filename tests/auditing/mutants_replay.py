@@ -5,6 +5,7 @@ from __future__ import annotations
 from privlearn import streams
 from privlearn.auditing import commitment, replaying
 from privlearn.cli.commands import replay as command
+from privlearn.publishing import remaking
 from privlearn.runs import session, transcript
 from tests.support.mutant import Mutant, suite_of
 
@@ -52,9 +53,9 @@ MUTANTS = [
            TOLERANCE),
     Mutant("a state need not be the stated one", transcript.Recording.state,
            "self.secret.digest(b\"state \", head_of(content)) != self.states[number]", "False", FOLDER),
-    Mutant("any certificate will do", replaying._Published.unlike, 'if facts.get("transcript") !=',
-           "if 0 ==", FOLDER),
-    Mutant("a certificate of another plan", replaying._Published.unlike, '!= digest(self.certificate["plan"])', "== 0",
+    Mutant("any certificate will do", replaying._Published.unlike,
+           "if certificate.transcript_of(self.certificate) !=", "if 0 ==", FOLDER),
+    Mutant("a certificate of another plan", remaking.other_certificate, '!= digest(certificate["plan"])', "== 0",
            "check_a_certificate_of_another_plan_is_found"),
     Mutant("any weights will do", replaying._Published._other_weights, "or not all(", "or False and not all(",
            FOLDER),

@@ -9,7 +9,6 @@ another state.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,14 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privlearn._checks import between, count, printable
+from privlearn._checks import between, count
 from privlearn._display import Described, Summary
-from privlearn._storage import digest, loads
 from privlearn.auditing.commitment import Tree
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput, CertificateMismatch, first_line
-from privlearn.publishing import certificate, folder, model
+from privlearn.publishing import certificate, folder, remaking
 from privlearn.publishing.folder import CERTIFICATE, CONFIG, Contents
+from privlearn.publishing.remaking import alike
 from privlearn.publishing.verify import verify_contents
 from privlearn.runs.checkpoint import Checkpoint, Saved, facts_of_this_process
 from privlearn.runs.result import Result
@@ -168,7 +167,7 @@ def replay(
         compared.left.append("the rows, with their commitment: data was not given")
     if problems:
         compared.left.append("anything else")
-        return Replay(taken[-1], 0, len(long), 0, tuple(problems), False, False, *compared.words(), *bound)
+        return Replay(taken[-1], 0, len(long), 0, tuple(problems), False, False, *compared.in_words(), *bound)
     bits = True
     for done, number in enumerate(parts):
         part = _Part(recording, number, tolerance)
@@ -183,9 +182,9 @@ def replay(
     else:
         problems += stated.unlike(recording, train, tolerance, compared)
     replayed = sum(lengths[number] for number in parts)
-    words = compared.words()
+    said = compared.in_words()
     return Replay(
-        taken[-1], replayed, len(long), len(chosen), tuple(problems), bits, compared.weights, *words, *bound
+        taken[-1], replayed, len(long), len(chosen), tuple(problems), bits, compared.weights, *said, *bound
     )  # fmt: skip
 
 
@@ -196,7 +195,7 @@ class _Compared:
     def __init__(self, done: list[str]) -> None:
         self.done, self.left, self.weights = done, list[str](), False
 
-    def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def in_words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Both, in words."""
         return tuple(self.done), tuple(self.left)
 
@@ -241,6 +240,11 @@ class _Recorded(Checkpoint):
         """After how many steps the run was left, where it was left at the state that this ends at."""
         left = self._recording.state(self._number).plain.get("left") is True
         return self._recording.taken[self._number] if left else None
+
+    @property
+    def like(self) -> Saved | None:
+        """The state that this ends at: which products are faster here would else decide on its last bits."""
+        return self._recording.state(self._number)
 
     def _state(self, number: int) -> Saved:
         """A state without the run's place in a ledger: replays charge ledgers of their own.
@@ -359,7 +363,7 @@ class _Part(_Recorded):
         if self._taken != self._recording.taken[self._number]:
             self._says(f"it ends after {self._taken} steps")
         for name in ("epoch", "step", "streams", "origin", "fitted", "generators", "parts"):
-            if name not in stated.plain or not _alike(
+            if name not in stated.plain or not alike(
                 _public(saved.plain[name]), _public(stated.plain[name]), self._tolerance
             ):
                 self._says(f"it ends with other {_NAMES.get(name, name)}")
@@ -439,70 +443,33 @@ class _Published:
             tensors = load(folder.weights(contents))
         except (CertificateMismatch, SafetensorError, KeyError, ValueError, TypeError) as error:
             raise BadInput(f"{path} is no published model: {first_line(error)}. Expected what publish wrote") from error
-        found = verify_contents(contents)
-        return cls(contents, tuple(found.problems), certificate.parse(contents.files[CERTIFICATE]), tensors)
+        problems = tuple(verify_contents(contents).problems)
+        return cls(contents, problems, certificate.parse(contents.files[CERTIFICATE]), tensors)
 
     def unlike(
         self, recording: Recording, train: Callable[[Checkpoint], Result], tolerance: float, compared: _Compared
     ) -> Iterator[str]:
         """What does not follow from the transcript, and from the training that was replayed; `compared` is filled."""
         yield from self.problems
-        facts = self.certificate["facts"] if isinstance(self.certificate["facts"], dict) else {}
         end = _End(recording, tolerance)
-        if facts.get("transcript") != end.facts()["transcript"]:
+        if certificate.transcript_of(self.certificate) != end.facts()["transcript"]:
             yield "the certificate does not state this transcript"
-        if facts.get("steps") != recording.taken[-1]:
-            yield (
-                f"the certificate states {str(facts.get('steps'))[:40]} steps, and the transcript has "
-                f"{recording.taken[-1]}"
-            )
         try:
             result = train(end)
         except _GoesOn:
             compared.left.append("the published model: the training goes on after the last state of the transcript")
             yield "the training has more steps than the transcript: no state was kept of where the run was left"
             return
-        if digest(result.plan.to_json()) != digest(self.certificate["plan"]):
-            yield "the certificate states another plan than that of the training, so that its epsilon is of another run"
-        yield from self._other_facts(facts, result, tolerance, compared)
-        yield from self._other_configuration(result, compared)
-        yield from self._other_weights(result, tolerance, compared)
-        compared.done.append("the certificate's transcript, number of steps and plan")
-        compared.left.append("what the cards say of data and test figures: the publisher's words")
-
-    def _other_facts(
-        self, facts: dict[str, Any], result: Result, tolerance: float, compared: _Compared
-    ) -> Iterator[str]:
-        """Facts that are not those of the training."""
-        own = {"method": result.method, **result.facts}
-        elsewhere = sorted(({"processes"} | certificate.PUBLISHERS) & {*own, *facts})
-        names = sorted({*own, *facts} - {*elsewhere, "transcript"})  # which is compared above
-        for name in names:
-            if name not in own or name not in facts or not _alike(own[name], facts[name], tolerance):
-                yield f"the certificate states another {printable(name)[:60]!r} among its facts than the training"
-        randomness = "seeded" if result.seeded else "operating system"
-        if self.certificate["randomness"] != randomness:
-            yield f"the certificate does not say that the run's randomness is: {randomness}"
-        compared.done.append("all facts of the certificate" + (" but those below" if elsewhere else ""))
-        compared.left += [f"the fact {name}" for name in elsewhere]
-
-    def _other_configuration(self, result: Result, compared: _Compared) -> Iterator[str]:
-        """Fields of the configuration that are not those of the training's model."""
-        try:
-            stated = loads(self.contents.files[CONFIG])
-        except (KeyError, ValueError):
-            compared.left.append(f"{CONFIG}: it cannot be read")
-            return
-        named = {"model": result.model_spec, "classes": result.classes}
-        own = model.describe(result, result.model_spec, result.classes)
-        open_names = {name for name, value in named.items() if value is None}
-        for name in sorted(set(own) - open_names):
-            if not isinstance(stated, dict) or name not in stated or not _alike(_plain(own[name]), stated[name], 0.0):
-                yield f"{CONFIG} has another {name!r} than the model of the training"
-        others = sorted((set(stated) - set(own)) | {name for name in open_names if stated.get(name) is not None})
+        others, unsaid = remaking.other_certificate(self.certificate, result, recording.taken[-1], tolerance)
+        yield from others
+        compared.done.append("the certificate's transcript, plan, facts and number of steps")
+        compared.left += unsaid
+        others, unsaid = remaking.other_configuration(self.contents, result)
+        yield from others
         compared.done.append(f"{CONFIG}, in what the training says of its model")
-        if others:
-            compared.left.append(f"in {CONFIG}: {', '.join(printable(name)[:40] for name in others[:12])}")
+        compared.left += [f"in {CONFIG}: {', '.join(unsaid[:12])}"] if unsaid else []
+        yield from self._other_weights(result, tolerance, compared)
+        compared.left.append("what the cards say of data and test figures: the publisher's words")
 
     def _other_weights(self, result: Result, tolerance: float, compared: _Compared) -> Iterator[str]:
         """Whether the weights are not those of the last state."""
@@ -515,11 +482,6 @@ class _Published:
         same = set(self.weights) == set(again)
         if not same or not all(_close(again[name].cpu(), own, tolerance) for name, own in self.weights.items()):
             yield "the published weights are not those of the last state"
-
-
-def _plain(value: Any) -> Any:
-    """A value as it is when it was written as JSON and read again."""
-    return json.loads(json.dumps(value))
 
 
 def _key(state: dict[str, Any]) -> Any:
@@ -545,14 +507,3 @@ def _close(own: Tensor, theirs: Tensor, tolerance: float) -> bool:
         return False
     room = tolerance * float(own.abs().max()) if own.numel() else 0.0
     return bool(((own - theirs).abs() <= room).all())
-
-
-def _alike(own: Any, theirs: Any, tolerance: float) -> bool:
-    """Whether plain values agree; of numbers with a fraction within a share."""
-    if isinstance(own, dict) and isinstance(theirs, dict):
-        return set(own) == set(theirs) and all(_alike(own[name], theirs[name], tolerance) for name in own)
-    if isinstance(own, list | tuple) and isinstance(theirs, list | tuple):
-        return len(own) == len(theirs) and all(_alike(a, b, tolerance) for a, b in zip(own, theirs, strict=True))
-    if tolerance and isinstance(own, float) and isinstance(theirs, float):
-        return math.isclose(own, theirs, rel_tol=tolerance)
-    return bool(own == theirs) and isinstance(own, bool) == isinstance(theirs, bool)

@@ -35,8 +35,6 @@ from privlearn.tuning.stopping import RandomStopping
 PARTS = ("claim", "plan", "facts", "events", "randomness", "files")
 #: The fact that test metrics were released with noise: its multiplier.
 PAID = "paid_metrics"
-#: Facts that the publisher adds to those of the run, which no training makes again.
-PUBLISHERS = frozenset({PAID, "public_start"})
 #: Of the whole form. It changes whenever the meaning of a certificate would.
 VERSION = 2
 _FORMAT = "privlearn-certificate"
@@ -109,6 +107,12 @@ def parse(content: bytes) -> dict[str, Any]:
             "perhaps signature"
         )
     return data
+
+
+def transcript_of(certificate: dict[str, Any]) -> Any:
+    """What a certificate states of the run's transcript; None: nothing."""
+    facts = certificate["facts"]
+    return facts.get("transcript") if isinstance(facts, dict) else None
 
 
 def header(*claim: object) -> str:

@@ -83,6 +83,11 @@ class Checkpoint:
         """Of a recorded run that is taken again: the number of steps at which it was left; None: it was not."""
         return None
 
+    @property
+    def like(self) -> Saved | None:
+        """A state of the run that a new one is to compute as; None: it may choose what is faster."""
+        return None
+
     def read(self) -> Saved | None:
         """What was saved last; None if there is no such file.
 

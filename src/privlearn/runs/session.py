@@ -220,6 +220,13 @@ class TrainingSession(Session):
         if isinstance(error, BaseException) and not isinstance(error, GeneratorExit):
             self.world.leave(error)
 
+    def close(self, epochs: Generator[Any], error: object) -> None:
+        """A block around the run ends, by an error or not: what was not charged is given back."""
+        if error is None:
+            self.keep_end()
+        epochs.close()
+        self.leave(error)
+
     def abandon(self) -> None:
         """There is no point in going on: nothing is kept, and what was not spent is given back."""
         self.ledger.settle()
@@ -381,8 +388,9 @@ class TrainingSession(Session):
     @property
     def fast_kernels(self) -> bool | None:
         """Whether fast products are used: as in a saved run, or in the first process; None: where they are faster."""
-        if self.saved:
-            return bool(dict(self.saved.plain["parts"]["gradients"]["items"])["fast_kernels"])
+        began = self.saved or (self.file.like if self.file else None)
+        if began:
+            return bool(dict(began.plain["parts"]["gradients"]["items"])["fast_kernels"])
         return self.world.once(lambda: type(kernels()) is not Kernels, "products") if self.world.size > 1 else None
 
     @property
