@@ -26,6 +26,7 @@ from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput, UnsoundExtension
 from privlearn.mechanisms.correlated import Correlation
+from privlearn.run_facts import GradientFacts, RunFacts
 from privlearn.sampling import Sampler
 from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, ReactingSchedule
 from privlearn.solving import LEAST_NOISE, MOST_EPOCHS
@@ -61,6 +62,8 @@ class AbstractPlan(Described, ABC):
     """
 
     kind: ClassVar[str]
+    #: The shape of the facts that its runs state, a `TypedDict`: others are neither published nor verified.
+    facts_shape: ClassVar[Any] = RunFacts
     budget: Budget | None
     _summary = plan_summary
     _parsed: ClassVar[tuple[str, ...]] = ("adjacency",)  # texts, too
@@ -223,6 +226,7 @@ class Plan(AbstractPlan):
     temperature: Temperature | None = None
     correlation: Correlation | None = field(default=None, metadata=OMITTED)
     kind: ClassVar[str] = "gradients"
+    facts_shape: ClassVar[Any] = GradientFacts
 
     def __post_init__(self) -> None:
         for name, kind in (("sampling", Sampler), ("schedule", NoiseSchedule), ("clip", Clip | Layerwise)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from privlearn import streams
 from privlearn.auditing import commitment, replaying
 from privlearn.cli.commands import replay as command
+from privlearn.publishing import remaking
 from privlearn.runs import session, transcript
 from tests.support.mutant import Mutant, suite_of
 
@@ -77,14 +78,16 @@ MUTANTS = [
     Mutant("streams are not compared", replaying._Part.write, '"streams", ', "", PASSED),
     Mutant("batches are not compared", replaying._Part.record, 'own["sample"] != stated["sample"]', "False",
            "check_a_batch_that_was_not_drawn_is_found"),
-    Mutant("the tolerance is a share of one", replaying._close, "float(theirs.abs().max())", "1e6",
+    Mutant("the tolerance is a share of one", replaying._close, "float(own.abs().max())", "1e6",
            TOLERANCE),
     Mutant("a state need not be the stated one", transcript.Recording.state,
            "self.secret.digest(b\"state \", head_of(content)) != self.states[number]", "False", FOLDER),
-    Mutant("any certificate will do", replaying._unlike, "if published.transcript != own:", "if False:", FOLDER),
-    Mutant("a certificate of another plan", replaying._unlike, "!= digest(published.plan)", "== 0",
+    Mutant("any certificate will do", replaying._Published.unlike,
+           "if certificate.transcript_of(self.certificate) !=", "if 0 ==", FOLDER),
+    Mutant("a certificate of another plan", remaking.other_certificate, '!= digest(certificate["plan"])', "== 0",
            "check_a_certificate_of_another_plan_is_found"),
-    Mutant("any weights will do", replaying._unlike, "or not all(", "or False and not all(", FOLDER),
+    Mutant("any weights will do", replaying._Published._other_weights, "or not all(", "or False and not all(",
+           FOLDER),
     Mutant("steps may be missing", transcript.Recording.__init__, "or not numbered", "", FOLDER),
     Mutant("any secret will do", transcript.CommittedSecret.__init__,
            "hashlib.sha256(secret).hexdigest() != committed or _digest_of_run(secret, self.run) != run", "False",

@@ -66,8 +66,11 @@ def test_a_forged_model_ends_with_1(capsys: pytest.CaptureFixture[str], tmp_path
     content[-1] ^= 1
     weights.write_bytes(content)
     capsys.readouterr()
-    assert main(["replay", str(tmp_path / "transcript"), "--published", str(tmp_path / "model"), "--steps", "0"]) == 1
-    assert "the published weights" in capsys.readouterr().out
+    replay = ["replay", str(tmp_path / "transcript"), "--steps", "0"]
+    assert main([*replay, "--published", str(tmp_path / "model")]) == 1
+    assert "the published weights are not" in capsys.readouterr().out
+    assert main(replay) == 1
+    assert "the published weights were not compared" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,7 @@ def test_a_folder_does_not_choose_the_code_that_runs(
     (tmp_path / "ran").unlink()
     monkeypatch.delitem(sys.modules, "owncode")
     capsys.readouterr()
-    replay = ["replay", str(tmp_path / "transcript"), "--steps", "1"]
+    replay = ["replay", str(tmp_path / "transcript"), "--steps", "1", "--published", str(tmp_path / "model")]
     assert main(replay) == 2
     assert "if you trust that code" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()

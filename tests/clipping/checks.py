@@ -400,7 +400,7 @@ def check_rules_give_each_examples_gradient() -> None:
         batches = [made_up_batch(x, y, size) for size in (5, 7)]
         plain = kernels.Kernels()
         seen = backends.layouts(problem, plain, batches)
-        found, losses = backends.PerOperation(problem, plain, [seen])(x, y)
+        found, losses = backends.PerOperation(problem, plain, seen)(x, y)
         truth, true_losses = backends.Loop(problem)(x, y)
         torch.testing.assert_close(losses, true_losses)
         assert found.keys() == truth.keys()

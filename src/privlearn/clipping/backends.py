@@ -272,8 +272,13 @@ class SeparationCheck:
             RULES, trained, UnusedKernels(), own, len(examples), copies, seen.layouts, seen.shared, seen.constants,
             seen.all_hold, tracker,
         )  # fmt: skip
-        computing = problem.computing(problem.random.together(seen.drawn))
-        with problem.random.only(examples), computing, torch.enable_grad(), problem.in_step(), tracker:
+        with (
+            problem.random.only(examples),
+            problem.computing(problem.random.together(seen.drawn)),
+            torch.enable_grad(),
+            problem.in_step(),
+            tracker,
+        ):
             with capture, seen.fused.under(capture):
                 losses = problem.forward(*own)
             tracker.require_at(losses, ExampleAxis(0), "the loss")
@@ -306,7 +311,7 @@ def _require_known_gradients(losses: Tensor) -> None:
         waiting += [following for following, _ in node.next_functions]
 
 
-def _denied(verdict: str) -> Coupled:
+def _denied(verdict: str | None) -> Coupled:
     elsewhere = "a batch in another process does not keep its examples apart"
     return Coupled(verdict) if verdict else CoupledElsewhere(elsewhere)
 

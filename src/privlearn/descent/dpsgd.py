@@ -88,8 +88,9 @@ class Run(DescribedRun):
                 task.end_epoch(session, number, self._descent.first)
                 with session.generators():
                     self._noise.end_epoch(task.x, task.y)
-            self._after.fit(session)
-            session.end(self._noise.epochs)
+            if not session.left:
+                self._after.fit(session)
+                session.end(self._noise.epochs)
 
     def step(self, batch: Batch, loss: Loss | None = None) -> PrivateDiagnostics:
         """Clip, release, descend, by `loss` from now on; once for each batch, else `SampleReused`. Private figures."""
@@ -128,8 +129,7 @@ class Run(DescribedRun):
 
     def __exit__(self, *error: object) -> None:
         """However the block ends, what was not charged is given back; an interrupted run keeps its checkpoint."""
-        self._epochs.close()
-        self._session.leave(error[1] if error else None)
+        self._session.close(self._epochs, error[1] if error else None)
 
 
 def dpsgd(

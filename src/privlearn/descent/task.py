@@ -412,6 +412,7 @@ class Epoch:
                 raise BadInput(
                     f"no step was taken on {batch}: call run.step(batch) once, before the next batch is asked for"
                 )
+        session.end_batches()
         self.done = True
 
 

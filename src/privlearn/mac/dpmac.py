@@ -294,6 +294,8 @@ class MacTask:
         learned = self._bound.learned if isinstance(self._bound, Derivatives) else None
         with _leaving_nothing_behind(self.parameters), session.charging():
             x, y = self._front.fit(session, self._x, None, None).flatten(1), self._y
+            if session.left:
+                return
             for epoch, sigma in enumerate(plan.noise_multipliers()):
                 if learned and epoch == learned.after:
                     batches.learn(learned, plan.neighbours, x, y, mu(epoch))
@@ -306,6 +308,7 @@ class MacTask:
                     with session.or_abandon():
                         require_finite(self.parameters, rates.first, f"epoch {epoch + 1}, step {step + 1}")
                     if calls.stepped(epoch, step, sigma):
+                        session.keep_end()
                         return
                 self._watch.end_epoch()
             session.end(plan.epochs)

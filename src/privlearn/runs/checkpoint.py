@@ -71,10 +71,23 @@ class Checkpoint:
         require_fit("checkpoint", checkpoint, Checkpoint | str | Path | None)
         return cls(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
 
+    #: Whether the state at which a run is left before its end is kept, too.
+    keeps_ends = False
+
     @property
     def due(self) -> bool:
         """Whether it is time for the next."""
         return time.monotonic() - self._last >= self._every
+
+    @property
+    def left_at(self) -> int | None:
+        """Of a recorded run that is taken again: the number of steps at which it was left; None: it was not."""
+        return None
+
+    @property
+    def like(self) -> Saved | None:
+        """A state of the run that a new one is to compute as; None: it may choose what is faster."""
+        return None
 
     def read(self) -> Saved | None:
         """What was saved last; None if there is no such file.

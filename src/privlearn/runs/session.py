@@ -127,6 +127,7 @@ class TrainingSession(Session):
         first: the epoch and the step that a checkpoint goes on with.
         taken: how many steps were released.
         complete: whether nothing is left to release.
+        left: whether a recorded run, which is taken again, was left at the state that this one is at.
         unclaimed: why nothing can be claimed for the model; empty if something can.
         figure_use: where a private figure first became a plain value that is not followed; empty where none did.
 
@@ -154,10 +155,11 @@ class TrainingSession(Session):
         self._fitted: list[RowTransform] = []
         self._released: list[tuple[dict[str, Any], Any]] = []  # transforms that were fitted before an interruption
         self.first, self._epoch, self._drawn_from = (0, 0), 0, None
+        self._steps = 0  # of an epoch, once one was begun
         self._generators: list[Tensor] | None = None
         self.taken, self.complete, self.unclaimed, self.figure_use = 0, False, "", ""
         self.repeats = Repeats(file if self.keeps else None, self.world)
-        self._open = self._stopped = False
+        self._open = self._stopped = self.left = False
         self._draws: Draws | None = None
 
     def _require_own_streams(self) -> None:
@@ -284,6 +286,13 @@ class TrainingSession(Session):
         if isinstance(error, BaseException) and not isinstance(error, GeneratorExit):
             self.world.leave(error)
 
+    def close(self, epochs: Generator[Any], error: object) -> None:
+        """A block around the run ends, by an error or not: what was not charged is given back."""
+        if error is None:
+            self.keep_end()
+        epochs.close()
+        self.leave(error)
+
     def abandon(self) -> None:
         """There is no point in going on: nothing is kept, and what was not spent is given back."""
         self.ledger.settle()
@@ -342,6 +351,8 @@ class TrainingSession(Session):
     def epochs(self, noise: Any) -> Iterator[tuple[int, float]]:
         """The epochs still to run, each with its noise multiplier. Those that were released are charged here."""
         for epoch, noise_multiplier in noise:
+            if self.left and epoch >= self.first[0]:
+                return
             if not self.released(epoch, noise_multiplier):
                 yield epoch, noise_multiplier
 
@@ -369,7 +380,8 @@ class TrainingSession(Session):
         They may be drawn ahead of their use; `keep` is to be called before each is used.
         """
         self._epoch, self._drawn_from = epoch, self.streams.state()["sampling"]
-        self.taken = epoch * self.plan.sampling.steps(present)
+        self._steps = self.plan.sampling.steps(present)
+        self.taken = epoch * self._steps
         for step, sample in enumerate(self.draws(present).epoch(self.streams.sampling)):
             if (epoch, step) < self.first:
                 sample.spend(Gaussian(noise_multiplier), self.plan.neighbours, self.account)
@@ -396,6 +408,18 @@ class TrainingSession(Session):
         for step, sample in self.drawn(epoch, noise_multiplier, present):
             self.keep(step)
             yield step, sample
+        self.end_batches()
+
+    def end_batches(self) -> None:
+        """All batches of an epoch were released. A recorded run that is taken again may have been left here."""
+        if self.file and self.file.left_at == self.taken:
+            self.keep_end()
+
+    def keep_end(self) -> None:
+        """The run is left here. Of a recorded one the state is kept: what is published of it is compared with that."""
+        if self._open and not self.complete and self.file and self.file.keeps_ends:
+            step = self.first[1] if self.left else self.taken - self._epoch * self._steps
+            self._save(step, left=True)
 
     def record(self, sample: Sample, released: Sequence[Tensor]) -> None:
         """A step was taken."""
@@ -437,14 +461,16 @@ class TrainingSession(Session):
         self.world.require_alike("the number of steps that were taken", str(self.taken).encode())
         if network := self.parts.get("network"):
             self.compare(list(network.state_dict().values()), now=True)
+        self.keep_end()
         self._stopped = True
         epochs.close()
 
     @property
     def fast_kernels(self) -> bool | None:
         """Whether fast products are used: as in a saved run, or in the first process; None: where they are faster."""
-        if self.saved:
-            return bool(dict(self.saved.plain["parts"]["gradients"]["items"])["fast_kernels"])
+        began = self.saved or (self.file.like if self.file else None)
+        if began:
+            return bool(dict(began.plain["parts"]["gradients"]["items"])["fast_kernels"])
         return self.world.once(lambda: type(kernels()) is not Kernels, "products") if self.world.size > 1 else None
 
     @property
@@ -463,7 +489,7 @@ class TrainingSession(Session):
         self.complete = True
         self._save(0)
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, *, left: bool = False) -> None:
         if self.file is None or not (self.keeps or self._shared):
             return
         tensors: dict[str, Tensor] = {}
@@ -483,6 +509,7 @@ class TrainingSession(Session):
                 [t.config(), flattened(t.state_dict(), f"fitted.{n}", tensors)] for n, t in enumerate(self._fitted)
             ],
             "generators": flattened(self._generators, "generators", tensors),
+            **({"left": True} if left else {}),
         }
         shards = save_shards(self.file.path, tensors, self.world) if self._shared else None
         if self.keeps:
@@ -502,6 +529,8 @@ class TrainingSession(Session):
         self.unclaimed = marks.get("unclaimed", "")
         self.figure_use = marks.get("figure_use", "")
         self._generators = whole(saved.plain["generators"], saved.tensors)
+        if (end := self.file.left_at) is not None and saved.plain.get("left"):
+            self.left, self.taken, self._epoch = True, end, self.first[0]
 
 
 @final

@@ -138,6 +138,9 @@ class Transcript(Checkpoint):
         self._writing: Thread | None = None  # puts a state on disk
         self._failed: Exception | None = None
 
+    #: What is published of a run that was left early is compared with the state that it was left in.
+    keeps_ends = True
+
     @property
     def due(self) -> bool:
         """Whether it is time for the next state."""

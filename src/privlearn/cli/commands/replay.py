@@ -59,7 +59,7 @@ def _trains(job: Job, training: Request) -> Callable[[Checkpoint], Result]:
 
 
 def run(request: Request) -> int:
-    """Take parts of a recorded run again; 1 if something does not agree."""
+    """Take parts of a recorded run again; 1 if something does not agree, or no published weights were compared."""
     choice = None if request.choice is None else request.choice.encode()
     training = _training(request)
     data = data_of(training)
@@ -71,8 +71,9 @@ def run(request: Request) -> int:
     if request.json:
         screen.print_json(report.to_json())
         return 0 if report.ok else 1
-    style = "green" if report.ok else "red"
-    screen.answers.print(f"[{style} bold]{'agrees' if report.ok else 'does not agree'}[/]")
+    style = "green" if report.ok else "yellow" if report.agrees else "red"
+    verdict = report.verdict if report.agrees else "does not agree"
+    screen.answers.print(f"[{style} bold]{screen.plain(verdict)}[/]")
     for label, text in report.rows():
         screen.answers.print(f"  {label:28} {screen.plain(text)}")
     for problem in report.problems:

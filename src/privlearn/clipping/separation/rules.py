@@ -9,9 +9,9 @@ An operation that computes and has no rule is denied (`tracker`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class Labels:
         along: labels that the operation works along, where no examples may be.
     """
 
-    inputs: dict[Argument, Sequence[Label]]
+    inputs: Mapping[Argument, Sequence[Label]]
     results: Sequence[Sequence[Label] | None]
     along: frozenset[Label] = field(default_factory=frozenset)
 
@@ -76,13 +76,14 @@ class Denied(Exception):
 
 #: Answers with labels, or with where the examples are in each result.
 Rule = Callable[[Any], Labels | list[ExampleAxis | None]]
+_R = TypeVar("_R", bound=Rule)
 RULES: dict[str, Rule] = {}
 
 
-def rule(names: str) -> Callable[[Rule], Rule]:
+def rule(names: str) -> Callable[[_R], _R]:
     """Enter a rule for operations of these names, without underscores at their ends."""
 
-    def enter(function: Rule) -> Rule:
+    def enter(function: _R) -> _R:
         RULES.update(dict.fromkeys(names.split(), function))
         return function
 

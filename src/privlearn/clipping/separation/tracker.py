@@ -339,11 +339,11 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if name not in call.axes and label in labels:
                 self._require_even(call, tensor, shape._replace(dim=list(labels).index(label)))
         answers: list[ExampleAxis | str | None] = []
-        for labels in found.results:
-            if labels is None:
+        for result in found.results:
+            if result is None:
                 answers.append(None)
-            elif label in labels:
-                answers.append(shape._replace(dim=list(labels).index(label)))
+            elif label in result:
+                answers.append(shape._replace(dim=list(result).index(label)))
             else:
                 answers.append(f"{_spoken(call.plain)} over the batch{_line_of_user()}")
         return answers
@@ -359,7 +359,8 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return True
         if tensor.shape[dim] != length:
             return False
-        apart = tensor.detach().unflatten(dim, (axis.outer, self.examples, axis.inner))
+        parts = (*tensor.shape[:dim], axis.outer, self.examples, axis.inner, *tensor.shape[dim + 1 :])
+        apart = tensor.detach().reshape(parts)
         first = apart.narrow(dim + 1, 0, 1).expand_as(apart)
         if not tensor.is_floating_point():
             return torch.equal(apart, first)
