@@ -50,13 +50,13 @@ class CommittedSecret:
         try:
             stated = loads((folder / COMMITMENT).read_bytes())
             secret = bytes.fromhex(loads((folder / SECRET).read_bytes())["secret"])
+            _require(1 <= len(secret) <= 64, "the secret has another length")
             self.rows, committed = str(stated["rows"]), str(stated["secret"])
         except FileNotFoundError as error:
             raise BadInput(
                 f"{folder} holds no commitment: commit to the rows first, privlearn.auditing.commit(data, folder) or "
                 "`privlearn commit`"
             ) from error
-            _require(1 <= len(secret) <= 64, "the secret has another length")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadInput(f"the commitment in {folder} cannot be read: {error}") from error
         if hashlib.sha256(secret).hexdigest() != committed:

@@ -14,7 +14,7 @@ from privlearn._checks import count
 from privlearn._display import Described, Summary, shortened
 from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Repeated, compose
+from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.filters import least_budget
 from privlearn.accounting.guarantee import Guarantee, require_same
 from privlearn.accounting.ledger import Ledger, Planned, Releases
@@ -172,29 +172,34 @@ def spend(
             if ledger.event != before:  # also of a fit that fails on the way
                 shared.fits += 1
                 shared.undeclared |= set(own)
-    undeclared = tuple(sorted(shared.undeclared))
+        # Read within the lock, and once: what follows is of this ledger as the fit left it.
+        claim, spent, fits, undeclared = _claim(ledger), ledger.event, shared.fits, tuple(sorted(shared.undeclared))
     stated = delta if ledger.budget is None or ledger.budget.delta is None else ledger.budget.delta
-    total = None if undeclared else _total(ledger, stated)
-    alone = None if own else _alone(plan, stated)
-    claimed = total is not None and total.kind == "bound"
-    attacks = tradeoff(ledger.claim, plan.neighbours, ledger.unit.group_size) if claimed else None
-    privacy = FitPrivacy(alone, total, shared.fits, undeclared, attacks)
+    alone = None if own else _priced(plan.event(), plan, stated)
+    if undeclared:
+        total, attacks = None, None
+    elif claim is None:
+        total, attacks = replace(_priced(spent, plan, stated), kind="estimate"), None
+    else:
+        total = _priced(claim, plan, stated)
+        attacks = tradeoff(claim, plan.neighbours, plan.unit.group_size)
+    privacy = FitPrivacy(alone, total, fits, undeclared, attacks)
     _warn(own, privacy)
     return result, privacy
 
 
-def _alone(plan: Planned, delta: float) -> Guarantee:
-    """What one fit costs."""
-    priced = accountant.guarantee(plan.event(), plan.neighbours, delta, plan.unit.group_size)
+def _priced(event: Event, plan: Planned, delta: float) -> Guarantee:
+    """The guarantee of an event, for the neighbours and the unit that the plan shares with its ledger."""
+    priced = accountant.guarantee(event, plan.neighbours, delta, plan.unit.group_size)
     return replace(priced, rows_per_person=plan.unit.rows_per_person)
 
 
-def _total(ledger: Ledger, delta: float) -> Guarantee:
-    """What is on the ledger: its guarantee, or an estimate where nothing limits it."""
+def _claim(ledger: Ledger) -> Event | None:
+    """The event that a guarantee of all fits is computed from; None where nothing limits what they come to."""
     try:
-        return ledger.guarantee(delta)
+        return ledger.claim
     except UnsupportedEvent:
-        return ledger.spent(delta)
+        return None
 
 
 def _level() -> int:
