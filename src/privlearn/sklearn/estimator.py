@@ -325,8 +325,13 @@ class NetworkEstimator(PrivateEstimator):
         check_is_fitted(self, "module_")
         rows = torch.from_numpy(np.ascontiguousarray(self._scaled_rows(self._validated(X, reset=False))))
         with torch.no_grad():
-            outputs: torch.Tensor = self.module_(rows)
-        return outputs.double()
+            outputs: torch.Tensor = self.module_(rows).double()
+        if not bool(outputs.isfinite().all()):
+            raise BadInput(
+                "the model's outputs for some rows are not finite, so that they have no prediction: scale the rows "
+                "down, or declare bounds, beyond which numbers count as these"
+            )
+        return outputs
 
     def _keep(self, module: torch.nn.Module) -> None:
         self.module_ = copy.deepcopy(module).double().eval()
