@@ -260,6 +260,7 @@ def _released(
     (sample,) = FullBatch().draw(len(y))
     sums = _sums(network, x, y, plan, sample)
     deviation = plan.noise * sums.sensitivity
+    session.count_examples(len(y))
     with session.charging():
         (released,) = release(sums, noise_multiplier=plan.noise, ledger=session.ledger, stream=session.streams.noise)
     noisy = [part.numpy() for part in released]

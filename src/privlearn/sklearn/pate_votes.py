@@ -95,7 +95,7 @@ class PATEClassifier(PrivateClassifier):
         def release(ledger: Ledger, streams: Streams) -> Any:
             ensemble: Teachers
             if given:
-                ensemble = FittedTeachers(self.estimator, self.classes_, squashed=self._squashed)
+                ensemble = FittedTeachers(self.estimator, self.classes_, len(X), squashed=self._squashed)
             else:
                 seed = int(streams.initialisation.integers(2**31))
                 recipe = Estimator(lambda: _fresh(self.estimator, seed))
@@ -137,13 +137,20 @@ class FittedTeachers(Teachers):
     Args:
         estimators: with `predict`.
         classes: the labels in the order of the votes.
+        examples: how many rows they learned from.
         squashed: whether public rows are x / (1 + |x|) of those that the estimators take.
     """
 
-    def __init__(self, estimators: Sequence[Any], classes: Array, *, squashed: bool = False) -> None:
+    def __init__(self, estimators: Sequence[Any], classes: Array, examples: int, *, squashed: bool = False) -> None:
         if len({id(own) for own in estimators}) < len(estimators):
             raise BadInput("an estimator is given twice: one row would move two teachers. Give each once")
         self._estimators, self._classes, self._squashed = estimators, classes, squashed
+        self._examples = examples
+
+    @property
+    def examples(self) -> int:
+        """How many rows they learned from."""
+        return self._examples
 
     @property
     def count(self) -> int:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -19,7 +17,7 @@ from privlearn.accounting.filters import least_budget
 from privlearn.accounting.guarantee import Guarantee, require_same
 from privlearn.accounting.ledger import Ledger, Planned, Releases
 from privlearn.accounting.tradeoff import TradeOff, tradeoff
-from privlearn.errors import BadInput, PrivacyWarning, UnsupportedEvent
+from privlearn.errors import BadInput, UnsupportedEvent, warn
 from privlearn.plan import AbstractPlan
 from privlearn.streams import Streams
 from privlearn.world import require_one_process
@@ -202,25 +200,15 @@ def _claim(ledger: Ledger) -> Event | None:
         return None
 
 
-def _level() -> int:
-    """How far above `_warn` the caller of `fit` is: the first outside of this package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
-        frame, level = frame.f_back, level + 1
-    return level
-
-
 def _warn(reasons: tuple[str, ...], privacy: FitPrivacy) -> None:
     """Warn the caller of `fit` if nothing is claimed, or if several fits add up without a limit."""
     if reasons:
-        warnings.warn(f"nothing is claimed of this fit: {'; '.join(reasons)}", PrivacyWarning, stacklevel=_level())
+        warn(f"nothing is claimed of this fit: {'; '.join(reasons)}")
     elif privacy.total is not None and privacy.total.kind != "bound":
-        warnings.warn(
+        warn(
             f"this is fit {privacy.fits} of this estimator and its clones: all that they released is together "
             f"{privacy.total}, and nothing limits it. Give ledger=pv.Ledger(pv.Budget(E, D)), which refuses what goes "
-            "beyond; pv.sklearn.DPSearchCV searches within one budget",
-            PrivacyWarning,
-            stacklevel=_level(),
+            "beyond; pv.sklearn.DPSearchCV searches within one budget"
         )
 
 

@@ -20,6 +20,7 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.derivative_bounds import Derivatives
 from privlearn.mac.dpmac import dpmac
 from privlearn.plan import Plan
+from privlearn.runs.session import Session
 from privlearn.sampling import Poisson
 from privlearn.sklearn.estimator import ADJACENCY, Array, PrivateEstimator
 from privlearn.streams import Streams
@@ -60,14 +61,13 @@ class PrivateScaledTransformer(TransformerMixin, PrivateEstimator):  # type: ign
 
     def _released(self, transform: PrivateTransform, rows: Array) -> Any:
         """The module of a transform, made by its release on these rows alone."""
-        plan = Releases(transform.event(), ADJACENCY)
+        plan = Releases(transform.event(), ADJACENCY, budget=Budget(self.epsilon, self.delta))
 
         def release(ledger: Ledger, streams: Streams) -> ReleasedTransform:
-            ledger.begin(plan.event(), plan.neighbours, plan.unit)
-            try:
+            session = Session(plan, ledger, streams)
+            session.count_examples(len(rows))
+            with session.charging():
                 made = transform.fit(torch.from_numpy(rows), plan.neighbours, ledger, streams.noise)
-            finally:
-                ledger.settle()
             return ReleasedTransform(made, plan, ledger)
 
         return self._release(plan, (), release).module
