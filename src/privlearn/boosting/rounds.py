@@ -79,6 +79,7 @@ def boost(
     x, y = _require_rows(plan, data)
     own = _require_weights(weights, len(x))
     network = _empty(plan)
+    session.count_examples(len(x))
     with session.charging():
         scores = _rounds(plan, network, x, y, own, session.ledger, session.streams.noise)
     _fill(plan, network, scores)

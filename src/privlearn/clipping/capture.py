@@ -301,7 +301,7 @@ class _Once:
     """In place of checkpoints that begin a backward pass of their own."""
 
     @staticmethod
-    def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
+    def apply(function: Callable[..., Any], _preserve_rng_state: bool, *args: Any) -> Any:
         """What the part gives."""
         return function(*args)
 

@@ -121,6 +121,7 @@ class Task:
         self.present = (len(indexed) if indexed else len(self.x)) if self.persons is None else len(self.persons)
         plan.sampling.require_rows(self.present)
         self.examples, self._row_key = plan.examples or self.present, b""
+        session.count_examples(self.present)
         self.front = Front(plan.front, self.data, self.x)
         self.divisor = plan.sampling.expected_batch_size(self.examples)
         self.steps = plan.sampling.steps(self.present)

@@ -230,6 +230,7 @@ class PrivateTrainer(Trainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """A private step, the optimizer's included: the trainer's own finds no gradients then, and changes nothing."""
+        del num_items_in_batch  # of gradients that are accumulated, which a private step never does
         assert self.private is not None
         model.train()
         if callable(switch := getattr(self.optimizer, "train", None)):
@@ -370,7 +371,7 @@ class _TrueEpochs(TrainerCallback):
     def __init__(self, trainer: PrivateTrainer) -> None:
         self._trainer = trainer
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, _control: Any, **more: Any) -> None:
         """After each step."""
         if self._trainer.private is not None:
             state.epoch = state.global_step / len(self._trainer.private)

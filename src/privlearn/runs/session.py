@@ -20,12 +20,12 @@ from torch import Tensor
 
 from privlearn._storage import canonical
 from privlearn.accounting.events import Event, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Account, Ledger
+from privlearn.accounting.guarantee import Adjacency, hollow
+from privlearn.accounting.ledger import Account, Ledger, Releases
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.sharded.groups import is_shard
-from privlearn.errors import BadInput, PrivacyWarning, UnsoundExtension
+from privlearn.errors import BadInput, PrivacyWarning, UnsoundExtension, warn
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved, digest_of, flattened, require_same_run, run_of, whole
 from privlearn.runs.repeats import Repeats
@@ -52,6 +52,25 @@ class Part(Protocol):
         """Go on from a state."""
 
 
+def warn_of_target(
+    plan: AbstractPlan | Releases, ledger: Ledger, present: int | None, declared: int | None = None
+) -> None:
+    """Warn of a target that promises next to nothing to an example: the plan's, or the ledger's if it has none.
+
+    Args:
+        plan: what will be spent.
+        ledger: what is charged.
+        present: how many examples there are; None: that is not known. It is not looked at where their number is
+            declared, or where neighbours differ in it.
+        declared: that number; None: as the plan says, if it does.
+    """
+    budget, declared = plan.budget or ledger.budget, declared or getattr(plan, "examples", None)
+    public = None if plan.neighbours is Adjacency.ADD_REMOVE else present
+    if budget is not None:
+        for warning in hollow(budget.epsilon, budget.delta, declared or public):
+            warn(warning)
+
+
 class Session:
     """The ledger and the random streams of one run of a plan of any kind.
 
@@ -69,10 +88,10 @@ class Session:
     """
 
     def __init__(
-        self, plan: AbstractPlan, ledger: Ledger | None, streams: Streams | None, *, charged: bool = True,
+        self, plan: AbstractPlan | Releases, ledger: Ledger | None, streams: Streams | None, *, charged: bool = True,
         world: World = World(),  # noqa: B008 - a frozen value
     ) -> None:  # fmt: skip
-        self.plan, self.charged = plan, charged
+        self.plan, self.charged, self._counted = plan, charged, False
         if world.rank:
             ledger = Ledger.allowing(plan.event(), plan.neighbours, plan.unit) if charged else Ledger()
         self.ledger = Ledger(plan.budget if charged else None) if ledger is None else ledger
@@ -91,9 +110,23 @@ class Session:
         """Raise unless the ledger has room for the plan."""
         self.ledger.require_room(self.plan.event(), self.plan.neighbours, self.plan.unit)
 
+    def count_examples(self, present: int | None, declared: int | None = None) -> None:
+        """Say how many examples there are, before anything is charged: see `warn_of_target`.
+
+        Warns:
+            PrivacyWarning: the target promises next to nothing to one of them.
+        """
+        self._counted = True
+        if self.charged and self.world.rank == 0:
+            warn_of_target(self.plan, self.ledger, present, declared)
+
+    def _require_counted(self) -> None:
+        assert self._counted, "a method has to call count_examples before it charges anything"
+
     @contextmanager
     def charging(self) -> Iterator[None]:
         """A block in which the plan may be charged. When it ends, what was not charged is given back."""
+        self._require_counted()
         self.ledger.begin(self.plan.event(), self.plan.neighbours, self.plan.unit)
         try:
             yield
@@ -182,6 +215,7 @@ class TrainingSession(Session):
 
         A run that is interrupted keeps its checkpoint, and what was approved for it.
         """
+        self._require_counted()
         with ExitStack() as held:
             if file := self.file:
                 self.world.once(lambda: held.enter_context(file.alone()), "the lock of the checkpoint")

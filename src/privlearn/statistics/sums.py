@@ -123,7 +123,9 @@ def error_sums(
     A row adds |e| and e^2 in [0, 1], and t in [-1, 1] with t^2: a vector of norm 2 at most, for add/remove neighbours
     of norm sqrt(5), with the 1 that it counts. Another row in its place moves the first two by 1 each, and the others
     together by 2, as (t - t')^2 (1 + (t + t')^2) <= 4: by sqrt(6). A row without an answer, or whose target is not
-    finite, adds nothing.
+    finite, is wrong: it adds (1, 1, 0, 0), and nothing for add/remove neighbours, where it is absent. That is a vector
+    of norm sqrt(2), and as another row would be: from any other it differs by (1 - |e|, 1 - e^2, -t, -t^2), of norm 2
+    at most.
 
     Args:
         answers: of `PredictedValues`, shape (rows, 2).
@@ -140,10 +142,12 @@ def error_sums(
     (there, predicted), targets = answers[indices].T, y[indices].double()
     usable = (there > 0) & targets.isfinite()
     low, half = bounds[0], (bounds[1] - bounds[0]) / 2
-    predicted, targets = (((own[usable] - low) / half - 1).clamp(-1, 1) for own in (predicted, targets))
-    errors = ((predicted - targets).abs() / (2 * most_error)).clamp(0, 1)
-    parts = [errors, errors**2, targets, targets**2]
     counted = adjacency is Adjacency.ADD_REMOVE  # else the number of rows is public
+    wrong = torch.zeros(0 if counted else int((~usable).sum()), dtype=torch.float64)
+    predicted, targets = (((own[usable] - low) / half - 1).clamp(-1, 1) for own in (predicted, targets))
+    errors = torch.cat([((predicted - targets).abs() / (2 * most_error)).clamp(0, 1), wrong + 1])
+    targets = torch.cat([targets, wrong])
+    parts = [errors, errors**2, targets, targets**2]
     rows = in_steps(torch.stack([*parts, *[torch.ones_like(errors)] * counted], 1))
     added = Contributions.of(torch.linalg.vector_norm(rows, dim=1), math.sqrt(4.0 + counted), "error_sums")
     moved = {Adjacency.ADD_REMOVE: 5.0, Adjacency.ZERO_OUT: 4.0, Adjacency.REPLACE_ONE: 6.0}[adjacency]
@@ -157,7 +161,8 @@ def metric_sums(
 
     A row adds 1 to one cell of each table, and a number in [0, 1] to the sum: a vector of norm sqrt(3) at most. Another
     row in its place moves each table by sqrt(2) and the sum by 1, together sqrt(5). A row without an answer, or of no
-    class, adds nothing.
+    class, is wrong: it adds 1 to the sum, and nothing for add/remove neighbours, where it is absent. From any other row
+    it differs by 1 in a cell of each table, and by at most 1 in the sum: by sqrt(3) at most.
 
     Args:
         probabilities: shape (rows, classes); zeros where a row has no answer.
@@ -182,9 +187,10 @@ def metric_sums(
     cells = side * bins + (score * bins).long().clamp(0, bins - 1)
     histogram = torch.bincount(cells, minlength=2 * bins).double().view(2, bins)
     losses = -own.gather(1, labels[:, None])[:, 0].log() / positive("most_loss", most_loss)
+    wrong = torch.ones(0 if adjacency is Adjacency.ADD_REMOVE else int((~usable).sum()), dtype=torch.float64)
     losses = in_steps(losses.clamp(0, 1))
-    added = Contributions.of((2 + losses.square()).sqrt(), math.sqrt(3), "metric_sums")
-    total = losses.sum().view(1)
+    added = Contributions.of(torch.cat([(2 + losses.square()).sqrt(), wrong]), math.sqrt(3), "metric_sums")
+    total = in_steps(torch.cat([losses, wrong])).sum().view(1)
     replaced = adjacency is Adjacency.REPLACE_ONE
     return Bounded((matrix, histogram, total), math.sqrt(5.0 if replaced else 3.0), adjacency, sample, added)
 

@@ -40,6 +40,11 @@ class Teachers:
     def require_covered(self, adjacency: Adjacency, unit: PrivacyUnit) -> None:
         """Raise `BadInput` where it is known that one `unit` can change two teachers under `adjacency`."""
 
+    @property
+    def examples(self) -> int | None:
+        """How many records they learned from; None where that is not known."""
+        return None
+
     def describe(self) -> dict[str, Any]:
         """How they came about, in public words, for certificates and to tell an interrupted run from another."""
         return {"source": f"{type(self).__module__}:{type(self).__qualname__}"}

@@ -23,7 +23,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint, whole_text
 from privlearn.runs.result import PrivateDiagnostics, Result
-from privlearn.runs.session import Session
+from privlearn.runs.session import Session, warn_of_target
 from privlearn.streams import Streams
 from privlearn.teachers.answers import Answers, Pool, empty, keep_answers, of_pool, release_answers, sum_answers
 from privlearn.teachers.chances import drowned
@@ -133,12 +133,15 @@ def ask_teachers(
         return total
 
     if keep is None:
-        session, made = Session(plan, ledger, streams), sums()
+        session = Session(plan, ledger, streams)
+        session.count_examples(teachers.examples)
+        made = sums()
         with session.charging():
             noisy = release_answers(plan, made, reducer, ledger, streams)
         answers = of_pool(plan, pool, ledger, noisy, streams)
     else:
         teachers.require_same(queries)
+        warn_of_target(plan, ledger, teachers.examples)
         answers = keep_answers(plan, pool, sums, reducer, ledger, streams, Checkpoint(keep), same)
     facts = _stated(plan, teachers, reducer, pool, answers)
     return replace(answers, facts=facts, private_diagnostics=PrivateDiagnostics(silent))

@@ -96,6 +96,11 @@ class Trained(Teachers):
             count("jobs", jobs)
 
     @property
+    def examples(self) -> int:
+        """How many records there are."""
+        return self._data.examples
+
+    @property
     def count(self) -> int:
         """How many there are."""
         return self._count

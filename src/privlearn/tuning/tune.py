@@ -116,6 +116,7 @@ def tune(
     require_same_examples(plan.candidates[0].plan, data)
     require_targets(data, plan.metric)
     trainer = _Trainer(train, jobs, several)
+    session.count_examples(data.examples, getattr(plan.candidates[0].plan, "examples", None))
     with session.charging():
         if isinstance(plan, Blocks):
             result, chosen = _on_blocks(plan, trainer, data, session, progress)
