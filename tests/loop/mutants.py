@@ -41,7 +41,9 @@ MUTANTS = [
     Mutant("nothing is said of hooks that slow a run down", gradients.ClippedGradients._begin,
            "warn_of_slowness(self._way.name, self.reason)", "pass", HOOKS),
     Mutant("a micro-batch is not clipped", gradients.ClippedGradients._weights,
-           "return weights if", "weights = weights if len(losses) > 4 else weights * 0 + 1; return weights if", MICRO),
+           "return weighed.weights if",
+           "weighed = weighed if len(losses) > 4 else weighed._replace(weights=weighed.weights * 0 + 1); "
+           "return weighed.weights if", MICRO),
     Mutant("accumulated sums count twice", gradients.ClippedGradients._add_up, "total.add_(block)",
            "total.add_(block, alpha=2)", MICRO),
     Mutant("the last micro-batch is left out", gradients.ClippedGradients._chunks,

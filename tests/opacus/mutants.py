@@ -22,7 +22,9 @@ LEFT = "check_a_run_left_early_claims_its_limit"
 
 MUTANTS = [
     Mutant("the manager's micro-batch is not clipped", gradients.ClippedGradients._weights,
-           "return weights if", "weights = weights if len(losses) > 7 else weights * 0 + 1; return weights if", MEAN),
+           "return weighed.weights if",
+           "weighed = weighed if len(losses) > 7 else weighed._replace(weights=weighed.weights * 0 + 1); "
+           "return weighed.weights if", MEAN),
     Mutant("the script's mean is divided once more", script_loss.ScriptLoss.__call__, "own.mean(1)",
            "own.mean(1) / rows", MEAN),
     Mutant("the engine's mean is divided twice", dpsgd.Run.step, "task.divisor)), task.divisor)",
