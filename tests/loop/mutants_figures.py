@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant("an error quotes a private figure", _checks.require_public, "{name} is a private figure",
            "{name} is a private figure {value:.3f}", SET),
     Mutant("a loss may look at private figures", optimizers.Descent.figure_used, "if self._stepping or", "if", STEPS),
-    Mutant("settings may change in a step", optimizers.Descent.note, "any(a is not b", "any(False", STEPS),
+    Mutant("settings may change in a step", optimizers.Descent.at, "any(a is not b", "any(False", STEPS),
     Mutant("numbers of a script's tensors are plain", recorded._private, "return as_figures(out, name)", "return out",
            SCRIPT),
     Mutant("tensors leave a script's tape unnoticed", recorded._private, "note(PLAIN, silent=True)", "pass", SCRIPT),

@@ -40,7 +40,7 @@ MUTANTS = [
     Mutant("only the shape of the data counts", checkpoint.digest_of, "digest.update(tensor.detach()",
            "(lambda _: None)(tensor.detach()",
            "check_a_checkpoint_of_another_run_is_refused"),
-    Mutant("other settings are welcome", checkpoint.require_same_run, "if then.get(name) != now[name]", "if False",
+    Mutant("other settings are welcome", checkpoint.require_same_run, "if dict(then) != now:", "if False:",
            "check_a_checkpoint_of_another_run_is_refused"),
     Mutant("everybody reads the keys", checkpoint.Checkpoint.write, "mode=0o600", "mode=0o644",
            "check_checkpoints_are_for_their_owner_only"),

@@ -147,7 +147,7 @@ MUTANTS = [
     Mutant("certificates of sites for replaced records", teachers_plan.PatePlan.follows,
            'teacher.get("records") == "by site"', "False", CERTIFIED),
     Mutant("nobody looks who came to which teacher", verify._of_the_plan,
-           'problems + plan.follows(certificate["facts"])', "problems", CERTIFIED),
+           "problems + plan.follows(facts)", "problems", CERTIFIED),
     Mutant("teachers say that they were assigned by row", trained.Trained.describe, '"person"', '"row"',
            REPLACED),
     Mutant("teachers share numpy's generator", randomness.generators_at, "np.random.seed(seed % 2**32)", "pass",

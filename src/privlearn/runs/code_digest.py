@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from privlearn.clipping.sharded.groups import is_shard
 from privlearn.runs.checkpoint import digest_of
 
 _DEEP = 5  # functions in functions, lists in lists
@@ -57,6 +58,8 @@ def _spelled(value: Any, depth: int, seen: set[int]) -> str:
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return f"{kind} {value!r}"
     if isinstance(value, Tensor):
+        if is_shard(value):  # each process holds another part of it
+            return f"{kind} {tuple(value.shape)} {value.dtype}"
         return f"{kind} {digest_of(value)}"
     if isinstance(value, np.ndarray | np.generic):
         array = np.ascontiguousarray(value)

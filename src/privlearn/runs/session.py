@@ -277,6 +277,11 @@ class TrainingSession(Session):
         tensors: dict[str, Tensor] = {}
         parts = {name: part for name, part in self.parts.items() if name not in _HOW}
         plain = {name: flattened(part.state_dict(), name, tensors) for name, part in parts.items()}
+        if any(map(is_shard, tensors.values())):
+            raise BadInput(
+                "the keys of this run outlive it, so they have to follow from its first weights, and a model under "
+                "fully_shard is in no process whole: leave out the transcript, or train the whole model"
+            )
         digest = hashlib.sha256(canonical([plain, list(tensors)]))
         digest.update(digest_of(*tensors.values()).encode())
         return {**self.facts, **self.code, "initial state": digest.hexdigest()}
