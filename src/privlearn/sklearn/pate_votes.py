@@ -47,7 +47,7 @@ class PATEClassifier(PrivateClassifier):
         estimator: what each teacher is: an estimator that is cloned and fitted to the teacher's own rows (None:
             `GaussianNB`), or a list of fitted ones, of which no row taught two. Those are asked about rows as they are,
             and give the declared classes.
-        epsilon, delta, classes, bounds, ledger, random_state: as of `DPClassifier`.
+        epsilon, delta, classes, bounds, ledger, random_state, preprocessing: as of `DPClassifier`.
         options: `teachers` (20; not with a list), `queries` (200 at most, or all public rows), `student` (`linear`, or
             `mlp:100`), and other fields of `privlearn.teachers.Student` (`epochs`, `learning_rate`).
 
@@ -68,9 +68,11 @@ class PATEClassifier(PrivateClassifier):
         options: Mapping[str, Any] | None = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.estimator, self.epsilon, self.delta, self.classes, self.bounds = estimator, epsilon, delta, classes, bounds
         self.options, self.ledger, self.random_state = options, ledger, random_state
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, X_public: Any = None) -> PATEClassifier:
         """Train teachers on rows, shape (rows, features), and their labels, (rows,); ask them; and teach the student.

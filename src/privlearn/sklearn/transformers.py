@@ -90,6 +90,7 @@ class DPStandardScaler(OneToOneFeatureMixin, PrivateScaledTransformer):  # type:
             None: each number x becomes x / (1 + |x|), and moments are of that.
         ledger: what fits are charged to; None: one that the estimator shares with its clones, without a limit.
         random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
+        preprocessing: "public", or None: as of every estimator here (`PrivateEstimator`).
 
     Attributes:
         mean_, scale_, var_: of each feature, as released, in the units of the rows (squashed ones, without bounds).
@@ -103,9 +104,11 @@ class DPStandardScaler(OneToOneFeatureMixin, PrivateScaledTransformer):  # type:
         bounds: Any = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.epsilon, self.delta, self.bounds = epsilon, delta, bounds
         self.ledger, self.random_state = ledger, random_state
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any = None) -> DPStandardScaler:
         """Release the moments of rows, shape (rows, features).
@@ -142,7 +145,7 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer):  # type:
 
     Args:
         n_components: how many; at most as many as features are kept.
-        epsilon, delta, bounds, ledger, random_state: as of `DPStandardScaler`.
+        epsilon, delta, bounds, ledger, random_state, preprocessing: as of `DPStandardScaler`.
 
     Attributes:
         components_: orthonormal, shape (n_components, features), the largest variance first.
@@ -158,9 +161,11 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer):  # type:
         bounds: Any = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.n_components, self.epsilon, self.delta, self.bounds = n_components, epsilon, delta, bounds
         self.ledger, self.random_state = ledger, random_state
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any = None) -> DPPCA:
         """Release components of rows, shape (rows, features). Errors as of `DPStandardScaler.fit`."""
@@ -198,7 +203,7 @@ class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer): 
     Args:
         n_components: numbers in a code.
         options: other fields of the plan (`privlearn.Plan`): `{"epochs": 30, "examples": 1000}`.
-        epsilon, delta, bounds, ledger, random_state: as of `DPStandardScaler`.
+        epsilon, delta, bounds, ledger, random_state, preprocessing: as of `DPStandardScaler`.
 
     Attributes:
         module_: the autoencoder, of rows whose bounds are -1 and 1.
@@ -215,9 +220,11 @@ class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer): 
         options: Mapping[str, Any] | None = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.n_components, self.epsilon, self.delta, self.bounds = n_components, epsilon, delta, bounds
         self.options, self.ledger, self.random_state = options, ledger, random_state
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any = None) -> DPAutoencoder:
         """Train on rows, shape (rows, features). Errors as of `DPStandardScaler.fit`, and as of `privlearn.dpmac`."""
