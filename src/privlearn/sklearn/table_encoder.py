@@ -66,7 +66,8 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return encode_features(self._table(X), self._settled())
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """What the features are called."""
+        """What the features are called; the schema says it, whatever the columns of the table."""
+        del input_features
         return np.array(self._settled().feature_names, dtype=object)
 
     @property
