@@ -8,6 +8,7 @@ a copy that lies in memory in another order, and in all arguments of one shape a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,19 +17,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.separation import tracker as tracking
 from privlearn.clipping.separation.program import Constants
-from privlearn.clipping.separation.rules import Denied
+from privlearn.clipping.separation.rules import RULES, Denied, ExampleAxis
 from privlearn.clipping.separation.tracker import AxisTracker, axis_of
 
 opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations", reason="PyTorch's samples")
 
 SAMPLES = 6  # of each operation
-#: Rules for operations that no processor without a GPU runs, or that PyTorch draws in an operation of ours.
-NOT_HERE = {
-    "cudnn_batch_norm", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable", "_fused_dropout",
-}  # fmt: skip
 
 
 @cache
@@ -156,3 +153,79 @@ def violations(name: str) -> tuple[list[str], set[str]]:
                 except Denied:
                     continue
     return wrong, ruled
+
+
+#: In `make test` every seventh of PyTorch's operations; at night all of them.
+EVERY = 7
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if number % EVERY == 0 else [pytest.mark.nightly])
+        for number, name in enumerate(sorted(operations()))
+    ],
+)
+def test_other_examples_stay_where_a_rule_says_that_they_do(name: str) -> None:
+    try:
+        wrong, _ = violations(name)
+    except (NotImplementedError, RuntimeError) as error:
+        pytest.skip(f"PyTorch's own samples can't be made here: {error}")
+    assert not wrong, wrong[:3]
+
+
+#: Operations of PyTorch's samples whose rules have to answer, one for each kind of rule.
+KINDS = {
+    "mul": "mul", "sum": "sum", "softmax": "_softmax", "renorm": "renorm", "nn.functional.avg_pool2d": "avg_pool2d",
+    "nn.functional.layer_norm": "native_layer_norm", "nn.functional.conv2d": "convolution",
+    "nn.functional.batch_norm": "native_batch_norm", "nn.functional.linear": "addmm", "bmm": "bmm",
+    "nn.functional.embedding": "embedding", "cat": "cat", "stack": "stack", "index_select": "index_select",
+    "topk": "topk", "index_add": "index_add", "nn.functional.nll_loss": "nll_loss_forward",
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", KINDS)
+def test_each_kind_of_rule_answers_on_samples(name: str) -> None:
+    wrong, ruled = violations(name)
+    assert not wrong, wrong[:3]
+    assert KINDS[name] in ruled, sorted(ruled)
+
+
+class FirstDimension:
+    """The planted bug of a category: its operations lose sight of what they work along."""
+
+    def __init__(self, rule: Any) -> None:
+        self._rule = rule
+
+    def __call__(self, call: Any) -> Any:
+        labels = self._rule(call)
+        return labels if isinstance(labels, list) else replace(labels, along=frozenset())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["cumsum", "softmax", "flip", "topk", "nn.functional.conv1d"])
+def test_a_rule_that_loses_what_it_works_along_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for operation, rule in list(RULES.items()):
+        monkeypatch.setitem(RULES, operation, FirstDimension(rule))
+    tracking._KINDS.clear()
+    try:
+        assert violations(name)[0]
+    finally:
+        tracking._KINDS.clear()
+
+
+def test_an_operation_without_a_rule_is_denied() -> None:
+    """Whatever PyTorch or an extension adds: it can't be computed with examples in it."""
+
+    @torch.library.custom_op("privlearn_tests::shifted", mutates_args=())
+    def shifted(x: Tensor) -> Tensor:
+        return x - x.mean()
+
+    leaf = torch.randn(4, 3)
+    watched = AxisTracker(Constants(), [leaf], 4)
+    with watched:
+        out = shifted(leaf)
+        with pytest.raises(NotLayerwise, match="no rule"):
+            watched.require_at(out, ExampleAxis(0), "the loss")
