@@ -33,7 +33,7 @@ from privlearn.clipping.per_example import (
 )
 from privlearn.mechanisms import release as release_module
 from privlearn.models.check import made_up_batch
-from tests.support.checks import check
+from tests.support.checks import check, compared_or_not
 from tests.support.nets import (
     _moves,
     bounded,
@@ -438,6 +438,7 @@ BRANCHES: dict[Callable[[Any, Tensor], Tensor], tuple[int, int]] = {
 
 
 @check
+@compared_or_not
 def check_branches_that_only_real_data_take_change_nothing() -> None:
     for run, (inputs, hidden) in BRANCHES.items():
         torch.manual_seed(0)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from unittest import mock
 
 import torch
 from torch import nn
@@ -19,7 +16,7 @@ from privlearn.errors import (
     NotPerExample,
 )
 from privlearn.models import check as models_check
-from tests.support.checks import check, must_raise
+from tests.support.checks import check, compared_or_not, must_raise
 from tests.support.nets import (
     _moves,
     clipped,
@@ -96,16 +93,8 @@ def check_rules_agree_with_the_loop() -> None:
         require_the_loops_sum(net, 0.1, x, torch.arange(9) % 3, "layers")
 
 
-@contextmanager
-def comparing(compared: bool) -> Iterator[None]:
-    """A block in which an example of each batch is compared with autograd, or is not: then all else has to do."""
-    with ExitStack() as held:
-        if not compared:
-            held.enter_context(mock.patch.object(clipping.ClippedGradients, "_require_rules"))
-        yield
-
-
 @check
+@compared_or_not
 def check_norms_do_not_underflow() -> None:
     """A huge input and a tiny gradient, whose squares leave single precision."""
     net = nn.Linear(1000, 1000, bias=False)
@@ -114,10 +103,8 @@ def check_norms_do_not_underflow() -> None:
     def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return (2.6e-23 * output).sum(1)
 
-    for compared in (True, False):
-        with comparing(compared):
-            clipper = clipping.ClippedGradients(net, loss, Flat(1e-3), Adjacency.ADD_REMOVE)
-            assert flat_norm(clipper(one_sample(examples=1), x, y).values) <= 1e-3 * 1.0001
+    clipper = clipping.ClippedGradients(net, loss, Flat(1e-3), Adjacency.ADD_REMOVE)
+    assert flat_norm(clipper(one_sample(examples=1), x, y).values) <= 1e-3 * 1.0001
 
 
 @check
@@ -146,6 +133,7 @@ def check_losses_that_couple_examples_are_harmless() -> None:
 
 
 @check
+@compared_or_not
 def check_rules_that_disagree_are_not_used() -> None:
     """Positions before examples: shapes say that an example's rows are neighbours, and only its gradient that not."""
 
@@ -161,9 +149,7 @@ def check_rules_that_disagree_are_not_used() -> None:
     torch.manual_seed(0)
     made_up = torch.Generator().manual_seed(0)
     x = torch.randn(9, 2, 5, generator=made_up, dtype=torch.float64)
-    for compared in (True, False):
-        with comparing(compared):
-            require_the_loops_sum(PositionsFirst().double(), 0.1, x, torch.arange(9) % 3)
+    require_the_loops_sum(PositionsFirst().double(), 0.1, x, torch.arange(9) % 3)
 
 
 @check
