@@ -205,7 +205,7 @@ class FirstDimension:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["cumsum", "softmax", "flip", "topk", "nn.functional.conv1d"])
+@pytest.mark.parametrize("name", ["cumsum", "softmax", "flip", "cummax"])
 def test_a_rule_that_loses_what_it_works_along_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for operation, rule in list(RULES.items()):
         monkeypatch.setitem(RULES, operation, FirstDimension(rule))
