@@ -49,13 +49,8 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             BadInput: the schema can't be read, or the table lacks one of its columns.
         """
         self.schema_ = self._declared()
-<<<<<<< HEAD
-        validate_data(self, X, skip_check_array=True)
-        self._table(X)
-=======
         self._table(X)
         validate_data(self, X, skip_check_array=True)
->>>>>>> sklearn
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
@@ -71,12 +66,8 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return encode_features(self._table(X), self._settled())
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-<<<<<<< HEAD
-        """What the features are called."""
-=======
         """What the features are called; the schema says it, whatever the columns of the table."""
         del input_features
->>>>>>> sklearn
         return np.array(self._settled().feature_names, dtype=object)
 
     @property
