@@ -117,7 +117,7 @@ def _inputs(request: Request, trained: Schema | None) -> tuple[NDArray[Any], str
             )
         data = load_features(request.data, schema)
         for note in data.remarks:
-            screen.notes.print(note, markup=False)
+            screen.notes.print(note)
         assert data.schema is not None
         return np.asarray(data.x), data.schema.digest
     path = Path(request.data)
