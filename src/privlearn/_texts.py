@@ -29,10 +29,10 @@ def for_html(text: object) -> str:
 
 def for_markdown(text: object) -> str:
     """For a line or a cell: as for a terminal, and without elements, links, code or further cells."""
-    shown = printable(text)
-    for special, escaped in _MARKDOWN.items():
-        shown = shown.replace(special, escaped)
-    return shown
+    escaped = printable(text)
+    for special, instead in _MARKDOWN.items():
+        escaped = escaped.replace(special, instead)
+    return escaped
 
 
 def for_code(text: object) -> str:
@@ -42,6 +42,6 @@ def for_code(text: object) -> str:
 
 def for_yaml(text: object) -> str:
     """For a value in YAML: as it is where it is plain, else between quotes."""
-    shown = printable(text)
-    plain = _PLAIN_YAML.fullmatch(shown) and ": " not in shown and not shown.endswith((":", " "))
-    return shown if plain else json.dumps(shown)
+    escaped = printable(text)
+    plain = _PLAIN_YAML.fullmatch(escaped) and ": " not in escaped and not escaped.endswith((":", " "))
+    return escaped if plain else json.dumps(escaped)

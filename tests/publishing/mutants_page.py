@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from privlearn import _texts
 from privlearn.publishing import accuracy, charts, costs, folder, page, publish, questions, verify
 from tests.publishing.checks_page import pages
 from tests.support.mutant import Mutant, suite_of
@@ -14,7 +15,7 @@ SHARES = "check_shares_of_costs"
 
 MUTANTS = [
     Mutant("names are not escaped", page.text, "for_html(given)", "str(given)", STRANGERS),
-    Mutant("control characters stay", page.text, "printable(given)", "str(given)", STRANGERS),
+    Mutant("control characters stay", _texts.for_html, "printable(text)", "str(text)", STRANGERS),
     Mutant("a page that nothing certifies", publish._complete,
            "certified(files | {PAGE: page.write(said, checked).encode()})",
            "certified(files) | {PAGE: page.write(said, checked).encode()}",

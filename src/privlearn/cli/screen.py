@@ -49,7 +49,7 @@ METRICS = {
     "subset-accuracy": ("subset_accuracy", "subset accuracy"),
 }
 
-#: What begins a style or a line of our own: nobody else knows it, so that no text from outside has one.
+#: What begins a style or a line of our own: drawn anew for each process, so that no text from outside has one.
 _OWN = f"\ue000{secrets.token_hex(8)}:"
 _MARKS = re.compile(f"{_OWN}([a-z ]*);")
 
@@ -67,15 +67,15 @@ def line(text: object) -> Text:
 
     All else is spelled out, on one line: there is no markup, and no control character passes.
     """
-    shown, current = Text(), ""
+    escaped, current = Text(), ""
     for place, part in enumerate(_MARKS.split(str(text))):
         if place % 2 == 0:
-            shown.append(for_terminal(part), current)
+            escaped.append(for_terminal(part), current)
         elif part == "break":
-            shown.append("\n")
+            escaped.append("\n")
         else:
             current = part
-    return shown
+    return escaped
 
 
 class Screen(Console):
@@ -83,10 +83,10 @@ class Screen(Console):
 
     def print(self, *parts: Any, **options: Any) -> None:
         """Print texts, each a line, and tables. Line breaks at a text's ends stay; others are spelled out."""
-        super().print(*map(_shown, parts), **options)
+        Console.print(self, *map(_as_line, parts), **options)
 
 
-def _shown(part: Any) -> Any:
+def _as_line(part: Any) -> Any:
     if not isinstance(part, str):
         return part
     body = part.strip("\n")
@@ -102,11 +102,11 @@ class Table(rich_table.Table):
 
     def add_column(self, header: Any = "", *more: Any, **options: Any) -> None:
         """Add a column with a title."""
-        super().add_column(line(header), *more, **options)
+        rich_table.Table.add_column(self, line(header), *more, **options)
 
     def add_row(self, *cells: Any, **options: Any) -> None:
         """Add a row of texts."""
-        super().add_row(*map(line, cells), **options)
+        rich_table.Table.add_row(self, *map(line, cells), **options)
 
 
 answers = Screen(highlight=False, soft_wrap=True)
@@ -144,6 +144,14 @@ def print_lines(lines: Iterable[str]) -> None:
     """Print a text of several lines on standard output, such as a file's."""
     for own in lines:
         answers.print(own)
+
+
+def print_for_scripts(text: str) -> None:
+    """Print a text of several lines as it is, for a script; on a terminal as lines."""
+    if sys.stdout.isatty():
+        print_lines(text.splitlines())
+    else:
+        sys.stdout.write(text)
 
 
 def print_json(figures: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def run(request: Request) -> int:
     if scores.ndim > 2:
         _require_npz(out)
     if out is None:
-        sys.stdout.write(_csv(chosen, scores, labels or names, ids))
+        screen.print_for_scripts(_csv(chosen, scores, labels or names, ids))
     else:
         _write_new(out, chosen, scores, labels or names, ids)
         screen.notes.print(f"{len(x)} predictions are in {screen.plain(out)}")
