@@ -108,7 +108,9 @@ def check_configurations_have_a_closed_shape() -> None:
         out = published(place)
         whole = json.loads((out / "config.json").read_text())
         for more in ({"rows": ROWS}, {"classes": "3"}, {"input_shape": [5, 1e9]}, {"class_names": ROWS},
-                     {"grid": "x" * 5_000}, {"transforms": [{"kind": "scale", "shape": [5], "rows": ROWS * 60}]},
+                     {"grid": "x" * 5_000},
+                     {"table": {"target": "y", "rows": ROWS}, "schema": "0" * 64},
+                     {"transforms": [{"kind": "scale", "shape": [5], "rows": ROWS * 60}]},
                      {"model_type": "bert", "rows": [[0.5] * 999] * 99},
                      {"model_type": "bert", "text": "x" * 5_000}):  # fmt: skip
             (out / "config.json").write_text(json.dumps(whole | more))
@@ -170,4 +172,5 @@ def check_every_plan_declares_the_facts_of_its_runs() -> None:
         assert not list(unfit({}, plan.facts_shape))
     assert list(unfit({"steps": float("nan")}, GradientFacts))
     assert list(unfit({"mu": float("inf")}, GradientFacts))
+    assert list(unfit({"target_bounds": [0.0, float("inf")]}, GradientFacts))
     assert not list(unfit({"mu": 3.0, "optimizer": {"name": "Adam", "betas": [0.9, 0.999]}}, GradientFacts))

@@ -32,6 +32,7 @@ MUTANTS = [
     Mutant("configurations are not looked at", verify.verify_contents, "unfit_files(contents)", "[]", CONFIGURATIONS),
     Mutant("another library's fields are without end", stated_shapes.unfit_files, "if theirs and not is_short",
            "if False and not is_short", CONFIGURATIONS),
+    Mutant("a table may be anything", stated_shapes._is_schema, "return False", "return True", CONFIGURATIONS),
     Mutant("weights are not looked at", folder.read, "] if wrong else []", "] if False else []", WEIGHTS),
     Mutant("metadata may be anything", weights_file.problem_of, "not in _METADATA", "== 0", WEIGHTS),
     Mutant("tensors have other fields", weights_file._layout, "or set(stated) != _FIELDS", "", WEIGHTS),
