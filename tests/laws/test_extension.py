@@ -43,6 +43,7 @@ from privlearn.clipping.per_example import Dense
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS, Method
 from privlearn.publishing import certificate
+from privlearn.run_facts import RunFacts
 from privlearn.runs import post_processing
 from privlearn.runs.front import scaled
 from privlearn.runs.post_processing import PostProcessing
@@ -450,6 +451,12 @@ def test_a_made_up_option_of_dpsgd_on_the_command_line(
     assert pv.verify(tmp_path / "tuned").ok
 
 
+class SumsFacts(RunFacts, total=False):
+    """What the made-up method states."""
+
+    bound: float
+
+
 def sums_of_classes() -> Method:
     """A method of one release: a linear classifier whose weights are noisy sums of clipped rows, one for each class."""
 
@@ -464,6 +471,7 @@ def sums_of_classes() -> Method:
         group_size: int = 1
         budget: pv.Budget | None = None
         kind: ClassVar[str] = "sums-of-classes"
+        facts_shape: ClassVar[Any] = SumsFacts
 
         def event(self) -> events.Composed:
             return events.compose([Gaussian(self.noise_multiplier)])

@@ -359,6 +359,27 @@ def public_classes_stand_in_the_glossary() -> Iterator[str]:
 
 
 @law
+def texts_are_escaped_in_one_place() -> Iterator[str]:
+    """For HTML in `_texts.py` alone; for terminals where `rich` is, in `cli/screen.py`, but for errors and versions."""
+    for name, tree in trees().items():
+        modules = {part for node in ast.walk(tree) for part in _imported(node)}
+        if "html" in modules and name != "_texts.py":
+            yield f"{name} imports html"
+        if any(part.split(".")[0] == "rich" for part in modules) and name != "cli/screen.py":
+            yield f"{name} imports rich"
+        writes = {ast.unparse(node.func) for node in nodes(name, ast.Call)} & {"print", "sys.stdout.write"}
+        if name.startswith("cli/") and writes and name not in ("cli/__init__.py", "cli/request.py", "cli/screen.py"):
+            yield f"{name} writes by itself"
+
+
+def _imported(node: ast.AST) -> list[str]:
+    """The modules that a statement imports."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [own.name for own in node.names] if isinstance(node, ast.Import) else []
+
+
+@law
 def names_say_what_a_value_is() -> Iterator[str]:
     for name in trees():
         used = {node.id for node in nodes(name, ast.Name)} | {node.arg for node in nodes(name, ast.arg)}

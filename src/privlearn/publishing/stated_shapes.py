@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from privlearn._checks import printable
 from privlearn._shapes import Digest, Epsilon, Open, Share, Within, fields_of, is_short, unfit
 from privlearn._storage import loads
+from privlearn.data.schema import Schema
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import ADAPTER_CONFIG, AUDIT, CERTIFICATE, CONFIG, Contents
@@ -33,7 +34,7 @@ class Configuration(TypedDict, total=False):
     labels: list[str]
     class_names: list[str]
     columns: list[str]
-    table: dict[str, Any]
+    table: Any  # `data.schema.Schema` reads it
     schema: Digest
     grid: str
 
@@ -117,9 +118,18 @@ def unfit_files(contents: Contents) -> list[str]:
         theirs = {} if name == AUDIT else _of_another_library(data, shape)
         own = {field: value for field, value in data.items() if field not in theirs}
         problems += [f"{name} has something that does not belong there: {each}" for each in unfit(own, shape or _None)]
+        if "table" in own and not _is_schema(own["table"], own.get("schema")):
+            problems.append(f"{name} has a table that is not the one of its digest, or none")
         if theirs and not is_short(theirs, _MOST, _DEEPEST):
             problems.append(f"{name} holds more than a configuration does")
     return problems
+
+
+def _is_schema(table: Any, stated: Any) -> bool:
+    try:
+        return bool(Schema.from_json(table, CONFIG).digest == stated)
+    except (BadInput, TypeError, ValueError):
+        return False
 
 
 class _None(TypedDict):

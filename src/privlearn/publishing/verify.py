@@ -293,7 +293,7 @@ def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee
 def _strangers(contents: Contents) -> tuple[list[str], list[str]]:
     """What is wrong with files that the certificate does not speak of, and what is odd about the hidden ones.
 
-    Whoever loads a folder by another library may load any file in it, such as an adapter. No loader reads hidden files,
+    Another library may load any file of a folder, such as an adapter. No loader reads hidden files,
     which file systems, version control and download caches leave.
     """
     hidden = [name for name in contents.strangers if name.startswith(".")]

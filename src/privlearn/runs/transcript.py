@@ -30,6 +30,9 @@ from privlearn.streams import Streams
 COMMITMENT, SECRET, LINES, STATES = "commitment.json", "secret.json", "transcript.jsonl", "states"
 _FORMAT = "privlearn-commitment"
 _LEAST = 16  # bytes of a secret
+#: The fields of the first line, of a step's and of a state's.
+_HEAD = {"commitment", "challenge", "steps", "discrete"}
+_STEP, _STATE = {"step", "sample", "released"}, {"state", "steps", "digest"}
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # made once: `json.dumps` would make one for each step
 
 
@@ -283,7 +286,8 @@ class Recording:
             self.states = [str(rest[n]["digest"]) for n in at]
             self.between, *self.taken = [_whole(line["steps"]) for line in (head, *(rest[n] for n in at))]
             self.steps = [line for line in rest[: at[-1]] if "step" in line]
-            _require(all({"sample", "released"} <= line.keys() for line in self.steps), "a step says too little")
+            _require(head.keys() == _HEAD, "its first line has other fields")
+            _require(all(line.keys() in (_STEP, _STATE) for line in rest), "a line has other fields")
             self.complete = [line + b"\n" for line in lines[: at[-1] + 2]]
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             why = f"{type(error).__name__}: {first_line(error)}"

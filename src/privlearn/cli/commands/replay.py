@@ -73,7 +73,7 @@ def run(request: Request) -> int:
         return 0 if report.ok else 1
     style = "green" if report.ok else "yellow" if report.agrees else "red"
     verdict = report.verdict if report.agrees else "does not agree"
-    screen.answers.print(f"[{style} bold]{screen.plain(verdict)}[/]")
+    screen.answers.print(f"{screen.style(f'{style} bold')}{screen.plain(verdict)}{screen.END}")
     for label, text in report.rows():
         screen.answers.print(f"  {label:28} {screen.plain(text)}")
     for problem in report.problems:
