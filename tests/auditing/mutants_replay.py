@@ -65,7 +65,7 @@ MUTANTS = [
     Mutant("a resumed run leaves out lines", transcript.Transcript.read, "recording.complete",
            "recording.complete[:-1]", ONCE),
     Mutant("noise is drawn before the first state is on disk", transcript.Transcript.write,
-           "self._finish()  # before anything is drawn", "pass", DISK),
+           "self._finish()\n        self._lines", "pass\n    self._lines", DISK),
     Mutant("a state that could not be written is passed over", transcript.Transcript._finish, "if self._failed:",
            "if False:", DISK),
     Mutant("a state is stated before it is on disk", transcript.Transcript._put, "except (BadInput, OSError) as error:",

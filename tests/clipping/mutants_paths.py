@@ -25,8 +25,8 @@ MUTANTS = [
     Mutant("patches of two dimensions are cut wrongly", _patches, "3 + 2 * axis, (-1", "3 + 3 * axis, (-1", USED),
     Mutant("transposed convolutions are taken for images of one channel", Convolution._formed,
            "and not self._transposed", "or self._transposed", USED),
-    Mutant("all models are sharded in old versions", groups.is_sharded, "2.6\n        return False",
-           "2.6\n        return True", "check_nothing_is_sharded_where_pytorch_can_not"),
+    Mutant("all models are sharded in old versions", groups.is_sharded, "return False\n    return any",
+           "return True\n    return any", "check_nothing_is_sharded_where_pytorch_can_not"),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import agreement
 import frozen_commands
 import frozen_folders
 import frozen_plans
@@ -17,3 +18,6 @@ SECTIONS: dict[str, Callable[[str], dict[str, Any]]] = {
     "commands": frozen_commands.figures,
     "folders": frozen_folders.figures,
 }
+
+#: How far apart the numbers of a section's arrays may be.
+WEIGHTS = {"commands": agreement.LONG}

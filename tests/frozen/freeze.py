@@ -1,24 +1,23 @@
 """Compare what the library computes now with the frozen figures: `python tests/frozen/freeze.py`.
 
-The figures are of one machine and one version of each library: they prove that a change of the code changes no result.
+The figures prove that a change of the code changes no result. Machines and versions of libraries round otherwise:
+`agreement.py` says how far figures may differ for that, and `machine.json` where they were frozen. What was frozen
+anew, and why, is written in `README.md`.
 
     python tests/frozen/freeze.py                      # every difference; exit code 1 if there is one
     python tests/frozen/freeze.py --only plans,runs    # of some sections
     python tests/frozen/freeze.py --case dpmac         # of the cases whose names contain a text
     python tests/frozen/freeze.py --write              # freeze the figures as they are now
-
-Where only the kernels of BLAS are others, OPENBLAS_CORETYPE=Haswell asks for those of the figures.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import platform
+import re
 import sys
 import time
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -54,44 +53,23 @@ def machine() -> dict[str, str]:
 
 
 def elsewhere() -> list[str]:
-    """In what the machine differs from the one on which figures were frozen: then figures may differ, too."""
+    """In what the machine differs from the one on which figures were frozen: there rounding may differ."""
     here, there = machine(), frozen("machine")
     return [
         f"{name}: frozen with {there.get(name)}, here {here[name]}" for name in here if here[name] != there.get(name)
     ]
 
 
-def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """Each difference as lines of text: where it is, what it was, what it is."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted(old.keys() | new.keys()):
-            yield from differences(old.get(key, _Missing), new.get(key, _Missing), f"{path}/{key}" if path else key)
-    elif old != new or type(old) is not type(new):
-        yield f"{path}\n" + "\n".join(_changed(old, new))
-
-
-class _Missing:
-    """Stands for a value that is not there."""
-
-
-def _changed(old: Any, new: Any) -> Iterator[str]:
-    if isinstance(old, list) and isinstance(new, list):
-        before, after = ([line if isinstance(line, str) else json.dumps(line) for line in part] for part in (old, new))
-        for line in difflib.unified_diff(before, after, lineterm="", n=0):
-            if not line.startswith(("---", "+++")):
-                yield f"    {line}"
-    else:
-        yield f"    old: {_text(old)}"
-        yield f"    new: {_text(new)}"
-
-
-def _text(value: Any) -> str:
-    return "(nothing)" if value is _Missing else json.dumps(value, sort_keys=True)
-
-
 def failed(figures: dict[str, Any]) -> list[str]:
     """The cases that ended with an error that is no refusal."""
     return [f"{name}: {case['FAILED']}" for name, case in figures.items() if "FAILED" in case]
+
+
+def readable(figures: Any) -> str:
+    """JSON with a line for each value, and lists of numbers on one line."""
+    text = json.dumps(figures, indent=1, sort_keys=True)
+    numbers = re.compile(r"\[[-+.,\deE\s]+\]")
+    return numbers.sub(lambda match: re.sub(r"\s+", " ", match[0]).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -103,7 +81,8 @@ def main(argv: list[str] | None = None) -> int:
     if options.write and options.case:
         parser.error("--write freezes whole sections: leave out --case")
     sys.path[:0] = [str(HERE), str(HERE.parents[1])]
-    from figures import SECTIONS  # takes a moment
+    import agreement
+    from figures import SECTIONS, WEIGHTS  # takes a moment
 
     sections = options.only.split(",") if options.only else list(SECTIONS)
     if unknown := set(sections) - set(SECTIONS):
@@ -121,11 +100,11 @@ def main(argv: list[str] | None = None) -> int:
                 print(f"{section}: not written, for cases failed", *errors, sep="\n  ")
                 code = 1
                 continue
-            (HERE / f"{section}.json").write_text(json.dumps(new, indent=1, sort_keys=True) + "\n")
+            (HERE / f"{section}.json").write_text(readable(new))
             print(f"{section}: {len(new)} cases written in {seconds:.0f} s")
             continue
         old = {name: case for name, case in frozen(section).items() if options.case in name}
-        changes = list(differences(old, new))
+        changes = list(agreement.differences(old, new, WEIGHTS.get(section, agreement.WEIGHTS)))
         print(f"{section}: {len(new)} cases in {seconds:.0f} s, {len(changes)} differences")
         for change in changes:
             print(f"  {section}/{change}")

@@ -340,7 +340,7 @@ def _published(folder: Path) -> dict[str, Any]:
         "plan": figures["certificate"]["plan"],
         "facts": figures["certificate"]["facts"],
         "config": figures["config"],
-        "card": plain.digest(card),
+        "card": plain.condensed(card),
         "weights": figures["weights"],
     }
 
@@ -353,9 +353,31 @@ def _settled(text: str) -> str:
 
 
 def _readable(text: str) -> Any:
-    """JSON as values; tables as lines, or the first of them and a digest."""
+    """JSON as values; predictions as arrays; other tables as lines, or the first of them and a digest."""
     try:
-        return plain.short(json.loads(text))
+        answer = plain.short(json.loads(text))
     except ValueError:
         lines = [line.rstrip() for line in text.splitlines()]
-        return lines if len(lines) <= 60 else {"begins": lines[:3], "lines": len(lines), "sha256": plain.digest(text)}
+        if len(lines) <= 60:
+            return lines
+        cells = np.array([line.split(",") for line in lines[1:]]).T
+        return {name: _column(column) for name, column in zip(lines[0].split(","), cells, strict=True)}
+    if isinstance(answer, dict) and answer.get("unspent") is not None:
+        # Little is left, so its digits are the last ones of what is spent.
+        answer["spent"] = 1 - answer.pop("unspent")
+    return answer
+
+
+def _column(cells: Any) -> Any:
+    """Probabilities as an array, rows and classes as a digest."""
+    if all(cell.isdigit() for cell in cells) or not all(map(_is_number, cells)):
+        return plain.condensed("\n".join(cells))
+    return plain.array(cells.astype(float))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

@@ -46,6 +46,8 @@ from names import (
     Values,
     Votes,
     advised,
+    from_json,
+    guarantees,
     schedules,
 )
 
@@ -219,13 +221,22 @@ def _figures(plan: Any) -> dict[str, Any]:
         "event": plain.event(plan.event()),
         "neighbours": str(plan.neighbours),
         "unit": str(plan.unit),
-        "guarantees": {
-            f"{delta:g}": [f"{one.method} {one.epsilon.hex()}" for one in plan.guarantees(delta)]
-            for delta in (1e-5, 1e-6)
-        },
-        "epsilon": f"{plan.guarantee(1e-5).epsilon:.6f}",
+        "group size": plan.unit.group_size,
+        "guarantees": _by_delta(plan.guarantees),
+        "epsilon": plan.guarantee(1e-5).epsilon,
         "solved": _solved(plan),
     }
+
+
+def _by_delta(guarantees: Callable[[float], tuple[Any, ...]]) -> dict[str, dict[str, float]]:
+    return {f"{delta:g}": {one.method: one.epsilon for one in guarantees(delta)} for delta in (1e-5, 1e-6)}
+
+
+def prices(figures: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """What the event of frozen figures costs now: the noise is given, not searched for."""
+    event, neighbours = from_json(figures["event"]), Adjacency(figures["neighbours"])
+    with plain.repeatable():
+        return _by_delta(lambda delta: guarantees(event, neighbours, delta, figures["group size"]))
 
 
 def _solved(plan: Any) -> dict[str, Any]:
@@ -233,5 +244,5 @@ def _solved(plan: Any) -> dict[str, Any]:
     if isinstance(plan, Plan):
         return {"epochs": plan.epochs, "schedule": schedules.spec(plan.schedule), "sampling": str(plan.sampling)}
     if isinstance(plan, PatePlan):
-        return {"noise std": plan.noise_std.hex(), "described": plain.short(plan.to_json())}
+        return {"noise std": plan.noise_std, "described": plain.short(plan.to_json())}
     return {"described": plain.short(plan.to_json())}

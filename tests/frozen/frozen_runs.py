@@ -608,7 +608,7 @@ def _figures(result: Any) -> dict[str, Any]:
     charged = {"charged": plain.event(result.ledger.event), "claimed": plain.event(result.ledger.claim)}
     if charged["claimed"] == charged["charged"]:
         charged.pop("claimed")
-    charged["epsilon"] = result.ledger.guarantee(1e-5).epsilon.hex()
+    charged["epsilon"] = result.ledger.guarantee(1e-5).epsilon
     if isinstance(result, Result):
         return {
             "weights": plain.weights(result.model),

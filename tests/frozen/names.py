@@ -27,7 +27,8 @@ from privlearn import (
 from privlearn import teachers as reducers
 from privlearn import volumes as segmentation
 from privlearn.accounting import Adjacency
-from privlearn.accounting.events import to_json
+from privlearn.accounting.accountant import guarantees
+from privlearn.accounting.events import from_json, to_json
 from privlearn.boosting import BoostingPlan, Counts, Interval, Labels, Levels, Values, boost
 from privlearn.cli import main, screen
 from privlearn.clipping import Augmentation, Automatic, PerLayer, Quantile
@@ -109,6 +110,8 @@ __all__ = [
     "dpsgd",
     "errors",
     "fisher",
+    "from_json",
+    "guarantees",
     "least_squares",
     "main",
     "models",

@@ -39,7 +39,7 @@ MUTANTS = [
            "    if not len(args[0].batch.sample): self.private._session.taken += 1; return torch.tensor(0.0)\n" + STEP,
            "check_an_empty_batch_is_a_step_of_the_strategy"),
     Mutant("the strategy for one process in each of several", strategy.PrivateStrategy._require_processes,
-           'require_one_process("PrivateStrategy", "give', 'str("give', "check_the_strategy_for_one_process_takes_one"),
+           'require_one_process("PrivateStrategy",', "str(", "check_the_strategy_for_one_process_takes_one"),
     Mutant("weights without a gradient are trained", gradient_check._by_autograd, "if gradient is None]", "if False]",
            "check_weights_that_the_step_does_not_use_are_named"),
 ]  # fmt: skip

@@ -20,7 +20,7 @@ MUTANTS = [
            "check_noise_pays_for_the_rounding_to_the_grid"),
     Mutant("the grid's step from the first tensor only", noise.add_on_grid, "sum(whole for _, whole in places)",
            "places[0][1]", "check_all_numbers_of_a_release_share_one_grid"),
-    Mutant("noise on a grid is drawn in floating point", release._noised, "if stream.discrete:", "if False:",
+    Mutant("noise on a grid is drawn in floating point", release._noised, "stream.discrete:", "False:",
            "check_low_bits_tell_nothing_on_a_grid"),
     Mutant("the last seven numbers after a block without noise", noise.add_gaussian, "min(at + flat.numel(), last)",
            "min(at + flat.numel() - 7 * (first > at), last)", "check_every_number_gets_noise_at_the_ends_of_blocks"),

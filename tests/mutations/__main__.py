@@ -105,14 +105,14 @@ def planted_bugs() -> set[str]:
     from importlib import import_module
 
     from tests.mutations.draw import functions_of
-    from tests.support.mutant import Mutant
+    from tests.support.mutant import Mutant, changed
 
     made = set()
     for path in sorted((ROOT / "tests").glob("*/mutants*.py")):
         module = import_module(".".join(("tests", path.parent.name, path.stem)))
         for bug in [each for table in vars(module).values() if isinstance(table, list | tuple) for each in table]:
             if isinstance(bug, Mutant):
-                source = textwrap.dedent(inspect.getsource(bug._place()[0])).replace(bug.old, bug.new)
+                source = changed(textwrap.dedent(inspect.getsource(bug._place()[0])), bug.old, bug.new)
                 made |= {ast.unparse(function) for _, function in functions_of(ast.parse(source))}
     return made
 

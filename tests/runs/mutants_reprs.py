@@ -22,7 +22,7 @@ MUTANTS = [
     Mutant("a table holds what strangers wrote", _display.Described._repr_html_, "{for_html(text)}", "{text}", ESCAPED),
     Mutant("strangers write lines of their own", _display.shortened, 'for_terminal(" ".join(str(text).split()))',
            "str(text)", ESCAPED),
-    Mutant("a repr computes epsilon", ledger.Ledger._summary, '("spent", "', '("spent", str(self.guarantee(1e-5)) + "',
+    Mutant("a repr computes epsilon", ledger.Ledger._summary, '("spent",', '("spent", str(self.guarantee(1e-5)) +',
            SHORT),
     Mutant("a repr is as long as what it holds", _display.Described._fitted, "min(room, _LONGEST_TEXT)", "10_000",
            SHORT),

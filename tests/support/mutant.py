@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
+import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+import tokenize
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,7 +26,7 @@ _PRICES = (filters._widest_in_rho, filters.of_ledger, pairs.sketch, rdp._poisson
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug: in `target` (a function, method or property), `old` becomes `new`.
+    """A bug: in `target` (a function, method or property), `old` becomes `new`, wherever `changed` sees it.
 
     `caught_by` is the named check that must fail.
     """
@@ -36,17 +40,21 @@ class Mutant:
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         function, owner, name = self._place()
         source = textwrap.dedent(inspect.getsource(function))
-        assert source.count(self.old) >= 1, f"{self.name}: {self.old!r} is not in {function.__qualname__} any more"
+        try:
+            changed_source = changed(source, self.old, self.new)
+        except LookupError:
+            raise AssertionError(f"{self.name}: {self.old!r} is not in {function.__qualname__} any more") from None
         module = sys.modules[function.__module__]
         namespace: dict[str, Any] = {}
-        changed_source = "from __future__ import annotations\n" + source.replace(self.old, self.new)
-        code = compile(changed_source, f"<mutant {self.name}>", "exec", dont_inherit=True)
+        code = compile(
+            "from __future__ import annotations\n" + changed_source, f"<mutant {self.name}>", "exec", dont_inherit=True
+        )
         exec(code, vars(module), namespace)
-        changed = namespace[name]
+        mutated = namespace[name]
         replaced = getattr(owner, name) if owner is module else None
-        patch.setattr(owner, name, changed)
+        patch.setattr(owner, name, mutated)
         if owner is module:
-            _replace_imports(patch, replaced, changed)
+            _replace_imports(patch, replaced, mutated)
 
     def _place(self) -> tuple[Any, Any, str]:
         """The plain function (or class), and where it is to be replaced: a module or class, and the name in it."""
@@ -57,6 +65,94 @@ class Mutant:
         for part in outer:
             owner = getattr(owner, part)
         return target, owner, name
+
+
+def changed(source: str, old: str, new: str) -> str:
+    """`source` with `new` at each place where its tokens are those of `old`, or where a string holds that text.
+
+    Whitespace, line breaks, comments and a comma before a closing bracket don't count, so that a bug stays planted
+    when the code around it is formatted anew.
+
+    Raises:
+        LookupError: `old` is nowhere in `source`.
+    """
+    tokens, wanted = _tokens(source), [token.text for token in _tokens(old)]
+    if old[:1].isspace():
+        new = new.lstrip()
+    if old[-1:].isspace():
+        new = new.rstrip()
+    places, at = [], 0
+    while wanted and at + len(wanted) <= len(tokens):
+        if [token.text for token in tokens[at : at + len(wanted)]] == wanted:
+            places.append((tokens[at].start, tokens[at + len(wanted) - 1].end))
+            at += len(wanted)
+        else:
+            at += 1
+    for start, end in _strings(source):
+        for match in re.finditer(re.escape(old), source[start:end]):
+            place = start + match.start(), start + match.end()
+            if all(place[1] <= other[0] or other[1] <= place[0] for other in places):
+                places.append(place)
+    if not places:
+        raise LookupError(old)
+    for start, end in sorted(places, reverse=True):
+        source = source[:start] + new + source[end:]
+    return source
+
+
+class _Token(NamedTuple):
+    kind: int
+    text: str
+    start: int
+    end: int
+
+
+#: Tokens that say how code is laid out.
+_LAYOUT = {
+    tokenize.COMMENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+    tokenize.INDENT,
+    tokenize.NEWLINE,
+    tokenize.NL,
+}
+
+
+def _tokens(text: str) -> list[_Token]:
+    """The tokens that count of a piece of source, which need not be whole."""
+    tokens: list[_Token] = []
+    for token in _all_tokens(text):
+        if token.kind in _LAYOUT:
+            continue
+        if token.text in (")", "]", "}") and tokens and tokens[-1].text == ",":
+            tokens.pop()
+        tokens.append(token)
+    return tokens
+
+
+def _strings(text: str) -> list[tuple[int, int]]:
+    """Where the strings of a piece of source begin and end. From Python 3.12 on, one with fields is several tokens."""
+    strings, open_at = [], []
+    for token in _all_tokens(text):
+        if token.kind == tokenize.STRING:
+            strings.append((token.start, token.end))
+        elif token.kind == getattr(tokenize, "FSTRING_START", None):
+            open_at.append(token.start)
+        elif token.kind == getattr(tokenize, "FSTRING_END", None):
+            strings.append((open_at.pop(), token.end))
+    # Those within the fields of others are changed with these.
+    return [(start, end) for start, end in strings if not any(a < start and end < b for a, b in strings)]
+
+
+def _all_tokens(text: str) -> Iterator[_Token]:
+    lines = [0]
+    for line in text.splitlines(keepends=True):
+        lines.append(lines[-1] + len(line))
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):  # the piece ends within brackets or a block
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            start, end = (lines[row - 1] + column for row, column in (token.start, token.end))
+            yield _Token(token.type, token.string, start, end)
 
 
 def _replace_imports(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:

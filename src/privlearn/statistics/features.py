@@ -65,8 +65,8 @@ class ReleasedRows:
 
     def statistics(self) -> Statistics:
         """Counts, sums and moments of the noisy rows."""
-        member = (self.y[:, None] == torch.arange(self.plan.classes)).to(self.x.dtype)
-        counts, sums = member.sum(0).double(), (member.T @ self.x).double()
+        member = (self.y[:, None] == torch.arange(self.plan.classes)).double()
+        counts, sums = member.sum(0), member.T @ self.x.double()  # noise mostly cancels: single precision shows
         if self.plan.label_epsilon is not None:
             counts, sums = (_undone(reported, self.plan.label_epsilon) for reported in (counts, sums))
         std = self.noise_std * math.sqrt(len(self.x) / self.plan.classes)  # of a sum over a class of usual size

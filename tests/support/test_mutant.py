@@ -1,0 +1,63 @@
+"""Planted bugs are found by tokens: code that is formatted anew has them still."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.support.mutant import changed
+
+SOURCE = """
+def total(x, noise):
+    # the sum
+    return x.sum(dim=0) + noise * 2.0
+"""
+FORMATTED = """
+def total(x, noise):
+    return (
+        x.sum(
+            dim=0,
+        )  # of the rows
+        + noise
+        * 2.0
+    )
+"""
+
+
+@pytest.mark.parametrize("source", [SOURCE, FORMATTED])
+@pytest.mark.parametrize(
+    ("old", "new"), [("x.sum(dim=0) + noise * 2.0", "x.sum(dim=0)"), ("noise *  2.0", "noise"), ("(dim=0)", "(dim=1)")]
+)
+def test_the_same_bug_is_planted_however_code_is_laid_out(source: str, old: str, new: str) -> None:
+    planted = ast.dump(ast.parse(changed(source, old, new)))
+    assert planted == ast.dump(ast.parse(SOURCE.replace(" ".join(old.split()), new)))
+
+
+def test_a_part_of_a_name_is_no_token() -> None:
+    assert changed("clip_norm = norm", "norm", "1.0") == "clip_norm = 1.0"
+    with pytest.raises(LookupError):
+        changed("clip_norm = 2", "norm", "1.0")
+
+
+def test_every_place_is_changed() -> None:
+    assert changed("a = b + b", "b", "c") == "a = c + c"
+
+
+def test_statements_keep_their_places() -> None:
+    source = "if a:\n    b()\n    c()\nd()\n"
+    assert changed(source, "    b()\n    c()\n", "    c()\n") == "if a:\n    c()\nd()\n"
+    assert changed(source, "b()", "b()\n    e()") == "if a:\n    b()\n    e()\n    c()\nd()\n"
+
+
+@pytest.mark.parametrize("source", ['x = "a b, c"', "x = f'{y:.9g} a b, c'"])
+def test_the_text_of_strings_counts_as_it_is(source: str) -> None:
+    assert changed(source, "a b, c", "d") == source.replace("a b, c", "d")
+    with pytest.raises(LookupError):
+        changed(source, "a  b, c", "d")
+
+
+@pytest.mark.parametrize("old", ["e", "a + c", "", "#"])
+def test_what_is_not_there_is_an_error(old: str) -> None:
+    with pytest.raises(LookupError):
+        changed("a = b + c  # e", old, "d")
