@@ -51,7 +51,7 @@ MUTANTS = [
            A_SECRET),
     Mutant("any run will do", transcript.CommittedSecret.__init__, " or _digest_of_run(secret, self.run) != run", "",
            A_SECRET),
-    Mutant("the run of a commitment is readable", transcript._digest_of_run, "hmac.new(secret, b", "hmac.new(b'', b",
+    Mutant("the run of a commitment is readable", transcript._digest_of_run, "hmac.new(secret,", "hmac.new(b'',",
            SECRET),
     Mutant("all four streams have one key", streams.Streams.of_key, "key[start : start + 16]", "key[:16]", KEYS),
     Mutant("a run draws from streams of its own", transcript.Transcript.write, '["key"] != self._key',
