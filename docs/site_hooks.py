@@ -32,6 +32,7 @@ def run(path: Path) -> list[tuple[str, str, str, list[bytes]]]:
     mpl.use("Agg")
     from matplotlib import pyplot
 
+    pyplot.close("all")  # what others left open is no picture of this tutorial
     names: dict[str, Any] = {"__name__": path.stem}
     done: list[tuple[str, str, str, list[bytes]]] = []
     for kind, text in cells(path.read_text("utf-8")):

@@ -47,7 +47,11 @@ def test_killed_processes_leave_no_charge_behind(tmp_path: Path, monkeypatch: py
                 finally:
                     os._exit(1)
             children.append(child)
-        time.sleep(made_up.uniform(0.02, 0.3))
+        wanted = made_up.randrange(1, 8)
+        while sum(int.from_bytes(done[at : at + 8], "little") for at in (0, 8)) < wanted:
+            assert all(os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for child in children)
+            time.sleep(0.001)
+        time.sleep(made_up.uniform(0.0, 0.02))  # at any moment of the next charge
         for child in children:
             os.kill(child, signal.SIGKILL)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

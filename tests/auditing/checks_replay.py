@@ -6,12 +6,12 @@ import hashlib
 import json
 import math
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event, Thread
 from typing import Any
 from unittest import mock
 
@@ -38,6 +38,8 @@ from tests.support.checks import check, must_raise
 from tests.support.steps import EachStep
 
 STEPS, BETWEEN = 24, 4
+#: How many seconds something that has to happen may take on a busy machine.
+_PATIENCE = 300.0
 
 
 def rows(seed: int = 0) -> pv.Dataset:
@@ -397,23 +399,34 @@ def check_keys_of_a_run_are_used_once() -> None:
 def check_a_state_that_is_not_on_disk_is_not_stated() -> None:
     """States are written beside training: the first before anything is drawn, and one that fails ends the run."""
     written: list[str] = []
+    went_on = Event()
+
+    class Waited(Thread):
+        def join(self, timeout: float | None = None) -> None:
+            went_on.set()
+            super().join(timeout)
 
     def noted(clipped: Any, **options: Any) -> Any:
         lines = folder / "transcript.jsonl"
         written.append(lines.read_text() if lines.exists() else "")
+        went_on.set()
         return release(clipped, **options)
 
     def full(path: Path, content: bytes, **options: Any) -> None:
         if path.name == "00000003":
             raise BadInput("no space")
         if path.name == "00000000":
-            time.sleep(0.3)  # a slow disk: who doesn't wait for it goes on before
+            went_on.wait(_PATIENCE)  # a slow disk: either training waits for it, or it goes on before
         write_durably(path, content, **options)
 
     with TemporaryDirectory() as place:
         folder = Path(place) / "transcript"
         commit(rows(), folder, train)
-        with mock.patch.object(transcript, "write_durably", full), mock.patch.object(dpsgd, "release", noted):
+        with (
+            mock.patch.object(transcript, "write_durably", full),
+            mock.patch.object(transcript, "Thread", Waited),
+            mock.patch.object(dpsgd, "release", noted),
+        ):
             must_raise(BadInput, lambda: train(Transcript(folder, steps=BETWEEN)))
         assert '"state":0' in written[0]
         assert len(Recording(folder).states) == 3

@@ -57,7 +57,7 @@ def serving() -> Iterator[Planner]:
 
 def asked(server: Planner, path: str, method: str = "GET", **headers: str) -> tuple[http.client.HTTPResponse, str]:
     """The answer to one request, with headers in place of usual ones; an empty one is left out."""
-    connection = http.client.HTTPConnection(HOST, server.server_port, timeout=30)
+    connection = http.client.HTTPConnection(HOST, server.server_port, timeout=300)
     own = {"Host": f"{HOST}:{server.server_port}"} | {name.replace("_", "-"): text for name, text in headers.items()}
     connection.putrequest(method, path, skip_host=True)
     for name, text in own.items():

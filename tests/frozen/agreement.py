@@ -17,10 +17,13 @@ PRICES = 1e-9
 SEARCHED = 1e-8
 #: Numbers that training computes, in single precision mostly: of the largest of an array, or of its norm.
 WEIGHTS = 1e-6
-#: The same after the longer runs of commands. Each step rounds its sum and its noise to 2^-24 of what it moves, and the
-#: tens of steps mostly undo each other: together they move by a multiple of what is left in the weights. 6e-6 was seen
-#: between kernels for SSE4 and AVX-512, in 1 of 32 runs. The first steps are in the shorter runs.
+#: The same after commands, whose runs are longer: the weights went up to 7 times as far as they came, and each step
+#: rounds what it moves. 2.4e-6 was seen between kernels for SSE4 and AVX-512.
 LONG = 1e-5
+#: After commands whose noise is on a grid. A sum between two points of the grid goes to the one or the other, as it is
+#: rounded: a step of the grid is 2^-10 of the clipping norm over the root of the number of weights, and moved a weight
+#: by 9e-6 of the largest. In double precision, as in `dpsgd: noise on a grid`, no sum is that close to the middle.
+GRID = 1e-4
 #: Significant digits up to which a number was written by somebody, and not computed: it is compared exactly.
 WRITTEN = 6
 #: In a text, a number that is printed in full. Others were rounded to be read, and are words.

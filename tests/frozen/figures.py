@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import agreement
@@ -19,5 +19,12 @@ SECTIONS: dict[str, Callable[[str], dict[str, Any]]] = {
     "folders": frozen_folders.figures,
 }
 
-#: How far apart the numbers of a section's arrays may be.
-WEIGHTS = {"commands": agreement.LONG}
+
+def differences(section: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    """Each difference between frozen figures of a section and those of now."""
+    for case in sorted(old.keys() | new.keys()):
+        tolerance = agreement.WEIGHTS
+        if section == "commands":
+            on_a_grid = "--discrete" in frozen_commands.CASES.get(case, "")
+            tolerance = agreement.GRID if on_a_grid else agreement.LONG
+        yield from agreement.differences(old.get(case, {}), new.get(case, {}), tolerance, case)

@@ -81,8 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.write and options.case:
         parser.error("--write freezes whole sections: leave out --case")
     sys.path[:0] = [str(HERE), str(HERE.parents[1])]
-    import agreement
-    from figures import SECTIONS, WEIGHTS  # takes a moment
+    from figures import SECTIONS, differences  # takes a moment
 
     sections = options.only.split(",") if options.only else list(SECTIONS)
     if unknown := set(sections) - set(SECTIONS):
@@ -104,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{section}: {len(new)} cases written in {seconds:.0f} s")
             continue
         old = {name: case for name, case in frozen(section).items() if options.case in name}
-        changes = list(agreement.differences(old, new, WEIGHTS.get(section, agreement.WEIGHTS)))
+        changes = list(differences(section, old, new))
         print(f"{section}: {len(new)} cases in {seconds:.0f} s, {len(changes)} differences")
         for change in changes:
             print(f"  {section}/{change}")

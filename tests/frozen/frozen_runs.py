@@ -224,7 +224,9 @@ DPSGD: dict[str, Callable[[], Result]] = {
     "mean weights, label smoothing": lambda: sgd(
         average=0.5, loss=nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1), epochs=5
     ),
-    "noise on a grid": lambda: sgd(discrete=True),
+    "noise on a grid": lambda: sgd(
+        discrete=True, data=(rows()[0].double(), rows()[1]), model=lambda shape: network(shape).double()
+    ),
     "bfloat16": lambda: sgd(precision="bf16"),
     "by rule": lambda: train(dataset(80), epsilon=4.0, examples=80, streams=Streams.new(3)),
     "by rule, network": lambda: train(

@@ -44,6 +44,16 @@ def test_the_tutorial_runs(path: Path) -> None:
     assert all(f"({name})" in page and 1000 < len(picture) < 100_000 for name, picture in pictures.items())
 
 
+def test_pictures_that_were_open_before_are_not_a_tutorials(tmp_path: Path) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.figure()
+    path = tmp_path / "drawing.py"
+    path.write_text("# %% [markdown]\n# # Title\n\n# %%\nfrom matplotlib import pyplot\npyplot.plot([1, 2])\n")
+    done = HOOKS["run"](path)
+    assert [len(drawn) for _, _, _, drawn in done] == [0, 1]
+    assert not pyplot.get_fignums()
+
+
 @pytest.mark.nightly
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     """All tutorials are run, and all links checked; a warning is an error. Within a quarter of an hour."""

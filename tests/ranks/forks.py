@@ -16,7 +16,8 @@ import torch.distributed as dist
 
 from privlearn.errors import PrivlearnError
 
-_PATIENCE = timedelta(seconds=30)
+#: How long processes wait for each other: a busy machine may let one of them stand.
+_PATIENCE = timedelta(seconds=300)
 
 
 def forked(

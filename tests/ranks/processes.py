@@ -20,7 +20,8 @@ import torch.distributed as dist
 from privlearn import cli
 from privlearn.runs import process_group
 
-PATIENCE = 240.0
+#: How many seconds something that has to happen may take on a busy machine.
+PATIENCE = 900.0
 
 
 def free_port() -> str:

@@ -20,7 +20,8 @@ from privlearn import samples
 from privlearn.runs import process_group, ranks
 from privlearn.runs.ranks import Ranks
 
-_PATIENCE = 20.0
+#: How many seconds a thread may take on a busy machine.
+_PATIENCE = 300.0
 
 
 class Threads:
