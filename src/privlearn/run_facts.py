@@ -10,18 +10,6 @@ from typing import Annotated, Literal, TypedDict
 from privlearn._shapes import Count, Digest, Open, Positive, Share, Spelled, Within
 
 
-class PublicFeatures(TypedDict, total=False):
-    """Public features in front of a network: their kind, what they were made by, and the digest of code or weights."""
-
-    kind: str
-    spec: str
-    digest: str
-    normalisation: str
-    power: Positive
-    shape: list[Count]
-    local: list[Count]
-
-
 class TranscriptFacts(TypedDict):
     """What a recorded run was bound to, and the digest of its transcript."""
 
@@ -53,7 +41,7 @@ class RunFacts(TypedDict, total=False):
 
     method: str
     noise: Literal["floating point", "on a grid"]
-    public_features: PublicFeatures | list[PublicFeatures]
+    public_features: Open  # each kind of public transform says what it was made by
     chosen: list[ChosenFeatures]
     target_bounds: tuple[float, float]
     task: str
