@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from privlearn.clipping import backends
-from privlearn.clipping.separation import rules, tracker
+from privlearn.clipping.separation import axis_rules as rules
+from privlearn.clipping.separation import tracker
 from tests.clipping.checks_separation import check_the_gate_denies_each_mix_by_itself
 from tests.support.mutant import Mutant, suite_of
 

@@ -32,7 +32,7 @@ MUTANTS = [
            "check_nothing_private_is_logged_by_the_trainer"),
     Mutant("the number of operations is logged", trainer.PrivateTrainer._logged, "name not in _LOSSES or",
            'name == "total_flos" or name not in _LOSSES or', "check_nothing_private_is_logged_by_the_trainer"),
-    Mutant("the training loss is logged as a plain number", trainer.PrivateTrainer._shown,
+    Mutant("the training loss is logged as a plain number", trainer.PrivateTrainer._displayed,
            "private_figures(value) if name in _LOSSES else value", "value",
            "check_a_callback_that_follows_the_training_loss_claims_nothing"),
     Mutant("a trainer is evaluated on training rows", unsupported.require_public,

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.separation import tracker as tracking
+from privlearn.clipping.separation.axis_rules import RULES, Denied, ExampleAxis
 from privlearn.clipping.separation.program import Constants
-from privlearn.clipping.separation.rules import RULES, Denied, ExampleAxis
 from privlearn.clipping.separation.tracker import AxisTracker, axis_of
 
 opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations", reason="PyTorch's samples")
@@ -41,7 +41,7 @@ class Watched(AxisTracker):
         super().__init__(Constants(), [], examples)
         self.ruled: set[str] = set()
         for leaf, period in zip(leaves, periods, strict=True):
-            tracking._storage(leaf).mark = tracking.Mark(self._number, period)
+            tracking._storage(leaf).mark = tracking.MemoryMark(self._number, period)
 
     def _settle(self, call: Any, found: Any) -> Any:
         answer = super()._settle(call, found)

@@ -26,8 +26,8 @@ from privlearn.clipping.parameters.derived import CallShapes, shared_calls
 from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.clipping.per_example import Dense, ExampleGradients
 from privlearn.clipping.randomness import Recorder, RowRandom
+from privlearn.clipping.separation.axis_rules import ExampleAxis
 from privlearn.clipping.separation.program import Constants
-from privlearn.clipping.separation.rules import ExampleAxis
 from privlearn.clipping.separation.tracker import AxisTracker, Coupled, CoupledElsewhere
 from privlearn.errors import PrivlearnError, first_line
 from privlearn.models.check import perturbed
@@ -152,7 +152,7 @@ def layouts_of_draws(
 
 @final
 @dataclass
-class Seen:
+class SeenModel:
     """What was seen of a model on made-up rows.
 
     Attributes:
@@ -176,7 +176,7 @@ class Seen:
     verdicts: dict[int, str] = field(default_factory=dict)
 
 
-def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Seen:
+def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> SeenModel:
     """Where the examples are in each operation's input: what explains its shapes at two batch sizes.
 
     Raises:
@@ -190,7 +190,7 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Se
         return _layouts(problem, kernels, batches, all_hold=True)
 
 
-def _layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves], *, all_hold: bool) -> Seen:
+def _layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves], *, all_hold: bool) -> SeenModel:
     def compute(leaves: Leaves, *within: AbstractContextManager[object]) -> None:
         own = [leaf.clone() for leaf in problem.inputs(leaves)]  # the model may write into them
         with problem.computing(torch.enable_grad()), ExitStack() as stack:
@@ -222,7 +222,7 @@ def _layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves], *, a
     sizes = (len(batches[0][0]), len(batches[1][0]))
     between = [Layout.between(*pair, sizes) for pair in zip(one.shapes, other.shapes, strict=True)]
     constants.is_open = False
-    seen = Seen(between, one.trace, drawn, shared, fused, constants, all_hold)
+    seen = SeenModel(between, one.trace, drawn, shared, fused, constants, all_hold)
     for leaves in batches:
         with problem.random.made_up(len(leaves[0]) // problem.copies):
             check = SeparationCheck(problem, seen)
@@ -239,7 +239,7 @@ class SeparationCheck:
         seen: what was seen of the model on made-up rows.
     """
 
-    def __init__(self, problem: Problem, seen: Seen) -> None:
+    def __init__(self, problem: Problem, seen: SeenModel) -> None:
         self._problem, self._seen = problem, seen
 
     def require_apart(self, leaves: Sequence[Tensor]) -> None:
@@ -248,7 +248,7 @@ class SeparationCheck:
         It is run on a batch of another size, too: no number in it may depend on that.
 
         Raises:
-            NotLayerwise: examples meet, or nobody can tell whether they do.
+            NotLayerwise: examples meet, or it is not known whether they do.
         """
         examples = len(leaves[0]) // self._problem.copies
         others = list(range(examples // 2)) if examples > 3 else [*range(examples)] * 2
@@ -335,7 +335,7 @@ class PerOperation:
 
     name: ClassVar[str] = "layers"
 
-    def __init__(self, problem: Problem, kernels: Kernels, seen: Seen, *, writes: bool = False) -> None:
+    def __init__(self, problem: Problem, kernels: Kernels, seen: SeenModel, *, writes: bool = False) -> None:
         self._problem, self._kernels, self._seen, self._writes = problem, kernels, seen, writes
         self._trained = list(problem.parameters.values())
 

@@ -29,6 +29,7 @@ from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.layout import Layout, NotLayerwise
 from privlearn.clipping.parameters.derived import Derived, tensors_in
 from privlearn.clipping.per_example import ExampleGradients, together
+from privlearn.clipping.separation.axis_rules import ExampleAxis
 from privlearn.clipping.separation.program import (
     METADATA,
     Constants,
@@ -37,7 +38,6 @@ from privlearn.clipping.separation.program import (
     asks_for_any,
     note_question,
 )
-from privlearn.clipping.separation.rules import ExampleAxis
 from privlearn.clipping.separation.tracker import AxisTracker
 
 

@@ -181,7 +181,7 @@ class PrivateTrainer(Trainer):
         except BaseException as error:
             private.close(error)
             raise
-        metrics = self._shown(output.metrics or {})
+        metrics = self._displayed(output.metrics or {})
         loss = private_figures(output.training_loss) if self._logs_loss else math.nan
         return TrainOutput(output.global_step, loss, metrics)
 
@@ -265,7 +265,7 @@ class PrivateTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log what is public, `epsilon_spent`, and as private figures what is private and was asked for."""
-        public = self._shown(logs)
+        public = self._displayed(logs)
         if self.private is not None and self._result is None:
             public["epsilon_spent"] = self.private.spent(self._delta)
         super().log(public, start_time)
@@ -285,7 +285,7 @@ class PrivateTrainer(Trainer):
     def _logs_loss(self) -> bool:
         return self._privacy.get("log_private_loss", False)
 
-    def _shown(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _displayed(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Of values with names those that are logged, private ones as private figures."""
         logged = {name: value for name, value in values.items() if self._logged(name)}
         return {name: private_figures(value) if name in _LOSSES else value for name, value in logged.items()}

@@ -183,14 +183,14 @@ def _depends_elsewhere(
         if parameter.is_floating_point():
             parameter.copy_(perturbed(parameter))
     changes = [made_up] if made_up else [None, _odd_rows]
-    found = False
+    depends = False
     for change in changes:
         # A model may refuse such rows, as an embedding does.
         with suppress(RuntimeError, ValueError, IndexError, TypeError):
-            found = found or _rows_depend_on_others(model, inputs, size, what, change)
+            depends = depends or _rows_depend_on_others(model, inputs, size, what, change)
     for parameter, value in zip(model.parameters(), before, strict=True):
         parameter.copy_(value)
-    return found
+    return depends
 
 
 def _rows_depend_on_others(

@@ -3,7 +3,7 @@
 It sees operations below autograd, where all of PyTorch has come down to functions with schemas. The memory of each
 tensor carries a mark: it holds nothing of the batch, or its bytes belong to examples by a period, or examples met in
 it. Views need no rule: where a tensor's examples are follows from its strides and the mark of its memory. Everything
-that computes needs one (`rules`). What has met may lie around; to read it, or to use it in the loss, is denied.
+that computes needs one (`axis_rules`). What has met may lie around; to read it, or to use it in the loss, is denied.
 """
 
 from __future__ import annotations
@@ -21,19 +21,28 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from privlearn.clipping.layout import Layout, NotLayerwise
 from privlearn.clipping.randomness import draws_numbers
+from privlearn.clipping.separation.axis_rules import (
+    RULES,
+    Argument,
+    AxisLabels,
+    Denied,
+    ExampleAxis,
+    Label,
+    Rule,
+    pointwise,
+)
 from privlearn.clipping.separation.program import METADATA, Constants, asks_for_all, asks_for_any, counts_all
-from privlearn.clipping.separation.rules import RULES, Argument, Denied, ExampleAxis, Label, Labels, Rule, pointwise
 
 
 class Coupled(NotLayerwise):
-    """Examples meet, or nobody can tell whether they do."""
+    """Examples meet, or it is not known whether they do."""
 
 
 class CoupledElsewhere(Coupled):
     """They do in another process, and all processes give the pass up."""
 
 
-class Mark(NamedTuple):
+class MemoryMark(NamedTuple):
     """What a memory holds.
 
     Attributes:
@@ -188,18 +197,18 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for leaf in leaves:
             if leaf.numel():
                 rows = len(leaf) // examples
-                _storage(leaf).mark = Mark(self._number, leaf.stride(0) * leaf.element_size() * rows)
+                _storage(leaf).mark = MemoryMark(self._number, leaf.stride(0) * leaf.element_size() * rows)
 
     def enter(self, tensor: Tensor) -> None:
         """`tensor` holds nothing of the batch."""
         if tensor.layout is torch.strided and self._known(tensor) is None:
-            _storage(tensor).mark = Mark(self._number)
+            _storage(tensor).mark = MemoryMark(self._number)
 
-    def _known(self, tensor: Tensor) -> Mark | None:
-        mark: Mark | None = getattr(_storage(tensor), "mark", None)
+    def _known(self, tensor: Tensor) -> MemoryMark | None:
+        mark: MemoryMark | None = getattr(_storage(tensor), "mark", None)
         return mark if mark is not None and mark.number == self._number else None
 
-    def mark_of(self, tensor: Tensor) -> Mark:
+    def mark_of(self, tensor: Tensor) -> MemoryMark:
         """The mark of a tensor's memory.
 
         Raises:
@@ -208,10 +217,10 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.layout is not torch.strided:
             raise Coupled(f"a tensor with the layout {tensor.layout} is not followed")
         if tensor.numel() == 0:
-            return Mark(self._number)
+            return MemoryMark(self._number)
         mark = self._known(tensor)
         if mark is None and self._from_python:
-            mark = _storage(tensor).mark = Mark(self._number)
+            mark = _storage(tensor).mark = MemoryMark(self._number)
         if mark is None:
             raise Coupled(
                 f"a tensor of shape {tuple(tensor.shape)} comes from where no operation was seen"
@@ -313,21 +322,21 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise Coupled(f"random numbers of shape {tuple(shape)} are not drawn for each example")
         return ExampleAxis(dim, 1, shape[dim] // self.examples)
 
-    def _settle(self, call: _Call, found: Labels | list[ExampleAxis | None]) -> list[ExampleAxis | str | None]:
+    def _settle(self, call: _Call, answer: AxisLabels | list[ExampleAxis | None]) -> list[ExampleAxis | str | None]:
         """Where each result has its examples, by a rule's labels.
 
         Raises:
             Denied: examples meet.
         """
-        if isinstance(found, list):
-            return list(found)
+        if isinstance(answer, list):
+            return list(answer)
         label: Label | None = None
         shape: ExampleAxis | None = None
         for name, axis in call.axes.items():
-            if name not in found.inputs:
+            if name not in answer.inputs:
                 raise Denied(f"{_spoken(call.plain)} with the batch in its argument {name[0]!r}")
-            own = found.inputs[name][axis.dim]
-            if own in found.along:
+            own = answer.inputs[name][axis.dim]
+            if own in answer.along:
                 raise Denied(f"{_spoken(call.plain)} over the batch")
             if shape is not None and (own, axis[1:]) != (label, shape[1:]):
                 raise Denied(f"{_spoken(call.plain)} puts examples beside others")
@@ -335,11 +344,11 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if shape is None or label is None:
             return [None]
         for name, tensor in call.tensors.items():
-            labels = found.inputs.get(name, ())
+            labels = answer.inputs.get(name, ())
             if name not in call.axes and label in labels:
                 self._require_even(call, tensor, shape._replace(dim=list(labels).index(label)))
         answers: list[ExampleAxis | str | None] = []
-        for result in found.results:
+        for result in answer.results:
             if result is None:
                 answers.append(None)
             elif label in result:
@@ -378,7 +387,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.noted.append(float(tensor.detach()))
 
     def _mark(self, call: _Call, tensor: Tensor, answer: ExampleAxis | str | None) -> None:
-        """Mark the memory of a result.
+        """MemoryMark the memory of a result.
 
         Raises:
             Coupled: the batch is written into memory that was there before.
@@ -394,7 +403,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if held is None or not (held.period or held.met):
                 blank = call.plain in _BLANK or (call.is_blank and _kind(call.func)[1] is pointwise)
                 rest = whole or held is None or held.blank
-                _storage(tensor).mark = Mark(self._number, blank=blank and rest)
+                _storage(tensor).mark = MemoryMark(self._number, blank=blank and rest)
             elif held.period and self.examples > 1 and not self._is_even_in(tensor, held.period):
                 self._meet(tensor, f"{call.name} writes a constant that differs along the batch{_line_of_user()}")
             return
@@ -402,7 +411,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._meet(tensor, answer)
             return
         if self.examples == 1:
-            _storage(tensor).mark = Mark(self._number, 1)
+            _storage(tensor).mark = MemoryMark(self._number, 1)
             return
         if held is not None and held.met and not whole:
             return
@@ -416,12 +425,12 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Denied:
             same = False
         if same:
-            _storage(tensor).mark = Mark(self._number, period)
+            _storage(tensor).mark = MemoryMark(self._number, period)
         else:
             self._meet(tensor, f"{call.name} gives examples in another order{_line_of_user()}")
 
     def _meet(self, tensor: Tensor, where: str) -> None:
-        _storage(tensor).mark = Mark(self._number, met=where)
+        _storage(tensor).mark = MemoryMark(self._number, met=where)
 
     def _is_even_in(self, tensor: Tensor, period: int) -> bool:
         try:

@@ -37,7 +37,7 @@ class ExampleAxis(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Labels:
+class AxisLabels:
     """The labels of an operation's dimensions.
 
     Attributes:
@@ -71,11 +71,11 @@ class Arguments(Protocol):
 
 
 class Denied(Exception):
-    """Examples meet in an operation, or nobody can tell whether they do. Its text says in which, and how."""
+    """Examples meet in an operation, or it is not known whether they do. Its text says in which, and how."""
 
 
 #: Answers with labels, or with where the examples are in each result.
-Rule = Callable[[Any], Labels | list[ExampleAxis | None]]
+Rule = Callable[[Any], AxisLabels | list[ExampleAxis | None]]
 _R = TypeVar("_R", bound=Rule)
 RULES: dict[str, Rule] = {}
 
@@ -91,7 +91,7 @@ def rule(names: str) -> Callable[[_R], _R]:
 
 
 def _from_right(tensor: Tensor, dims: int) -> Sequence[Label]:
-    """Labels of a tensor that is broadcast to so many dimensions."""
+    """AxisLabels of a tensor that is broadcast to so many dimensions."""
     return range(dims - tensor.dim(), dims)
 
 
@@ -113,17 +113,17 @@ def _all(numbers: Iterable[int]) -> frozenset[Label]:
     "_to_copy clone copy _conj_physical polar complex log_sigmoid_forward _prelu_kernel isin floor_divide masked_fill "
     "native_dropout rrelu_with_noise _fused_dropout bernoulli where view_as_complex fill"
 )
-def pointwise(call: Arguments) -> Labels:
+def pointwise(call: Arguments) -> AxisLabels:
     """Entry by entry, after broadcasting."""
     inputs = {name: _from_right(tensor, call.dims) for name, tensor in call.tensors.items()}
-    return Labels(inputs, [range(call.dims)])
+    return AxisLabels(inputs, [range(call.dims)])
 
 
 @rule(
     "sum nansum mean amax amin prod all any argmax argmin max min median nanmedian mode logsumexp var std var_mean "
     "std_mean linalg_vector_norm norm count_nonzero aminmax kthvalue"
 )
-def reduction(call: Arguments) -> Labels:
+def reduction(call: Arguments) -> AxisLabels:
     """Entries along some dimensions become one."""
     if call["other"] is not None:  # the greater of two tensors
         return pointwise(call)
@@ -132,39 +132,39 @@ def reduction(call: Arguments) -> Labels:
     left = [f"reduced {dim}" if dim in reduced else dim for dim in range(tensor.dim())]
     if not call["keepdim"]:
         left = [label for label in left if isinstance(label, int)]
-    return Labels({("self", 0): range(tensor.dim())}, [left], _all(reduced))
+    return AxisLabels({("self", 0): range(tensor.dim())}, [left], _all(reduced))
 
 
 @rule(
     "_softmax _log_softmax _safe_softmax softmax cumsum cumprod logcumsumexp cummax cummin sort topk flip roll glu "
     "_fft_r2c _fft_c2c _fft_c2r index_fill"
 )
-def along_dimension(call: Arguments) -> Labels:
+def along_dimension(call: Arguments) -> AxisLabels:
     """Entries along some dimensions meet, and stay in their dimension."""
     tensor = call["self"]
     dims = _dims(call, tensor, "dims" if call["dims"] is not None else "dim")
-    return Labels({("self", 0): range(tensor.dim())}, [range(tensor.dim())], _all(dims))
+    return AxisLabels({("self", 0): range(tensor.dim())}, [range(tensor.dim())], _all(dims))
 
 
 @rule("renorm")
-def renormalised(call: Arguments) -> Labels:
+def renormalised(call: Arguments) -> AxisLabels:
     """Slices along one dimension, each by its norm over all others."""
     tensor = call["self"]
     kept = call["dim"] % tensor.dim()
-    return Labels({("self", 0): range(tensor.dim())}, [range(tensor.dim())], _all(range(tensor.dim())) - {kept})
+    return AxisLabels({("self", 0): range(tensor.dim())}, [range(tensor.dim())], _all(range(tensor.dim())) - {kept})
 
 
 @rule("bucketize")
-def bucketed(call: Arguments) -> Labels:
+def bucketed(call: Arguments) -> AxisLabels:
     """Entry by entry, by boundaries that hold nothing of the batch."""
     labels = range(call["self"].dim())
-    return Labels({("self", 0): labels}, [labels])
+    return AxisLabels({("self", 0): labels}, [labels])
 
 
 def _last(number: int | Callable[[Arguments], int]) -> Rule:
     """The rule of operations that work on the last so many dimensions, and leave the others as they are."""
 
-    def last_dimensions(call: Arguments) -> Labels:
+    def last_dimensions(call: Arguments) -> AxisLabels:
         dims = next(iter(call.tensors.values())).dim()
         worked_on = number if isinstance(number, int) else number(call)
         kept = range(dims - worked_on)
@@ -173,7 +173,7 @@ def _last(number: int | Callable[[Arguments], int]) -> Rule:
             if tensor.dim() == dims:
                 inputs[name] = [*kept, *(f"{name} {dim}" for dim in range(worked_on))]
         # What they give has no more dimensions than they were given; means and places may have fewer.
-        return Labels(inputs, [kept])
+        return AxisLabels(inputs, [kept])
 
     return last_dimensions
 
@@ -195,28 +195,28 @@ RULES["constant_pad_nd"] = _last(lambda call: max((n // 2 + 1 for n, by in enume
 
 
 @rule("convolution mkldnn_convolution native_group_norm affine_grid_generator")
-def by_row(call: Arguments) -> Labels:
+def by_row(call: Arguments) -> AxisLabels:
     """Each row of the first dimension by itself."""
     name, tensor = next(iter(call.tensors.items()))
-    return Labels({name: ["row", *range(1, tensor.dim())]}, [["row"]], _all(range(1, tensor.dim())))
+    return AxisLabels({name: ["row", *range(1, tensor.dim())]}, [["row"]], _all(range(1, tensor.dim())))
 
 
 @rule(
     "native_batch_norm cudnn_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
     "_batch_norm_with_update _batch_norm_no_update"
 )
-def batch_norm(call: Arguments) -> Labels:
+def batch_norm(call: Arguments) -> AxisLabels:
     """Channel by channel: over rows and positions, or by statistics that are there."""
     tensor = call["input"]
     labels = ["row", "channel", *range(2, tensor.dim())]
     channels = {(name, 0): ["channel"] for name in ("weight", "bias") if call[name] is not None}
     fixed = "no_training" in call.plain or (not call["training"] and call["running_mean"] is not None)
     if fixed:
-        return Labels({("input", 0): labels}, [labels, None], _all(range(2, tensor.dim())) | {"channel"})
+        return AxisLabels({("input", 0): labels}, [labels, None], _all(range(2, tensor.dim())) | {"channel"})
     # With the examples as channels each has statistics of its own.
     statistics = {(name, 0): ["channel"] for name in ("running_mean", "running_var") if call[name] is not None}
     worked_on = _all(range(2, tensor.dim())) | {"row"}
-    return Labels({("input", 0): labels, **channels, **statistics}, [labels, ["channel"]], worked_on)
+    return AxisLabels({("input", 0): labels, **channels, **statistics}, [labels, ["channel"]], worked_on)
 
 
 #: By operation: the labels of its factors, then of what it gives; "." stands for all dimensions before.
@@ -238,7 +238,7 @@ _PRODUCTS = {
 
 
 @rule(" ".join(_PRODUCTS))
-def product(call: Arguments) -> Labels:
+def product(call: Arguments) -> AxisLabels:
     """Sums of products: examples may be along what is not summed over."""
     *factors, result = _PRODUCTS[call.plain]
     first = factors[0].partition(" ")
@@ -254,7 +254,7 @@ def product(call: Arguments) -> Labels:
         if isinstance(call[name], Tensor):
             inputs[name, 0] = labels(text, call[name].dim())
     summed = frozenset("kv" if call.plain == "embedding" else "k")
-    return Labels(inputs, [[*(range(before) if "." in result else []), *result.lstrip(".")]], summed)
+    return AxisLabels(inputs, [[*(range(before) if "." in result else []), *result.lstrip(".")]], summed)
 
 
 @rule(
@@ -262,7 +262,7 @@ def product(call: Arguments) -> Labels:
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_fused_attention_overrideable"
 )
-def attention(call: Arguments) -> Labels:
+def attention(call: Arguments) -> AxisLabels:
     """Over positions of one example and head."""
     inputs: dict[Argument, Sequence[Label]] = {
         ("query", 0): ["batch", "head", "query", "width"],
@@ -272,7 +272,7 @@ def attention(call: Arguments) -> Labels:
     for name in ("attn_mask", "attn_bias"):
         if call[name] is not None:
             inputs[name, 0] = ["batch", "head", "query", "key"][4 - call[name].dim() :]
-    return Labels(inputs, [["batch", "head"], ["batch", "head"], None])
+    return AxisLabels(inputs, [["batch", "head"], ["batch", "head"], None])
 
 
 @rule("_embedding_bag")
@@ -290,20 +290,20 @@ def bags(call: Arguments) -> list[ExampleAxis | None]:
 
 
 @rule("mkldnn_rnn_layer")
-def recurrent(call: Arguments) -> Labels:
+def recurrent(call: Arguments) -> AxisLabels:
     """Over positions, which are the first dimension; the batch is the second."""
     state = [*range(call["hx_"].dim() - 2), "row", "state"]
     inputs = {("input", 0): ["position", "row", "feature"], ("hx_", 0): state, ("cx_", 0): state}
     workspace = ["workspace"]
     along = frozenset({"position", "feature", "state", *range(call["hx_"].dim() - 2)})
-    return Labels(inputs, [["position", "row", "feature"], state, state, workspace], along)
+    return AxisLabels(inputs, [["position", "row", "feature"], state, state, workspace], along)
 
 
 @rule(
     "nll_loss_forward nll_loss2d_forward binary_cross_entropy binary_cross_entropy_with_logits mse_loss smooth_l1_loss "
     "huber_loss soft_margin_loss multi_margin_loss multilabel_margin_loss_forward"
 )
-def loss(call: Arguments) -> Labels:
+def loss(call: Arguments) -> AxisLabels:
     """One value for each row, or for each entry."""
     if call["reduction"] != 0:
         raise Denied(f"{call.plain} over the batch (give the loss reduction='none')")
@@ -315,18 +315,18 @@ def loss(call: Arguments) -> Labels:
     targets = ["row", *(["class"] if "multilabel" in call.plain else range(2, call["target"].dim() + 1))]
     rows = ["row", *range(2, call["self"].dim())]
     inputs = {("self", 0): outputs, ("target", 0): targets}
-    return Labels(inputs, [rows, None], frozenset({"class"}))
+    return AxisLabels(inputs, [rows, None], frozenset({"class"}))
 
 
 @rule("_ctc_loss")
-def ctc(call: Arguments) -> Labels:
+def ctc(call: Arguments) -> AxisLabels:
     """Positions first, then the batch."""
     inputs = {("log_probs", 0): ["position", "row", "class"], ("targets", 0): ["row", "target"]}
-    return Labels(inputs, [["row"], ["row"]], frozenset({"position", "class", "target"}))
+    return AxisLabels(inputs, [["row"], ["row"]], frozenset({"position", "class", "target"}))
 
 
 @rule("cat")
-def joined(call: Arguments) -> Labels | list[ExampleAxis | None]:
+def joined(call: Arguments) -> AxisLabels | list[ExampleAxis | None]:
     """Beside each other along another dimension, or batch after batch."""
     dims = max(tensor.dim() for tensor in call.tensors.values())
     whole = {name: tensor for name, tensor in call.tensors.items() if tensor.dim() == dims}
@@ -335,7 +335,7 @@ def joined(call: Arguments) -> Labels | list[ExampleAxis | None]:
     known = [axis for axis in axes if axis is not None]
     if len(known) == len(axes) and {(axis.dim, axis.inner) for axis in known} == {(dim, known[0].inner)}:
         return [known[0]._replace(outer=sum(axis.outer for axis in known))]
-    return Labels(dict.fromkeys(whole, range(dims)), [range(dims)], _all({dim}))
+    return AxisLabels(dict.fromkeys(whole, range(dims)), [range(dims)], _all({dim}))
 
 
 @rule("repeat")
@@ -349,67 +349,67 @@ def repeated(call: Arguments) -> list[ExampleAxis | None]:
 
 
 @rule("stack")
-def stacked(call: Arguments) -> Labels:
+def stacked(call: Arguments) -> AxisLabels:
     """Beside each other along a new dimension."""
     labels: list[Label] = list(range(next(iter(call.tensors.values())).dim()))
     out = list(labels)
     out.insert(call["dim"] % (len(labels) + 1), "new")
-    return Labels(dict.fromkeys(call.tensors, labels), [out])
+    return AxisLabels(dict.fromkeys(call.tensors, labels), [out])
 
 
 @rule("index_select")
-def selected(call: Arguments) -> Labels:
+def selected(call: Arguments) -> AxisLabels:
     """Slices along one dimension."""
     dims = call["self"].dim()
     dim = call["dim"] % dims
     out: list[Label] = list(range(dims))
     out[dim] = "chosen"
-    return Labels({("self", 0): range(dims), ("index", 0): ["chosen"]}, [out], _all({dim}))
+    return AxisLabels({("self", 0): range(dims), ("index", 0): ["chosen"]}, [out], _all({dim}))
 
 
 @rule("gather scatter scatter_add scatter_reduce take_along_dim")
-def gathered(call: Arguments) -> Labels:
+def gathered(call: Arguments) -> AxisLabels:
     """Along one dimension, entry by entry of the index."""
     dims = call["self"].dim()
     inputs = {name: range(dims) for name, tensor in call.tensors.items() if tensor.dim() == dims}
-    return Labels(inputs, [range(dims)], _all({call["dim"] % dims}))
+    return AxisLabels(inputs, [range(dims)], _all({call["dim"] % dims}))
 
 
 @rule("index_add index_copy")
-def added(call: Arguments) -> Labels:
+def added(call: Arguments) -> AxisLabels:
     """Slices into places along one dimension."""
     dims = call["self"].dim()
     inputs = {("self", 0): range(dims), ("source", 0): range(dims)}
-    return Labels(inputs, [range(dims)], _all({call["dim"] % dims}))
+    return AxisLabels(inputs, [range(dims)], _all({call["dim"] % dims}))
 
 
 @rule("index")
-def indexed(call: Arguments) -> Labels:
+def indexed(call: Arguments) -> AxisLabels:
     """Tensors as indices: the examples' dimension stays whole, or each example's index is its number."""
     labels = _index_labels(call)
     inputs: dict[Argument, Sequence[Label]] = {("self", 0): labels.before}
-    return Labels(inputs | labels.indices, [labels.after], labels.along)
+    return AxisLabels(inputs | labels.indices, [labels.after], labels.along)
 
 
 @rule("index_put _index_put_impl")
-def put(call: Arguments) -> Labels:
+def put(call: Arguments) -> AxisLabels:
     """Values at indices."""
     tensor, values, indices = call["self"], call["values"], call["indices"]
     mask = indices[0]
     if len(indices) == 1 and mask is not None and mask.dtype == torch.bool and values.numel() == 1:
         # One value wherever a mask is true: entry by entry.
-        return Labels({("self", 0): range(tensor.dim()), ("indices", 0): range(mask.dim())}, [range(tensor.dim())])
+        return AxisLabels({("self", 0): range(tensor.dim()), ("indices", 0): range(mask.dim())}, [range(tensor.dim())])
     labels = _index_labels(call)
     inputs: dict[Argument, Sequence[Label]] = {
         ("self", 0): labels.before,
         ("values", 0): labels.after[len(labels.after) - values.dim() :],
     }
-    return Labels(inputs | labels.indices, [labels.before], labels.along)
+    return AxisLabels(inputs | labels.indices, [labels.before], labels.along)
 
 
 @dataclass
 class _Indexing:
-    """Labels of a tensor, of its indices, and of what they pick."""
+    """AxisLabels of a tensor, of its indices, and of what they pick."""
 
     before: list[Label]
     indices: dict[Argument, Sequence[Label]]
