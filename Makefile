@@ -54,6 +54,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vulture --min-confidence 100 src
 
 # torch first and alone, so that nothing drags in another build of it.
 $(BASE): pyproject.toml constraints.txt hatch_build.py src/privlearn/mechanisms/noise_kernel.c

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import common
 import torch
@@ -59,12 +60,15 @@ def case(name: str, size: Size) -> Case:
             plan = pv.Plan(pv.Poisson(1 / size.batches), epochs=size.epochs, schedule=pv.schedules.Constant(start=2.0))
             kept = tempfile.TemporaryDirectory(prefix="recording-")
             committed = Path(kept.name) / "committed"
-            commit(data, committed)
-
             loss = nn.CrossEntropyLoss(reduction="none")
 
-            def run(_kept: object = kept) -> float:
+            def train(checkpoint: Any, streams: pv.Streams | None = None) -> Any:
+                torch.manual_seed(0)  # the first weights are a part of what is committed to
+                return pv.dpsgd(plan, MODELS[name](), loss, data, streams=streams, checkpoint=checkpoint)
 
+            commit(data, committed, train)
+
+            def run(_kept: object = kept) -> float:
                 with tempfile.TemporaryDirectory(prefix="recording-") as place:
                     checkpoint = None
                     if between:
@@ -72,7 +76,7 @@ def case(name: str, size: Size) -> Case:
                         shutil.copytree(committed, folder)
                         checkpoint = Transcript(folder, challenge="5f3a9c", steps=between)
                     streams = None if between else pv.Streams.new(0)
-                    pv.dpsgd(plan, MODELS[name](), loss, data, streams=streams, checkpoint=checkpoint)
+                    train(checkpoint, streams)
                 return float(size.epochs * size.batches)
 
             return run

@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from privlearn._figures import PrivateFigure
 from privlearn.errors import BadInput
 
 _T = TypeVar("_T")
@@ -20,6 +21,7 @@ _LARGEST = sys.float_info.max
 
 def positive(name: str, value: float) -> float:
     """Return `value` as a float if it is finite and above zero, else raise `BadInput`."""
+    require_public(name, value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
         raise BadInput(f"{name} is {quoted(value)}: expected a finite number above 0", name=name, value=value)
     return float(value)
@@ -27,6 +29,7 @@ def positive(name: str, value: float) -> float:
 
 def between(name: str, value: float, low: float, high: float) -> float:
     """Return `value` as a float if it is a number from `low` to `high`, else raise `BadInput`."""
+    require_public(name, value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not low <= value <= high or (isinstance(value, int) and abs(value) > _LARGEST):
         raise BadInput(f"{name} is {quoted(value)}: expected a number from {low:g} to {high:g}", name=name)
@@ -35,6 +38,7 @@ def between(name: str, value: float, low: float, high: float) -> float:
 
 def count(name: str, value: int, *, least: int = 1, most: int = 10**15) -> int:
     """Return `value` if it is a whole number from `least` to `most`, else raise `BadInput`."""
+    require_public(name, value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadInput(
             f"{name} is {quoted(value)}: expected a whole number of at least {least}", name=name, value=value
@@ -47,6 +51,7 @@ def count(name: str, value: int, *, least: int = 1, most: int = 10**15) -> int:
 
 def probability(name: str, value: float, *, open_top: bool = False) -> float:
     """Return `value` if it lies in (0, 1] (in (0, 1) with `open_top`), else raise `BadInput`."""
+    require_public(name, value)
     inside = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
     if not inside or (open_top and value == 1):
         interval = "(0, 1)" if open_top else "(0, 1]"
@@ -73,6 +78,8 @@ def quoted(value: object) -> str:
     """What was given, in an error: a plain value as it is, and of anything else what it is, not what is in it."""
     if isinstance(value, types.ModuleType | type):
         return f"the {'class' if isinstance(value, type) else 'module'} {value.__name__}"
+    if isinstance(value, PrivateFigure):
+        return "a private figure"
     if value is None or isinstance(value, bool | str | float | complex | bytes):
         return text if len(text := repr(value)) < 60 else f"a long {type(value).__name__}, {text[:40]}..."
     if isinstance(value, int):
@@ -81,9 +88,20 @@ def quoted(value: object) -> str:
 
 
 def require_fit(name: str, value: object, kind: Any) -> None:
-    """Raise `BadInput` unless `value` is of a kind, which is given as an annotation."""
+    """Raise `BadInput` unless `value` is of a kind, which is given as an annotation, and no private figure."""
+    require_public(name, value)
     if not fits(value, kind):
         raise BadInput(f"{name} is {quoted(value)}: expected {in_words(kind)}", name=name)
+
+
+def require_public(name: str, value: object) -> None:
+    """Raise `BadInput` for a private figure: what it would decide would follow from private rows."""
+    if isinstance(value, PrivateFigure):
+        raise BadInput(
+            f"{name} is a private figure, computed on private rows without noise: what follows from it has no price. "
+            "Give a number that was fixed beforehand, or that follows from public rows",
+            name=name,
+        )
 
 
 def checked(target: _T) -> _T:
@@ -148,6 +166,8 @@ def fits(value: object, kind: Any) -> bool:
     """Whether `value` is of a kind, as annotations state it."""
     if type(value) is kind:
         return True  # as most are
+    if isinstance(value, PrivateFigure):
+        return kind in (Any, object)
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return any(fits(value, part) for part in parts)

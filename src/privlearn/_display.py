@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from html import escape
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from privlearn._checks import printable
+from privlearn._texts import for_html, for_terminal
 from privlearn.errors import BadInput, first_line
 
 #: Rows below the title, and characters of each part and of all.
@@ -54,8 +53,8 @@ class Described:
         """A table for notebooks, its texts escaped."""
         title, rows = self._fitted()
         left = 'style="text-align: left"'
-        cells = (f"<tr><th {left}>{escape(label)}</th><td {left}>{escape(text)}</td></tr>" for label, text in rows)
-        head = f'<th colspan="2" {left}>{escape(title)}</th>'
+        cells = (f"<tr><th {left}>{for_html(label)}</th><td {left}>{for_html(text)}</td></tr>" for label, text in rows)
+        head = f'<th colspan="2" {left}>{for_html(title)}</th>'
         return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(cells)}</tbody></table>"
 
 
@@ -66,7 +65,7 @@ def _rounded(text: str) -> str:
 
 def shortened(text: object, most: int) -> str:
     """`text` on one line, without control characters, and not longer than `most` characters."""
-    line = printable(" ".join(str(text).split()))
+    line = for_terminal(" ".join(str(text).split()))
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 

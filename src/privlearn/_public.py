@@ -7,6 +7,7 @@ value goes through the checks of its class.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, Protocol, TypeVar
@@ -68,6 +69,13 @@ def with_own_form(kind: str, cls: type, write: Callable[[Any], Any], read: Calla
 def is_registered(value: object) -> bool:
     """Whether a value's class was entered."""
     return _KINDS.get(getattr(value, "kind", "")) is type(value)
+
+
+def is_own(cls: type) -> bool:
+    """Whether a class is part of this package: what others wrote is checked where it would take time, too."""
+    module = sys.modules.get(cls.__module__)
+    inside = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+    return inside and getattr(module, cls.__name__, None) is cls
 
 
 def kinds(of: Any) -> dict[str, type[Any]]:

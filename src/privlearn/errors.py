@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 
@@ -40,6 +42,10 @@ class NotPerExample(PrivlearnError):
     """A model or a loss whose value for one example depends on other examples."""
 
 
+class UnsoundExtension(PrivlearnError):
+    """A class that was registered or handed in departs from what is charged for it; the message names the class."""
+
+
 class CertificateMismatch(PrivlearnError):
     """A published folder does not agree with its own certificate."""
 
@@ -50,6 +56,16 @@ class ProcessLost(PrivlearnError):
 
 class PrivacyWarning(UserWarning):
     """Something was computed for which no guarantee holds, or several releases add up; the message says which."""
+
+
+def warn(message: str) -> None:
+    """Warn with a `PrivacyWarning`, at the line outside of this package that called into it."""
+    frame, level, outside = sys._getframe(0), 1, 1
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+            outside = level
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, PrivacyWarning, stacklevel=outside + 1)
 
 
 def first_line(error: BaseException) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from privlearn.data.torch_rows import resampled
 from privlearn.descent import best_sampling
 from privlearn.descent.dpsgd import Run
 from privlearn.descent.task import Batch, Epoch
-from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.errors import BadInput, warn
 from privlearn.mechanisms import matrices
 from privlearn.mechanisms.correlated import Correlation
 from privlearn.plan import Plan
@@ -124,13 +123,15 @@ def make_private(
     compute: Any = {name: value for name, value in settings.items() if name not in _OWN}
     correlated = _tries_correlated(optimizer, own["streams"], compute)
     plan = _plan(own, epochs, epsilon, delta, max_grad_norm, batch_size, len(rows), correlated=correlated)
-    _warn_of_target(epsilon, delta, own["examples"] or len(rows))
     loss, rates = own["loss"], own["learning_rate_schedule"] or Constant()
     run = Run(
         plan, model, None if loss is None else _of_model(loss), rows, optimizer=lambda parameters: optimizer,
         learning_rate_schedule=rates, ledger=own["ledger"], streams=own["streams"], checkpoint=own["checkpoint"],
         **compute,
     )  # fmt: skip
+    if (plan.budget or run._session.ledger.budget) is None:
+        for warning in hollow(None, delta, own["examples"] or len(rows)):  # of a target the session warns
+            warn(warning)
     return PrivateLoop(run, plan, model, optimizer, delta, scripts_rates=isinstance(rates, Constant))
 
 
@@ -327,11 +328,6 @@ class PrivateLoop(Described):
 def _state(generator: Any) -> str:
     """Whether a generator was begun, and is over."""
     return inspect.getgeneratorstate(generator)
-
-
-def _warn_of_target(epsilon: float | None, delta: float | None, examples: int) -> None:
-    for warning in hollow(epsilon, delta, examples):
-        warnings.warn(warning, PrivacyWarning, stacklevel=4)
 
 
 def _unwrapped(model: Any) -> nn.Module:

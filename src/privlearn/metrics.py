@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -52,6 +52,47 @@ _SPREADS = 4.0
 _REDRAWS = 100
 
 Floats = NDArray[np.float64]
+_Make = TypeVar("_Make", bound=Callable[..., Metrics])
+#: Everything that makes exact figures of predictions and targets, by its name.
+FIGURES: dict[str, Callable[..., Metrics]] = {}
+
+
+def _of_finite_rows(make: _Make) -> _Make:
+    """Enter what makes figures of (predictions, targets, ...): rows of which one is not finite are refused before it.
+
+    They would be counted as rows of some class, or of some error, which they are not.
+    """
+
+    @wraps(make)
+    def figures(predicted: Any, y: Any, *arguments: Any, **named: Any) -> Metrics:
+        for what, values in (("a prediction", predicted), ("a target", y)):
+            _require_usable(what, _finite(values).all(1))
+        return make(predicted, y, *arguments, **named)
+
+    FIGURES[make.__name__] = figures
+    return cast(_Make, figures)
+
+
+def _finite(values: Any) -> Tensor:
+    """Which numbers of each row are finite, shape (rows, numbers)."""
+    return torch.as_tensor(values).isfinite().reshape(len(values), -1)
+
+
+def _require_usable(what: str, usable: Tensor) -> None:
+    """Raise `BadInput` unless all rows are usable; `what` is what is not finite in the others."""
+    if not bool(usable.all()):
+        raise BadInput(
+            f"{int((~usable).sum())} of {len(usable)} rows have {what} that is not finite (NaN or infinity), so that "
+            "figures would not be of all rows. Fill such rows by a rule that looks at no other row; or leave them out, "
+            "and say how many there were"
+        )
+
+
+def _require_inputs(network: nn.Module, x: Tensor) -> None:
+    """Refuse rows with inputs that are not finite; of a model for which NaN is a missing value, rows of these alone."""
+    finite = _finite(x)
+    missing = any(getattr(module, "takes_missing", False) for module in network.modules())
+    _require_usable("an input", finite.any(1) if missing else finite.all(1))
 
 
 def evaluate(
@@ -82,7 +123,11 @@ def evaluate(
         streams: the random streams; None: new ones.
 
     Raises:
-        BadInput: a data set without test rows, or rows that the model or the targets do not fit.
+        BadInput: a data set without test rows, or rows that the model or the targets do not fit. Of exact metrics also
+            rows with an input, a target or a prediction that is not finite. A model for which NaN is a missing value
+            says so by an attribute, `takes_missing = True`, as boosted ones do: then only rows without any finite input
+            are refused. With `paid` nothing is said about such rows: they count as wrong, by the largest error and log
+            loss; where the number of rows is private, too (add/remove neighbours), they count as absent.
         BudgetExceeded: the ledger has no room; before any row is looked at.
 
     >>> scores = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
@@ -100,6 +145,7 @@ def evaluate(
         return _released(network, x, y, paid, ledger, streams)
     if ledger is not None or streams is not None:
         raise BadInput("ledger or streams was given without paid: exact metrics are charged nowhere; leave them out")
+    _require_inputs(network, x)
     try:
         outputs = outputs_of(network, x, at_once=_VOLUMES_AT_ONCE if y.dim() > 2 else _ROWS_AT_ONCE)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -108,11 +154,10 @@ def evaluate(
     if head is not None and head.task in _OF_TASKS:
         return _OF_TASKS[head.task](outputs, y)
     if outputs.dim() > 2:
-        return of_maps(outputs.argmax(1), y, outputs.shape[1])
+        return of_maps(outputs, y)
     if outputs.dim() == 1 or outputs.shape[1] == 1:
         bounds = getattr(data if isinstance(data, Dataset) else network, "target_bounds", None)
-        values = outputs.double().reshape(-1).numpy()
-        return of_values(values if bounds is None else values.clip(*bounds), y.double().numpy())
+        return of_values(outputs.double().reshape(-1).numpy(), y.double().numpy(), bounds)
     if y.is_floating_point() and not bool((y == y.round()).all()):
         raise BadInput("the targets are no whole numbers, and the model gives classes: expected classes from 0")
     return of_classes(outputs.double().softmax(1).numpy(), y.long().numpy())
@@ -135,6 +180,7 @@ def outputs_of(network: nn.Module, x: Tensor, at_once: int) -> Tensor:
         return torch.cat([rest(part) for part in x.split(at_once)])  # type: ignore[no-untyped-call]
 
 
+@_of_finite_rows
 def of_classes(probabilities: Floats, y: NDArray[np.int64]) -> Metrics:
     """Metrics of a classifier from its probabilities, shape (rows, classes), and the classes of the rows."""
     from sklearn.metrics import confusion_matrix, log_loss, roc_auc_score
@@ -142,8 +188,6 @@ def of_classes(probabilities: Floats, y: NDArray[np.int64]) -> Metrics:
     classes = probabilities.shape[1]
     if y.ndim != 1 or y.min() < 0 or y.max() >= classes:
         raise BadInput(f"the targets are from {y.min()} to {y.max()}: expected classes from 0 to {classes - 1}")
-    usable = np.isfinite(probabilities).all(1, keepdims=True)  # rows without an answer say nothing
-    probabilities = np.where(usable, probabilities, 1 / classes)
     predicted = probabilities.argmax(1)
     counts = confusion_matrix(y, predicted, labels=np.arange(classes))
     present = np.flatnonzero(counts.sum(1))
@@ -160,6 +204,7 @@ def of_classes(probabilities: Floats, y: NDArray[np.int64]) -> Metrics:
     return Metrics(MappingProxyType(figures), len(y), matrix)
 
 
+@_of_finite_rows
 def of_ranks(outputs: Tensor, y: Tensor) -> Metrics:
     """Metrics of ordered classes, from their scores: those of classes, and by how many places predictions are off."""
     metrics = of_classes(outputs.double().softmax(1).numpy(), y.long().numpy())
@@ -167,6 +212,7 @@ def of_ranks(outputs: Tensor, y: Tensor) -> Metrics:
     return replace(metrics, figures=MappingProxyType({**metrics.figures, "mae": float(off)}))
 
 
+@_of_finite_rows
 def of_labels(outputs: Tensor, y: Tensor) -> Metrics:
     """Metrics of several labels, from their scores and 0 or 1 for each.
 
@@ -214,6 +260,7 @@ def _released(
     (sample,) = FullBatch().draw(len(y))
     sums = _sums(network, x, y, plan, sample)
     deviation = plan.noise * sums.sensitivity
+    session.count_examples(len(y))
     with session.charging():
         (released,) = release(sums, noise_multiplier=plan.noise, ledger=session.ledger, stream=session.streams.noise)
     noisy = [part.numpy() for part in released]
@@ -296,16 +343,19 @@ def of_released_values(
     return figures
 
 
-def of_values(predicted: Floats, y: Floats) -> Metrics:
-    """Metrics of predicted values."""
+@_of_finite_rows
+def of_values(predicted: Floats, y: Floats, bounds: tuple[float, float] | None = None) -> Metrics:
+    """Metrics of predicted values, which are clipped to the bounds of the target, if it has some."""
     from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
+    predicted = predicted if bounds is None else predicted.clip(*bounds)
     figures = {"rmse": float(root_mean_squared_error(y, predicted)), "mae": float(mean_absolute_error(y, predicted))}
     if len(y) > 1:
         figures["r2"] = float(r2_score(y, predicted))
     return Metrics(MappingProxyType(figures), len(y))
 
 
+@_of_finite_rows
 def of_counts(outputs: Tensor, y: Tensor) -> Metrics:
     """Metrics of expected counts: those of values, and the mean Poisson deviance."""
     from sklearn.metrics import mean_poisson_deviance
@@ -318,9 +368,10 @@ def of_counts(outputs: Tensor, y: Tensor) -> Metrics:
     return replace(metrics, figures=MappingProxyType({"deviance": deviance, **metrics.figures}))
 
 
-def of_maps(predicted: Tensor, y: Tensor, classes: int) -> Metrics:
-    """Dice of maps of classes: of each but the background, and their mean."""
-    each = dice(predicted, y, classes)
+@_of_finite_rows
+def of_maps(outputs: Tensor, y: Tensor) -> Metrics:
+    """Dice of maps of classes, by scores of shape (rows, classes, *size): of each but the background, and the mean."""
+    each = dice(outputs.argmax(1), y, outputs.shape[1])
     figures = {"dice": sum(each) / len(each)} | {f"dice_{label}": value for label, value in enumerate(each, 1)}
     return Metrics(MappingProxyType(figures), len(y))
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,8 +24,9 @@ from privlearn.accounting.ledger import Planned
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, UnsoundExtension
 from privlearn.mechanisms.correlated import Correlation
+from privlearn.run_facts import GradientFacts, RunFacts
 from privlearn.sampling import Sampler
 from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, ReactingSchedule
 from privlearn.solving import LEAST_NOISE, MOST_EPOCHS
@@ -60,6 +62,8 @@ class AbstractPlan(Described, ABC):
     """
 
     kind: ClassVar[str]
+    #: The shape of the facts that its runs state, a `TypedDict`: others are neither published nor verified.
+    facts_shape: ClassVar[Any] = RunFacts
     budget: Budget | None
     _summary = plan_summary
     _parsed: ClassVar[tuple[str, ...]] = ("adjacency",)  # texts, too
@@ -222,6 +226,7 @@ class Plan(AbstractPlan):
     temperature: Temperature | None = None
     correlation: Correlation | None = field(default=None, metadata=OMITTED)
     kind: ClassVar[str] = "gradients"
+    facts_shape: ClassVar[Any] = GradientFacts
 
     def __post_init__(self) -> None:
         for name, kind in (("sampling", Sampler), ("schedule", NoiseSchedule), ("clip", Clip | Layerwise)):
@@ -271,9 +276,10 @@ class Plan(AbstractPlan):
         return PrivacyUnit(self.group_size, self.rows_per_person)
 
     def noise_multipliers(self) -> tuple[float, ...]:
-        """The noise multiplier of each epoch.
+        """The noise multiplier of each epoch, the same whenever it is asked.
 
         Raises:
+            UnsoundExtension: the schedule gives no finite numbers, or others than before.
             BadInput: the schedule reaches 0 within the epochs, or follows validations, so that it is not known yet.
         """
         if isinstance(self.schedule, ReactingSchedule):
@@ -282,6 +288,13 @@ class Plan(AbstractPlan):
                 "known are its start, schedule.start, and its limit, filter"
             )
         values = tuple(self.schedule(epoch) for epoch in range(self.epochs))
+        name = type(self.schedule).__name__
+        if odd := [value for value in values if not (isinstance(value, float | int) and math.isfinite(value))]:
+            raise UnsoundExtension(
+                f"the schedule {name} gives {str(odd[0])[:40]} as the noise multiplier of an epoch: expected a finite "
+                "number"
+            )
+        self._require_settled("noise", values, f"the schedule {name} gives other noise multipliers than before")
         if min(values) < LEAST_NOISE:
             first = next(epoch for epoch, value in enumerate(values) if value < LEAST_NOISE)
             fall = "0" if values[first] == 0 else f"{values[first]:.3g}"
@@ -291,9 +304,28 @@ class Plan(AbstractPlan):
             )
         return values
 
+    def batches_event(self, noise_multiplier: float) -> Event:
+        """What the batches of an epoch at this noise cost, the same whenever it is asked.
+
+        Raises:
+            UnsoundExtension: the sampler says something else than before.
+        """
+        event = self.sampling.epoch_event(Gaussian(noise_multiplier))
+        name = type(self.sampling).__name__
+        self._require_settled(noise_multiplier, event, f"the sampler {name} prices an epoch otherwise than before")
+        return event
+
+    def _require_settled(self, what: object, value: object, otherwise: str) -> None:
+        """What was priced is what is run: the first value is remembered, and any other one refused."""
+        if vars(self).setdefault("_priced", {}).setdefault(what, value) != value:
+            raise UnsoundExtension(
+                f"{otherwise}: what a run costs has to be fixed before it. Have the class compute it from its fields "
+                "alone"
+            )
+
     def epoch_event(self, noise_multiplier: float) -> Event:
         """What an epoch at this noise costs, with its validation if that is charged."""
-        batches = self.sampling.epoch_event(Gaussian(noise_multiplier))
+        batches = self.batches_event(noise_multiplier)
         paid = self.schedule.noise if isinstance(self.schedule, ReactingSchedule) else None
         return batches if paid is None else compose([batches, Gaussian(paid)])
 

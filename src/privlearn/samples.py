@@ -73,11 +73,12 @@ class Sample:
 
     Attributes:
         indices: the rows that were drawn; private, like the data.
+        unit: what pays for it.
     """
 
     def __init__(self, indices: Indices, unit: EpochCharge) -> None:
         self.indices = indices
-        self._unit = unit
+        self.unit = unit
         self._used = False
 
     def __len__(self) -> int:
@@ -102,7 +103,7 @@ class Sample:
                     "this sample was released before. A sample is amplified for one release: release several "
                     "quantities of one batch jointly, in one call of release(), or draw another batch"
                 )
-            self._unit.charge(mechanism, adjacency, account)
+            self.unit.charge(mechanism, adjacency, account)
             self._used = True
 
     def __copy__(self) -> Sample:

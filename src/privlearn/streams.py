@@ -3,15 +3,23 @@
 Each stream is AES in counter mode with a 128-bit key of its own. Without a seed the keys come from the operating
 system; with a seed they are derived from it, the run can be repeated, and anyone who knows the seed can take the noise
 off: certificates say so. A run counts as seeded unless every one of its streams has a key from the operating system.
+
+A key draws noise for one thing only. Where a secret outlives a call (in a kept folder, in a commitment), the keys of
+sampling and of noise follow from it and from all that determines the sums (`Streams.bind`), and before that no noise
+can be drawn. What noise is drawn for is shown to a stream's watch first (`NoiseStream.drawing_for`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import secrets
 import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +31,11 @@ from privlearn.errors import BadInput
 
 _BLOCK = 16  # bytes that AES makes at once
 _ZEROS = memoryview(bytes(1 << 20))
+
+#: Of parts of larger wholes: where each begins in its whole, and the size of the whole.
+Places: TypeAlias = Sequence[tuple[int, int]]
+#: Called with a stream, the values that it is about to draw noise for, and their places; raises to refuse.
+Watch: TypeAlias = "Callable[[NoiseStream, Sequence[Any], Places | None], None]"
 
 
 @final
@@ -42,8 +55,47 @@ class NoiseStream:
         self.discrete = discrete
         #: Whether the key came from the operating system, so that it is not known.
         self.from_system = False
+        #: What the key is going to follow from, once it is known what the stream draws for; None: the key is there.
+        self.secret: bytes | None = None
+        #: What is shown the values before noise is drawn for them; None where the key ends with the call.
+        self.watch: Watch | None = None
+        self._drawing = False
         self._start(key, position)
         _ALIVE.add(self)
+
+    @contextmanager
+    def drawing_for(self, values: Sequence[Any], places: Places | None = None) -> Iterator[None]:
+        """A block in which noise is drawn for `values`, tensors that have none yet: the watch sees them before.
+
+        Args:
+            values: what the noise is for.
+            places: where these are parts of larger wholes.
+
+        Raises:
+            BadInput: the streams outlive the call, and are not bound; or the watch refuses.
+        """
+        self.require_bound()
+        if self.watch is not None:
+            self.watch(self, values, places)
+        self._drawing = True
+        try:
+            yield
+        finally:
+            self._drawing = False
+
+    def require_bound(self) -> None:
+        """Raise `BadInput` where the secret outlives the call, and what the key is for is not known."""
+        if self.secret is not None:
+            raise BadInput(
+                "these random streams belong to a kept folder or a recorded run, and were given to something else: "
+                "their noise would be that of another call. Leave streams out, or give pv.Streams.new()"
+            )
+
+    def _require_shown(self) -> None:
+        """Raise unless it is known what the key is for, and what is drawn for was shown to the watch."""
+        self.require_bound()
+        if self.watch is not None and not self._drawing:
+            raise BadInput("noise was drawn outside of drawing_for(values), and nothing says what it is for: use it")
 
     def _start(self, key: bytes, position: int = 0) -> None:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # not to verify or plan
@@ -52,8 +104,14 @@ class NoiseStream:
         counter = modes.CTR(position.to_bytes(_BLOCK, "big"))
         self._encryptor = Cipher(algorithms.AES128(key), counter).encryptor()
 
+    @staticmethod
+    def is_one(stream: object) -> bool:
+        """Whether it is a noise stream, and nothing that only looks like one."""
+        return type(stream) is NoiseStream
+
     def words(self, number: int) -> NDArray[np.int64]:
         """`number` words of 64 random bits."""
+        self._require_shown()
         return self._bits(-(-number * 8 // _BLOCK) * _BLOCK)[: number * 8].view(np.int64)
 
     def _bits(self, size: int) -> NDArray[np.uint8]:
@@ -66,6 +124,7 @@ class NoiseStream:
 
     def part(self) -> NoiseStream:
         """Another stream, whose key are the next bits of this one."""
+        self._require_shown()
         made = NoiseStream(self._bits(_BLOCK).tobytes(), discrete=self.discrete)
         made.from_system = self.from_system
         return made
@@ -190,6 +249,39 @@ class Streams(Described):
         noise = NoiseStream(keys[1], discrete=discrete)
         noise.from_system = True
         return cls(sampling, noise, initialisation, views, seeded=False)
+
+    @classmethod
+    def of_secret(cls, secret: bytes, key: bytes, *, discrete: bool = False) -> Streams:
+        """Streams of a secret that outlives the call: they draw no noise before they are bound (`bind`).
+
+        Args:
+            secret: what the keys of sampling, noise and views are going to follow from; at most 64 bytes.
+            key: 64 bytes, as secret: what initial weights, and what is assigned before, are drawn from.
+            discrete: as of `new`.
+        """
+        streams = cls.of_key(key, discrete=discrete)
+        streams.noise.secret = secret
+        return streams
+
+    def bind(self, determined: Mapping[str, str]) -> None:
+        """Let the keys of a secret that outlives the call follow from what they are used for, too, in place.
+
+        Guarantee: streams of one secret that are bound to anything else have other keys, and so independent noise; and
+        those that are bound to the same draw the same again, for the same sums. Other streams stay as they are: their
+        keys end with the call, or are of a declared seed.
+
+        Args:
+            determined: all that the sums follow from, by name, as texts: the plan, options, digests of data.
+        """
+        secret = self.noise.secret
+        if secret is None:
+            return
+        said = json.dumps(dict(determined), sort_keys=True).encode()
+        key = hashlib.blake2b(said, key=secret, person=b"bound").digest()
+        self.noise.secret = None
+        self.noise._start(key[:16])
+        for stream, start in ((self.sampling, 16), (self.views, 32)):
+            stream._start(key[start : start + 16])  # type: ignore[attr-defined]
 
     def state(self) -> dict[str, Any]:
         """Keys and positions, as plain values: a secret, like the noise itself.

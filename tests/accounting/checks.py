@@ -28,7 +28,9 @@ from privlearn.accounting.trees import Filter, Parallel
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 from privlearn.plan import Plan
 from privlearn.sampling import Poisson, Shuffle
+from privlearn.schedules import Decay
 from tests.support.checks import check, must_raise
+from tests.support.registries import completed
 
 SAMPLED = Repeated(PoissonSampled(0.01, Gaussian(6.0)), 40_000)
 
@@ -210,7 +212,7 @@ def check_shufflings_interval_is_honest() -> None:
 @check
 def check_what_is_solved_for_never_overshoots() -> None:
     budget = Budget(rho=0.78125)
-    for spec in ("time", "exp", "step:period=10", "poly:end=2,period=100"):
+    for spec in completed("schedules", ("time", "exp", "step:period=10", "poly:end=2,period=100"), Decay):
         shape = schedules.parse(spec, free_rate=True)
         plan = Plan(Shuffle(600), epochs=60, schedule=shape).with_rate(budget)
         assert 0.78125 * (1 - 0.003) <= zcdp.rho(plan.event()) <= 0.78125

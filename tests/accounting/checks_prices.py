@@ -28,7 +28,7 @@ from privlearn.mechanisms import release as release_module
 from privlearn.plan import Plan
 from privlearn.schedules import Exponential
 from tests.support.checks import check, must_raise
-from tests.support.nets import NoDraws, one_sample
+from tests.support.nets import NoDraws, one_sample, seen
 
 # Accounting and ledger
 
@@ -83,7 +83,8 @@ def check_adjacencies_never_mix() -> None:
     ledger.charge(Gaussian(1.0), Adjacency.ADD_REMOVE)
     must_raise(AdjacencyMismatch, lambda: ledger.charge(Gaussian(1.0), Adjacency.ZERO_OUT))
     sample = one_sample()
-    parts = [Bounded((torch.zeros(1),), 1.0, kind, sample) for kind in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)]
+    mixed = (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
+    parts = [Bounded((torch.zeros(1),), 1.0, kind, sample, seen()) for kind in mixed]
     must_raise(
         AdjacencyMismatch,
         lambda: release_module.release(

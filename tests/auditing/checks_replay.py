@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -32,7 +33,7 @@ from privlearn.runs import transcript
 from privlearn.runs.checkpoint import Saved
 from privlearn.runs.result import Result
 from privlearn.runs.transcript import CommittedSecret, Recording
-from privlearn.streams import Streams
+from privlearn.streams import RandomStream, Streams
 from tests.support.checks import check, must_raise
 from tests.support.steps import EachStep
 
@@ -47,13 +48,37 @@ def rows(seed: int = 0) -> pv.Dataset:
     return pv.Dataset(x, (x[:, 0] > 0.5).astype(np.int64), classes=2)
 
 
-def train(checkpoint: Any, data: pv.Dataset | None = None, **options: Any) -> Result:
+def train(
+    checkpoint: Any, data: pv.Dataset | None = None, *, noise: float = 1.0, seed: int = 3, loss: Any = None,
+    **options: Any,
+) -> Result:  # fmt: skip
     """24 steps of a small network."""
-    plan = pv.Plan(pv.sampling.Poisson(0.25), 6, pv.schedules.Constant(1.0), examples=40)
-    torch.manual_seed(3)
+    plan = pv.Plan(pv.sampling.Poisson(0.25), 6, pv.schedules.Constant(noise), examples=40)
+    torch.manual_seed(seed)
     network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    loss, given = nn.CrossEntropyLoss(reduction="none"), data or rows()
+    loss, given = loss or nn.CrossEntropyLoss(reduction="none"), data or rows()
     return pv.dpsgd(plan, network, loss, given, checkpoint=checkpoint, **options)
+
+
+def small(checkpoint: Any) -> Result:
+    """The same with more noise."""
+    return train(checkpoint, noise=2.0)
+
+
+def states(streams: Streams) -> dict[str, str]:
+    """Where each stream is, as generators of its key."""
+    generators = {name: getattr(streams, name) for name in ("sampling", "initialisation", "views")}
+    generators["noise"] = RandomStream(streams.noise.key, True)
+    return {name: str(generator.bit_generator.state) for name, generator in generators.items()}
+
+
+def scaled(factor: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """A loss that differs from another one by what it captured alone."""
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return factor * nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    return loss
 
 
 @contextmanager
@@ -61,7 +86,7 @@ def recorded(publisher: Callable[..., Result] = train, challenge: str = "07", **
     """A folder with a transcript, and beside it the published model."""
     with TemporaryDirectory() as place:
         folder = Path(place) / "transcript"
-        commit(rows(), folder)
+        commit(rows(), folder, publisher, discrete=bool(options.get("discrete")))
         result = publisher(Transcript(folder, challenge=challenge, steps=BETWEEN, **options))
         pv.publish(result, Path(place) / "model", delta=1e-5)
         yield folder
@@ -93,7 +118,7 @@ def without_noise(clipped: Any, **options: Any) -> Any:
 
 
 def with_noise_passed_over(clipped: Any, *, noise_multiplier: float, ledger: Any, stream: Any) -> Any:
-    stream.words(64)  # noise that did not suit
+    stream.skip(64)  # noise that did not suit
     return release(clipped, noise_multiplier=noise_multiplier, ledger=ledger, stream=stream)
 
 
@@ -195,28 +220,153 @@ def check_a_recorded_run_of_dpmac_agrees() -> None:
 
 @check
 def check_streams_follow_from_the_commitment() -> None:
-    """From the secret, the rows and the challenge: keys can't be chosen, and no two runs have the same."""
+    """From the secret, the rows, the run and the challenge: keys can't be chosen, and no two runs have the same."""
     with TemporaryDirectory() as place:
         keys = set()
-        for number, (data, challenge) in enumerate(((rows(), "00"), (rows(), "01"), (rows(1), "00"), (rows(1), "00"))):
+        runs: list[Callable[..., Result]] = [train, train, train, train, small]
+        cases = zip((rows(), rows(), rows(1), rows(1), rows(1)), ("00", "01", "00", "00", "00"), runs, strict=True)
+        for number, (data, challenge, run) in enumerate(cases):
             folder = Path(place) / str(number)
             with mock.patch("privlearn.auditing.commitment.new_secret", return_value=bytes(32)):
-                commit(data, folder)
-            streams = Transcript(folder, challenge=challenge).streams()
+                commit(data, folder, run)
+            first = Transcript(folder, challenge=challenge).streams()
+            must_raise(BadInput, lambda first=first: first.noise.words(1))  # type: ignore[misc]
+            streams = CommittedSecret(folder).bound(bytes.fromhex(challenge), False)
             assert not streams.seeded
+            assert streams.noise.key != first.noise.key
+            assert states(streams)["sampling"] != states(first)["sampling"]
             keys.add(streams.noise.key)
-            states = [streams.state()[name] for name in ("sampling", "initialisation", "views")]
-            assert len({str(state) for state in states}) == 3
-        assert len(keys) == 3
+            assert all(len(set(states(own).values())) == 4 for own in (first, streams))
+        assert len(keys) == 4
         folder = Path(place) / "own"
-        commit(rows(), folder)
+        commit(rows(), folder, train)
         committed = CommittedSecret(folder)
-        key, committed.secret = committed.streams(b"", False).noise.key, bytes(32)
-        assert committed.streams(b"", False).noise.key != key  # nor does it follow from what is public
+        key, committed.secret = committed.bound(b"", False).noise.key, bytes(32)
+        assert committed.bound(b"", False).noise.key != key  # nor does it follow from what is public
         must_raise(BadInput, lambda: train(Transcript(folder), streams=Streams.new()))
-        sharded = {"streams": Transcript(folder).streams().state(), "shards": {"folder": "x"}}
+        sharded = {"streams": CommittedSecret(folder).bound(b"", False).state(), "shards": {"folder": "x"}}
         must_raise(BadInput, lambda: Transcript(folder).write(Saved({}, sharded)))
         assert not train(Transcript(folder, steps=BETWEEN)).seeded
+
+
+@check
+def check_a_commitment_is_to_one_run() -> None:
+    """Of another plan, options, rows, loss or first weights none begins: one challenge serves one run."""
+
+    def halved(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return 0.5 * nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    others: dict[str, Callable[..., Result]] = {
+        "optimizer": small,  # whose rate follows from the plan
+        "data": lambda checkpoint: train(checkpoint, rows(1)),
+        "microbatch": lambda checkpoint: train(checkpoint, microbatch=7),
+        "initial state": lambda checkpoint: train(checkpoint, seed=4),
+        "loss": lambda checkpoint: train(checkpoint, loss=halved),
+        "code": lambda checkpoint: train(checkpoint, loss=scaled(2.0)),
+    }
+    with TemporaryDirectory() as place:
+        for name, other in others.items():
+            folder = Path(place) / name
+            commit(rows(), folder, (lambda c: train(c, loss=scaled(1.0))) if name == "code" else train)
+            error = must_raise(BadInput, lambda f=folder, o=other: o(Transcript(f, challenge="07")))  # type: ignore[misc]
+            assert "not the run that was committed to" in str(error)
+            assert name in str(error)
+            assert not (folder / "transcript.jsonl").exists()
+        must_raise(BadInput, lambda: commit(rows(), Path(place) / "none", lambda checkpoint: train(None)))
+        must_raise(BadInput, lambda: commit(rows(), Path(place) / "none", 3))  # type: ignore[arg-type]
+        assert not (Path(place) / "none").exists()
+
+
+@check
+def check_two_runs_of_one_challenge_share_no_noise() -> None:
+    """In copies of the folder, with clips of 1 and 2: one is refused; committed to anew, it has other noise."""
+
+    def clipped(norm: float) -> Callable[[Any], Result]:
+        plan = pv.Plan(pv.sampling.FullBatch(), 1, pv.schedules.Constant(50.0), clip=pv.Flat(norm), examples=40)
+
+        def run(checkpoint: Any) -> Result:
+            network = nn.Linear(3, 2)
+            nn.init.constant_(network.weight, 0.1)
+            nn.init.zeros_(network.bias)
+            loss = nn.CrossEntropyLoss(reduction="none")
+            return pv.dpsgd(
+                plan, network, loss, rows(), checkpoint=checkpoint, optimizer=lambda own: torch.optim.SGD(own, lr=1.0)
+            )
+
+        return run
+
+    def moved(result: Result) -> torch.Tensor:
+        return torch.cat([own.detach().flatten() for own in result.model.parameters()])
+
+    with TemporaryDirectory() as place:
+        folder, secret = (
+            Path(place) / "committed",
+            mock.patch("privlearn.auditing.commitment.new_secret", return_value=bytes(range(32))),
+        )
+        with secret:
+            commit(rows(), folder, clipped(1.0))
+            commit(rows(), Path(place) / "anew", clipped(2.0))
+        for number in range(2):
+            shutil.copytree(folder, Path(place) / str(number))
+        first = moved(clipped(1.0)(Transcript(Path(place) / "0", challenge="5f3a9c")))
+        error = must_raise(BadInput, lambda: clipped(2.0)(Transcript(Path(place) / "1", challenge="5f3a9c")))
+        assert "not the run that was committed to" in str(error)
+        again = moved(clipped(1.0)(Transcript(Path(place) / "1", challenge="5f3a9c")))
+        assert torch.equal(first, again)  # the same run: the same release
+        second = moved(clipped(2.0)(Transcript(Path(place) / "anew", challenge="5f3a9c")))
+        begun = torch.tensor([0.1] * 6 + [0.0] * 2)
+        assert float((2 * (first - begun) - (second - begun)).norm()) * 40 > 50  # the noise of both is in it
+
+
+@check
+def check_a_recorded_run_that_begins_anew_repeats_no_noise() -> None:
+    """Interrupted, its lines deleted, and changed in a way that nothing tells: the noise goes to no other sum."""
+    plain = nn.functional.cross_entropy
+
+    def doubled(*given: Any, **options: Any) -> torch.Tensor:
+        return 2 * plain(*given, **options)
+
+    def stop(done: int, _: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "transcript"
+        commit(rows(), folder, train)
+        must_raise(KeyboardInterrupt, lambda: train(Transcript(folder), callbacks=EachStep(stop)))  # type: ignore[arg-type]
+        (folder / "transcript.jsonl").unlink()
+        with mock.patch.object(nn.functional, "cross_entropy", doubled):
+            error = must_raise(BadInput, lambda: train(Transcript(folder)))
+        assert "with the same noise on other sums" in str(error)
+        (folder / "transcript.jsonl").unlink()
+        train(Transcript(folder))  # the same sums: the same release
+
+
+@check
+def check_a_secret_is_one() -> None:
+    """One that is empty or short could be guessed, and an edited run is another one: refused, whatever is stated."""
+    for secret in (b"", bytes(8), bytes(65)):
+        with TemporaryDirectory() as place:
+            folder = Path(place)
+            commit(rows(), folder / "committed", train)
+            stated, kept = (
+                json.loads((folder / "committed" / name).read_text()) for name in ("commitment.json", "secret.json")
+            )
+            stated["secret"] = hashlib.sha256(secret).hexdigest()
+            kept["secret"] = secret.hex()
+            (folder / "committed" / "commitment.json").write_text(json.dumps(stated))
+            (folder / "committed" / "secret.json").write_text(json.dumps(kept))
+            said = str(must_raise(BadInput, lambda: CommittedSecret(Path(place) / "committed")))
+            assert f"the secret has {len(secret)} bytes" in said
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "committed"
+        commit(rows(), folder, train)
+        kept = json.loads((folder / "secret.json").read_text())
+        (folder / "secret.json").write_text(json.dumps(kept | {"run": kept["run"] | {"plan": "another"}}))
+        must_raise(BadInput, lambda: CommittedSecret(folder))
+        stated = json.loads((folder / "commitment.json").read_text())
+        (folder / "commitment.json").write_text(json.dumps({n: v for n, v in stated.items() if n != "run"}))
+        assert "earlier version" in str(must_raise(BadInput, lambda: CommittedSecret(folder)))
 
 
 @check
@@ -224,11 +374,11 @@ def check_keys_of_a_run_are_used_once() -> None:
     """A second run on one commitment would draw the same noise; one that is interrupted goes on instead."""
     with recorded() as folder:
         must_raise(BadInput, lambda: train(Transcript(folder, challenge="07", steps=BETWEEN)))
-        must_raise(BadInput, lambda: commit(rows(), folder))
+        must_raise(BadInput, lambda: commit(rows(), folder, train))
     with TemporaryDirectory() as place:
         folder = Path(place) / "transcript"
-        commit(rows(), folder)
-        must_raise(BadInput, lambda: commit(rows(), folder))
+        commit(rows(), folder, train)
+        must_raise(BadInput, lambda: commit(rows(), folder, train))
 
         def stop(done: int, _: int) -> None:
             if done == 10:
@@ -271,7 +421,7 @@ def check_a_state_that_is_not_on_disk_is_not_stated() -> None:
 
     with TemporaryDirectory() as place:
         folder = Path(place) / "transcript"
-        commit(rows(), folder)
+        commit(rows(), folder, train)
         with (
             mock.patch.object(transcript, "write_durably", full),
             mock.patch.object(transcript, "Thread", Waited),
@@ -304,7 +454,8 @@ def check_what_lies_in_the_folder_is_what_was_stated() -> None:
         assert "committed to" in str(must_raise(BadInput, lambda: replayed(folder)))
     with recorded() as folder, recorded() as other:
         found = replay(folder, train, rows(), steps=0, published=other.parent / "model")
-        assert len(found.problems) == 2, found.problems
+        assert any("this transcript" in problem for problem in found.problems), found.problems
+        assert any("weights" in problem for problem in found.problems), found.problems
 
 
 @check
@@ -344,7 +495,7 @@ def check_a_row_can_be_shown_to_be_committed_to() -> None:
     """By its salt and the digests beside it; another row, or another place, is not."""
     data = rows()
     with TemporaryDirectory() as place:
-        commit(data, place)
+        commit(data, place, train)
         stated = json.loads((Path(place) / "commitment.json").read_text())["rows"]
         for index in (0, 17, 39):
             proof = proof_of_row(data, place, index)

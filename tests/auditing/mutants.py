@@ -45,7 +45,7 @@ MUTANTS = [
     Mutant("an example in every batch", sampling.Partition.draw, "yield Sample(rows, unit)",
            "yield Sample(np.arange(examples), unit)", PARTITION),
     Mutant("the unclipped gradient is released beside the sum", gradients.ClippedGradients._weights,
-           "* finite\n", "* 0 + 1.0 * finite\n", OWN),
+           "weighed.weights.where(finite", "(weighed.weights * 0 + 1.0).where(finite", OWN),
     Mutant("epochs after the first get less noise", dpsgd.Run.step, "noise_multiplier=batch.noise_multiplier",
            "noise_multiplier=batch.noise_multiplier / (3 if batch.epoch else 1)", RUN),
     Mutant("an example in every batch of each epoch", sampling.Partition.draw, "yield Sample(rows, unit)",

@@ -33,7 +33,7 @@ MUTANTS = [
            "rng.integers(self.batches + 1, size=examples) % self.batches", of("samples_are_as_often_as_priced")),
     Mutant("nothing is clipped", clips.Flat.weights, "return ", "return 0 * norms + 1.0\n    return ",
            of("clipped_sums_are_those_of_single_examples")),
-    Mutant("the charge is forgotten", Sample.spend, "self._unit.charge(", "print(", of("a_refusal_comes_before_noise")),
+    Mutant("the charge is forgotten", Sample.spend, "self.unit.charge(", "print(", of("a_refusal_comes_before_noise")),
     Mutant("weights are not compared", verify._changed_files, "return ", "return [] and ",
            of("what_is_published_verifies")),
     Mutant("noise is halved", noise.add_gaussian, "alpha=std", "alpha=std / 2", of("a_step_keeps_its_claim")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from privlearn import streams
 from privlearn.auditing import commitment, replaying
 from privlearn.cli.commands import replay as command
+from privlearn.publishing import remaking
 from privlearn.runs import session, transcript
 from tests.support.mutant import Mutant, suite_of
 
@@ -14,6 +15,9 @@ FOLDER, SECRET = (
     "check_what_lies_in_the_folder_is_what_was_stated",
     "check_a_transcript_tells_nothing_without_its_secret",
 )
+RUN, A_SECRET = "check_a_commitment_is_to_one_run", "check_a_secret_is_one"
+ALONE = "check_two_runs_of_one_challenge_share_no_noise"
+USED = "check_a_recorded_run_that_begins_anew_repeats_no_noise"
 CODE = "check_a_folder_does_not_choose_the_code_that_runs"
 DISK = "check_a_state_that_is_not_on_disk_is_not_stated"
 TOLERANCE = "check_a_tolerance_lets_rounding_pass_and_no_more"
@@ -26,9 +30,35 @@ MUTANTS = [
            "", KEYS),
     Mutant("keys do not depend on the secret", transcript.CommittedSecret.streams, "key=self.secret", "key=bytes(32)",
            KEYS),
+    Mutant("keys do not depend on the run", transcript.CommittedSecret.bound, "streams.bind(self.run)",
+           "streams.bind({})", KEYS),
+    Mutant("noise is drawn by keys that depend on no run", transcript.first_streams, "Streams.of_secret(later, ",
+           "(lambda _, key, discrete: Streams.of_key(key, discrete=discrete))(later, ", KEYS),
+    Mutant("a commitment is good for any run", transcript.Transcript.bind,
+           "require_committed(self._secret.run, determined)", "determined = self._secret.run", RUN),
+    Mutant("one challenge serves any number of runs", transcript.Transcript.bind,
+           "require_committed(self._secret.run, determined)", "determined = self._secret.run", ALONE),
+    Mutant("what a recorded run's key was used for is forgotten", session.TrainingSession._begin,
+           "if bound:  # the same keys may have been used", "if False:", USED),
+    Mutant("options are left out of a run's key", session.TrainingSession._determined, "{**self.facts, **self.code, ",
+           "{**self.code, ", RUN),
+    Mutant("code is left out of a run's key", session.TrainingSession._determined, "**self.code, ", "", RUN),
+    Mutant("the first weights are left out of a run's key", session.TrainingSession._determined,
+           '"initial state": digest.hexdigest()', '"initial state": ""', RUN),
+    Mutant("a commitment is to facts alone", session.TrainingSession._determined,
+           '**self.code, "initial state": digest.hexdigest()', '"initial state": ""', RUN),
+    Mutant("a secret of any length", transcript.CommittedSecret.__init__, "_LEAST <= len(secret)", "0 <= len(secret)",
+           A_SECRET),
+    Mutant("any run will do", transcript.CommittedSecret.__init__, " or _digest_of_run(secret, self.run) != run", "",
+           A_SECRET),
+    Mutant("the run of a commitment is readable", transcript._digest_of_run, "hmac.new(secret,", "hmac.new(b'',",
+           SECRET),
     Mutant("all four streams have one key", streams.Streams.of_key, "key[start : start + 16]", "key[:16]", KEYS),
     Mutant("a run draws from streams of its own", transcript.Transcript.write, '["key"] != self._key',
            '["key"] == 0', KEYS),
+    Mutant("noise and batches have one key", streams.Streams.bind, "key[start : start + 16]", "key[:16]", KEYS),
+    Mutant("batches do not depend on the run", streams.Streams.bind, "((self.sampling, 16), (self.views, 32))",
+           "((self.views, 32),)", KEYS),
     Mutant("states without their shards", transcript.Transcript.write, '"shards" in saved.plain', "False", KEYS),
     Mutant("a commitment is good for a second run", transcript.Transcript.delete, "self._closed.touch()", "pass", ONCE),
     Mutant("a commitment is overwritten", commitment.commit, "(path / COMMITMENT).exists()", "False", ONCE),
@@ -48,16 +78,19 @@ MUTANTS = [
     Mutant("streams are not compared", replaying._Part.write, '"streams", ', "", PASSED),
     Mutant("batches are not compared", replaying._Part.record, 'own["sample"] != stated["sample"]', "False",
            "check_a_batch_that_was_not_drawn_is_found"),
-    Mutant("the tolerance is a share of one", replaying._close, "float(theirs.abs().max())", "1e6",
+    Mutant("the tolerance is a share of one", replaying._close, "float(own.abs().max())", "1e6",
            TOLERANCE),
     Mutant("a state need not be the stated one", transcript.Recording.state,
            "self.secret.digest(b\"state \", head_of(content)) != self.states[number]", "False", FOLDER),
-    Mutant("any certificate will do", replaying._unlike, "if published.transcript != own:", "if False:", FOLDER),
-    Mutant("a certificate of another plan", replaying._unlike, "!= digest(published.plan)", "== 0",
+    Mutant("any certificate will do", replaying._Published.unlike,
+           "if certificate.transcript_of(self.certificate) !=", "if 0 ==", FOLDER),
+    Mutant("a certificate of another plan", remaking.other_certificate, '!= digest(certificate["plan"])', "== 0",
            "check_a_certificate_of_another_plan_is_found"),
-    Mutant("any weights will do", replaying._unlike, "or not all(", "or False and not all(", FOLDER),
+    Mutant("any weights will do", replaying._Published._other_weights, "or not all(", "or False and not all(",
+           FOLDER),
     Mutant("steps may be missing", transcript.Recording.__init__, "or not numbered", "", FOLDER),
-    Mutant("any secret will do", transcript.CommittedSecret.__init__, "hexdigest() != committed", "hexdigest() == 0",
+    Mutant("any secret will do", transcript.CommittedSecret.__init__,
+           "hashlib.sha256(secret).hexdigest() != committed or _digest_of_run(secret, self.run) != run", "False",
            FOLDER),
     Mutant("rows are not compared with the commitment", replaying._other_rows, ".root != recording",
            ".root == recording", ROWS),

@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privlearn._public import kinds
 from privlearn.cli import main
+from privlearn.mechanisms.correlated import Correlation
+from privlearn.sampling import Sampler
+from tests.support.registries import completed
 
 
 def budget(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
@@ -171,12 +175,12 @@ def test_samplers_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     """Each as a plan of its own has it; the one with the least noise in the weights first."""
     found = budget(capsys, *PLANNED, "--epsilon", "2", "--sampling", "best")
     rows = {(row["sampling"], row["mechanism"]): row for row in found["samplers"]}
-    names = ("poisson", "truncated-poisson", "cyclic-poisson", "cyclic-partition", "partition", "shuffle", "fixed")
+    names = kinds(Sampler).keys() - {"full"}  # whose one batch is all rows
     independent = {(name, "independent") for name in names}
     assert set(rows) == independent | {
         ("cyclic-poisson", "banded"),
         ("cyclic-partition", "banded"),
-        *(("fixed", mechanism) for mechanism in ("banded", "bisr", "blt")),
+        *(("fixed", mechanism) for mechanism in kinds(Correlation)),
     }
     assert found["best"] == "cyclic-partition" == found["samplers"][0]["sampling"]
     assert found["train"] == next(row for row in found["samplers"] if row["adjacency"] == "add_remove")
@@ -193,7 +197,10 @@ def test_noise_for_momentum_is_compared_with_independent_noise_under_momentum(
 ) -> None:
     """Momentum makes the noise in the weights larger, whichever it is; its share stays below one."""
     fixed = ("--epsilon", "8", "--epochs", "5", "--sampling", "fixed")
-    for mechanism in ("banded:bands=32,momentum=0.9", "bisr:bands=32,momentum=0.9", "blt:buffers=1,momentum=0.9"):
+    specs = completed(
+        "correlations", ["banded:bands=32,momentum=0.9", "bisr:bands=32,momentum=0.9", "blt:buffers=1,momentum=0.9"]
+    )
+    for mechanism in specs:
         found = budget(capsys, *PLANNED[:4], *fixed, "--mechanism", mechanism)
         assert 0.3 < found["plan"]["mechanism"]["relative_noise"] < 1, mechanism
 

@@ -168,7 +168,7 @@ def test_files_that_nobody_certified_are_named(capsys: pytest.CaptureFixture[str
     train(capsys, tmp_path / "model", "--data", "breast-cancer", "--epsilon", "5", "--epochs", "1")
     (tmp_path / "model" / "extra.py").write_text("print('hello')")
     code, shown = run(capsys, "verify", str(tmp_path / "model"))
-    assert code == 0
+    assert code == 1
     assert "extra.py, not in the certificate" in shown
 
 

@@ -26,13 +26,13 @@ def data_options(path: str) -> list[str]:
     return ["--data", path, "--classes", "2", "--range", "0,1"]
 
 
-def recorded(tmp_path: Path, *more: str) -> list[str]:
+def recorded(tmp_path: Path, *more: str, committed: tuple[str, ...] = ()) -> list[str]:
     """The options of a run that is going to be recorded, after its commitment."""
     data = data_options(rows(tmp_path / "rows.npz"))
     folder = str(tmp_path / "transcript")
-    assert main(["commit", *data, "--out", folder]) == 0
-    return ["train", *data, "--examples", "120", "--epsilon", "4", "--delta", "1e-3", "--epochs", "3",
-            "--transcript", folder, *more, "--out", str(tmp_path / "model")]  # fmt: skip
+    run = [*data, "--examples", "120", "--epsilon", "4", "--delta", "1e-3", "--epochs", "3", *committed]
+    assert main(["commit", *run, "--out", folder]) == 0
+    return ["train", *run, "--transcript", folder, *more, "--out", str(tmp_path / "model")]
 
 
 def test_a_recorded_run_is_replayed_also_where_the_data_lie_elsewhere(
@@ -66,8 +66,11 @@ def test_a_forged_model_ends_with_1(capsys: pytest.CaptureFixture[str], tmp_path
     content[-1] ^= 1
     weights.write_bytes(content)
     capsys.readouterr()
-    assert main(["replay", str(tmp_path / "transcript"), "--published", str(tmp_path / "model"), "--steps", "0"]) == 1
-    assert "the published weights" in capsys.readouterr().out
+    replay = ["replay", str(tmp_path / "transcript"), "--steps", "0"]
+    assert main([*replay, "--published", str(tmp_path / "model")]) == 1
+    assert "the published weights are not" in capsys.readouterr().out
+    assert main(replay) == 1
+    assert "the published weights were not compared" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -98,6 +101,22 @@ def test_a_commitment_is_good_for_one_run(capsys: pytest.CaptureFixture[str], tm
     assert "privlearn.auditing.replay" in capsys.readouterr().err
 
 
+def test_a_commitment_is_to_one_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Its options stand beside it; a run with others is refused, and so is a commitment that could not be checked."""
+    options = recorded(tmp_path, committed=("--discrete",))
+    assert json.loads((tmp_path / "transcript" / "options.json").read_text())["epochs"] == 3
+    for other in (("--epochs", "2"), ("--learning-rate", "0.1"), ("--epsilon", "3")):
+        capsys.readouterr()
+        assert main([*options, *other]) == 2
+        assert "not the run that was committed to" in capsys.readouterr().err
+        assert not (tmp_path / "model").exists()
+    assert main(options) == 0
+    data = data_options(str(tmp_path / "rows.npz"))
+    for unfit in (("--seed", "3"), ("--method", "features")):
+        assert main(["commit", *data, "--epsilon", "4", *unfit, "--out", str(tmp_path / "other")]) == 2
+        assert not (tmp_path / "other").exists()
+
+
 def test_a_folder_does_not_choose_the_code_that_runs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,11 +124,11 @@ def test_a_folder_does_not_choose_the_code_that_runs(
     code = "import torch\nopen('ran', 'w').close()\n"
     code += "def build(input_shape, classes):\n    return torch.nn.Linear(4, classes)\n"
     (tmp_path / "owncode.py").write_text(code)
-    assert main(recorded(tmp_path, "--model", "owncode:build", "--features", "raw")) == 0
+    assert main(recorded(tmp_path, committed=("--model", "owncode:build", "--features", "raw"))) == 0
     (tmp_path / "ran").unlink()
     monkeypatch.delitem(sys.modules, "owncode")
     capsys.readouterr()
-    replay = ["replay", str(tmp_path / "transcript"), "--steps", "1"]
+    replay = ["replay", str(tmp_path / "transcript"), "--steps", "1", "--published", str(tmp_path / "model")]
     assert main(replay) == 2
     assert "if you trust that code" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()

@@ -33,7 +33,7 @@ from privlearn.clipping.per_example import (
 )
 from privlearn.mechanisms import release as release_module
 from privlearn.models.check import made_up_batch
-from tests.support.checks import check
+from tests.support.checks import check, compared_or_not
 from tests.support.nets import (
     _moves,
     bounded,
@@ -47,6 +47,7 @@ from tests.support.nets import (
     small_data,
     small_net,
 )
+from tests.support.registries import completed
 
 EPS = torch.finfo(torch.float32).eps
 #: What a missing value is marked by; no made-up row has it.
@@ -399,7 +400,7 @@ def check_rules_give_each_examples_gradient() -> None:
         batches = [made_up_batch(x, y, size) for size in (5, 7)]
         plain = kernels.Kernels()
         seen = backends.layouts(problem, plain, batches)
-        found, losses = backends.PerOperation(problem, plain, [seen])(x, y)
+        found, losses = backends.PerOperation(problem, plain, seen)(x, y)
         truth, true_losses = backends.Loop(problem)(x, y)
         torch.testing.assert_close(losses, true_losses)
         assert found.keys() == truth.keys()
@@ -437,6 +438,7 @@ BRANCHES: dict[Callable[[Any, Tensor], Tensor], tuple[int, int]] = {
 
 
 @check
+@compared_or_not
 def check_branches_that_only_real_data_take_change_nothing() -> None:
     for run, (inputs, hidden) in BRANCHES.items():
         torch.manual_seed(0)
@@ -573,7 +575,7 @@ def check_the_type_of_sums_follows_from_public_numbers() -> None:
 @check
 def check_every_kind_of_gradient_is_added_up_in_double_precision() -> None:
     """Where many examples are expected, by every rule, with every clip: the sums of a copy in double precision."""
-    clips = itertools.cycle([Flat(0.3), PerLayer(0.3), Automatic(0.3), Quantile(0.3)])
+    clips = itertools.cycle(completed("clips", [Flat(0.3), PerLayer(0.3), Automatic(0.3), Quantile(0.3)]))
     for (net, rows), clip in zip([*layerwise(), *layerwise()], clips, strict=False):
         whole = rows.repeat(1000, *[1] * (rows.dim() - 1))
         truth = sums_of(net, whole, slice(0, None), clip)
@@ -678,7 +680,11 @@ def check_every_released_tensor_is_noisy() -> None:
     for seed in range(30):
         part = bounded(torch.zeros(0), found.sensitivity)
         part = type(part)(
-            tuple(value.clone() for value in found.values), found.sensitivity, part.adjacency, part.sample
+            tuple(value.clone() for value in found.values),
+            found.sensitivity,
+            part.adjacency,
+            part.sample,
+            found.contributions,
         )
         (noisy,) = release_module.release(
             part, noise_multiplier=2.0, ledger=Ledger(), stream=streams.Streams.new(seed).noise

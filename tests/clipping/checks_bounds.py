@@ -16,7 +16,7 @@ from privlearn.errors import (
     NotPerExample,
 )
 from privlearn.models import check as models_check
-from tests.support.checks import check, must_raise
+from tests.support.checks import check, compared_or_not, must_raise
 from tests.support.nets import (
     _moves,
     clipped,
@@ -94,6 +94,7 @@ def check_rules_agree_with_the_loop() -> None:
 
 
 @check
+@compared_or_not
 def check_norms_do_not_underflow() -> None:
     """A huge input and a tiny gradient, whose squares leave single precision."""
     net = nn.Linear(1000, 1000, bias=False)
@@ -132,6 +133,7 @@ def check_losses_that_couple_examples_are_harmless() -> None:
 
 
 @check
+@compared_or_not
 def check_rules_that_disagree_are_not_used() -> None:
     """Positions before examples: shapes say that an example's rows are neighbours, and only its gradient that not."""
 

@@ -40,6 +40,7 @@ from tests.clipping.checks import Net, unruled
 from tests.runs.checks_resuming import RUNS, Run, Stopped, folder, weights
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy, flat_norm, one_sample, small_data
+from tests.support.registries import completed
 from tests.support.steps import EachStep
 
 SPEC, COPIES = "flip,shift:2", 3
@@ -69,7 +70,7 @@ def networks() -> list[tuple[str, nn.Module]]:
     return [(way, net.double()) for way, nets in found.items() for net in nets]
 
 
-CLIPS: list[Clip] = [Flat(0.8), PerLayer(0.5), Automatic(0.8), Quantile(0.8)]
+CLIPS: list[Clip] = completed("clips", [Flat(0.8), PerLayer(0.5), Automatic(0.8), Quantile(0.8)])
 
 
 def views_of(x: Tensor, y: Tensor, seed: int = 5) -> Tensor:

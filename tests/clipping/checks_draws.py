@@ -30,7 +30,7 @@ from privlearn.errors import NotPerExample
 from privlearn.publishing import publish, verify
 from tests.clipping.checks import Net, unruled
 from tests.runs.checks_resuming import folder
-from tests.support.checks import check, must_raise
+from tests.support.checks import check, compared_or_not, must_raise
 from tests.support.nets import cross_entropy, flat_norm, one_sample, small_data
 
 C, MARKED = 0.05, 0.2  # no made-up row holds the second
@@ -146,6 +146,7 @@ def draws_at_all(n: Any, x: Tensor, marked: Tensor) -> Tensor:
 
 
 @check
+@compared_or_not
 def check_rows_keep_their_masks_when_one_makes_the_model_go_another_way() -> None:
     """It calls other operations, or draws other numbers, on some data only: all is computed again, and masks stay."""
     x, y = rows_of()

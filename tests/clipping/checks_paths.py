@@ -41,8 +41,8 @@ def sum_of(clipper: ClippedGradients, batch: Rows) -> list[Tensor]:
 
 
 @check
-def check_batches_without_padding_take_their_own_path() -> None:
-    """Some batches are padded and some are not, in any order: each is computed on the path it takes, as if alone."""
+def check_batches_without_padding_take_the_general_path() -> None:
+    """Some batches are padded and some are not, in any order: all are computed with their mask, as if alone."""
     torch.manual_seed(0)
     net = Net(masked, a=nn.Linear(4, 4), b=nn.Linear(4, 3), t=nn.Parameter(drawn(3, 4))).double()
     padded = {"x": drawn(6, 3, 4), "mask": torch.ones(6, 3, dtype=torch.int64), "y": torch.arange(6) % 3}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.clipping import agreement, backends, capture, losses
+from privlearn.clipping import backends, capture, losses
 from privlearn.clipping.operations.convolution import Convolution, _patches
 from privlearn.clipping.sharded import groups
 from tests.support.mutant import Mutant, suite_of
@@ -14,10 +14,10 @@ MUTANTS = [
            "check_backward_passes_within_backward_passes_are_clipped"),
     Mutant("what backward passes write into .grad is left out", backends.Loop.each,
            "g if p.grad is None else g + p.grad", "g", "check_backward_passes_within_backward_passes_are_clipped"),
-    Mutant("a path is taken for another", backends.PerOperation._on, "if capture.trace != trace:", "if False:",
-           "check_branches_that_only_real_data_take_change_nothing"),
-    Mutant("batches without padding have no path", agreement.Choice.__init__, "fit is layers and", "False and",
-           "check_batches_without_padding_take_their_own_path"),
+    Mutant("a path is taken for another", backends.SeparationCheck._followed, "if capture.trace != seen.trace:",
+           "if False:", "check_branches_that_only_real_data_take_change_nothing"),
+    Mutant("batches without padding are asked whether they are", capture.Capture._run, "if asks_for_all(name, args):",
+           "if False:", "check_batches_without_padding_take_the_general_path"),
     Mutant("what is checkpointed is computed twice", capture.without_checkpoints, "hasattr(checkpoint, name)", "False",
            "check_checkpoints_change_nothing"),
     Mutant("rows are tried without what the loss says of them", losses.BatchShape.made_up, "if self.change is None:",

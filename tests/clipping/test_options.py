@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import sampling, streams
+from privlearn._public import kinds
 from privlearn.accounting.events import tally
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian
@@ -28,7 +29,7 @@ from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from tests.support.nets import clipped_by_the_loop, cross_entropy, flat_norm, one_sample, small_data, small_net
 
-KINDS = ("flat", "layer", "automatic", "quantile")
+KINDS = tuple(kinds(Clip))
 
 
 def engine(net: nn.Module, clip: Clip, **options: Any) -> ClippedGradients:
@@ -50,10 +51,12 @@ def require_close(found: Any, expected: Any, rtol: float = 1e-9) -> None:
 NORMS = torch.tensor([0.0, 0.1, 0.5, 2.0, 1e9], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("kind", [Flat, PerLayer, Quantile])
+@pytest.mark.parametrize("kind", kinds(Clip).values())
 def test_gradients_are_shortened_to_the_clip(kind: Callable[[float], Clip]) -> None:
     lengths = kind(0.5).weights(NORMS, 0.5) * NORMS
-    torch.testing.assert_close(lengths, NORMS.clamp(max=0.5))
+    assert float(lengths.max()) <= 0.5
+    if lengths[1] == NORMS[1]:  # not where short ones get longer
+        torch.testing.assert_close(lengths, NORMS.clamp(max=0.5))
     # The clip that is given counts, not the one that it began with.
     torch.testing.assert_close(kind(7.0).weights(NORMS, 0.5), kind(0.5).weights(NORMS, 0.5))
 
@@ -65,16 +68,19 @@ def test_automatic_clipping_brings_all_to_nearly_one_length() -> None:
     assert float(lengths.max()) <= 0.5
 
 
-@pytest.mark.parametrize(
-    ("clip", "norm"),
-    [
-        (Flat(0.5), 0.5),
-        (PerLayer(0.5), 0.5 * math.sqrt(3)),
-        (Automatic(0.5), 0.5),
-        (Quantile(0.5, share=0.2), 0.5 * math.hypot(1, 0.2)),
-    ],
-)
-def test_the_norm_that_a_clip_leaves(clip: Clip, norm: float) -> None:
+#: By kind an example, and the norm that it leaves of three layers.
+LEFT: dict[str, tuple[Clip, float]] = {
+    "flat": (Flat(0.5), 0.5),
+    "layer": (PerLayer(0.5), 0.5 * math.sqrt(3)),
+    "automatic": (Automatic(0.5), 0.5),
+    "quantile": (Quantile(0.5, share=0.2), 0.5 * math.hypot(1, 0.2)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_norm_that_a_clip_leaves(kind: str) -> None:
+    assert LEFT.keys() == kinds(Clip).keys()
+    clip, norm = LEFT[kind]
     assert clip.norm(0.5, 3) == pytest.approx(norm)
     assert clip.norm(1.5, 3) == pytest.approx(3 * norm)
 
@@ -91,7 +97,7 @@ def test_layers_are_modules_with_weight_and_bias_together() -> None:
         require_close(found.values[layer], [1e-6 / length * part for part in true[layer]])
 
 
-@pytest.mark.parametrize("kind", [Flat, PerLayer, Automatic, Quantile])
+@pytest.mark.parametrize("kind", kinds(Clip).values())
 @pytest.mark.parametrize("norm", [0, -1.0, math.nan, math.inf, 1e-13, 1e13, True, "0.1"])
 def test_clip_norms_that_are_refused(kind: Callable[[Any], Clip], norm: Any) -> None:
     with pytest.raises(BadInput, match="clip_norm is"):
@@ -99,8 +105,8 @@ def test_clip_norms_that_are_refused(kind: Callable[[Any], Clip], norm: Any) -> 
 
 
 def test_names_of_clips() -> None:
-    assert [type(clips.named(name, 0.5)) for name in KINDS] == [Flat, PerLayer, Automatic, Quantile]
-    with pytest.raises(BadInput, match="flat, layer, automatic, quantile"):
+    assert [type(clips.named(name, 0.5)) for name in KINDS] == list(kinds(Clip).values())
+    with pytest.raises(BadInput, match=", ".join(KINDS)):
         clips.named("soft", 0.5)
 
 

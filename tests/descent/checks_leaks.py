@@ -32,6 +32,7 @@ from privlearn.publishing import publish
 from privlearn.runs.given import ABSENT
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws, bounded, cross_entropy, small_data
+from tests.support.registries import completed
 from tests.support.steps import Noted
 from tests.support.transcripts import require_alike, transcript
 
@@ -47,7 +48,7 @@ ROWS: dict[str, tuple[list[float], int]] = {
     "far": ([1e4, -1e4, 1e4, 1e4, 1e4], 1),
     "the only one of its class": ([0.3, 0.2, 0.5, 0.2, 0.1], 2),
 }
-PRICED = [
+PRICED = completed("samplers", [
     (sampling.Poisson(0.3), Adjacency.ADD_REMOVE),
     (sampling.Poisson(0.06), Adjacency.ADD_REMOVE),  # most batches are empty
     (sampling.Poisson(0.3), Adjacency.ZERO_OUT),
@@ -61,8 +62,8 @@ PRICED = [
     (sampling.CyclicPoisson(0.4, 3), Adjacency.ZERO_OUT),
     (sampling.CyclicPartition(4, 3), Adjacency.ZERO_OUT),
     (sampling.TruncatedPoisson(0.3, 12, 5), Adjacency.ZERO_OUT),  # every fifth batch is cut
-]
-CLIPS = [clips.Flat(0.5), clips.PerLayer(0.5), clips.Automatic(0.5), clips.Quantile(0.5, rate=1.0)]
+], like=lambda sampler: (sampler, sampler.default_adjacency))  # fmt: skip
+CLIPS = completed("clips", [clips.Flat(0.5), clips.PerLayer(0.5), clips.Automatic(0.5), clips.Quantile(0.5, rate=1.0)])
 
 
 def data_with(row: str | None, adjacency: Adjacency, rows: int = 11, kind: torch.dtype = torch.float64) -> Any:
@@ -209,6 +210,13 @@ class Picky(nn.Module):
                 self.passing = self.passing + 1.0
             if self.how == "frozen":
                 self.kept.data.add_(1.0)
+            if self.how == "trained":
+                self.layer.weight.data.mul_(2.0)
+            if self.how == "trained in place":
+                with torch.no_grad():
+                    self.layer.weight.mul_(2.0)
+            if self.how == "another parameter":
+                self.layer.weight = nn.Parameter(self.layer.weight.detach() * 2.0)
             if self.how == "new buffer":
                 self.register_buffer("mean", x.detach().mean(0))
             if self.how == "another way":
@@ -217,6 +225,7 @@ class Picky(nn.Module):
 
 
 PICKY = ("raises", "writes", "buffer", "other buffer", "frozen", "new buffer", "another way")
+WRITES = ("trained", "trained in place", "another parameter")
 
 
 @check
@@ -227,6 +236,15 @@ def check_what_a_model_does_on_some_rows_only_is_not_seen() -> None:
         for (sampler, adjacency), microbatch in ((PRICED[0], None), (PRICED[3], 2)):
             plan = settled(sampler, adjacency, clips.Flat(0.5))
             require_neighbours_alike(plan, rows, make=lambda how=how: Picky(how), microbatch=microbatch)
+
+
+@check
+def check_what_a_model_writes_into_its_weights_on_some_rows_only_is_not_seen() -> None:
+    """Neither in the weights, nor in what the run claims, warns of or refuses."""
+    sampler, adjacency = PRICED[3]
+    for how in WRITES:
+        plan = settled(sampler, adjacency, clips.Flat(0.5))
+        require_neighbours_alike(plan, ("one NaN",), make=lambda how=how: Picky(how), microbatch=2)
 
 
 @check

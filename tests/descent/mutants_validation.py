@@ -106,7 +106,7 @@ MUTANTS = [
     Mutant("the model stays in evaluation mode", evaluation.evaluating, "module.training = training", "pass",
            "check_public_validations_are_plain_accuracies"),
     Mutant("accuracies are forgotten in an interruption", result.Scalars.state_dict, "self.values", "[]", AGAIN),
-    Mutant("other validation rows are welcome", checkpoint.facts, "_digest(*(validation or ()))", '""', AGAIN),
+    Mutant("other validation rows are welcome", checkpoint.facts, "digest_of(*(validation or ()))", '""', AGAIN),
     Mutant("the noise of a certificate is not recomputed", reacting.contradictions,
            "sigmas == follow", "True", CERTIFIED),
     Mutant("a certificate may leave its filter", reacting.contradictions,

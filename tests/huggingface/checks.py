@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import ConcatDataset, Subset
 
 import privlearn as pv
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data.rows import TensorRows
 from privlearn.descent.gradient_check import require_gradients
+from privlearn.errors import BadInput, NotPerExample
 from privlearn.sampling import FullBatch
 from tests.support import texts as made
 from tests.support.checks import check, must_raise
@@ -87,6 +90,69 @@ def check_nothing_private_is_logged_by_the_trainer() -> None:
     names = set().union(*trainer.state.log_history)
     assert not names & {"loss", "train_loss", "grad_norm", "total_flos", "num_input_tokens_seen"}, names
     assert "epsilon_spent" in names
+
+
+@check
+def check_a_callback_that_follows_the_training_loss_claims_nothing() -> None:
+    """One that stops by it; one that shows it, and one that stops by a metric of public rows, change nothing."""
+    made.require_transformers()
+    from transformers import EarlyStoppingCallback, TrainerCallback
+
+    seen: list[str] = []
+
+    class Stops(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+            control.should_training_stop = logs.get("loss", 0.0) > 0.1
+
+    class Shows(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+            seen.extend(f"{logs[name]:.3f}" for name in ("loss", "train_loss") if name in logs)
+
+    evaluated = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
+
+    def published(callback: Any, **changes: Any) -> tuple[bool, dict[str, Any]]:
+        """Whether the run is published, and its facts."""
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            args = made.arguments(Path(folder) / "runs", **changes)
+            trainer = pv.huggingface.PrivateTrainer(
+                made.still_gpt2(), args, train_dataset=made.texts(), eval_dataset=made.texts(6, 1),
+                data_collator=made.padded, callbacks=[callback], epsilon=8.0, delta=1e-3, max_length=made.LENGTH,
+                log_private_loss=True,
+            )  # fmt: skip
+            trainer.train()
+            try:
+                trainer.publish(Path(folder) / "model")
+            except pv.errors.BadInput:
+                return False, trainer.result.facts
+            return True, trainer.result.facts
+
+    certified, facts = published(Stops())
+    assert not certified
+    assert "left early" in facts["unclaimed"]
+    assert published(Shows())[0]
+    assert len(seen) == 6
+    certified, facts = published(EarlyStoppingCallback(1, 100.0), **evaluated)
+    assert certified
+    assert facts["left_early"]
+    plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 0}}
+    assert published(Shows(), **evaluated, **plateau)[0]
+
+
+@check
+def check_a_trainer_is_evaluated_on_public_rows() -> None:
+    """Not on training rows, nor some of them, whenever it is asked."""
+    made.require_transformers()
+    rows = made.texts()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = pv.huggingface.PrivateTrainer(
+            made.still_gpt2(), made.arguments(folder), train_dataset=rows, data_collator=made.padded, epsilon=8.0,
+            delta=1e-3, max_length=made.LENGTH,
+        )  # fmt: skip
+        for evaluated in (rows, rows[:4], torch.utils.data.Subset(rows, [3])):
+            said = must_raise(pv.errors.BadInput, lambda evaluated=evaluated: trainer.evaluate(evaluated))
+            assert "has rows of it" in str(said)
+        assert trainer.evaluate(made.texts(4, 1))["eval_loss"] > 0
 
 
 @check
@@ -168,3 +234,29 @@ def check_an_authors_texts_are_one_example() -> None:
         task = trainer.private.run._task
         assert task.present == 1
         assert task.persons.shape == (1, 5)
+
+
+@check
+def check_repeated_rows_and_tables_that_rescale_are_refused_by_the_trainer() -> None:
+    """Of lists and of parts, before training; with a declared group there is a trainer that trains."""
+    made.require_transformers()
+
+    def train(rows: Any, model: Any = None, **privacy: Any) -> Any:
+        given = {"epsilon": 8.0, "delta": 1e-3, "max_length": made.LENGTH, **privacy}
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = pv.huggingface.PrivateTrainer(
+                made.still_gpt2() if model is None else model, made.arguments(Path(folder), max_steps=1),
+                train_dataset=rows, data_collator=made.padded, **given,
+            )  # fmt: skip
+            trainer.train()
+        return trainer
+
+    rows: Any = made.texts()
+    for repeated in (rows * 3, ConcatDataset([rows, Subset(rows, [0, 1, 1])])):
+        error = must_raise(BadInput, lambda repeated=repeated: train(repeated))
+        assert "one row stands 3 times in the data" in str(error), error
+        assert train(repeated, group_size=3).plan.unit.group_size == 3
+    model = made.still_gpt2()
+    model.transformer.wte.max_norm = 0.5
+    error = must_raise(NotPerExample, lambda: train(rows, model))
+    assert "Embedding at 'transformer.wte' has max_norm=0.5" in str(error), error

@@ -12,7 +12,7 @@ pytest.importorskip("peft", reason="peft is not installed")
 
 from privlearn.clipping import gradients  # noqa: E402
 from privlearn.descent import gradient_check  # noqa: E402
-from privlearn.huggingface import example_losses, fixed_length, trainer  # noqa: E402
+from privlearn.huggingface import example_losses, fixed_length, trainer, unsupported  # noqa: E402
 
 STEP = "    seen = self.private.step(inputs)\n"
 EMPTY, ADAPTER = (
@@ -32,6 +32,14 @@ MUTANTS = [
            "check_nothing_private_is_logged_by_the_trainer"),
     Mutant("the number of operations is logged", trainer.PrivateTrainer._logged, "name not in _LOSSES or",
            'name == "total_flos" or name not in _LOSSES or', "check_nothing_private_is_logged_by_the_trainer"),
+    Mutant("the training loss is logged as a plain number", trainer.PrivateTrainer._displayed,
+           "private_figures(value) if name in _LOSSES else value", "value",
+           "check_a_callback_that_follows_the_training_loss_claims_nothing"),
+    Mutant("a trainer is evaluated on training rows", unsupported.require_public,
+           "any(share_rows(dataset, each) for each in several)", "False",
+           "check_a_trainer_is_evaluated_on_public_rows"),
+    Mutant("some of the training rows are taken for others", unsupported.require_public,
+           "share_rows(dataset, each)", "each is dataset", "check_a_trainer_is_evaluated_on_public_rows"),
     Mutant("the loss is divided by the batch, too", example_losses.ExampleLoss.__call__, "each.sum(1) / self._tokens",
            "each.sum(1) / self._tokens / len(each)", "check_an_examples_loss_is_its_own"),
     Mutant("tokens are averaged over those of the batch", example_losses.ExampleLoss.__call__,

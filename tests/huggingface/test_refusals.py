@@ -41,6 +41,7 @@ def refused(folder: Path, said: str, model: Any = None, changes: Any = None, kin
         {"auto_find_batch_size": True},
         {"push_to_hub": True},
         {"include_num_input_tokens_seen": "all"},
+        {"load_best_model_at_end": True},
     ],
 )
 def test_arguments_that_cannot_be_private(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -59,7 +60,8 @@ def test_rows_that_cannot_be_sampled(tmp_path: Path) -> None:
     refused(tmp_path, "IterableDataset|Many", train_dataset=Many())
     refused(tmp_path, "train_dataset is None", train_dataset=None)
     rows = made.texts()
-    refused(tmp_path, "eval_dataset is train_dataset", train_dataset=rows, eval_dataset=rows)
+    for evaluated in (rows, rows[-1:], {"public": made.texts(2, 1), "train": rows[:3]}):
+        refused(tmp_path, "eval_dataset is train_dataset", train_dataset=rows, eval_dataset=evaluated)
     refused(tmp_path, "packs", data_collator=transformers.DataCollatorWithFlattening())
     refused(tmp_path, "max_length", max_length=None)
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")

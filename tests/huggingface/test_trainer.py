@@ -301,9 +301,13 @@ def test_a_model_that_counts_the_tokens_of_an_image(tmp_path: Path) -> None:
 
     batch, model = described(), frozen_eye()
     rows = [
-        {name: leaf[number].float() if leaf.is_floating_point() else leaf[number] for name, leaf in batch.items()}
+        {
+            name: leaf[number].float() if leaf.is_floating_point() else leaf[number].clone()
+            for name, leaf in batch.items()
+        }
+        for _ in range(4)
         for number in range(len(batch["labels"]))
-    ] * 4
+    ]
 
     def collate(own: Any) -> dict[str, torch.Tensor]:
         return {name: torch.stack([row[name] for row in own]) for name in own[0]}

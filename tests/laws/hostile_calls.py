@@ -23,6 +23,7 @@ TARGET = {"epsilon": 2.0, "delta": 1e-5}
 #: What all estimators are given; `...` takes a name out.
 USUAL = {
     "X": X, "y": Y, "epsilon": 5.0, "delta": 1e-5, "bounds": (0.0, 1.0), "ledger": None, "random_state": 0,
+    "preprocessing": None,
 }  # fmt: skip
 CLASSES = [0, 1, 2]
 ONE_EPOCH = {"epochs": 1}

@@ -13,6 +13,7 @@ from torch import nn
 
 import privlearn as pv
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.data.schema import Number, Schema
 from privlearn.descent.choices import TrainRequest
 from privlearn.loop import LoopSettings
 from privlearn.runs.given import RunArguments
@@ -246,6 +247,11 @@ def doors(folder: Path) -> dict[str, Call]:
             metric=None,
         ),
         "sklearn.DPStandardScaler": estimator("DPStandardScaler"),
+        "sklearn.DPTableEncoder": Call(
+            lambda schema, X: pv.sklearn.DPTableEncoder(schema).fit_transform(X),
+            schema=Schema("y", ("a", "b"), tuple(Number(name, 0, 1) for name in "abcde")),
+            X=X,
+        ),
         "sklearn.PATEClassifier": estimator(
             "PATEClassifier", estimator=None, classes=CLASSES, options={"teachers": 4, "queries": 3}
         ),

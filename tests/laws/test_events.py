@@ -78,6 +78,7 @@ def price(event: Event, delta: float = 1e-5) -> float:
 
 def test_the_registry_is_complete() -> None:
     assert set(EVERY) == set(_KINDS)
+    assert set(MORE_PRIVATE) == set(PRICED) & set(_KINDS)
 
 
 @pytest.mark.parametrize("kind", EVERY)

@@ -8,6 +8,7 @@ predicted with. If one of them ever needs a second place, this cannot be written
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,7 @@ from privlearn.accounting.mechanisms import FixedBatches, Gaussian
 from privlearn.accounting.pld.pairs import ATOMS, PairBuilder, pure_pair
 from privlearn.cli import main
 from privlearn.clipping import clips
-from privlearn.clipping.bounded import Bounded
+from privlearn.clipping.bounded import Bounded, Contributions
 from privlearn.clipping.capture import Call, Capture
 from privlearn.clipping.clips import Clip
 from privlearn.clipping.gradients import ClippedGradients
@@ -42,6 +43,7 @@ from privlearn.clipping.per_example import Dense
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS, Method
 from privlearn.publishing import certificate
+from privlearn.run_facts import RunFacts
 from privlearn.runs import post_processing
 from privlearn.runs.front import scaled
 from privlearn.runs.post_processing import PostProcessing
@@ -225,7 +227,8 @@ def extensions() -> dict[str, Any]:
             self, x: Tensor, adjacency: Any, ledger: Any, stream: Any, examples: Any = None, labels: Any = None
         ) -> Any:
             ledger.charge(self.event(), adjacency)
-            return Flipped(torch.tensor(-1.0))
+            told = stream.words(1)[0] / 2.0**64 + 0.5 < math.exp(self.epsilon) / (1 + math.exp(self.epsilon))
+            return Flipped(torch.tensor(-1.0 if told == (x.sum() > 0) else 1.0))
 
         @classmethod
         def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
@@ -448,6 +451,12 @@ def test_a_made_up_option_of_dpsgd_on_the_command_line(
     assert pv.verify(tmp_path / "tuned").ok
 
 
+class SumsFacts(RunFacts, total=False):
+    """What the made-up method states."""
+
+    bound: float
+
+
 def sums_of_classes() -> Method:
     """A method of one release: a linear classifier whose weights are noisy sums of clipped rows, one for each class."""
 
@@ -462,6 +471,7 @@ def sums_of_classes() -> Method:
         group_size: int = 1
         budget: pv.Budget | None = None
         kind: ClassVar[str] = "sums-of-classes"
+        facts_shape: ClassVar[Any] = SumsFacts
 
         def event(self) -> events.Composed:
             return events.compose([Gaussian(self.noise_multiplier)])
@@ -490,7 +500,8 @@ def sums_of_classes() -> Method:
         clipped = x * (options.radius / x.norm(dim=1, keepdim=True)).clamp(max=1.0)
         (sample,) = pv.sampling.FullBatch().draw(len(x))
         sums = nn.functional.one_hot(y, own.classes).to(x.dtype).T @ clipped
-        bounded = Bounded((sums,), options.radius, own.adjacency, sample)
+        added = Contributions.of(clipped.norm(dim=1), options.radius, "sums-of-classes")
+        bounded = Bounded((sums,), options.radius, own.adjacency, sample, added)
         ledger.begin(own.event(), own.adjacency, own.unit)
         ((weights,),) = pv.release(bounded, noise_multiplier=own.noise_multiplier, ledger=ledger, stream=streams.noise)
         ledger.settle()

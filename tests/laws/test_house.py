@@ -26,6 +26,7 @@ STILL: dict[str, set[str]] = {
         "privlearn",
     },
     "functions_have_few_parameters": {
+        "clipping/capture.py: Capture.__init__",
         "clipping/gradients.py: ClippedGradients.__init__",
         "clipping/row_sums.py: class_statistics",
         "teachers/autoencoder.py: Autoencoder.fit",
@@ -128,6 +129,17 @@ def public_classes() -> Iterator[tuple[str, str]]:
 
 
 # -- places
+
+
+@law
+def batches_are_drawn_where_they_are_compared_with_their_event() -> Iterator[str]:
+    for name in trees():
+        for node in nodes(name, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Attribute) and function.attr == "draw" and name != "sampling/draws.py":
+                source = function.value
+                if getattr(source, "attr", getattr(source, "id", "")).lstrip("_") in {"sampling", "sampler"}:
+                    yield name
 
 
 @law
@@ -345,6 +357,27 @@ def public_classes_stand_in_the_glossary() -> Iterator[str]:
             for own in getattr(room, "__all__", ()):
                 if isinstance(getattr(room, own), type) and own not in explained:
                     yield f"{name}: {own}"
+
+
+@law
+def texts_are_escaped_in_one_place() -> Iterator[str]:
+    """For HTML in `_texts.py` alone; for terminals where `rich` is, in `cli/screen.py`, but for errors and versions."""
+    for name, tree in trees().items():
+        modules = {part for node in ast.walk(tree) for part in _imported(node)}
+        if "html" in modules and name != "_texts.py":
+            yield f"{name} imports html"
+        if any(part.split(".")[0] == "rich" for part in modules) and name != "cli/screen.py":
+            yield f"{name} imports rich"
+        writes = {ast.unparse(node.func) for node in nodes(name, ast.Call)} & {"print", "sys.stdout.write"}
+        if name.startswith("cli/") and writes and name not in ("cli/__init__.py", "cli/request.py", "cli/screen.py"):
+            yield f"{name} writes by itself"
+
+
+def _imported(node: ast.AST) -> list[str]:
+    """The modules that a statement imports."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [own.name for own in node.names] if isinstance(node, ast.Import) else []
 
 
 @law

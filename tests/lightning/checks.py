@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -11,9 +12,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 import privlearn as pv
+from privlearn.errors import BadInput, NotPerExample
 from tests.support.checks import check, must_raise
 
 
@@ -44,6 +46,114 @@ def check_nothing_private_is_logged_by_the_strategy() -> None:
         trainer, _, _ = parts.fitted(Path(folder), logger=kept, log_every_n_steps=1, max_epochs=1)
     assert "epsilon_spent" in set().union(*kept.metrics)
     assert not {"train_loss", "private_loss"} & (set().union(*kept.metrics) | set(trainer.callback_metrics))
+
+
+@check
+def check_the_training_loss_goes_to_loggers_alone() -> None:
+    """Nothing that callbacks and schedulers read has it."""
+    parts = _parts()
+    kept = parts.Kept()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer, _, private = parts.fitted(
+            Path(folder), private=parts.strategy(log_private_loss=True), logger=kept, log_every_n_steps=1
+        )
+    losses = [metrics["private_loss"] for metrics in kept.metrics if "private_loss" in metrics]
+    assert len(losses) == 10
+    assert abs(sum(losses) / 10 - sum(private.result.private_diagnostics["loss"]) / 2) < 0.2
+    for read in (trainer.callback_metrics, trainer.logged_metrics, trainer.progress_bar_metrics):
+        assert "private_loss" not in read
+    assert {"right", "epsilon_spent"} <= set(trainer.callback_metrics)
+
+
+@check
+def check_monitors_of_private_figures_are_refused() -> None:
+    """Of the training loss, and of what the step logs; by name, before anything is spent. Others are as they were."""
+    parts = _parts()
+    callbacks: Any = pytest.importorskip("lightning.pytorch.callbacks", reason="lightning is not installed")
+
+    class Plateau(parts.Classifier):  # type: ignore[misc,name-defined]
+        monitor = "private_loss"
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=9.0, mode="max")
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": self.monitor}}
+
+    class Public(Plateau):
+        monitor = "right"
+
+    def refused(module: Any = None, own: Any = None) -> str:
+        ledger = pv.Ledger(pv.Budget(4.0, 1e-3))
+        with tempfile.TemporaryDirectory() as folder:
+            private = parts.strategy(log_private_loss=True, ledger=ledger)
+            said = must_raise(
+                pv.errors.BadInput,
+                lambda: parts.fitted(
+                    Path(folder), module, private, callbacks=[own] if own else [], enable_checkpointing=True
+                ),
+            )
+        assert ledger.event == pv.Ledger().event
+        assert "validation_step" in str(said)
+        return str(said)
+
+    assert "EarlyStopping monitors 'private_loss'" in refused(own=callbacks.EarlyStopping("private_loss"))
+    assert "EarlyStopping monitors 'train_loss'" in refused(own=callbacks.EarlyStopping("train_loss"))
+    with tempfile.TemporaryDirectory() as folder:
+        kept = callbacks.ModelCheckpoint(folder, monitor="train_loss_epoch")
+        assert "ModelCheckpoint" in refused(own=kept)
+    assert "ReduceLROnPlateau monitors 'private_loss'" in refused(Plateau())
+    with tempfile.TemporaryDirectory() as folder:
+        stopping = callbacks.EarlyStopping("right", mode="max", patience=9)
+        trainer, _, private = parts.fitted(Path(folder), Public(), callbacks=[stopping])
+        assert trainer.optimizers[0].param_groups[0]["lr"] < 0.1
+        assert pv.verify(private.publish(Path(folder) / "model")).ok
+
+
+@check
+def check_what_is_kept_from_a_step_steers_nothing() -> None:
+    """A step that keeps its loss in an attribute, and a hook that logs it: loggers get it, callbacks do not."""
+    parts = _parts()
+
+    class Keeping(parts.Classifier):  # type: ignore[misc,name-defined]
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            self.last = loss.shape
+            return loss
+
+        def on_train_epoch_end(self) -> None:
+            self.log_dict({"kept": torch.tensor(0.25 + len(self.last)), "more": 0.5})
+
+    kept = parts.Kept()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer, module, _ = parts.fitted(Path(folder), Keeping(), logger=kept, log_every_n_steps=1)
+    assert {"kept", "more"} <= set().union(*kept.metrics)
+    assert not {"kept", "more", "train_loss"} & set(trainer.callback_metrics)
+    assert "log" not in vars(module)
+
+
+@check
+def check_validation_rows_are_not_those_of_training() -> None:
+    """Nor some of them, in any form that can be recognised; other parts of one data set are fine."""
+    parts = _parts()
+    from torch.utils.data import ConcatDataset, Subset, TensorDataset
+
+    whole = parts.rows()
+    train, others = Subset(whole, range(30)), Subset(whole, range(30, 40))
+    tensors = TensorDataset(*(own[25:30] for own in whole.tensors))
+
+    def fitted(validation: Any, sanity: int) -> Any:
+        trainer = parts.pl.Trainer(
+            strategy=parts.strategy(), max_epochs=1, accelerator="cpu", logger=False, enable_progress_bar=False,
+            enable_model_summary=False, enable_checkpointing=False, num_sanity_val_steps=sanity,
+        )  # fmt: skip
+        trainer.fit(parts.Classifier(), DataLoader(train, batch_size=8), DataLoader(validation, batch_size=8))
+        return trainer
+
+    for sanity in (0, 2):
+        for validation in (train, whole, Subset(whole, [29]), ConcatDataset([others, Subset(train, [0])]), tensors):
+            said = must_raise(pv.errors.BadInput, partial(fitted, validation, sanity))
+            assert "has training rows" in str(said)
+        assert "right" in fitted(others, sanity).callback_metrics
 
 
 @check
@@ -92,3 +202,29 @@ def check_the_strategy_for_one_process_takes_one() -> None:
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
         said = must_raise(pv.errors.BadInput, lambda: parts.fitted(Path(folder)))
     assert "PrivateDDPStrategy" in str(said)
+
+
+@check
+def check_repeated_rows_and_tables_that_rescale_are_refused_by_the_strategy() -> None:
+    parts = _parts()
+
+    class Texts(parts.Classifier):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.EmbeddingBag(20, 4, max_norm=1.0), nn.Linear(4, 3))
+
+    texts = TensorDataset(
+        torch.randint(20, (40, 5), generator=torch.Generator().manual_seed(0)), parts.rows().tensors[1]
+    )
+    joined = ConcatDataset([parts.rows()] * 2)
+
+    def fitted(**given: Any) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            return parts.fitted(Path(folder), max_epochs=1, limit_val_batches=0, **given)
+
+    error = must_raise(BadInput, lambda: fitted(train=DataLoader(joined, batch_size=8)))
+    assert "one row stands 2 times in the data" in str(error), error
+    *_, private = fitted(train=DataLoader(joined, batch_size=8), private=parts.strategy(group_size=2))
+    assert private.plan.unit.group_size == 2
+    error = must_raise(NotPerExample, lambda: fitted(module=Texts(), train=DataLoader(texts, batch_size=8)))
+    assert "EmbeddingBag at 'net.0' has max_norm=1.0" in str(error), error

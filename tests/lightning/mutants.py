@@ -8,6 +8,7 @@ from tests.support.mutant import Mutant, suite_of
 
 pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
+from privlearn.data import torch_rows
 from privlearn.descent import gradient_check
 from privlearn.lightning import step_loss, strategy
 
@@ -16,8 +17,22 @@ MUTANTS = [
     Mutant("a training step is given the batch", step_loss.StepLoss.__call__,
            "lambda leaf, n=n: leaf[n : n + 1], batch",
            "lambda leaf, n=n: leaf, batch", "check_a_training_step_sees_one_example"),
-    Mutant("what a training step logs is logged", step_loss._quiet, 'for name in ("log", "log_dict")', "for name in ()",
+    Mutant("what a training step logs is logged", step_loss.TrainingLogs._logging, "if self.hidden:", "if False:",
            "check_nothing_private_is_logged_by_the_strategy"),
+    Mutant("what is logged between steps reaches callbacks", step_loss.TrainingLogs._logging,
+           "elif self._trainer.evaluating or self._trainer.sanity_checking:", "elif True:",
+           "check_what_is_kept_from_a_step_steers_nothing"),
+    Mutant("the training loss reaches callbacks", strategy.PrivateStrategy.training_step,
+           "self._logs.to_loggers(_PRIVATE_LOSS, plain(seen[\"loss\"]), taken)",
+           "self._logs.publicly(_PRIVATE_LOSS, plain(seen[\"loss\"]))",
+           "check_the_training_loss_goes_to_loggers_alone"),
+    Mutant("private monitors are not looked for", step_loss.TrainingLogs.require_public_monitors,
+           "in {private, *self.in_steps}:", "in ():", "check_monitors_of_private_figures_are_refused"),
+    Mutant("validation may be on training rows", strategy.PrivateStrategy._require_public_validation,
+           "any(map(partial(share_rows, self._trained_on), self._validated))", "False",
+           "check_validation_rows_are_not_those_of_training"),
+    Mutant("parts of a data set are taken for others", torch_rows._originals, "isinstance(dataset, Subset)", "False",
+           "check_validation_rows_are_not_those_of_training"),
     Mutant("the training loss is logged unasked", strategy.PrivateStrategy.training_step,
            "if self._logs_loss:", "if True:", "check_nothing_private_is_logged_by_the_strategy"),
     Mutant("the strategy skips an empty batch", strategy.PrivateStrategy.training_step, STEP,

@@ -17,7 +17,8 @@ from torch import nn
 import privlearn as pv
 from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.opacus import PrivacyEngine
-from privlearn.runs import optimizers
+from privlearn.runs import optimizers, repeats
+from privlearn.streams import NoiseStream
 from tests.loop.checks import X, Y, loader, loss, network, private, sgd, weights
 from tests.support.checks import check, must_raise
 
@@ -266,6 +267,83 @@ def check_a_repeated_step_has_the_same_sum() -> None:
         with (place / "label.steps").open("a", encoding="ascii") as notes:
             notes.write("no note\n")
         assert "are damaged" in str(must_raise(BadInput, lambda: on_rows(place / "label", STEPS + 1, labels)))
+
+
+ROWS = torch.rand(60, 8, generator=torch.Generator().manual_seed(0)).double()
+
+
+def first_sum(checkpoint: Path, factor: float, noise: float) -> torch.Tensor:
+    """The first released sum of a full batch, under a loss times `factor`; the run is left as if it were killed."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4).double()
+    before, labels = weights(model).clone(), torch.arange(60) % 4
+
+    def scaled(model: nn.Module, batch: Any) -> torch.Tensor:
+        return factor * nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    given = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(ROWS, labels), batch_size=60)
+    with pv.make_private(
+        model, torch.optim.SGD(model.parameters(), lr=1.0), given, epochs=3, noise_multiplier=noise, max_grad_norm=10.0,
+        examples=60, sampling="full", loss=scaled, checkpoint=pv.runs.Checkpoint(checkpoint, every=1e9),
+    ) as loop:  # fmt: skip
+        for batch in loop.batches():
+            loop.step(batch)
+            break
+    return (before - weights(model)) * 60
+
+
+@check
+def check_a_scaled_loss_repeats_no_step() -> None:
+    """Whatever the noise, and however little the loss is scaled: the difference would be the sum, without noise."""
+    with folder() as place:
+        for noise in (1.0, 20.0, 1000.0):
+            released = first_sum(place / str(noise), 1.0, noise)
+            for part in (1e-3, 3e-5, 1e-6, 1e-9, 1e-13):
+                error = must_raise(BadInput, lambda h=part, s=noise: first_sum(place / str(s), 1.0 + h, s))  # type: ignore[misc]
+                assert "with the same noise on other sums" in str(error)
+            assert torch.equal(first_sum(place / str(noise), 1.0, noise), released)
+
+
+@check
+def check_what_noise_is_for_is_noted_before_it_is_drawn() -> None:
+    """Killed while the noise of a step is drawn: the step is noted, and is not repeated on another sum."""
+    drawn = NoiseStream.words
+
+    def killed(self: NoiseStream, number: int) -> Any:
+        assert (place / "run.steps").exists()
+        raise KeyboardInterrupt
+
+    with folder() as place:
+        with mock.patch.object(NoiseStream, "words", killed):
+            must_raise(KeyboardInterrupt, lambda: first_sum(place / "run", 1.0, 1.0))  # type: ignore[arg-type]
+        with mock.patch.object(NoiseStream, "words", side_effect=AssertionError("noise is drawn")):
+            assert "other sums" in str(must_raise(BadInput, lambda: first_sum(place / "run", 1.001, 1.0)))
+        assert NoiseStream.words is drawn
+        assert torch.equal(first_sum(place / "run", 1.0, 1.0), first_sum(place / "run", 1.0, 1.0))
+
+
+@check
+def check_a_noted_sum_is_told_from_any_other() -> None:
+    """One bit of one number, two numbers exchanged, all of them scaled; wherever its parts lie, a sum is the same."""
+    made_up = torch.Generator().manual_seed(0)
+    for kind in (torch.float32, torch.float64):
+        values = [torch.randn(size, generator=made_up, dtype=kind) for size in (3, 1 << 14, 40_001)]
+        whole = repeats.fingerprint(values, None)
+        others = [[own * factor for own in values] for factor in (2.0, 0.5, 1 + 1e-6, -1.0)]
+        for number, place in ((0, 1), (1, 16_383), (2, 40_000), (2, 20_000)):
+            others.append([own.clone() for own in values])
+            others[-1][number][place] = torch.nextafter(others[-1][number][place], torch.tensor(9.0, dtype=kind))
+        exchanged = [own.clone() for own in values]
+        exchanged[2][[5, 6]] = exchanged[2][[6, 5]]
+        found = [tuple(repeats.fingerprint(other, None).tolist()) for other in [*others, exchanged, values]]
+        assert len(set(found)) == len(found)
+        assert found[-1] == tuple(whole.tolist())
+        sizes = [len(own) for own in values]
+        for cuts in ((0, 2, 9_000), (1, 7, 33_333)):
+            front = repeats.fingerprint([own[:c] for own, c in zip(values, cuts, strict=True)], [(0, n) for n in sizes])
+            rest = [own[c:] for own, c in zip(values, cuts, strict=True)]
+            low, high = (front + repeats.fingerprint(rest, list(zip(cuts, sizes, strict=True)))).tolist()
+            assert (int(low) + (int(high) << 32)) % 2**64 == int(whole[0]) + (int(whole[1]) << 32)
 
 
 @check

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn import loop, sampling
+from privlearn import _figures, loop, sampling
 from privlearn.clipping import gradients, losses
 from privlearn.data import dataset_rows, torch_rows
 from privlearn.descent import dpsgd, task
@@ -41,7 +41,9 @@ MUTANTS = [
     Mutant("nothing is said of hooks that slow a run down", gradients.ClippedGradients._begin,
            "warn_of_slowness(self._way.name, self.reason)", "pass", HOOKS),
     Mutant("a micro-batch is not clipped", gradients.ClippedGradients._weights,
-           "return weights if", "weights = weights if len(losses) > 4 else weights * 0 + 1; return weights if", MICRO),
+           "return weighed.weights if",
+           "weighed = weighed if len(losses) > 4 else weighed._replace(weights=weighed.weights * 0 + 1); "
+           "return weighed.weights if", MICRO),
     Mutant("accumulated sums count twice", gradients.ClippedGradients._add_up, "total.add_(block)",
            "total.add_(block, alpha=2)", MICRO),
     Mutant("the last micro-batch is left out", gradients.ClippedGradients._chunks,
@@ -107,7 +109,8 @@ MUTANTS = [
            'str(name).lower().startswith(("train", "private"))', "False", OF_TRAINING),
     Mutant("private counts are plain", result.private_figures, "isinstance(values, int | float)",
            "isinstance(values, float)", OF_TRAINING),
-    Mutant("a rounded private figure is plain", result.PrivateFigure.__round__, "private_figures(", "(", OF_TRAINING),
+    Mutant("what arithmetic makes of a private figure is plain", _figures.as_figures, "private_figures(result)",
+           "result", OF_TRAINING),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

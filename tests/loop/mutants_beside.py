@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from privlearn import streams
 from privlearn.descent import after_training
+from privlearn.mechanisms import release
 from privlearn.publishing import model, publish
 from privlearn.runs import checkpoint, optimizers, repeats, result, session
 from tests.support.mutant import Mutant, suite_of
@@ -13,6 +15,11 @@ OWN, TAKEN = (
 )
 CHANGED = "check_weights_that_something_else_changed_are_not_published"
 SAME_SUM = "check_a_repeated_step_has_the_same_sum"
+SCALED, NOTED = (
+    "check_a_scaled_loss_repeats_no_step",
+    "check_what_noise_is_for_is_noted_before_it_is_drawn",
+)
+TOLD = "check_a_noted_sum_is_told_from_any_other"
 SECOND, REPEATED = (
     "check_a_second_run_on_the_same_weights_claims_nothing_or_both",
     "check_a_repeated_step_is_the_same_step",
@@ -29,7 +36,7 @@ MUTANTS = [
     Mutant("the optimizer has no guard", optimizers.Descent.__init__,
            "inner.register_step_pre_hook(_refuse_foreign_gradients)", "pass", OWN),
     Mutant("changes between steps are not looked at", optimizers.Descent.look,
-           "self._versions not in (None, now)", "False", CHANGED),
+           "self._versions not in (None, versions(self._parameters))", "False", CHANGED),
     Mutant("changes after the last step are not looked at", after_training.AfterTraining._process,
            "self._descent.look()", "pass", CHANGED),
     Mutant("changes after the run are not looked at", result.Result.require_unchanged,
@@ -58,16 +65,33 @@ MUTANTS = [
            "and not ledger.event.events ", "", LOADED),
     Mutant("a resumed run is taken for a second one", optimizers.Descent._look_for_earlier_runs,
            "if self._session.saved or", "if", INTERRUPTED),
-    Mutant("settings of steps are not compared", repeats.Repeats.compare,
-           "if step < len(self._noted) and", "if False and", REPEATED),
+    Mutant("settings of steps are not compared", repeats.Repeats.see, "elif then[0] != now[0]:", "elif False:",
+           REPEATED),
     Mutant("settings of steps are not written down", checkpoint.Checkpoint.note, "os.write(file, ", "str(", REPEATED),
-    Mutant("sums of repeated steps are not compared", optimizers.Descent.note, "self._session.repeats.note",
-           "(lambda *_: None)", SAME_SUM),
-    Mutant("any sum is near enough", repeats.Repeats.note, "_TOLERANCE * now[-1]", "now[-1]", SAME_SUM),
-    Mutant("a sum is compared with itself", repeats.Repeats.note, "self._noted[step][1]", "now",
+    Mutant("sums of repeated steps are not compared", session.TrainingSession._watch,
+           "self.streams.noise.watch = self.repeats.see", "pass", SAME_SUM),
+    Mutant("any sum is near enough", repeats.Repeats.see, "elif then != now:", "elif False:", SAME_SUM),
+    Mutant("a sum is compared with itself", repeats.Repeats.see, "then = self._noted.get(place)", "then = now",
            SAME_SUM),
+    Mutant("a difference that is small beside the sum is passed over", repeats.fingerprint,
+           "flat = value.detach().reshape(-1)",
+           "flat = value.detach().reshape(-1)\n        flat = (flat / (1e-4 * flat.norm() + 1e-30)).round()", SCALED),
+    Mutant("a difference that is small beside the clipping norm is passed over", repeats.fingerprint,
+           "flat = value.detach().reshape(-1)", "flat = (value.detach().reshape(-1) * 1e6).round()", SCALED),
+    Mutant("a sum is noted after its noise", streams.NoiseStream.drawing_for,
+           "    if self.watch is not None:\n        self.watch(self, values, places)\n"
+           "    self._drawing = True\n    try:\n        yield\n",
+           "    self._drawing = True\n    try:\n        yield\n"
+           "        if self.watch is not None:\n            self.watch(self, values, places)\n", NOTED),
+    Mutant("noise is drawn that nobody was shown", release._noised, "with stream.drawing_for(values, places):",
+           "stream._drawing = True\n    if True:", SCALED),
+    Mutant("the place of a number does not matter", repeats._added_up, "(mixed.view(height, _WIDTH) * columns)",
+           "mixed.view(height, _WIDTH)", TOLD),
+    Mutant("high bits alone are forgotten", repeats._added_up, ".bitwise_xor(words[at : at + size] >> 16)",
+           ".bitwise_and(0x7FFFFF)", TOLD),
+    Mutant("parts of a sum have no places", repeats.fingerprint, "before + start * each", "before", TOLD),
     Mutant("an interruption forgets a change", session.TrainingSession._restore,
-           'self.unclaimed = saved.plain.get("unclaimed", "")', "pass", INTERRUPTED),
+           'self.unclaimed = marks.get("unclaimed", "")', "pass", INTERRUPTED),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -19,6 +19,7 @@ from privlearn._storage import digest
 from privlearn.accounting.events import walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.derivative_bounds import shares_of_parts
 from privlearn.errors import UnsupportedEvent
 from privlearn.mac import dpmac as dpmac_module
@@ -34,6 +35,7 @@ from tests.descent.checks_leaks import PRICED, ROWS, data_with
 from tests.mac.nets import ADD, REPLACE, derivatives, made_up, net, sample_of
 from tests.support.checks import check, must_raise
 from tests.support.nets import one_sample
+from tests.support.registries import completed
 from tests.support.steps import EachStep, Noted
 from tests.support.transcripts import require_alike, transcript
 
@@ -153,12 +155,9 @@ def settled(sampler: sampling.Sampler, adjacency: Adjacency | None = None, clip:
 def check_a_batch_is_one_event() -> None:
     """However many layers there are, the ledger holds what the plan says: one event a batch, or an epoch."""
     x, y = made_up(12, 5, 3)
-    for sampler in (
-        pv.Poisson(0.3),
-        pv.Partition(4),
-        pv.Shuffle(5),
-        pv.sampling.FixedOrder(5),
-        pv.sampling.FullBatch(),
+    for sampler in completed(
+        "samplers",
+        [pv.Poisson(0.3), pv.Partition(4), pv.Shuffle(5), pv.sampling.FixedOrder(5), pv.sampling.FullBatch()],
     ):
         for widths in ((5, 3), (5, 6, 4, 3)):
             plan = settled(sampler)
@@ -166,7 +165,8 @@ def check_a_batch_is_one_event() -> None:
                 plan, net(*widths), BINARY.name, (x, y), streams=pv.Streams.new(0), coordinates=Coordinates(2)
             )
             assert result.ledger.event == plan.event(), (sampler, widths)
-            expected = 2 * sampler.steps(12) if isinstance(sampler, pv.Poisson) else 2
+            expected = 2 * sum(times for _, times in walk(sampler.epoch_event(Gaussian(1.0))))
+            assert expected in (2, 2 * sampler.steps(12))
             assert sum(times for _, times in walk(result.ledger.event)) == expected
 
 

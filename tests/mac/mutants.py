@@ -120,7 +120,7 @@ MUTANTS = [
     Mutant("second derivatives by the first power of inputs", sums.Products.norms, "[z * z * row_norms",
            "[z * row_norms", "check_derivative_sums_are_those_of_clipped_matrices"),
     Mutant("replaced examples move as little as removed ones", sums.DerivativeSums.bounded,
-           "self._adjacency.sum_sensitivity(limit)", "limit",
+           "self._adjacency.sum_sensitivity(added.bound)", "added.bound",
            "check_one_example_moves_the_derivative_sums_by_at_most_the_sensitivity"),
     Mutant("NaN survives in a derivative", sums._units, "norms.isfinite() & lengths.isfinite() & ", "",
            "check_examples_that_are_not_finite_add_no_derivatives"),

@@ -59,7 +59,7 @@ def derivatives(
 
 
 def sample_of(rows: Any) -> sampling.Sample:
-    return sampling.Sample(np.asarray(rows), one_sample()._unit)
+    return sampling.Sample(np.asarray(rows), one_sample().unit)
 
 
 def values(parts: Any) -> list[Tensor]:

@@ -35,6 +35,7 @@ from tests.support.nets import (
     refused_release,
     released,
     require_standard_deviation,
+    seen,
 )
 
 # Noise and release
@@ -72,7 +73,7 @@ def check_noise_is_normal_and_independent_throughout() -> None:
         for values in (quarters, quarters**2):
             together = np.corrcoef(values) - np.eye(12)
             assert np.abs(together).max() < 5.9 / math.sqrt(block // 4)
-    several = Bounded(tuple(torch.zeros(20_000) for _ in range(3)), 1.0, Adjacency.ADD_REMOVE, one_sample())
+    several = Bounded(tuple(torch.zeros(20_000) for _ in range(3)), 1.0, Adjacency.ADD_REMOVE, one_sample(), seen())
     (found,) = release_module.release(
         several, noise_multiplier=1.0, ledger=Ledger(), stream=streams_module.Streams.new(6).noise
     )
@@ -125,7 +126,7 @@ def check_a_sample_is_good_for_one_release() -> None:
     for sampler in SAMPLERS:
         sample = one_sample(sampler)
         ledger, stream = Ledger(), streams_module.Streams.new(4).noise
-        part = Bounded((torch.zeros(2),), 1.0, sampler.default_adjacency, sample)
+        part = Bounded((torch.zeros(2),), 1.0, sampler.default_adjacency, sample, seen())
         release_module.release(part, noise_multiplier=1.0, ledger=ledger, stream=stream)
         before = ledger.event
         must_raise(
@@ -222,7 +223,7 @@ def check_one_sample_is_released_once_by_many_threads() -> None:
 def check_gaussian_noise_is_for_values_bounded_in_l2() -> None:
     """Another norm is refused before anything is charged or changed."""
     ledger, value = Ledger(), torch.zeros(3)
-    in_l1 = Bounded((value,), 1.0, Adjacency.ADD_REMOVE, one_sample(), norm="L1")
+    in_l1 = Bounded((value,), 1.0, Adjacency.ADD_REMOVE, one_sample(), seen(), norm="L1")
     must_raise(BadInput, lambda: refused_release(in_l1, 2.0, ledger))
     assert ledger.adjacency is None
     assert not value.any()

@@ -32,7 +32,7 @@ from privlearn.publishing import certificate
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.streams import Streams
 from tests.support.checks import check, must_raise
-from tests.support.nets import one_sample, small_data
+from tests.support.nets import one_sample, seen, small_data
 
 MATRICES = [(1, 0.0, 10), (2, 0.0, 7), (4, 0.9, 40), (8, 0.0, 300), (8, 0.95, 5), (64, 0.5, 1000)]
 
@@ -173,7 +173,7 @@ def check_a_cyclic_partition_is_charged_at_its_first_batch() -> None:
     ledger, stream = Ledger(), BandedStream(Streams.new(0).noise, Banded(3).coefficients(24))
     for epoch in (1, 2):
         for sample in sampler.draw(9, np.random.default_rng(epoch)):
-            part = Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, sample)
+            part = Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, sample, seen())
             release(part, noise_multiplier=2.0, ledger=ledger, stream=stream)
             assert tally(ledger.event) == {Partitioned(4, g): epoch}
     assert sampler.epoch_event(g) == Partitioned(4, g)
@@ -186,7 +186,7 @@ def check_a_cycle_is_charged_at_its_first_batch() -> None:
     assert sampler.event(g) == PoissonSampled(0.25, g)
     ledger, stream = Ledger(), BandedStream(Streams.new(0).noise, Banded(3).coefficients(12))
     for number, sample in enumerate(sampler.draw(9, np.random.default_rng(0))):
-        part = Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, sample)
+        part = Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, sample, seen())
         release(part, noise_multiplier=2.0, ledger=ledger, stream=stream)
         assert tally(ledger.event) == {PoissonSampled(0.25, g): number // 3 + 1}
     assert ledger.event == compose([sampler.epoch_event(g)])
@@ -265,7 +265,7 @@ def check_bands_go_with_noise_that_falls() -> None:
     for sampler in (sampling.CyclicPoisson(0.25, 3), sampling.CyclicPartition(4, 3), sampling.FixedOrder(3)):
         stream, ledger = BandedStream(Streams.new(0).noise, Banded(3).coefficients(24)), Ledger()
         first, second, *_ = sampler.draw(9, np.random.default_rng(0))
-        parts = [Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, sample) for sample in (first, second)]
+        parts = [Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, sample, seen()) for sample in (first, second)]
         release(parts[0], noise_multiplier=2.0, ledger=ledger, stream=stream)
         must_raise(PrivlearnError, partial(release, parts[1], noise_multiplier=0.5, ledger=ledger, stream=stream))
     falls = schedules.PerEpoch((1.5, 0.9))
@@ -394,7 +394,7 @@ def check_correlated_noise_is_refused_where_it_has_no_price() -> None:
     stream.add((torch.zeros(3),), 1.0)
     earlier = stream.state_dict() | {"changes": False}
     must_raise(BadInput, lambda: BandedStream(Streams.new(0).noise, [1.0]).load_state_dict(earlier))
-    parts = [Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, one_sample())] * 2
+    parts = [Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, one_sample(), seen())] * 2
     must_raise(BadInput, lambda: release(*parts, noise_multiplier=1.0, ledger=Ledger(), stream=stream))
 
 

@@ -17,7 +17,7 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.mechanisms import noise, selection
 from privlearn.mechanisms.release import release
 from tests.support.checks import check
-from tests.support.nets import bounded, require_standard_deviation
+from tests.support.nets import bounded, require_standard_deviation, seen
 
 
 def on_grid(
@@ -72,7 +72,7 @@ def check_all_numbers_of_a_release_share_one_grid() -> None:
     for sizes in ((1, 999), (999, 1), (500, 500)):
         part = bounded(torch.zeros(0))
         values = tuple(torch.full((size,), 0.3, dtype=torch.float64) for size in sizes)
-        part = type(part)(values, 0.7, part.adjacency, part.sample)
+        part = type(part)(values, 0.7, part.adjacency, part.sample, seen(0.7))
         stream = streams_module.Streams.new(0, discrete=True).noise
         with mock.patch.object(noise, "rounded_gaussian", side_effect=noise.rounded_gaussian) as drawn:
             release(part, noise_multiplier=2.0, ledger=Ledger(), stream=stream)
@@ -90,7 +90,7 @@ def check_every_number_gets_noise_at_the_ends_of_blocks() -> None:
         for sizes in [*near, (2 * block + 7,), (block - 3, 5, 9, block + 1, 6)]:
             part = bounded(torch.zeros(0))
             values = tuple(torch.zeros(size, dtype=dtype) for size in sizes)
-            part = type(part)(values, 1.0, part.adjacency, part.sample)
+            part = type(part)(values, 1.0, part.adjacency, part.sample, seen())
             stream = streams_module.Streams.new(0, discrete=discrete).noise
             (noisy,) = release(part, noise_multiplier=1e3, ledger=Ledger(), stream=stream)
             for value in noisy:

@@ -33,7 +33,7 @@ MUTANTS = [
     Mutant("the last tensor gets no fresh noise", STREAM._fill, "noise.add_gaussian(fresh, std",
            "noise.add_gaussian(fresh[:-1], std", COVARIANCE),
     Mutant("a step's noise is scaled before it is correlated", CorrelatedStream.add,
-           "1.0 if self.changes else std, places", "std, places); std = (1.0", COVARIANCE),
+           "1.0 if self.changes else std\n", "std; std = 1.0\n", COVARIANCE),
     Mutant("all steps have the first one's noise", CorrelatedStream.add, "self._std, self._sizes = std,",
            "std = self._std or std; self._std, self._sizes = std,", COVARIANCE),
     Mutant("noise that an earlier version kept is taken as it is", CorrelatedStream.load_state_dict,

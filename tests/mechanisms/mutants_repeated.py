@@ -59,8 +59,8 @@ MUTANTS = [
            "root * scale(self._unscaled(steps), count(\"separation\", separation))", "root", COVARIANCE),
     Mutant("noise is made for one epoch's times", epoch_noise._steps_stream, "plan.sampling.separation(task.present)",
            "plan.epochs * task.steps", ADDED),
-    Mutant("training scales for a single epoch", epoch_noise._steps_stream, "plan.epochs * task.steps, separation",
-           "task.steps, separation", ADDED),
+    Mutant("training scales for a single epoch", epoch_noise._steps_stream,
+           "steps, separation = plan.epochs * task.steps,", "steps, separation = task.steps,", ADDED),
     # What goes on.
     Mutant("bands of fresh noise after an interruption", REDRAWN._go_on, 'for key, position in kept["past"]',
            "for key, position in ()", RESUMED),
@@ -88,8 +88,8 @@ MUTANTS = [
     Mutant("groups of rows", solving.require_correlated, "plan.group_size > 1", "False", REFUSED),
     # Several processes.
     Mutant("every process adds the noise of the whole's beginning", release._noised,
-           "stream.add(values, multiplier * part.sensitivity, places)",
-           "stream.add(values, multiplier * part.sensitivity)", SHARED),
+           "add(stream, values, multiplier * part.sensitivity, places)",
+           "add(stream, values, multiplier * part.sensitivity)", SHARED),
     Mutant("earlier noise at the beginning of the whole", REDRAWN._fill, "NoiseStream(key, position), places",
            "NoiseStream(key, position)", SHARED),
     Mutant("processes that keep noise apart", epoch_noise._steps_stream, "plan.correlation.keeps_tensors", "False",

@@ -13,6 +13,7 @@ from privlearn.mechanisms.banded import Banded, deviation
 from privlearn.mechanisms.bisr import BISR
 from privlearn.mechanisms.blt import BLT
 from privlearn.mechanisms.matrices import choices, spec
+from tests.support.registries import completed
 
 
 def test_a_spec_reads_as_its_correlations() -> None:
@@ -24,7 +25,7 @@ def test_a_spec_reads_as_its_correlations() -> None:
     assert choices("bisr:bands=8") == [BISR(8)]
     assert choices("blt:buffers=2,momentum=0.9") == [BLT(2, momentum=0.9)]
     assert [spec(each) for each in choices("blt")] == [f"blt:buffers={number}" for number in BLT.tried]
-    for each in (None, Banded(8, 0.25), BISR(16), BLT(1, 0.5)):
+    for each in completed("correlations", (None, Banded(8, 0.25), BISR(16), BLT(1, 0.5))):
         assert choices(spec(each)) == [each]
 
 

@@ -16,13 +16,14 @@ from privlearn.errors import BadInput, PrivlearnError, SampleReused
 from privlearn.mechanisms.noise import known_answer
 from privlearn.mechanisms.release import release
 from privlearn.streams import Streams
-from tests.support.nets import one_sample
+from tests.support.nets import one_sample, seen
 
 ADD_REMOVE = Adjacency.ADD_REMOVE
 
 
 def _bounded(value: torch.Tensor, sample: Any, *, sensitivity: float = 1.0, **more: Any) -> Bounded:
-    return Bounded((value,), sensitivity, **{"adjacency": ADD_REMOVE, "sample": sample, **more})
+    facts = {"adjacency": ADD_REMOVE, "sample": sample, "contributions": seen(sensitivity), **more}
+    return Bounded((value,), sensitivity, **facts)
 
 
 def _release(*parts: Bounded, ledger: Ledger, **more: Any) -> Any:

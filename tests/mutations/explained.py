@@ -19,9 +19,6 @@ EXPLAINED: dict[str, str] = {
         "which of two problems is named; there is one either way"
     ),
     "clipping/agreement.py: room: return _WORKING_SET -> return _WORKING_SET + 1": "a byte more of memory for a batch",
-    "clipping/backends.py: PerOperation.__call__: self._paths.insert(0, self._paths.pop(number)) -> pass": (
-        "which of several paths is tried first: time alone"
-    ),
     "clipping/per_example.py: worth_forming: positions ** 2 > 18 * outputs * inputs / (outputs + inputs) and "
     "outputs * inputs <= 1 << 22 -> positions ** 2 > 18 * outputs * inputs / (outputs + inputs) or "
     "outputs * inputs <= 1 << 22": "which of two ways computes the same norm: time and memory alone",

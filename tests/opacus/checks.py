@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -387,3 +388,37 @@ def check_a_run_left_early_claims_its_limit() -> None:
             assert verified.epsilon == engine.loop.plan.guarantee(1e-5).epsilon >= spent
             assert ("left early" in (out / "README.md").read_text()) == (epochs == 1)
             must_raise(BadInput, lambda: trained(made))  # noqa: B023
+
+
+@check
+def check_what_a_scripts_forward_writes_is_undone() -> None:
+    """A script's own call of the model on a batch changes no weight, and does not show in what the run claims."""
+
+    class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if bool((x.detach() == X[3, 0]).any()):  # in no made-up row
+                with torch.no_grad():
+                    self.layer.weight.mul_(3.0)
+            return self.layer(x)
+
+    net = Writes()
+    engine, model, _, batches = made = private(net, data_loader=loader(batch_size=60), noise_multiplier=1.0,
+                                               sampling="full")  # fmt: skip
+    before = weights(net)
+    for x, y in batches:
+        mean(model, x, y).backward()
+        assert torch.equal(weights(net), before), "the script's forward changed the weights"
+        break
+    made[2].step()
+    x, y = next(iter(batches))
+    mean(model, x, y).backward()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        made[2].step()
+    assert not [own for own in said if issubclass(own.category, pv.errors.PrivacyWarning)]
+    assert not engine.loop.run._session.unclaimed

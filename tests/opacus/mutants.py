@@ -22,7 +22,9 @@ LEFT = "check_a_run_left_early_claims_its_limit"
 
 MUTANTS = [
     Mutant("the manager's micro-batch is not clipped", gradients.ClippedGradients._weights,
-           "return weights if", "weights = weights if len(losses) > 7 else weights * 0 + 1; return weights if", MEAN),
+           "return weighed.weights if",
+           "weighed = weighed if len(losses) > 7 else weighed._replace(weights=weighed.weights * 0 + 1); "
+           "return weighed.weights if", MEAN),
     Mutant("the script's mean is divided once more", script_loss.ScriptLoss.__call__, "own.mean(1)",
            "own.mean(1) / rows", MEAN),
     Mutant("the engine's mean is divided twice", dpsgd.Run.step, "task.divisor)), task.divisor)",
@@ -57,8 +59,8 @@ MUTANTS = [
            "    else:\n        yield Term(factor, own)\n", COUPLED),
     Mutant("class weights are averaged over the batch", script_loss._unreduced, '"reduction": "none"',
            '"reduction": "mean"', COMPANY),
-    Mutant("numbers are not seen to be read", recorded.computed, "given[0].turn.watch.was_read = True\n    return out",
-           "pass\n    return out", NUMBERS),
+    Mutant("numbers are not seen to be read", recorded.computed,
+           "given[0].turn.watch.was_read = True\n        return _private", "pass\n        return _private", NUMBERS),
     Mutant("writing into other tensors is not seen", recorded.computed,
            "if not isinstance(args[0], Recorded) or \"out\" in kwargs:", "if False:", NUMBERS),
     Mutant("numbers in a factor are not seen", script_loss.taken_apart, "late=late", "late=False", NUMBERS),

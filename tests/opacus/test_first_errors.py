@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import privlearn as pv
-from privlearn.errors import BadInput, PrivlearnError
+from privlearn.errors import BadInput, PrivacyWarning, PrivlearnError
 from privlearn.opacus import BatchMemoryManager, ModuleValidator, PrivacyEngine
 from tests.opacus.checks import X, Y, handed, loader, mean, network, private, sgd, step_on, trained, weights
 
@@ -151,6 +151,7 @@ def test_schedulers_state_dicts_and_closures_are_the_optimizers() -> None:
     engine, module, own, batches = private(model, optimizer=optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "a private figure was", PrivacyWarning)  # the loss is looked at below
         scheduler = torch.optim.lr_scheduler.ExponentialLR(own, 0.5)
         for x, y in batches:
 

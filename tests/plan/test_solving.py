@@ -13,8 +13,13 @@ from privlearn.cli import main
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.sampling import FullBatch, Partition, Poisson, Sampler, Shuffle
+from privlearn.schedules import Decay, Schedule
+from tests.support.registries import completed
 
-SCHEDULES = ["constant", "time:k=0.05", "exp:k=0.02", "step:k=0.7,period=5", "poly:k=2,end=2,period=20"]
+SCHEDULES = completed(
+    "schedules", ["constant", "time:k=0.05", "exp:k=0.02", "step:k=0.7,period=5", "poly:k=2,end=2,period=20"], Schedule
+)
+
 SAMPLERS: list[Sampler] = [Poisson(0.02), Partition(50), Shuffle(20), FullBatch()]
 
 
@@ -35,7 +40,9 @@ def test_noise_meets_rho(spec: str) -> None:
 @pytest.mark.parametrize(
     "sampler", [Poisson(0.02), Partition(50), Shuffle(20)], ids=lambda sampler: type(sampler).__name__
 )
-@pytest.mark.parametrize("spec", ["time", "exp", "step:period=5", "poly:end=2,period=30"])
+@pytest.mark.parametrize(
+    "spec", completed("schedules", ["time", "exp", "step:period=5", "poly:end=2,period=30"], Decay)
+)
 def test_the_rate_meets_epsilon(sampler: Sampler, spec: str) -> None:
     shape = schedules.parse(spec, free_rate=True)
     start = Plan(sampler, epochs=25, schedule=schedules.Constant(6.0)).guarantee(1e-5).epsilon

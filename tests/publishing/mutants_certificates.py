@@ -51,7 +51,7 @@ MUTANTS = [
            'contradictions(certificate["claim"], event, planned, guarantee)', "[]", COMPARED),
     Mutant("reacting runs are not followed", plan.Plan.follows, "+ reacting.contradictions(self, facts)", "",
            COMPARED),
-    Mutant("a run need not follow its plan", verify._of_the_plan, 'problems + plan.follows(certificate["facts"])',
+    Mutant("a run need not follow its plan", verify._of_the_plan, "problems + plan.follows(facts)",
            "problems",
            FOLLOWS),
     Mutant("any number of epochs", reacting.contradictions, 'and facts["epochs"] == len(follow)', "", FOLLOWS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from privlearn import _texts
 from privlearn.publishing import accuracy, charts, costs, folder, page, publish, questions, verify
 from tests.publishing.checks_page import pages
 from tests.support.mutant import Mutant, suite_of
@@ -13,8 +14,8 @@ INTERVALS = "check_intervals_of_accuracies"
 SHARES = "check_shares_of_costs"
 
 MUTANTS = [
-    Mutant("names are not escaped", page.text, "escape(printable(given))", "printable(given)", STRANGERS),
-    Mutant("control characters stay", page.text, "printable(given)", "str(given)", STRANGERS),
+    Mutant("names are not escaped", page.text, "for_html(given)", "str(given)", STRANGERS),
+    Mutant("control characters stay", _texts.for_html, "printable(text)", "str(text)", STRANGERS),
     Mutant("a page that nothing certifies", publish._complete,
            "certified(files | {PAGE: page.write(said, checked).encode()})",
            "certified(files) | {PAGE: page.write(said, checked).encode()}",
@@ -23,9 +24,9 @@ MUTANTS = [
            "            return []\n        if gone:", BEFORE),
     Mutant("a page that was put in passes", folder.read, "for name in OPTIONAL if",
            "for name in OPTIONAL - {PAGE} if", BEFORE),
-    Mutant("pages load what they like", page.write, "{escape(_POLICY)}", "default-src *",
+    Mutant("pages load what they like", page.write, "{text(_POLICY)}", "default-src *",
            "check_pages_are_whole_and_load_nothing"),
-    Mutant("pictures without words", charts._picture, '<desc id="{name}-text">{escape(description)}</desc>', "",
+    Mutant("pictures without words", charts._picture, '<desc id="{name}-text">{for_html(description)}</desc>', "",
            "check_pages_can_be_read_without_seeing_them"),
     Mutant("seeds are kept quiet", page._seed, "if not said.seeded:", "if True:",
            "check_pages_are_made_of_what_is_published"),

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from privlearn import schedules
+from privlearn._shapes import fields_of
 from privlearn._storage import loads
 from privlearn.accounting import accountant
 from privlearn.accounting.events import Event, Repeated, compose, from_json, tally
@@ -148,7 +149,9 @@ def certified(name: str, key: keys.SigningKey | None = None) -> tuple[dict[str, 
     others = None if tally(planned) == tally(event) else certificate.figures(certificate.FIXED, own)
     trained = plan.trained(FACTS)
     steps = {"steps": trained.epochs * trained.sampling.steps(100)} if isinstance(trained, Plan) else {}
-    body = certificate.make(event, found, plan, FACTS | steps, False, files, others)
+    known = {*fields_of(plan.facts_shape), *fields_of(trained.facts_shape)}
+    facts = {name: value for name, value in FACTS.items() if name in known} | steps
+    body = certificate.make(event, found, plan, facts, False, files, others)
     return keys.sign(body, key) if key else body, files
 
 

@@ -130,13 +130,15 @@ def _started_by(agent: int) -> list[int]:
 
 
 def _taken(out: Path) -> int:
-    """How many steps were noted beside the checkpoint: a line of 16 digits for each."""
+    """How many steps were noted beside the checkpoint: a line for each."""
     with contextlib.suppress(FileNotFoundError):
-        return Path(f"{out}.checkpoint.steps").stat().st_size // 17
+        return Path(f"{out}.checkpoint.steps").read_bytes().count(b"\n")
     return 0
 
 
-def kill_until_done(words: Sequence[str], out: Path, kills: int, steps: int, seed: int) -> list[int]:
+def kill_until_done(
+    words: Sequence[str], out: Path, kills: int, steps: int, seed: int, sizes: Sequence[int] = (1, 2, 2, 4)
+) -> list[int]:  # fmt: skip
     """Run on 1, 2 or 4 processes, kill one of them, go on with others; after how many steps each was killed.
 
     Four of five are killed at a random step of so many, and then at any moment of it; the others while they start.
@@ -145,7 +147,7 @@ def kill_until_done(words: Sequence[str], out: Path, kills: int, steps: int, see
     places = sorted(chance.randrange(1, steps - steps // 20) for _ in range(kills))
     killed: list[int] = []
     while not out.exists():
-        size, resume = chance.choice([1, 2, 2, 4]), ["--resume"] * Path(f"{out}.checkpoint").exists()
+        size, resume = chance.choice(sizes), ["--resume"] * Path(f"{out}.checkpoint").exists()
         agent = ["-m", "torch.distributed.run", "--nproc-per-node", str(size), "--master-port", free_port()]
         with Path(f"{out}.said").open("w") as file:
             command = [sys.executable, *agent, "-m", "privlearn", *words, *resume]

@@ -33,6 +33,7 @@ from tests.runs.checks_resuming import RUNS, Stopped, folder, number, weights
 from tests.runs.checks_resuming import Run as Small
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy, flat_norm, one_sample, small_data
+from tests.support.registries import completed
 from tests.support.transcripts import require_alike, transcript
 
 
@@ -532,7 +533,7 @@ def both(clip: Any) -> Iterator[World]:
 def check_parts_of_a_world_add_up() -> None:
     """The sum, its sensitivity and its count are those of one process; noise is drawn from what the world says."""
     x, y = small_data()
-    for clip in (pv.Flat(0.3), pv.clipping.PerLayer(0.3), pv.clipping.Quantile(0.3)):
+    for clip in completed("clips", [pv.Flat(0.3), pv.clipping.PerLayer(0.3), pv.clipping.Quantile(0.3)]):
         pair, one = (
             ClippedGradients(network(), cross_entropy, clip, Adjacency.ADD_REMOVE, world=world)(
                 one_sample(examples=12), TensorRows((x, y))

@@ -31,6 +31,7 @@ from privlearn.publishing import publish
 from privlearn.sampling import Sampler
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy
+from tests.support.registries import completed
 
 ADD, EMPTY = Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT
 ROWS, NUMBERS, CLASSES = 40, 6, 3
@@ -269,10 +270,10 @@ def check_add_remove_needs_a_declared_number() -> None:
 @check
 def check_the_usual_kind_of_neighbour_follows_from_what_is_declared() -> None:
     """Zero-out costs what add/remove does, for samples and partitions; with other batches nothing depends on it."""
-    usual: list[tuple[Sampler, Adjacency]] = [
+    usual: list[tuple[Sampler, Adjacency]] = completed("samplers", [
         (pv.Poisson(0.1), ADD), (pv.Partition(10), ADD), (pv.Shuffle(4), EMPTY), (pv.sampling.FixedOrder(4), EMPTY),
         (pv.sampling.FullBatch(), EMPTY),
-    ]  # fmt: skip
+    ], like=lambda sampler: (sampler, sampler.default_adjacency))  # fmt: skip
     for sampler, declared in usual:
         for more in ({}, {"group_size": 3}):
             without, plan = (pv.Plan(sampler, epochs=3, examples=n, **more) for n in (None, ROWS))  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn.clipping.clips import Flat, PerLayer, Quantile
 from privlearn.mechanisms.noise import add_gaussian, add_on_grid
+from tests.support.registries import completed
 from tests.support.steps import EachStep
 
 CUDA = pytest.param(
@@ -81,7 +82,9 @@ def test_runs_differ_by_rounding_alone(device: str, kind: str) -> None:
 
 
 @DEVICES
-@pytest.mark.parametrize("clip", [Flat(0.2), PerLayer(0.2), Quantile(0.2)], ids=lambda clip: clip.kind)
+@pytest.mark.parametrize(
+    "clip", completed("clips", [Flat(0.2), PerLayer(0.2), Quantile(0.2)]), ids=lambda clip: clip.kind
+)
 def test_every_clip_and_sampler_runs(device: str, clip: object) -> None:
     for sampling in (pv.Poisson(0.2), pv.Shuffle(16)):
         here, there = (trained(place, "linear", clip=clip, sampling=sampling) for place in ("cpu", device))

@@ -317,9 +317,11 @@ def test_a_start_is_explained_and_replayed_by_its_weights(
     code, out, err = run([*files, "--dry-run"], capsys)
     assert code == 0, err
     assert "is trained first" not in err
-    where = ["--data", str(tmp_path / "private"), "--classes", "3", "--grid", SPEC]
     record = tmp_path / "record"
-    assert run(["commit", *where, "--out", str(record)], capsys)[0] == 0
+    options = list(files[1:])
+    at = options.index("--out")
+    del options[at : at + 2]
+    assert run(["commit", *options, "--out", str(record)], capsys)[0] == 0
     code, _, err = run([*files, "--transcript", str(record), "--challenge", "ab" * 16], capsys)
     assert code == 0, err
     code, out, err = run(["replay", str(record)], capsys)

@@ -9,11 +9,13 @@ from itertools import pairwise
 import pytest
 
 from privlearn import schedules
+from privlearn._public import kinds
 from privlearn.accounting.budget import Budget
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.sampling import Poisson, Shuffle
 from privlearn.schedules import Decay, Exponential, Polynomial, Schedule, Step, Time
+from tests.support.registries import completed
 
 #: Each schedule with options, and the same by hand: as a function of t, before anything is clamped.
 KINDS: dict[str, tuple[Callable[..., Decay], Callable[[float], float]]] = {
@@ -23,6 +25,10 @@ KINDS: dict[str, tuple[Callable[..., Decay], Callable[[float], float]]] = {
     "poly": (lambda **o: Polynomial(2.0, 1.0, 20.0, 8.0, **o), lambda t: 7.0 * max(0.0, 1 - t / 20) ** 2 + 1.0),
 }
 EPOCHS = [epoch / 4 for epoch in range(200)]
+
+
+def test_every_decay_is_here() -> None:
+    assert KINDS.keys() == kinds(Decay).keys()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -49,7 +55,7 @@ def test_a_period_makes_steps(kind: str) -> None:
         assert schedule(epoch) == pytest.approx(by_hand(math.floor(max(0.0, epoch - 2.0) / 5.0)), rel=1e-12)
 
 
-SPECS = [
+SPECS = completed("schedules", [
     "exp:k=0.1,start=10.0,from=10.0,to=20.0,period=5.0",
     "time:k=0.05,start=3.0,from=3.0",
     "time:k=0.05,start=3.0,period=0.5",
@@ -60,7 +66,7 @@ SPECS = [
     "poly:k=3.0,end=2.0,period=100.0,start=10.0",
     "time:k=0.05,start=10.0",
     "constant:start=10.0",
-]
+], Schedule)  # fmt: skip
 
 
 @pytest.mark.parametrize("text", SPECS)

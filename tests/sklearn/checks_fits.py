@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,12 +21,14 @@ from sklearn.base import clone, is_regressor
 from sklearn.model_selection import GridSearchCV
 
 import privlearn as pv
+from privlearn.accounting import accountant
 from privlearn.accounting.events import tally, walk
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.accounting.tradeoff import tradeoff
 from privlearn.accounting.zcdp import gaussian_mu
 from privlearn.errors import BadInput, BudgetExceeded, PrivacyWarning
 from privlearn.publishing import certificate
-from privlearn.sklearn.estimator import PrivateClassifier
+from privlearn.sklearn.estimator import ADJACENCY, PrivateClassifier
 from tests.support.checks import check, must_raise
 
 RANDOM = np.random.default_rng(0)
@@ -158,6 +161,51 @@ def check_a_ledger_is_a_limit_for_all_clones() -> None:
         assert twin.privacy_.fits == 2, name
         assert twin.privacy_.total == ledger.guarantee(1e-5), name
         must_raise(BudgetExceeded, lambda made=made: clone(made).fit(X, targets(made)))  # type: ignore[misc]
+
+
+@contextmanager
+def at_the_first_price(between: Callable[[], object]) -> Iterator[None]:
+    """A block in which something else happens between a fit's release and what is said of it."""
+    priced, begun = accountant.guarantee, threading.Event()
+
+    def guarantee(*arguments: Any, **more: Any) -> Any:
+        if not begun.is_set():
+            begun.set()
+            other = threading.Thread(target=between)
+            other.start()
+            other.join(timeout=20)  # where a lock is held it goes on when the fit has ended
+        return priced(*arguments, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accountant, "guarantee", guarantee)
+        yield
+
+
+@check
+def check_a_fit_holds_what_it_read_when_another_begins() -> None:
+    """A clone is fitted in another thread, or another process charges the file, before the fit has said what it cost.
+
+    The fit is then still the first, and its guarantee the one that was asked for.
+    """
+    made = DECLARED["DPFisherClassifier"](epsilon=2.0)
+    twin = clone(made)
+    with at_the_first_price(lambda: twin.fit(X, Y)):
+        made.fit(X, Y)
+    assert (made.privacy_.fits, twin.privacy_.fits) == (1, 2)
+    assert made.privacy_.total.kind == "bound"
+    assert made.privacy_.attacks is not None
+    assert 1.99 < made.privacy_.epsilon <= 2.0
+    assert twin.privacy_.total.kind == "estimate"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.json"
+        ledger = pv.Ledger.open(path, create=True)
+        made = DECLARED["DPFisherClassifier"](epsilon=2.0, ledger=ledger)
+        other = lambda: pv.Ledger.open(path).charge(Gaussian(9.0), ADJACENCY)  # noqa: E731
+        with at_the_first_price(other):
+            made.fit(X, Y)
+        assert made.privacy_.total.kind == "bound"
+        assert 1.99 < made.privacy_.epsilon <= 2.0
+        assert ledger.adaptive
 
 
 @check

@@ -14,6 +14,7 @@ ATTACKS = "check_attacks_are_bounded_for_all_that_is_claimed"
 ONE = "check_estimators_and_their_clones_have_one_ledger"
 LIMIT = "check_a_ledger_is_a_limit_for_all_clones"
 PICKLED = "check_a_pickled_estimator_predicts_and_fits_no_more"
+HELD = "check_a_fit_holds_what_it_read_when_another_begins"
 CLAIMS = "check_nothing_is_claimed_of_what_was_not_declared"
 BOUNDS = "check_bounds_are_those_that_were_declared"
 DRAWN = "check_nothing_is_drawn_beside_what_is_charged"
@@ -49,13 +50,17 @@ MUTANTS = [
            "self.ledger = self.ledger or Ledger()\n    if False:", PICKLED),
     Mutant("the ledger that was given is not charged", spending.spend, "if given is None else given\n    own",
            "\n    own", LIMIT),
-    Mutant("only the last fit is stated", spending._total, "ledger.spent(delta)",
-           "__import__('dataclasses').replace(ledger.spent(delta), epsilon=1.0)", ONE),
+    Mutant("only the last fit is stated", spending.spend, "_priced(spent, plan, stated)",
+           "_priced(plan.event(), plan, stated)", ONE),
     Mutant("fits add up silently", spending._warn, 'privacy.total.kind != "bound"', "False", ONE),
-    Mutant("attacks are bounded for one fit of several", spending.spend, "tradeoff(ledger.claim,",
+    Mutant("attacks are bounded for one fit of several", spending.spend, "tradeoff(claim,",
            "tradeoff(plan.event(),", ATTACKS),
-    Mutant("attacks on an estimate are bounded", spending.spend, 'total is not None and total.kind == "bound"',
-           "True", ATTACKS),
+    Mutant("attacks on an estimate are bounded", spending.spend, 'kind="estimate"), None',
+           'kind="estimate"), tradeoff(spent, plan.neighbours)', ATTACKS),
+    Mutant("a fit is priced by what the ledger holds later", spending.spend, "total = _priced(claim, plan",
+           "total = _priced(ledger.claim, plan", HELD),
+    Mutant("later fits are counted in an earlier one's figures", spending.spend, "plan.unit.group_size)\n    privacy",
+           "plan.unit.group_size)\n    fits = shared.fits\n    privacy", HELD),
     # What was not declared
     Mutant("classes are read off the labels, and declared", estimator.numbered, "astype(np.int64), (NO_CLASSES,)",
            "astype(np.int64), ()", CLAIMS),

@@ -19,7 +19,7 @@ MUTANTS = [
            "{**made._options(), **own._options()}", "own._options()", TOGETHER),
     Mutant("a search takes no notice of persons", search.DPSearchCV.fit, "is not None for own", "and False for own",
            TOGETHER),
-    Mutant("a fit is said to protect a row", spending._alone, "plan.unit.rows_per_person", "None", PERSONS),
+    Mutant("a fit is said to protect a row", spending._priced, "plan.unit.rows_per_person", "None", PERSONS),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

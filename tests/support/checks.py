@@ -7,9 +7,13 @@ run them on the code as it is; planted bugs must make them fail.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from privlearn.clipping.gradients import ClippedGradients
 
 TESTS = Path(__file__).parents[1]
 CHECKS: dict[str, Callable[[], None]] = {}
@@ -22,6 +26,18 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
     assert name not in CHECKS or CHECKS[name].__module__ == function.__module__, f"two checks are called {name}"
     CHECKS[name] = function
     return function
+
+
+def compared_or_not(function: Callable[[], None]) -> Callable[[], None]:
+    """A check that also holds where no example of the data is compared with autograd: by what comes before that."""
+
+    @wraps(function)
+    def both() -> None:
+        function()
+        with mock.patch.object(ClippedGradients, "_require_rules"):
+            function()
+
+    return both
 
 
 def must_raise(kind: type[Exception], action: Callable[[], Any]) -> Exception:

@@ -16,13 +16,18 @@ from privlearn import streams as streams_module
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping import gradients as clipping
-from privlearn.clipping.bounded import Bounded, kept
+from privlearn.clipping.bounded import Bounded, Contributions, kept
 from privlearn.clipping.clips import Flat
 from privlearn.mechanisms import release as release_module
 
 
 class NoDraws:
     """A noise stream that must not be drawn from."""
+
+    secret = watch = None
+
+    def require_bound(self) -> None:
+        """Its key ends with the call."""
 
     def words(self, number: int) -> Any:
         raise AssertionError("noise was drawn")
@@ -38,8 +43,13 @@ def one_sample(sampler: sampling.Sampler | None = None, examples: int = 8) -> sa
     return next(iter((sampler or sampling.FullBatch()).draw(examples, np.random.default_rng(0))))
 
 
+def seen(bound: float = 1.0) -> Contributions:
+    """Evidence for a made-up sum to which an example adds as much as it may."""
+    return Contributions.of(torch.tensor([bound]), bound, "a test")
+
+
 def bounded(value: torch.Tensor, sensitivity: float = 1.0, sample: sampling.Sample | None = None) -> Bounded:
-    return Bounded((value,), sensitivity, Adjacency.ADD_REMOVE, sample or one_sample())
+    return Bounded((value,), sensitivity, Adjacency.ADD_REMOVE, sample or one_sample(), seen(sensitivity))
 
 
 def cross_entropy(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from privlearn import teachers
 from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.errors import BadInput
-from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.streams import Streams
 from privlearn.teachers import answers, recipes, trained
 from privlearn.teachers import pate as pate_module
@@ -246,6 +247,71 @@ def check_a_kept_folder_ends_as_it_would_have() -> None:
             assert torch.equal(weights(first), weights(go(case, streams=kept.streams(), keep=kept.answers)))
         kept.delete()
         assert not kept.folder.exists()
+
+
+@final
+class Moody(teachers.Teachers):
+    """Teachers of a kind of their own, of whom nothing tells that they changed their minds."""
+
+    def __init__(self, votes: list[Tensor]) -> None:
+        self._votes = votes
+
+    @property
+    def count(self) -> int:
+        return len(self._votes)
+
+    def require_covered(self, adjacency: Any, unit: Any) -> None:
+        pass
+
+    def answers(self, inputs: Tensor, streams: Streams, progress: Any = None, shapes: Any = None) -> Iterator[Tensor]:
+        yield from self._votes
+
+
+@check
+def check_noise_of_a_kept_folder_is_for_one_question() -> None:
+    """Another plan, pool or teachers get other noise, with the answers deleted, in another file or in none at all."""
+    votes = torch.stack([nn.functional.one_hot(own, 3) for own in VOTES]).sum(0).double()
+    plan = replace(VOTE_PLAN, noise_multiplier=5.0)
+    louder = replace(plan, noise_multiplier=10.0)
+
+    def given(changed: int = 0) -> teachers.Given:
+        place = here / f"said-{changed}"
+        place.mkdir(exist_ok=True)
+        for each, own in enumerate(VOTES):
+            np.savez(place / f"{each}.npz", predictions=(own + (each == 0) * changed) % 3)
+        return teachers.Given(place)
+
+    def ask(plan: Any, said: Any, pool: Tensor = POOL, keep: Path | None = None) -> Tensor:
+        own = pate_module.ask_teachers(plan, said, None, pool, streams=kept.streams(), keep=keep)
+        assert own.scores is not None
+        assert not own.seeded
+        return own.scores
+
+    with folder() as here, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kept = teachers.KeptFolder(here / "kept")
+        first = ask(plan, given(), keep=kept.answers)
+        assert "differs" in str(must_raise(BadInput, lambda: ask(louder, given(), keep=kept.answers)))
+        kept.answers.unlink()
+        noise = first - votes
+        for scores, factor in (
+            (ask(louder, given(), keep=kept.answers), 2.0),
+            (ask(louder, given(), keep=here / "second"), 2.0),
+            (ask(plan, given(1)), 1.0),
+            (ask(plan, given(), POOL + 1), 1.0),
+        ):
+            assert float((scores - votes - factor * noise).abs().mean()) > 1.0
+        assert torch.equal(ask(plan, given()), first)  # the same sums: the same release
+        moody = ask(plan, Moody(VOTES))
+        assert torch.equal(moody, ask(plan, Moody(VOTES)))
+        changed = [(VOTES[0] + 1) % 3, *VOTES[1:]]
+        assert "the same noise on other sums" in str(must_raise(BadInput, lambda: ask(plan, Moody(changed))))
+        seeded = teachers.KeptFolder(here / "seeded")
+        assert seeded.streams(3).noise.key == seeded.streams().noise.key == Streams.new(3).noise.key
+        old = teachers.KeptFolder(here / "old")
+        old.streams()
+        Checkpoint(old.folder / "streams").write(Saved({}, {"streams": Streams.new().state()}))
+        assert "earlier version" in str(must_raise(BadInput, old.streams))
 
 
 # Descriptions

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from privlearn import plan as plan_module
+from privlearn import streams
 from privlearn.clipping import randomness
 from privlearn.publishing import page, questions, verify
-from privlearn.runs import workers
+from privlearn.runs import code_digest, workers
 from privlearn.teachers import answers, autoencoder, card_texts, pate, recipes, reducers, student, sums, trained
 from privlearn.teachers import ensemble as teachers_ensemble
 from privlearn.teachers import plan as teachers_plan
@@ -19,6 +20,7 @@ NOISY = "check_the_noisy_count_decides_who_is_answered"
 MOVES = "check_one_teacher_moves_codes_by_at_most_the_sensitivity"
 VOTES = "check_one_teacher_moves_votes_by_at_most_the_sensitivity"
 
+QUESTION = "check_noise_of_a_kept_folder_is_for_one_question"
 MUTANTS = [
     # Sensitivities
     Mutant("a teacher's whole answer changes, booked as one radius", teachers_plan.Ball.sensitivity, "2 * self.radius",
@@ -146,7 +148,7 @@ MUTANTS = [
     Mutant("certificates of sites for replaced records", teachers_plan.PatePlan.follows,
            'teacher.get("records") == "by site"', "False", CERTIFIED),
     Mutant("nobody looks who came to which teacher", verify._of_the_plan,
-           'problems + plan.follows(certificate["facts"])', "problems", CERTIFIED),
+           "problems + plan.follows(facts)", "problems", CERTIFIED),
     Mutant("teachers say that they were assigned by row", trained.Trained.describe, '"person"', '"row"',
            REPLACED),
     Mutant("teachers share numpy's generator", randomness.generators_at, "np.random.seed(seed % 2**32)", "pass",
@@ -212,6 +214,16 @@ MUTANTS = [
     Mutant("nothing is kept before noise is drawn", answers.keep_answers,
            'file.write(Saved({"sums": _total(made)}, plain))', "pass",
            "check_killed_while_asking_draws_the_same_noise"),
+    Mutant("a plan is left out of the noise's key", pate._facts, '"plan": whole_text(plan)', '"plan": ""', QUESTION),
+    Mutant("a pool is left out of the noise's key", pate._facts, "fingerprint(pool.raw, pool.inputs)", '""', QUESTION),
+    Mutant("teachers are left out of the noise's key", pate.ask_teachers, ", **teachers.determined(queries)", "",
+           QUESTION),
+    Mutant("a folder's noise has one key", streams.Streams.bind, "hashlib.blake2b(said,", "hashlib.blake2b(b'',",
+           QUESTION),
+    Mutant("a used key is not marked", trained.KeptFolder.streams, "streams.noise.watch = repeats.see", "pass",
+           QUESTION),
+    Mutant("what a key was used for is forgotten", trained.KeptFolder.streams, "repeats.recall()", "pass", QUESTION),
+    Mutant("a folder of an earlier version goes on", trained._seeded, "if not streams.seeded:", "if False:", QUESTION),
     Mutant("the teachers' sums stay in the file", answers.keep_answers,
            "file.write(_answered(answers, facts, ledger.run))",
            "kept = _answered(answers, facts, ledger.run)\n"
@@ -223,7 +235,7 @@ MUTANTS = [
            "check_kept_answers_are_paid_for_once"),
     Mutant("teachers of another recipe are taken", trained.Trained._resumed, "then != recipe", "False",
            "check_teachers_of_another_recipe_are_not_taken"),
-    Mutant("functions are their names", recipes._spelled, "code.co_code, ", "",
+    Mutant("functions are their names", code_digest._of_code, "code.co_code, ", "",
            "check_teachers_of_another_recipe_are_not_taken"),
     Mutant("the network itself is tried", student.Student.rehearsed, "copy.deepcopy(module)", "module",
            "check_trying_a_student_changes_nothing"),

@@ -54,6 +54,8 @@ class Mechanism(Event):
     poisson: bool = False
     #: Whether `pair` stands for a larger class of mechanisms, so that zCDP may give a smaller epsilon.
     loose_pair: bool = False
+    #: Of what is released on batches: how many rows one of them has at most; None: any number.
+    most_rows: int | None = None
     #: By how much more, relatively, earlier versions stated of several of these with different noise.
     stated_before: float = 0.0
 
@@ -65,6 +67,11 @@ class Mechanism(Event):
     @property
     def noise_level(self) -> float:
         """The noise multiplier, or what plays its part; 1 if nothing does."""
+        return 1.0
+
+    @property
+    def inclusion(self) -> float:
+        """Of what is released on batches: the largest probability that the price allows an example to be in one."""
         return 1.0
 
     def zcdp(self) -> float:

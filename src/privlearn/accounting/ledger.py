@@ -63,11 +63,13 @@ class Releases:
         events: what they are charged, at once.
         neighbours: the kind of neighbour.
         unit: whose data are protected.
+        budget: the target that their noise was solved for, if there is one.
     """
 
     events: Event
     neighbours: Adjacency
     unit: PrivacyUnit = _ONE_EXAMPLE
+    budget: Budget | None = None
 
     def event(self) -> Composed:
         """Everything that they will be charged."""

@@ -97,6 +97,10 @@ class PoissonSampled(Mechanism):
     def noise_level(self) -> float:
         return self.event.noise_multiplier
 
+    @property
+    def inclusion(self) -> float:
+        return self.sampling_rate
+
     def zcdp(self) -> float:
         raise UnsupportedEvent(
             "Poisson sampling has no amplified zCDP guarantee: its Renyi divergence grows without the sampling rate "
@@ -183,6 +187,10 @@ class Partitioned(Mechanism):
     @property
     def noise_level(self) -> float:
         return self.event.noise_multiplier
+
+    @property
+    def inclusion(self) -> float:
+        return 1 / self.batches
 
     def zcdp(self) -> float:
         return self.event.zcdp()  # parallel composition (Yu et al. 2019, Thm 2)

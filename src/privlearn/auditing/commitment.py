@@ -8,7 +8,7 @@ promise of cryptography, not differential privacy.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -17,35 +17,60 @@ import numpy as np
 
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.runs.transcript import COMMITMENT, LINES, CommittedSecret, new_secret
+from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.result import Result
+from privlearn.runs.transcript import COMMITMENT, LINES, CommittedSecret, Determined, RunToCommit, new_secret
 
 _LEAF, _INNER = b"\0", b"\1"
 
 
-def commit(data: Dataset, folder: str | Path) -> str:
-    """Commit to the training rows of `data` and to a new secret, for a run with `Transcript(folder)`.
+def commit(
+    data: Dataset, folder: str | Path, train: Callable[[Checkpoint], Result], *, discrete: bool = False
+) -> str:  # fmt: skip
+    """Commit to the training rows of `data`, to one run on them, and to a new secret: for `Transcript(folder)`.
+
+    What the run is made of is found out by beginning it: `train` is called, and ended before anything is charged or
+    drawn. Committed to are its plan, options, data, loss, and the weights that it begins with: a run that differs in
+    any of these is refused, and would have other keys.
 
     Args:
         data: what will be trained on, as it will be given.
         folder: where to write the commitment, for the auditor before the run, and the secret, to be kept.
+        train: trains as the run will, with the checkpoint that it is given and no streams; as of `replay`.
+        discrete: whether releases will make their noise on a grid, as of `Transcript`.
 
     Returns:
         The commitment: what the certificate of the run will state.
 
     Raises:
-        BadInput: something was committed to there; or rows that are not arrays.
+        BadInput: something was committed to there; rows that are not arrays; or a `train` that is none.
     """
     path, data = Path(folder), Dataset.of(data)
+    if not callable(train):
+        raise BadInput(f"train is a {type(train).__name__}: expected a function of a checkpoint that trains with it")
     if (path / COMMITMENT).exists() or (path / LINES).exists():
         raise BadInput(f"{folder} holds a commitment already, good for one run: choose another folder")
     secret = new_secret()
-    rows = Tree.of(data, secret).root
+    rows, run = Tree.of(data, secret).root, _run_of(train, RunToCommit(path, secret, discrete=discrete))
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"{folder} cannot be made: {error.strerror}. Choose another folder") from error
-    CommittedSecret.write(path, rows, secret)
+    CommittedSecret.write(path, rows, secret, run)
     return CommittedSecret(path).commitment
+
+
+def _run_of(train: Callable[[Checkpoint], Result], draft: RunToCommit) -> Mapping[str, str]:
+    """All that the sums of a run follow from.
+
+    Raises:
+        BadInput: `train` did not use the checkpoint.
+    """
+    try:
+        train(draft)
+    except Determined as determined:
+        return determined.run
+    raise BadInput("train did not use the checkpoint that it was given: pass it on, checkpoint=checkpoint")
 
 
 @final

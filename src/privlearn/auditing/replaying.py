@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
@@ -23,16 +24,16 @@ from torch import Tensor
 
 from privlearn._checks import between, count
 from privlearn._display import Described, Summary
-from privlearn._storage import digest
 from privlearn.auditing.commitment import Tree
 from privlearn.data.dataset import Dataset
-from privlearn.errors import BadInput, first_line
-from privlearn.publishing import certificate
-from privlearn.publishing.folder import CERTIFICATE, WEIGHTS
-from privlearn.publishing.verify import verify
+from privlearn.errors import BadInput, CertificateMismatch, first_line
+from privlearn.publishing import certificate, folder, remaking
+from privlearn.publishing.folder import CERTIFICATE, CONFIG, Contents
+from privlearn.publishing.remaking import alike
+from privlearn.publishing.verify import verify_contents
 from privlearn.runs.checkpoint import Checkpoint, Saved, facts_of_this_process
 from privlearn.runs.result import Result
-from privlearn.runs.transcript import LINES, Recording
+from privlearn.runs.transcript import LINES, Recording, require_committed
 from privlearn.sampling import Indices
 from privlearn.streams import Streams
 
@@ -47,9 +48,11 @@ class Replay(Described):
         replayed: how many of them were taken again.
         parts: of the run that have steps.
         chosen: how many of these were taken again, all of their steps.
-        problems: what does not agree, in words; empty if all does.
+        problems: what does not agree, in words; empty if all that was compared does.
         bits: whether all that was computed again agrees bit for bit.
-        published: whether the published folder was compared, too: files, plan and weights.
+        weights: whether the published weights were compared with those that follow from the last state.
+        compared: what was compared, in words.
+        not_compared: what was not, in words: nothing is known of it.
         commitment: that the run was bound to: the one that the auditor was given before the run, or it proves nothing.
         challenge: that the run was bound to, in hexadecimal digits: likewise the auditor's own; empty without one.
     """
@@ -60,14 +63,21 @@ class Replay(Described):
     chosen: int
     problems: tuple[str, ...]
     bits: bool
-    published: bool
+    weights: bool
+    compared: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
     commitment: str = ""
     challenge: str = ""
 
     @property
-    def ok(self) -> bool:
-        """Whether all agrees."""
+    def agrees(self) -> bool:
+        """Whether all that was compared agrees, however little that is."""
         return not self.problems
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that was compared agrees, and the published weights are among it."""
+        return self.agrees and self.weights
 
     def escape(self, forged: int = 1) -> float:
         """The probability that a run with so many forged parts would have been passed, however they are placed.
@@ -81,7 +91,7 @@ class Replay(Described):
 
     def rows(self) -> list[tuple[str, str]]:
         """What a report says, by label."""
-        how = "bit for bit" if self.bits else "within the tolerance" if self.ok else "not all of them"
+        how = "bit for bit" if self.bits else "within the tolerance" if self.agrees else "not all of them"
         one = self.escape(min(1, self.parts))
         return [
             ("taken again", f"{self.replayed} of {self.steps} steps, {self.chosen} of {self.parts} parts"),
@@ -89,21 +99,29 @@ class Replay(Described):
             ("one forged part would pass", f"with probability {one:.3g}"),
             ("commitment", f"{self.commitment}: compare it with the one that came before the run"),
             ("challenge", f"{self.challenge}: compare it with your own" if self.challenge else "none was given"),
-            ("published model", "files, plan and weights compared" if self.published else "not compared"),
+            ("compared", "; ".join(self.compared)),
+            ("not compared", "; ".join(self.not_compared) or "nothing was left out"),
         ]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "ok": self.ok, "steps": self.steps, "replayed": self.replayed, "parts": self.parts, "chosen": self.chosen,
-            "bits": self.bits, "published": self.published,
+            "ok": self.ok, "agrees": self.agrees, "weights": self.weights, "steps": self.steps,
+            "replayed": self.replayed, "parts": self.parts, "chosen": self.chosen, "bits": self.bits,
+            "published": self.weights, "compared": list(self.compared), "not_compared": list(self.not_compared),
             "commitment": self.commitment, "challenge": self.challenge, "problems": list(self.problems),
             "escape": {str(forged): self.escape(forged) for forged in (1, 5, 10) if forged <= self.parts},
         }  # fmt: skip
 
     def _summary(self) -> Summary:
-        verdict = "agrees" if self.ok else "; ".join(self.problems)
-        return Summary("Replay of a run", [("verdict", verdict), *self.rows()])
+        return Summary("Replay of a run", [("verdict", self.verdict), *self.rows()])
+
+    @property
+    def verdict(self) -> str:
+        """What was found, in a sentence or several."""
+        if not self.agrees:
+            return "; ".join(self.problems)
+        return "agrees" if self.ok else "what was compared agrees; the published weights were not compared"
 
 
 def replay(
@@ -126,7 +144,8 @@ def replay(
         tolerance: 0 compares bits: the same versions, kind of processor and number of threads are needed. Else numbers
             of a tensor may differ by this share of its largest one; batches are compared exactly all the same.
         published: the published folder, whose certificate has to state this transcript, and whose weights have to be
-            those of the last state.
+            those that follow from the last state, also of a run that was left early. None: nothing published is
+            compared, and the report is not `ok`.
         progress: called with (parts taken again, parts to take).
 
     Raises:
@@ -135,7 +154,7 @@ def replay(
     between("tolerance", tolerance, 0.0, 1.0)
     if not callable(train):
         raise BadInput(f"train is a {type(train).__name__}: expected a function of a checkpoint that trains with it")
-    stated = None if published is None else _stated(Path(published))
+    stated = None if published is None else _Published.read(Path(published))
     recording = Recording(Path(folder))
     problems = [] if data is None else list(_other_rows(Dataset.of(data), recording))
     taken, bound = recording.taken, (recording.secret.commitment, recording.challenge)
@@ -143,8 +162,12 @@ def replay(
     long = [number for number, length in enumerate(lengths) if length]
     chosen = _chosen(long, lengths, count("steps", steps, least=0), _generator(choice, recording))
     parts = sorted({*chosen, *(number for number, length in enumerate(lengths) if not length)})
+    compared = _Compared(["the rows, with their commitment"] if data is not None else [])
+    if data is None:
+        compared.left.append("the rows, with their commitment: data was not given")
     if problems:
-        return Replay(taken[-1], 0, len(long), 0, tuple(problems), False, published is not None, *bound)
+        compared.left.append("anything else")
+        return Replay(taken[-1], 0, len(long), 0, tuple(problems), False, False, *compared.in_words(), *bound)
     bits = True
     for done, number in enumerate(parts):
         part = _Part(recording, number, tolerance)
@@ -153,10 +176,28 @@ def replay(
         bits &= part.bits
         if progress:
             progress(done + 1, len(parts))
-    if stated is not None:
-        problems += _unlike(stated, recording, train, tolerance)
+    compared.done += [f"{len(chosen)} of {len(long)} parts, in batches, sums, streams and states"] if chosen else []
+    if stated is None:
+        compared.left.append("the published folder: none was given")
+    else:
+        problems += stated.unlike(recording, train, tolerance, compared)
     replayed = sum(lengths[number] for number in parts)
-    return Replay(taken[-1], replayed, len(long), len(chosen), tuple(problems), bits, published is not None, *bound)
+    said = compared.in_words()
+    return Replay(
+        taken[-1], replayed, len(long), len(chosen), tuple(problems), bits, compared.weights, *said, *bound
+    )  # fmt: skip
+
+
+@final
+class _Compared:
+    """What was compared, and what was not."""
+
+    def __init__(self, done: list[str]) -> None:
+        self.done, self.left, self.weights = done, list[str](), False
+
+    def in_words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Both, in words."""
+        return tuple(self.done), tuple(self.left)
 
 
 def _generator(choice: bytes | None, recording: Recording) -> np.random.Generator:
@@ -188,9 +229,22 @@ class _Ended(Exception):
 class _Recorded(Checkpoint):
     """A checkpoint that a recorded run begins from, and that keeps nothing."""
 
-    def __init__(self, recording: Recording, tolerance: float) -> None:
+    keeps_ends = True
+
+    def __init__(self, recording: Recording, number: int, tolerance: float) -> None:
         super().__init__(recording.folder / LINES)
-        self._recording, self._tolerance = recording, tolerance
+        self._recording, self._number, self._tolerance = recording, number, tolerance
+
+    @property
+    def left_at(self) -> int | None:
+        """After how many steps the run was left, where it was left at the state that this ends at."""
+        left = self._recording.state(self._number).plain.get("left") is True
+        return self._recording.taken[self._number] if left else None
+
+    @property
+    def like(self) -> Saved | None:
+        """The state that this ends at: which products are faster here would else decide on its last bits."""
+        return self._recording.state(self._number)
 
     def _state(self, number: int) -> Saved:
         """A state without the run's place in a ledger: replays charge ledgers of their own.
@@ -209,6 +263,15 @@ class _Recorded(Checkpoint):
     def streams(self) -> Streams:
         """As the run's."""
         return self._recording.streams()
+
+    def bind(self, streams: Streams, determined: Mapping[str, str]) -> None:
+        """As the run's: the training has to be the one that was committed to, in every bit or within the tolerance."""
+        committed = self._recording.secret.run
+        if self._tolerance:  # states are compared; and numbers are rounded otherwise elsewhere
+            others = {name: committed.get(name, "") for name in (*facts_of_this_process(), "initial state")}
+            determined = {**determined, **others}
+        require_committed(committed, determined)
+        streams.bind(committed)
 
     def write(self, saved: Saved) -> None:
         """Nothing is kept."""
@@ -243,8 +306,7 @@ class _Part(_Recorded):
     """
 
     def __init__(self, recording: Recording, number: int, tolerance: float) -> None:
-        super().__init__(recording, tolerance)
-        self._number = number
+        super().__init__(recording, number, tolerance)
         self._taken = self._begun = recording.taken[number - 1] if number else 0
         self.problems: list[str] = []
         self.bits = True
@@ -276,7 +338,7 @@ class _Part(_Recorded):
         if not self._number:
             return None
         saved = self._state(self._number - 1)
-        derived, stated = self._recording.streams().state(), saved.plain["streams"]
+        derived, stated = self._recording.bound().state(), saved.plain["streams"]
         for name in ("noise", "sampling", "initialisation", "views"):
             if _key(derived[name]) != _key(stated[name]):
                 self._says(f"the key of {name} does not follow from the commitment")
@@ -284,8 +346,12 @@ class _Part(_Recorded):
 
     @property
     def due(self) -> bool:
-        """Whether the part ends here."""
-        return self._taken - self._begun >= self._recording.between
+        """Whether the part ends here: after as many steps as lie between two states, or where the run was left."""
+        return self._taken - self._begun >= self._recording.between or self._taken == self._left
+
+    @cached_property
+    def _left(self) -> int | None:
+        return self.left_at
 
     def record(self, examples: Indices, released: Sequence[Tensor]) -> None:
         """Compare a step with what the transcript says of it."""
@@ -306,7 +372,9 @@ class _Part(_Recorded):
         if self._taken != self._recording.taken[self._number]:
             self._says(f"it ends after {self._taken} steps")
         for name in ("epoch", "step", "streams", "origin", "fitted", "generators", "parts"):
-            if not _alike(_public(saved.plain[name]), _public(stated.plain[name]), self._tolerance):
+            if name not in stated.plain or not alike(
+                _public(saved.plain[name]), _public(stated.plain[name]), self._tolerance
+            ):
                 self._says(f"it ends with other {_NAMES.get(name, name)}")
         self._compare_tensors(saved, stated)
         raise _Ended
@@ -335,58 +403,94 @@ _NAMES = {"streams": "random streams", "origin": "draws before the run", "genera
 
 @final
 class _End(_Recorded):
-    """A checkpoint with the last state of a run, from which its result is made again."""
+    """A checkpoint with the last state of a run, from which its result is made again; nothing more is taken."""
+
+    def __init__(self, recording: Recording, tolerance: float) -> None:
+        super().__init__(recording, len(recording.states) - 1, tolerance)
 
     def read(self) -> Saved:
         """The last state."""
-        return self._state(len(self._recording.states) - 1)
+        return self._state(self._number)
+
+    def facts(self) -> dict[str, Any]:
+        """As the run's."""
+        recording = self._recording
+        stated = {"commitment": recording.secret.commitment, "challenge": recording.challenge}
+        return {"transcript": stated | {"digest": recording.digest}}
+
+    def record(self, examples: Indices, released: Sequence[Tensor]) -> None:
+        """Nothing may be released after the last state."""
+        raise _GoesOn
 
 
+class _GoesOn(Exception):
+    """The training has more steps than the recorded run."""
+
+
+@final
 @dataclass(frozen=True, repr=False)
 class _Published:
-    """What a published folder states of the run."""
+    """A published folder, read once."""
 
+    contents: Contents
     problems: tuple[str, ...]
-    transcript: Any
-    left_early: bool
-    plan: Any
+    certificate: dict[str, Any]
     weights: dict[str, Tensor]
 
+    @classmethod
+    def read(cls, path: Path) -> _Published:
+        """The folder, and what `verify` finds wrong with it.
 
-def _stated(folder: Path) -> _Published:
-    """What the folder states, and what `verify` finds wrong with it.
+        Raises:
+            BadInput: it can't be read.
+        """
+        from safetensors import SafetensorError
+        from safetensors.torch import load
 
-    Raises:
-        BadInput: it can't be read.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load
+        contents = folder.read(path)
+        try:
+            tensors = load(folder.weights(contents))
+        except (CertificateMismatch, SafetensorError, KeyError, ValueError, TypeError) as error:
+            raise BadInput(f"{path} is no published model: {first_line(error)}. Expected what publish wrote") from error
+        problems = tuple(verify_contents(contents).problems)
+        return cls(contents, problems, certificate.parse(contents.files[CERTIFICATE]), tensors)
 
-    try:
-        problems = tuple(verify(folder).problems)
-        content = (folder / CERTIFICATE).read_bytes()
-        weights = load((folder / WEIGHTS).read_bytes())
-    except (OSError, SafetensorError) as error:
-        raise BadInput(f"{folder} is no published model: {error}. Expected the folder that publish wrote") from error
-    return _Published(problems, *certificate.transcript_of(content), certificate.parse(content)["plan"], weights)
+    def unlike(
+        self, recording: Recording, train: Callable[[Checkpoint], Result], tolerance: float, compared: _Compared
+    ) -> Iterator[str]:
+        """What does not follow from the transcript, and from the training that was replayed; `compared` is filled."""
+        yield from self.problems
+        end = _End(recording, tolerance)
+        if certificate.transcript_of(self.certificate) != end.facts()["transcript"]:
+            yield "the certificate does not state this transcript"
+        try:
+            result = train(end)
+        except _GoesOn:
+            compared.left.append("the published model: the training goes on after the last state of the transcript")
+            yield "the training has more steps than the transcript: no state was kept of where the run was left"
+            return
+        others, unsaid = remaking.other_certificate(self.certificate, result, recording.taken[-1], tolerance)
+        yield from others
+        compared.done.append("the certificate's transcript, plan, facts and number of steps")
+        compared.left += unsaid
+        others, unsaid = remaking.other_configuration(self.contents, result)
+        yield from others
+        compared.done.append(f"{CONFIG}, in what the training says of its model")
+        compared.left += [f"in {CONFIG}: {', '.join(unsaid[:12])}"] if unsaid else []
+        yield from self._other_weights(result, tolerance, compared)
+        compared.left.append("what the cards say of data and test figures: the publisher's words")
 
-
-def _unlike(
-    published: _Published, recording: Recording, train: Callable[[Checkpoint], Result], tolerance: float
-) -> Iterator[str]:
-    """What of the published folder does not follow from the transcript, and from the training that was replayed."""
-    yield from published.problems
-    own = {"commitment": recording.secret.commitment, "challenge": recording.challenge, "digest": recording.digest}
-    if published.transcript != own:
-        yield "the certificate does not state this transcript"
-    result = train(_End(recording, tolerance))
-    if digest(result.plan.to_json()) != digest(published.plan):
-        yield "the certificate states another plan than that of the training, so that its epsilon is of another run"
-    if published.left_early:
-        return  # nothing was kept of the steps after the last state
-    again, weights = result.model.state_dict(), published.weights
-    if set(weights) != set(again) or not all(_close(again[name], own, tolerance) for name, own in weights.items()):
-        yield "the published weights are not those of the last state"
+    def _other_weights(self, result: Result, tolerance: float, compared: _Compared) -> Iterator[str]:
+        """Whether the weights are not those of the last state."""
+        again = result.model.state_dict()
+        if set(self.weights) != set(again) and hasattr(result.model[-1], "save_pretrained"):  # type: ignore[index]
+            compared.left.append("the weights: they have the names that another library gives them")
+            return
+        compared.weights = True
+        compared.done.append("the published weights, with those that follow from the last state")
+        same = set(self.weights) == set(again)
+        if not same or not all(_close(again[name].cpu(), own, tolerance) for name, own in self.weights.items()):
+            yield "the published weights are not those of the last state"
 
 
 def _key(state: dict[str, Any]) -> Any:
@@ -397,21 +501,18 @@ def _key(state: dict[str, Any]) -> Any:
 
 
 def _close(own: Tensor, theirs: Tensor, tolerance: float) -> bool:
-    """Whether two tensors agree: bit for bit, or within a share of the largest number."""
+    """Whether two tensors agree: bit for bit, or within a share of the largest number of `own`, if all are finite.
+
+    Args:
+        own: what was computed again.
+        theirs: what was stated.
+        tolerance: the share.
+    """
     if own.shape != theirs.shape or own.dtype != theirs.dtype:
         return False
     if not tolerance or not own.dtype.is_floating_point:
         return torch.equal(own, theirs)
-    room = tolerance * float(theirs.abs().max()) if theirs.numel() else 0.0
+    if not bool(own.isfinite().all() and theirs.isfinite().all()):
+        return False
+    room = tolerance * float(own.abs().max()) if own.numel() else 0.0
     return bool(((own - theirs).abs() <= room).all())
-
-
-def _alike(own: Any, theirs: Any, tolerance: float) -> bool:
-    """Whether plain values agree; of numbers with a fraction within a share."""
-    if isinstance(own, dict) and isinstance(theirs, dict):
-        return set(own) == set(theirs) and all(_alike(own[name], theirs[name], tolerance) for name in own)
-    if isinstance(own, list | tuple) and isinstance(theirs, list | tuple):
-        return len(own) == len(theirs) and all(_alike(a, b, tolerance) for a, b in zip(own, theirs, strict=True))
-    if tolerance and isinstance(own, float) and isinstance(theirs, float):
-        return math.isclose(own, theirs, rel_tol=tolerance)
-    return bool(own == theirs)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from privlearn._display import Described, Summary
+from privlearn._texts import for_markdown
 from privlearn.accounting.tradeoff import TradeOff
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ class Audit(Described):
 
     def to_markdown(self) -> str:
         """A section for a page or a model card."""
-        rows = "\n".join(f"| {label} | {text} |" for label, text in self.rows())
-        return f"## Attack on the privacy claim\n\n{self.verdict}\n\n| | |\n| --- | --- |\n{rows}\n"
+        rows = "\n".join(f"| {for_markdown(label)} | {for_markdown(text)} |" for label, text in self.rows())
+        return f"## Attack on the privacy claim\n\n{for_markdown(self.verdict)}\n\n| | |\n| --- | --- |\n{rows}\n"
 
     @property
     def verdict(self) -> str:

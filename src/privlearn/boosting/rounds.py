@@ -24,6 +24,7 @@ from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.models.boosted import Boosted
+from privlearn.runs.given import require_rows_once
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import Session
 from privlearn.sampling import FullBatch
@@ -74,9 +75,11 @@ def boost(
         raise BadInput(f"plan is {repr(plan)[:60]}: expected pv.boosting.plan_for(dataset).calibrate(epsilon=, delta=)")
     session = Session(plan, ledger, streams)
     data = rows_of(dataset) if isinstance(dataset, TorchDataset) else Dataset.of(dataset)
+    require_rows_once(plan, dataset, data)
     x, y = _require_rows(plan, data)
     own = _require_weights(weights, len(x))
     network = _empty(plan)
+    session.count_examples(len(x))
     with session.charging():
         scores = _rounds(plan, network, x, y, own, session.ledger, session.streams.noise)
     _fill(plan, network, scores)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from privlearn._checks import positive
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, in_steps, kept
+from privlearn.clipping.bounded import Bounded, Contributions, in_steps, kept
 from privlearn.sampling import Sample
 
 #: What curvatures are multiplied by.
@@ -65,8 +65,9 @@ def gradient_histogram(
     rows = rows.where(usable, 0.0) * (limit / lengths.where(usable, 1.0).clamp(min=limit))
     if weights is not None:
         rows = rows * torch.from_numpy(weights[own]).nan_to_num(0.0).clamp(0, 1)[:, None]
+    added = Contributions.of(torch.linalg.vector_norm(rows, dim=1), 1.0, "gradient_histogram")
     sums = torch.zeros(rows.shape[1], size, dtype=torch.float64)
     sums.index_add_(1, torch.from_numpy(cells[own]), in_steps(rows).T)  # in steps: exact, in whatever order
     outputs = gradients.shape[1]
     values = (sums[:outputs].clone(), sums[outputs:].clone())
-    return Bounded(values, adjacency.sum_sensitivity(1.0), adjacency, sample)
+    return Bounded(values, adjacency.sum_sensitivity(1.0), adjacency, sample, added)

@@ -114,17 +114,30 @@ def _transcript(request: Request) -> Transcript:
     Raises:
         BadInput: nothing was committed to there, or options that leave nothing to check.
     """
+    require_recordable(request)
+    made = Transcript(
+        request.transcript, challenge=request.challenge or "", steps=request.transcript_steps, discrete=request.discrete
+    )
+    if not options_file(request.transcript).exists():  # a commitment of Python's
+        keep_options(request, request.transcript)
+    return made
+
+
+def require_recordable(request: Request) -> None:
+    """Refuse options that leave nothing to check.
+
+    Raises:
+        BadInput: a seed, or a private choice.
+    """
     if request.seed is not None:
         raise BadInput("--transcript does not go with --seed: the keys of a recorded run follow from its commitment")
     if request.tune is not None:
         raise BadInput("--transcript does not go with --tune: which candidates ran is private. Leave out one of them")
-    made = Transcript(
-        request.transcript, challenge=request.challenge or "", steps=request.transcript_steps, discrete=request.discrete
-    )
-    if not made.path.exists():
-        stated = json.dumps(dict(request.values), indent=1)
-        options_file(request.transcript).write_text(stated + "\n", encoding="utf-8")
-    return made
+
+
+def keep_options(request: Request, folder: str | Path) -> None:
+    """Write the options of a recorded run into its folder."""
+    options_file(folder).write_text(json.dumps(dict(request.values), indent=1) + "\n", encoding="utf-8")
 
 
 def options_file(folder: str | Path) -> Path:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.table import Table
-
 from privlearn.cli import screen
 from privlearn.cli.jobs import Job
 from privlearn.cli.request import Request
@@ -37,7 +35,7 @@ def show(request: Request, job: Job) -> int:
         return 0
     screen.guarantee_lines(job.answer)
     screen.answers.print(f"\n{screen.meaning(job.answer)}\n")
-    table = Table(box=None, padding=(0, 2), show_header=False)
+    table = screen.Table(show_header=False)
     for label, text in (_rows(took) if took else {"time": f"not estimated for --method {request.method}"}).items():
         table.add_row(label, text)
     screen.answers.print(table)
@@ -63,7 +61,7 @@ def _figures(took: Rehearsal) -> dict[str, Any]:
 
 def _rows(took: Rehearsal) -> dict[str, str]:
     why = f": {screen.plain(took.reason)}" if took.reason else ""
-    advice = "" if took.way == "layers" else "\ndocs/architectures.md says which layers have a fast way"
+    advice = "" if took.way == "layers" else f"{screen.BREAK}docs/architectures.md says which layers have a fast way"
     memory = "not estimated with --microbatch" if took.memory is None else f"about {screen.size(took.memory)}"
     # In shorter steps most is a fixed cost, and the quotient is not the network's.
     factor = f", {took.factor:.1f} times as long as without privacy" if took.plain_seconds >= _COMPARABLE else ""

@@ -209,7 +209,7 @@ def data_of(request: Request) -> Dataset:
         grid=request.grid,
     )
     for note in data.remarks:
-        screen.notes.print(note, markup=False)
+        screen.notes.print(note)
     require_task(request.task, data)
     head = head_of(request.task, data)
     if head.named and (request.method != DPSGD or (data.labels and request.tune)):
@@ -388,8 +388,8 @@ def _from_folder(request: Request, data: Dataset, folder: str) -> tuple[Dataset,
         raise BadInput("--features-cache is for features that are made here: leave it out")
     front, own = read_features(folder, data)
     for note in own.remarks[len(data.remarks) :]:
-        screen.notes.print(note, markup=False)
-    screen.notes.print(f"public features: {front[0].spec}, which you declare public", markup=False)
+        screen.notes.print(note)
+    screen.notes.print(f"public features: {front[0].spec}, which you declare public")
     return own, front
 
 

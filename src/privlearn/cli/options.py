@@ -20,7 +20,7 @@ COMMANDS = {
     "budget": "what a plan costs, or the noise that meets a target; no data",
     "verify": "recompute guarantee, hashes and signature of a folder",
     "predict": "use a published model; writes CSV",
-    "commit": "bind a run to its rows beforehand, so that it can be checked",
+    "commit": "bind a run to rows and options beforehand, to be checked",
     "replay": "check a recorded run: take random parts of it again",
     "audit": "attack a release: what its noise proves about epsilon",
     "ledger": "what was spent on what, by whom, and what remains of a budget",
@@ -39,6 +39,9 @@ USUAL = {
     "budget": (
         "epsilon", "delta", "examples", "noise-multiplier", "batch-size", "epochs", "sampling", "method", "serve",
         "plot", "json",
+    ),
+    "commit": (
+        "data", "schema", "classes", "range", "epsilon", "delta", "examples", "epochs", "method", "model", "out",
     ),
     "audit": ("noise-multiplier", "sampling", "examples", "batch-size", "code", "canaries", "delta", "trials", "out"),
 }  # fmt: skip
@@ -169,7 +172,7 @@ def _group(group: str | None, commands: tuple[str, ...], *rows: Option, part: An
 
 
 _DATA = _group(
-    "data", (*TRAIN, "commit"),
+    "data", TRAIN,
     Option("data", "NAME_OR_PATH", "a named data set, an .npz with x and y, a .csv or .parquet file with "
            "--schema, a folder of NIfTI scans and masks (images, labels) with --grid, or one of .npy files, whose "
            "rows stay on disk (`privlearn data pack`)", needed=True),
@@ -504,5 +507,6 @@ def options() -> tuple[Option, ...]:
 
 
 def options_of(command: str) -> dict[str, Option]:
-    """The rows of a command, by what the request calls them."""
-    return {option.key: option for option in options() if command in option.commands}
+    """The rows of a command, by what the request calls them. A commitment takes all that the run is made of."""
+    taken = {option.key: option for option in options() if command in option.commands}
+    return {**options_of("train"), **taken} if command == "commit" else taken

@@ -23,7 +23,8 @@ _EXAMPLES = """examples:
 #: What headings and commands say of themselves.
 _ABOUT = {
     "what is trained": "where it says `for METHOD`, for no other; for pate --model is the student",
-    "commit": "Bind a run to its rows before it begins, so that an auditor can check it afterwards.",
+    "commit": "Bind a run to its rows and its options before it begins, so that an auditor can check it afterwards.\n"
+    "Takes the options of the run, as train does.",
     "key": "Make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a passphrase.",
     "completion": 'Print a script that completes commands and options: `eval "$(privlearn completion bash)"` in '
     "~/.bashrc, the same with zsh in ~/.zshrc, or `privlearn completion fish | source` in fish's config.",

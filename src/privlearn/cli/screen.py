@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import secrets
 import sys
 import warnings as python_warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, final
 
+from rich import table as rich_table
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.text import Text
 
 from privlearn import sampling, schedules
-from privlearn._checks import printable
+from privlearn._texts import for_terminal
 from privlearn.accounting import accountant, comparisons
 from privlearn.accounting.events import Event, compose, to_json
 from privlearn.accounting.filters import Limit, fits
@@ -47,8 +49,68 @@ METRICS = {
     "subset-accuracy": ("subset_accuracy", "subset accuracy"),
 }
 
-answers = Console(highlight=False, soft_wrap=True)
-notes = Console(stderr=True, highlight=False, soft_wrap=True)
+#: What begins a style or a line of our own: drawn anew for each process, so that no text from outside has one.
+_OWN = f"\ue000{secrets.token_hex(8)}:"
+_MARKS = re.compile(f"{_OWN}([a-z ]*);")
+
+
+def style(name: str) -> str:
+    """What begins a style, such as "bold" or "red bold", in a line that is printed; `END` ends it."""
+    return f"{_OWN}{name};"
+
+
+BOLD, DIM, END, BREAK = style("bold"), style("dim"), style(""), style("break")
+
+
+def line(text: object) -> Text:
+    """A text for the terminal, in which styles and breaks are our own.
+
+    All else is spelled out, on one line: there is no markup, and no control character passes.
+    """
+    escaped, current = Text(), ""
+    for place, part in enumerate(_MARKS.split(str(text))):
+        if place % 2 == 0:
+            escaped.append(for_terminal(part), current)
+        elif part == "break":
+            escaped.append("\n")
+        else:
+            current = part
+    return escaped
+
+
+class Screen(Console):
+    """A console to which nothing is written but lines (`line`) and tables of them."""
+
+    def print(self, *parts: Any, **options: Any) -> None:
+        """Print texts, each a line, and tables. Line breaks at a text's ends stay; others are spelled out."""
+        Console.print(self, *map(_as_line, parts), **options)
+
+
+def _as_line(part: Any) -> Any:
+    if not isinstance(part, str):
+        return part
+    body = part.strip("\n")
+    before = part[: len(part) - len(part.lstrip("\n"))] if body else part
+    return Text.assemble(before, line(body), part[len(before) + len(body) :])
+
+
+class Table(rich_table.Table):
+    """A table without borders, whose cells are lines."""
+
+    def __init__(self, *, show_header: bool = True, room: int = 2) -> None:
+        super().__init__(box=None, padding=(0, room), header_style="bold", show_header=show_header)
+
+    def add_column(self, header: Any = "", *more: Any, **options: Any) -> None:
+        """Add a column with a title."""
+        rich_table.Table.add_column(self, line(header), *more, **options)
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row of texts."""
+        rich_table.Table.add_row(self, *map(line, cells), **options)
+
+
+answers = Screen(highlight=False, soft_wrap=True)
+notes = Screen(stderr=True, highlight=False, soft_wrap=True)
 
 METHODS_IN_WORDS = {
     "gaussian": "exact, for Gaussian releases",
@@ -68,14 +130,28 @@ def be_quiet() -> None:
 
 
 def plain(text: object) -> str:
-    """`text` as it stands, for a line with markup: names and files may hold brackets and control characters."""
-    return escape(printable(text))
+    """`text` as it stands, on one line: names and files may hold control characters, and marks of our own."""
+    return for_terminal(text)
 
 
 def warn(*warnings: str) -> None:
     """Print warnings, on standard error."""
     for warning in warnings:
-        notes.print(f"[yellow]warning[/]: {plain(warning)}")
+        notes.print(f"{style('yellow')}warning{END}: {plain(warning)}")
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print a text of several lines on standard output, such as a file's."""
+    for own in lines:
+        answers.print(own)
+
+
+def print_for_scripts(text: str) -> None:
+    """Print a text of several lines as it is, for a script; on a terminal as lines."""
+    if sys.stdout.isatty():
+        print_lines(text.splitlines())
+    else:
+        sys.stdout.write(text)
 
 
 def print_json(figures: dict[str, Any]) -> None:
@@ -85,7 +161,7 @@ def print_json(figures: dict[str, Any]) -> None:
 
 def guarantee_table(figures: dict[str, Any]) -> Table:
     """One row for each sound method, the tightest marked; estimates and lower bounds set apart."""
-    table = Table(box=None, padding=(0, 2), header_style="bold")
+    table = Table()
     table.add_column("method")
     table.add_column("epsilon", justify="right")
     table.add_column("")
@@ -93,15 +169,15 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
     for row in bounds:
         best = row is bounds[0]
         mark = (
-            "[bold]<- the tightest sound bound: the guarantee[/]"
+            f"{BOLD}<- the tightest sound bound: the guarantee{END}"
             if best
-            else f"[dim]{METHODS_IN_WORDS[row['method']]}[/]"
+            else f"{DIM}{METHODS_IN_WORDS[row['method']]}{END}"
         )
-        table.add_row(f"[bold]{row['method']}[/]" if best else row["method"], f"{readable(row['epsilon'])}", mark)
+        table.add_row(f"{BOLD}{row['method']}{END}" if best else row["method"], f"{readable(row['epsilon'])}", mark)
     for row in figures["guarantees"]:
         if row["kind"] != "bound":
             what = "an estimate, no guarantee" if row["kind"] == "estimate" else "a lower bound: the truth is above"
-            table.add_row(f"[dim]{row['method']}[/]", f"[dim]{readable(row['epsilon'])}[/]", f"[dim]{what}[/]")
+            table.add_row(f"{DIM}{row['method']}{END}", f"{DIM}{readable(row['epsilon'])}{END}", f"{DIM}{what}{END}")
     return table
 
 
@@ -110,7 +186,7 @@ def meaning(figures: dict[str, Any]) -> str:
     unit = {name: figures[name] for name in ("group_size", "rows_per_person") if name in figures}
     stated = Guarantee(figures["epsilon"], figures["delta"], Adjacency(figures["adjacency"]), figures["method"], **unit)
     attack = f"\n{describe(figures['attack'], stated.unit)}" if figures.get("attack") else ""
-    return f"{stated.meaning}{attack}"
+    return BREAK.join(f"{stated.meaning}{attack}".splitlines())
 
 
 def at_most(plan: Plan) -> str:
@@ -147,7 +223,7 @@ def progress_bar(title: str, unit: str = "steps") -> Iterator[Callable[[int, int
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
                TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
     bar = Progress(*columns, console=notes)
-    task = bar.add_task(title, total=None)
+    task = bar.add_task(for_terminal(title), total=None)
 
     def update(done: int, total: int) -> None:
         bar.start()  # not before there is something to show: what is refused has no progress
@@ -180,9 +256,9 @@ def guarantee_lines(figures: dict[str, Any]) -> None:
 
 def explanation(settings: Iterable[Setting]) -> None:
     """Print every setting of a run, whether it was given, and else why it is what it is."""
-    table = Table(box=None, padding=(0, 2), show_header=False)
+    table = Table(show_header=False)
     for setting in settings:
-        table.add_row(setting.name, f"[bold]{plain(setting.value)}[/]", setting.why or "as given")
+        table.add_row(setting.name, f"{BOLD}{plain(setting.value)}{END}", setting.why or "as given")
     notes.print("Chosen from public numbers alone (docs/defaults.md):")
     notes.print(table)
 
@@ -340,7 +416,7 @@ def metric_rows(metrics: Metrics | None, first: str | None) -> dict[str, str]:
         return {"test accuracy": "no test data"}
     how = "" if metrics.plan is None else ", released with noise (± one standard deviation)"
     if "dice" in metrics.figures:
-        return {"test Dice": f"[bold]{metrics.text('dice')}[/] on {metrics.rows} volumes"}
+        return {"test Dice": f"{BOLD}{metrics.text('dice')}{END} on {metrics.rows} volumes"}
     there = {title: metrics.text(name) for name, title in METRICS.values() if name in metrics.figures}
     if first in (None, "accuracy"):
         there.pop("balanced accuracy", None)
@@ -351,4 +427,4 @@ def metric_rows(metrics: Metrics | None, first: str | None) -> dict[str, str]:
     baseline = {} if constant is None else {"baseline accuracy": f"{constant:.4f}, always the most frequent class"}
     (title, best), (name, text), *more = there.items()
     said = ", ".join([text, *(f"{other} {figure}" for other, figure in more)])
-    return {f"test {title}": f"[bold]{best}[/] on {metrics.rows} rows{how}", f"test {name}": said, **baseline}
+    return {f"test {title}": f"{BOLD}{best}{END} on {metrics.rows} rows{how}", f"test {name}": said, **baseline}

@@ -49,7 +49,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     def rows(result: Result) -> dict[str, str]:
         answer["chosen"] = plan.candidates[result.facts["tuning"]["chosen"]].name
         name = screen.plain(answer["chosen"])
-        return {"chosen": f"[bold]{name}[/], from {tune.headline(plan)}; choosing is charged, too"}
+        return {"chosen": f"{screen.BOLD}{name}{screen.END}, from {tune.headline(plan)}; choosing is charged, too"}
 
     yield Job(
         data,

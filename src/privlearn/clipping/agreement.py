@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.clipping.backends import Backend, Gradients, Loop, PerOperation, Problem, Vmap, layouts, layouts_of_draws
-from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.kernels import Kernels
+from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.losses import Leaves
 from privlearn.clipping.per_example import Dense
 from privlearn.clipping.randomness import drawn_by, foreign_state, generators_at
@@ -57,7 +57,7 @@ class Choice:
     """
 
     def __init__(self, problem: Problem, kernels: Kernels, views: Views, like: Leaves) -> None:
-        self._kernels, self._copies, self._shape = kernels, problem.copies, problem.shape
+        self._copies, self._shape = problem.copies, problem.shape
         self.reason: str | None = None
         device = next(iter(problem.parameters.values())).device
         plain = replace(problem, autocast=None)
@@ -67,10 +67,9 @@ class Choice:
             return tuple(leaf.to(device) for leaf in made)
 
         batches, rows = [made_up(size) for size in SIZES], made_up(COMPARED)
-        paths = [batches]
 
         def layers(problem: Problem) -> PerOperation:
-            return PerOperation(problem, kernels, [layouts(problem, kernels, path) for path in paths])
+            return PerOperation(problem, kernels, layouts(problem, kernels, batches), writes=self.writes)
 
         with torch.random.fork_rng():
             self.writes, problem.random.active = require_uncoupled(plain, rows, batches)
@@ -79,8 +78,6 @@ class Choice:
             try:
                 with plain.in_double() as exact:  # where differences tell
                     fit, usable = self._fit(exact, [layers, Vmap], rows)
-                    if fit is layers and not self.writes and self._alike(exact, [*map(self._full, batches)], rows):
-                        paths.append([*map(self._full, batches)])
             except _UNFIT:
                 self.reason = None
                 fit, usable = self._fit(plain, [layers, Vmap], rows)
@@ -92,12 +89,6 @@ class Choice:
                 self.reason, self.way = first_line(error), Loop(problem)
                 self.way(*self._fresh(usable))
                 self.held = 2 * sum(p.nbytes for p in problem.parameters.values())
-
-    def _full(self, batch: Leaves) -> Leaves:
-        """Rows in which nothing is left out: models may take another path where no mask has a 0."""
-        inputs = self._shape.inputs
-        given = (leaf if leaf.is_floating_point() else torch.ones_like(leaf) for leaf in batch[:inputs])
-        return self._shape.made_up((*given, *batch[inputs:]))
 
     def _fresh(self, leaves: Leaves) -> Leaves:
         """Rows that may be written into."""
@@ -124,17 +115,6 @@ class Choice:
             self.reason = self.reason or reason
         self.reason = self.reason or "its gradients on made-up rows are not finite"
         return None, rows
-
-    def _alike(self, problem: Problem, batches: Sequence[Leaves], rows: Leaves) -> bool:
-        """Whether rows in which nothing is left out can also be computed operation by operation, as single examples."""
-        reason = self.reason
-        try:
-            way = PerOperation(problem, self._kernels, [layouts(problem, self._kernels, batches)])
-            return self._fit(problem, [lambda _: way], self._full(rows))[0] is not None
-        except _UNFIT:
-            return False
-        finally:
-            self.reason = reason
 
 
 #: How long the other ways take, by measurements (docs/performance.md) and by what they do.

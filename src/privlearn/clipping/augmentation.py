@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from privlearn._checks import count
 from privlearn.clipping.agreement import close, larger, rounding_of
-from privlearn.clipping.capture import NotLayerwise
+from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.losses import Leaves
 from privlearn.clipping.randomness import RowRandom, generators_at
 from privlearn.errors import BadInput, NotPerExample

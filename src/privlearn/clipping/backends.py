@@ -5,18 +5,20 @@ The loop is the truth that the other two are held against (`agreement`), and the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, Protocol, final
+from typing import Any, ClassVar, Protocol, final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from privlearn.clipping.capture import Capture, Layout, NotLayerwise, moving, without_checkpoints
-from privlearn.clipping.kernels import Kernels
+from privlearn.clipping.capture import Capture, OperationFunction, without_checkpoints
+from privlearn.clipping.kernels import Kernels, UnusedKernels
+from privlearn.clipping.layout import Layout, NotLayerwise
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of, require_one_each
 from privlearn.clipping.operations import RULES
 from privlearn.clipping.operations.sequential import FusedLayers
@@ -24,6 +26,11 @@ from privlearn.clipping.parameters.derived import CallShapes, shared_calls
 from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.clipping.per_example import Dense, ExampleGradients
 from privlearn.clipping.randomness import Recorder, RowRandom
+from privlearn.clipping.separation.axis_rules import ExampleAxis
+from privlearn.clipping.separation.program import Constants
+from privlearn.clipping.separation.tracker import AxisTracker, Coupled, CoupledElsewhere
+from privlearn.errors import PrivlearnError, first_line
+from privlearn.models.check import perturbed
 
 #: Gradients by parameter name (a parameter that took no part is missing), and each example's loss, shape (examples,).
 Gradients = tuple[dict[str, ExampleGradients], Tensor]
@@ -45,6 +52,7 @@ class Problem:
         fixed: what the model and the loss hold beside trained parameters: after each computation it is what it was.
         shape: how the tensors that are computed with make up a batch.
         in_step: what a forward pass is made in, which leads to a backward pass.
+        any_process: whether something holds in any of the processes that make a pass together.
     """
 
     model: nn.Module
@@ -57,6 +65,13 @@ class Problem:
     fixed: FrozenState | None = None
     shape: BatchShape = PAIR
     in_step: Callable[[], AbstractContextManager[object]] = nullcontext
+    any_process: Callable[[bool], bool] = bool
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The model, and the loss or what it is a method of, if that is a module."""
+        owners = (self.loss, *(getattr(self.loss, name, None) for name in ("__self__", "func")))
+        return [self.model, *(owner for owner in owners if isinstance(owner, nn.Module))]
 
     @contextmanager
     def computing(self, draws: AbstractContextManager[object]) -> Iterator[None]:
@@ -91,13 +106,16 @@ class Problem:
 
     @contextmanager
     def in_double(self) -> Iterator[Problem]:
-        """The same in double precision, for the block: the model's own tensors change their type and change back."""
+        """The same in double precision and at perturbed weights, for the block: what is there is put back afterwards.
+
+        At initial weights, a layer that begins at zero would hide all that lies behind it.
+        """
         parameters = [p for p in self.model.parameters() if p.is_floating_point()]
         held = [(p, p.data) for p in parameters]
         buffers = [(m, n, b) for m in self.model.modules() for n, b in m._buffers.items() if b is not None]
         try:
             for parameter, data in held:
-                parameter.data = data.double()
+                parameter.data = perturbed(data.double())
             for module, name, buffer in buffers:
                 module._buffers[name] = buffer.double() if buffer.is_floating_point() else buffer
             yield replace(self, autocast=None, dtype=torch.float64, fixed=FrozenState(self.model, self.loss))
@@ -132,19 +150,47 @@ def layouts_of_draws(
     return [Layout.between(*shapes, sizes) for shapes in zip(one, other, strict=True)]
 
 
-#: Where the examples are in each operation's input; what operations that may move rows must not move; what tells the
-#: sequence of all operations; where the examples are in what each call that draws random numbers draws; and which calls
-#: have nothing to do with the batch; and the containers whose layers are computed as one operation.
-Seen = tuple[list[Layout], list[set[int]], int, list[Layout], list[bool], FusedLayers]
+@final
+@dataclass
+class SeenModel:
+    """What was seen of a model on made-up rows.
+
+    Attributes:
+        layouts: where the examples are in each operation's input.
+        trace: the name of the sequence of all functions.
+        drawn: where the examples are in what each call that draws random numbers draws.
+        shared: which calls have nothing to do with the batch.
+        fused: the containers whose layers are computed as one operation.
+        constants: tensors that are no part of a batch.
+        all_hold: the answer to questions whether something holds for all of a batch.
+        verdicts: of the programs that were checked, by name: empty where examples stay apart, and else why not.
+    """
+
+    layouts: list[Layout]
+    trace: int
+    drawn: list[Layout]
+    shared: list[bool]
+    fused: FusedLayers
+    constants: Constants
+    all_hold: bool
+    verdicts: dict[int, str] = field(default_factory=dict)
 
 
-def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Seen:
+def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> SeenModel:
     """Where the examples are in each operation's input: what explains its shapes at two batch sizes.
 
     Raises:
-        NotLayerwise: nothing does, or examples change their places.
+        NotLayerwise: nothing does, or the examples of a batch are not kept apart.
     """
+    try:
+        return _layouts(problem, kernels, batches, all_hold=False)
+    except PrivlearnError:
+        raise
+    except Exception:  # a model that refuses rows unless something holds for all of them
+        return _layouts(problem, kernels, batches, all_hold=True)
 
+
+def _layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves], *, all_hold: bool) -> SeenModel:
     def compute(leaves: Leaves, *within: AbstractContextManager[object]) -> None:
         own = [leaf.clone() for leaf in problem.inputs(leaves)]  # the model may write into them
         with problem.computing(torch.enable_grad()), ExitStack() as stack:
@@ -152,16 +198,20 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Se
                 stack.enter_context(context)
             problem.forward(*own)
 
-    trained, shapes = list(problem.parameters.values()), [CallShapes(), CallShapes()]
+    trained, shapes = list(problem.parameters.values()), [CallShapes(all_hold=all_hold) for _ in batches]
     fused = FusedLayers(problem.model, trained, [partial(compute, leaves) for leaves in batches])
     for leaves, own in zip(batches, shapes, strict=True):
         compute(leaves, own, fused.under(own))
     shared = shared_calls(*shapes)
+    constants = Constants(*problem.modules)
     captures: list[Capture] = []
 
     def run(*leaves: Tensor) -> None:
-        captures.append(Capture(RULES, trained, kernels, len(leaves[0]), shared=shared))
-        leaves = problem.inputs(leaves)
+        leaves = tuple(leaf.clone() for leaf in problem.inputs(leaves))
+        examples = len(leaves[0])
+        captures.append(
+            Capture(RULES, trained, kernels, leaves, examples, shared=shared, constants=constants, all_hold=all_hold)
+        )
         with torch.enable_grad(), captures[-1], fused.under(captures[-1]):
             problem.forward(*leaves)
 
@@ -171,55 +221,168 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Se
         raise NotLayerwise("the model calls other operations on a batch of another size")
     sizes = (len(batches[0][0]), len(batches[1][0]))
     between = [Layout.between(*pair, sizes) for pair in zip(one.shapes, other.shapes, strict=True)]
-    return between, moving(one, other), one.trace, drawn, shared, fused
+    constants.is_open = False
+    seen = SeenModel(between, one.trace, drawn, shared, fused, constants, all_hold)
+    for leaves in batches:
+        with problem.random.made_up(len(leaves[0]) // problem.copies):
+            check = SeparationCheck(problem, seen)
+            check.require_apart(problem.inputs(leaves))
+    return seen
+
+
+@final
+class SeparationCheck:
+    """Whether the program that a batch runs keeps its examples apart.
+
+    Args:
+        problem: what is differentiated.
+        seen: what was seen of the model on made-up rows.
+    """
+
+    def __init__(self, problem: Problem, seen: SeenModel) -> None:
+        self._problem, self._seen = problem, seen
+
+    def require_apart(self, leaves: Sequence[Tensor]) -> None:
+        """Run the forward pass on `leaves`, which stay as they are, and enter the verdict on its program.
+
+        It is run on a batch of another size, too: no number in it may depend on that.
+
+        Raises:
+            NotLayerwise: examples meet, or it is not known whether they do.
+        """
+        examples = len(leaves[0]) // self._problem.copies
+        others = list(range(examples // 2)) if examples > 3 else [*range(examples)] * 2
+        program, numbers = self._followed(leaves, list(range(examples)))
+        _, other_numbers = self._followed(leaves, others)
+        verdict = ""
+        if not _same_numbers(numbers, other_numbers):
+            verdict = "a number in the model or the loss depends on the size of the batch"
+        self._seen.verdicts[program] = verdict
+        if self._problem.any_process(bool(verdict)):
+            raise _denied(verdict)
+
+    def _followed(self, leaves: Sequence[Tensor], examples: list[int]) -> tuple[int, list[float]]:
+        """The name of the program that these examples run, and the numbers in it."""
+        problem, seen, copies = self._problem, self._seen, self._problem.copies
+        rows = torch.tensor([example * copies + copy for example in examples for copy in range(copies)])
+        own = [leaf.detach()[rows.to(leaf.device)] for leaf in leaves]
+        tracker = AxisTracker(seen.constants, own, len(examples), seen.drawn)
+        trained = list(problem.parameters.values())
+        capture = Capture(
+            RULES, trained, UnusedKernels(), own, len(examples), copies, seen.layouts, seen.shared, seen.constants,
+            seen.all_hold, tracker,
+        )  # fmt: skip
+        with (
+            problem.random.only(examples),
+            problem.computing(problem.random.together(seen.drawn)),
+            torch.enable_grad(),
+            problem.in_step(),
+            tracker,
+        ):
+            with capture, seen.fused.under(capture):
+                losses = problem.forward(*own)
+            tracker.require_at(losses, ExampleAxis(0), "the loss")
+            _require_known_gradients(losses)
+            if capture.trace != seen.trace:
+                raise NotLayerwise("the model calls other operations than it did on made-up rows")
+        return capture.program.key, tracker.noted
+
+
+def _same_numbers(one: Sequence[float], other: Sequence[float]) -> bool:
+    if len(one) != len(other):
+        return False
+    return all(math.isclose(a, b, rel_tol=1e-6) or (a != a and b != b) for a, b in zip(one, other, strict=True))
+
+
+def _require_known_gradients(losses: Tensor) -> None:
+    """Raise if the backward pass would run what no operation shows: a custom function's, or a compiled part's."""
+    waiting, met = [losses.grad_fn], set[Any]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        function = getattr(type(node), "_forward_cls", None)
+        sharded = getattr(function, "__module__", "").startswith("torch.distributed.fsdp")
+        custom = function is not None and not sharded and not issubclass(function, OperationFunction)
+        compiled = "Cpp" in type(node).__name__ or "::" in type(node).__name__
+        if custom or compiled or (function is None and isinstance(node, torch.autograd.function.BackwardCFunction)):
+            raise Coupled(f"the backward pass of {type(node).__name__.removesuffix('Backward')} is not seen")
+        waiting += [following for following, _ in node.next_functions]
+
+
+def _denied(verdict: str | None) -> Coupled:
+    elsewhere = "a batch in another process does not keep its examples apart"
+    return Coupled(verdict) if verdict else CoupledElsewhere(elsewhere)
+
+
+class _NewProgram(Exception):
+    """A batch runs a program that has not been checked."""
 
 
 @final
 class PerOperation:
     """One backward pass in which only gradients of activations flow. For models whose operations have rules.
 
+    A batch is computed if the program that it runs keeps examples apart: each new program is checked first.
+
     Args:
         problem: what is differentiated.
         kernels: for matrix products.
-        paths: what was seen on made-up rows, for each path that the model may take. A batch is computed on the first
-            one that is its own, and the next batch on that one first.
+        seen: what was seen of the model on made-up rows.
+        writes: whether the model or the loss writes into the rows that it is given.
     """
 
     name: ClassVar[str] = "layers"
 
-    def __init__(self, problem: Problem, kernels: Kernels, paths: Sequence[Seen]) -> None:
-        self._problem, self._kernels, self._paths = problem, kernels, list(paths)
+    def __init__(self, problem: Problem, kernels: Kernels, seen: SeenModel, *, writes: bool = False) -> None:
+        self._problem, self._kernels, self._seen, self._writes = problem, kernels, seen, writes
         self._trained = list(problem.parameters.values())
 
     def __call__(self, *leaves: Tensor) -> Gradients:
-        """Gradients and losses of a batch."""
-        self._kernels.scratch.next_step()
-        inputs = self._problem.inputs(leaves)
-        other: NotLayerwise | None = None
-        for number, path in enumerate(self._paths):
-            try:
-                computed = self._on(path, inputs)
-            except NotLayerwise as error:
-                other = other or error
-                continue
-            self._paths.insert(0, self._paths.pop(number))
-            return computed
-        assert other is not None
-        raise other
+        """Gradients and losses of a batch.
 
-    def _on(self, path: Seen, leaves: Leaves) -> Gradients:
-        """The same, if the batch takes this path."""
-        problem, copies = self._problem, self._problem.copies
-        layouts, batch, trace, drawn, shared, fused = path
+        Raises:
+            NotLayerwise: its examples are not kept apart, or it takes another path than made-up rows did.
+        """
+        self._kernels.scratch.next_step()
+        leaves = self._problem.inputs(leaves)
+        before = tuple(leaf.clone() for leaf in leaves) if self._writes else leaves
+        versions = [leaf._version for leaf in before]
+        try:
+            return self._computed(leaves)
+        except _NewProgram:
+            if [leaf._version for leaf in before] != versions:
+                raise NotLayerwise("the model writes into its input, as it did not on made-up rows") from None
+        try:
+            SeparationCheck(self._problem, self._seen).require_apart(before)
+        except PrivlearnError:
+            raise
+        except Exception as error:  # the same pass went well unobserved, so no row is at fault
+            raise NotLayerwise(f"whether its examples are kept apart can't be told: {first_line(error)}") from error
+        try:
+            return self._computed(tuple(leaf.clone() for leaf in before) if self._writes else before)
+        except _NewProgram:
+            raise NotLayerwise("the model runs another program on the same rows") from None
+
+    def _computed(self, leaves: Leaves) -> Gradients:
+        """The same, if the batch runs a program that is known to keep examples apart."""
+        problem, seen, copies = self._problem, self._seen, self._problem.copies
         examples = len(leaves[0]) // copies
-        capture = Capture(RULES, self._trained, self._kernels, examples, copies, layouts, batch, shared)
-        with problem.computing(problem.random.together(drawn)):
+        capture = Capture(
+            RULES, self._trained, self._kernels, leaves, examples, copies, seen.layouts, seen.shared, seen.constants,
+            seen.all_hold,
+        )  # fmt: skip
+        with problem.computing(problem.random.together(seen.drawn)):
             with torch.enable_grad(), problem.in_step():
-                with capture, fused.under(capture):
+                with capture, seen.fused.under(capture):
                     losses = problem.forward(*leaves)
                 total = losses.sum()
-                if capture.trace != trace:
-                    raise NotLayerwise("the model calls other operations than it did on made-up rows")
+            verdict = seen.verdicts.get(capture.program.key)
+            if problem.any_process(verdict is None):
+                raise _NewProgram
+            if problem.any_process(bool(verdict)):
+                raise _denied(verdict)
             ends = [*self._trained, *capture.derived.leaves]
             flows: Sequence[Tensor | None] = torch.autograd.grad(total, ends, allow_unused=True)
             capture.derived.hand_on(capture.uses.of, capture.uses.keep)

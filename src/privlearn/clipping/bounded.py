@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, final
 
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.errors import UnsoundExtension
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +42,64 @@ if TYPE_CHECKING:
 
     from privlearn.sampling import Sample
     from privlearn.world import Share
+
+
+#: By how much, relatively, what was measured may exceed a bound: single precision rounds by less.
+_ROUNDING = 1e-6
+
+
+@final
+class Contributions:
+    """The norms of what examples add to a sum, as measured where they are added: what a `Bounded` is made with.
+
+    Clipping keeps every norm at its bound, whatever an example holds. So that one is above the bound says that the code
+    which clips is wrong, and the release is refused before anything is charged or drawn. That refusal tells that an
+    example of the sample is longer than the bound.
+
+    Args:
+        bound: the largest norm of what one example adds, from which the sensitivity is computed.
+        by: the class or the function that keeps it, which a refusal names.
+    """
+
+    def __init__(self, bound: float, by: str) -> None:
+        self.bound, self.by = bound, by
+        self._largest: Tensor | None = None
+
+    @classmethod
+    def of(cls, norms: Tensor, bound: float, by: str) -> Contributions:
+        """Those of a sum that was formed at once."""
+        contributions = cls(bound, by)
+        contributions.see(norms)
+        return contributions
+
+    def see(self, norms: Tensor) -> None:
+        """Norms of what examples add, of any shape; of no examples, too."""
+        flat = norms.detach().double().flatten()
+        largest = flat.amax() if flat.numel() else flat.sum()
+        self._largest = largest if self._largest is None else self._largest.maximum(largest)
+
+    def require_within(self, values: tuple[Tensor, ...], sensitivity: float) -> None:
+        """Raise `UnsoundExtension` if an example adds more than the bound, or that is more than the sensitivity."""
+        if not 0 < self.bound <= sensitivity * (1 + _ROUNDING) < float("inf"):
+            raise UnsoundExtension(
+                f"{self.by} states the sensitivity {sensitivity:g}, and that one example adds up to {self.bound:g}: "
+                "expected a finite sensitivity of at least that. Nothing was charged"
+            )
+        if self._largest is None and any(bool(value.any()) for value in values):
+            raise UnsoundExtension(
+                f"{self.by} made a sum and measured nothing of it: call Contributions.see with the norms of what "
+                "examples add, where they are added. Nothing was charged"
+            )
+        self.require_kept()
+
+    def require_kept(self) -> None:
+        """Raise `UnsoundExtension` if an example was seen to add more than the bound."""
+        if self._largest is not None and not float(self._largest) <= self.bound * (1 + _ROUNDING):
+            raise UnsoundExtension(
+                f"an example adds more to a sum than {self.by} says, {self.bound:g}: its sensitivity does not hold. "
+                "Nothing was charged or drawn; mend how it clips",
+                bound=self.bound,
+            )
 
 
 @final
@@ -55,16 +114,24 @@ class Bounded:
         sensitivity: the largest distance, over all `values` together, between neighbouring data sets.
         adjacency: the kind of neighbour that this holds for.
         sample: the batch that they were computed from.
+        contributions: what examples added, as measured: never more than the bound behind the sensitivity.
         norm: what the distance is measured in. Gaussian noise needs L2, Laplace noise L1.
         share: of values that several processes add up, the numbers whose sum this one has; None for all.
+
+    Raises:
+        UnsoundExtension: an example added more than its bound.
     """
 
     values: tuple[Tensor, ...]
     sensitivity: float
     adjacency: Adjacency
     sample: Sample
+    contributions: Contributions
     norm: Literal["L1", "L2"] = "L2"
     share: Share | None = None
+
+    def __post_init__(self) -> None:
+        self.contributions.require_within(self.values, self.sensitivity)
 
 
 #: Examples that are computed at once, and added up in single precision, at most.

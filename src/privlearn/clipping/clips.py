@@ -5,19 +5,25 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, final
 
 from privlearn._checks import between, count, one_of
-from privlearn._public import kinds, registered
+from privlearn._public import is_own, kinds, registered
+from privlearn.errors import UnsoundExtension
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _NORMS = (1e-12, 1e12)
+#: A few dozen roundings in double precision, by which a clipped norm may exceed its bound.
+_ROUNDINGS = 2.0**-46
 
 
 class Clip:
     """A way to clip gradients. A final frozen dataclass with a `kind` and `@registered` is known everywhere.
+
+    What it says is checked, for every class: before a run on made-up norms, and where sums are formed for each example.
+    One whose clipped norm would be above `norm` adds nothing there, so that the bound holds whatever the class does.
 
     Attributes:
         clip_norm: the bound on one example's gradient, as the way defines it.
@@ -162,3 +168,97 @@ def named(name: str, clip_norm: float) -> Clip:
     known = kinds(Clip)
     clip: Clip = known[one_of("clip", name, known)](clip_norm)
     return clip
+
+
+@final
+class Weighed(NamedTuple):
+    """What a clip makes of some gradients.
+
+    Attributes:
+        weights: factors, by group that is clipped by itself, and by example.
+        counts: what each example adds to the count; None for a clip that has none.
+        lengths: the norm of all that each example would add.
+        within: which examples have no negative weight and stay within the bound; None: all.
+    """
+
+    weights: Tensor
+    counts: Tensor | None
+    lengths: Tensor
+    within: Tensor | None
+
+
+def weigh(clip: Clip, norms: Tensor, clip_norm: float, bound: float, room: float) -> Weighed:
+    """Have a clip weigh gradients, and see whether it keeps its bound.
+
+    Args:
+        clip: which may be anyone's.
+        norms: of the gradients, by group that is clipped by itself, and by example.
+        clip_norm: the current one.
+        bound: `clip.norm`: the largest norm of what one example adds.
+        room: the share of the bound that is left for rounding.
+    """
+    import torch
+
+    weights_of = clip.weights
+    if not is_own(type(clip)):  # each example by itself, whatever the class does
+        weights_of = torch.func.vmap(clip.weights, in_dims=(1, None), out_dims=1)
+    weights = weights_of(norms, clip_norm / (1 + room))
+    parts = weights * norms
+    lengths = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(parts, dim=0)
+    most, counts = bound * (1 + _ROUNDINGS) / (1 + room), None
+    if isinstance(clip, Quantile):
+        counts = clip.count(norms[0], clip_norm)
+        within = lengths <= (bound**2 - counts.square()).sqrt() * (most / bound)
+        lengths = torch.hypot(lengths, counts)
+    elif torch.equal(lengths.clamp(0.0, most), lengths) and len(parts) == 1:
+        return Weighed(weights, None, lengths, None)
+    else:
+        within = lengths <= most
+    within &= (parts >= 0).all(0)
+    return Weighed(weights, counts, lengths, None if within.all() else within)
+
+
+def require_clipped(clip: Clip, clip_norm: float, groups: int, layers: int) -> float:
+    """The clip's bound, if it keeps that on made-up norms from 0 up, each clipped by itself and whenever it is asked.
+
+    Args:
+        clip: which may be anyone's.
+        clip_norm: the current one.
+        groups: how many norms of an example are clipped.
+        layers: of the model.
+
+    Raises:
+        UnsoundExtension: it does not. No row was looked at.
+    """
+    import torch
+
+    name, bound = type(clip).__name__, float(clip.norm(clip_norm, layers))
+    if not 0 < bound < math.inf:
+        raise UnsoundExtension(f"the clip {name} has the norm {bound:g}: expected a finite number above 0")
+    few = torch.tensor([0.0, *(2.0**power for power in range(-40, 41)), 0.999, 1.001, 3.0], dtype=torch.float64)
+    same = (few * clip_norm).expand(groups, -1)
+    norms = torch.cat([same, torch.stack([row.roll(shift) for shift, row in enumerate(same)])], 1)
+    try:
+        weights, _, _, within = weigh(clip, norms, clip_norm, bound, 0.0)
+        turned, one = (weigh(clip, part, clip_norm, bound, 0.0).weights for part in (norms.flip(1), norms[:, -1:]))
+        plain = clip.weights(norms, clip_norm)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise UnsoundExtension(
+            f"the clip {name} fails on made-up norms of shape {tuple(norms.shape)}: {type(error).__name__}. Expected "
+            "weights(norms, clip_norm) of the same shape, each number computed from its own norm"
+        ) from error
+    if within is not None:
+        worst = int((~within).nonzero()[0, 0])
+        raise UnsoundExtension(
+            f"the clip {name} gives a gradient of norm {float(norms[0, worst]):g} the weight "
+            f"{float(weights[0, worst]):g}, and says that an example adds at most {bound:g}: expected weights of at "
+            "least 0 with weights x norms at most norm()",
+            bound=bound,
+        )
+    again = ((turned.flip(1), weights), (one, weights[:, -1:]), (plain, weights))
+    if not all(torch.allclose(other, first, rtol=1e-12, atol=0.0) for other, first in again):
+        raise UnsoundExtension(
+            f"the clip {name} gives the same norm another weight in other company, or the next time: expected weights "
+            "that follow from each example's own norm alone, so that one example can't change the others'"
+        )
+    return bound

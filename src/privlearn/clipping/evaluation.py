@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, in_steps, kept
+from privlearn.clipping.bounded import Bounded, Contributions, in_steps, kept
 from privlearn.clipping.randomness import draw_from, drawn_by, unmoved
 from privlearn.data.rows import Rows
 from privlearn.models.check import made_up_batch
+from privlearn.models.trained_state import TrainedState
 from privlearn.sampling import Sample
 from privlearn.temperature import GRID, NORM
 
@@ -31,10 +32,11 @@ _FETCHED = 16 * _AT_ONCE
 class RightAnswers:
     """Computes, in evaluation mode, in which rows a model gives the right class the highest score of all.
 
-    Guarantee: a row on which the model fails, or whose scores are not all finite, has neither a right nor a wrong
-    answer, and nothing is said about it. With `apart` each row is computed by itself, whatever the model does, so that
-    no row changes another's answer: neither by what it holds nor by making the model fail. (A row less shifts others to
-    other places, where two scores that are equal to the last digits may be rounded otherwise.)
+    Guarantee: a row on which the model fails, writes into its trained parameters, or gives scores that are not all
+    finite, has neither a right nor a wrong answer, and nothing is said about it; what was written is undone. With
+    `apart` each row is computed by itself, whatever the model does, so that no row changes another's answer: neither by
+    what it holds nor by making the model fail. (A row less shifts others to other places, where two scores that are
+    equal to the last digits may be rounded otherwise.)
 
     Args:
         model: one row of scores, one for each class, for each row of inputs.
@@ -45,6 +47,7 @@ class RightAnswers:
 
     #: The shape and the type of one row's answer; of a row without an answer it is 0.
     answer: torch.Tensor = torch.zeros((), dtype=torch.int8)
+    _trained: TrainedState
 
     def __init__(
         self,
@@ -69,7 +72,8 @@ class RightAnswers:
         """
         rows = torch.arange(len(x)) if rows is None else rows
         right = self._none(len(rows))
-        with evaluating(self._model):
+        self._trained = TrainedState(self._model)
+        with evaluating(self._model), self._trained.holding():
             answered = self._few if self._can_be_together(x, y) else self._one_by_one
             for start in range(0, len(rows), self._at_once):
                 own = rows[start : start + self._at_once]
@@ -97,7 +101,8 @@ class RightAnswers:
         indices = torch.from_numpy(sample.indices)
         own = indices[:, None] if examples is None else examples.cpu()[indices]
         each = in_steps((HALF * self(x, y, own.flatten()).double()).view(own.shape).mean(1))
-        return Bounded((each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample)
+        added = Contributions.of(each.abs(), HALF, type(self).__name__)
+        return Bounded((each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample, added)
 
     def _can_be_together(self, x: Tensor, y: Tensor) -> bool:
         """Whether rows can be computed at once: tried on made-up ones of `x`'s shape and type, so that no row decides.
@@ -169,6 +174,10 @@ class RightAnswers:
             scored = scores(x[rows.to(x.device)].to(where)).cpu()  # copies: the model may write into them
         finally:
             self._done()
+            self._trained.restore()
+        if self._trained.written:
+            self._trained.written = ""
+            raise ValueError("the model writes into its trained parameters")
         if scored.dim() != 2 or len(scored) != len(rows):
             raise ValueError(f"scores of shape {tuple(scored.shape)} for {len(rows)} rows")
         answered = self._answered(scored, y[rows.to(y.device)].cpu())
@@ -205,11 +214,13 @@ class Gains(RightAnswers):
         """
         indices = torch.from_numpy(sample.indices)
         own = indices[:, None] if examples is None else examples.cpu()[indices]
-        total = self.answer.clone()
+        total, added = self.answer.clone(), Contributions(1.0, type(self).__name__)
         for start in range(0, len(own), _FETCHED):
             part = own[start : start + _FETCHED]
-            total += in_steps(self._of(rows, part.flatten()).view(*part.shape, len(GRID)).mean(1)).sum(0)
-        return Bounded((total,), adjacency.sum_sensitivity(1.0), adjacency, sample)
+            gains = in_steps(self._of(rows, part.flatten()).view(*part.shape, len(GRID)).mean(1))
+            added.see(torch.linalg.vector_norm(gains, dim=1))
+            total += gains.sum(0)
+        return Bounded((total,), adjacency.sum_sensitivity(1.0), adjacency, sample, added)
 
     def _of(self, rows: Rows, own: Tensor) -> Tensor:
         try:

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privlearn._checks import count
+from privlearn._public import is_own
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.agreement import Choice, room, warn_of_slowness
 from privlearn.clipping.augmentation import Augmentation, Views
-from privlearn.clipping.backends import Backend, Gradients, Loop, Problem, gradients_apart
-from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, Bounded, kept, rounded
-from privlearn.clipping.capture import NotLayerwise
-from privlearn.clipping.clips import Clip, PerLayer, Quantile
+from privlearn.clipping.backends import Backend, Gradients, Loop, PerOperation, Problem, gradients_apart
+from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, ROOM, Bounded, Contributions, rounded
+from privlearn.clipping.clips import Clip, PerLayer, Quantile, require_clipped, weigh
 from privlearn.clipping.kernels import Kernels, kernels
+from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss
 from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.clipping.per_example import ExampleGradients, padded, settle_all, shapes
@@ -38,6 +39,11 @@ Observer = Callable[[Tensor, Tensor], None]
 
 #: How often a batch is computed, at most, until stand-ins for its examples that are not finite are.
 STAND_INS = 4
+
+#: After how many batches an example is compared with autograd's again.
+_COMPARED_AGAIN = 256
+#: By how much norms differ that are no rounding of one another, in 32 and in 16 bits; and how small ones are let pass.
+_UNLIKE, _UNLIKE_IN_16, _SMALL = 0.02, 0.25, 1e-3
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -143,6 +149,7 @@ class ClippedGradients:
         norms = self._layers if isinstance(clip, PerLayer) else [""]
         places = [norms.index(layer) if len(norms) > 1 else 0 for layer in layers]
         self._norms, self._norm_of = len(norms), dict(zip(self.parameters, places, strict=True))
+        self._begin_checks()
         self._microbatch = self._chunk = None if microbatch is None else count("microbatch", microbatch)
         # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise.
         self._in_double = expected > MOST_IN_BLOCKS
@@ -218,15 +225,33 @@ class ClippedGradients:
         sums = [total.double() for total in own] if whole or several else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(fresh_key() if self._seeds is None else self._seeds.bytes(16))
-        with unmoved(self._device):
+        self._begin_sum()
+        with unmoved(self._device), self.fixed.trained.holding():
             self._add_up(sample, rows, sums, own, clipped)
         # The types of what is sent and of what noise is added to follow from public numbers alone.
         sums = sums if whole else rounded(sums, own)
         share = self._share([*sums, clipped], [torch.float64 if wide else block.dtype for block in (*own, own[0])])
         sums = sums if wide and (share is None or self._world.sharded) else rounded(sums, own)
         values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
-        sensitivity = self.adjacency.sum_sensitivity(self.clip.norm(self.clip_norm, len(self._layers)))
-        return Bounded(values, sensitivity, self.adjacency, sample, share=share)
+        sensitivity = self.adjacency.sum_sensitivity(self._contributions.bound)
+        return Bounded(values, sensitivity, self.adjacency, sample, self._contributions, share=share)
+
+    def _begin_checks(self) -> None:
+        """Try the clip before anything is spent."""
+        self._room = max(ROOM[parameter.dtype.itemsize] for parameter in self._held)
+        self._bounds: dict[float, float] = {}
+        #: How many batches were computed, and of which shapes and sizes an example was compared with autograd's.
+        self._computations, self._compared = 0, set[Any]()
+        self._begin_sum()
+
+    def _begin_sum(self) -> None:
+        """The bound of the next sum, once the clip was seen to keep it at its current norm."""
+        layers = len(self._layers)
+        if not self._bounds or (self.clip_norm not in self._bounds and not is_own(type(self.clip))):
+            self._bounds[self.clip_norm] = require_clipped(self.clip, self.clip_norm, self._norms, layers)
+        bound = self._bounds.get(self.clip_norm) or self.clip.norm(self.clip_norm, layers)
+        self._contributions = Contributions(bound, type(self.clip).__name__)
+        self._contributions.see(torch.zeros(0, device=self._device))  # a process may get sums of others' examples alone
 
     def _add_up(
         self, sample: Sample, rows: Rows, sums: Sequence[Tensor], blocks: Sequence[Tensor], clipped: Tensor
@@ -297,7 +322,8 @@ class ClippedGradients:
     def _begin(self, given: Rows) -> None:
         self.fixed, self._shape = FrozenState(self._model, self._loss), BatchShape.of(given, self._loss)
         try:
-            self._way, self._chunk = self._choose(given)
+            with self.fixed.trained.holding():
+                self._way, self._chunk = self._choose(given)
         except PrivlearnError:
             raise
         except Exception as error:
@@ -358,15 +384,16 @@ class ClippedGradients:
 
     def _weights(self, losses: Tensor, squares: Tensor, finite: Tensor | None, clipped: Tensor) -> Tensor:
         """What clips each gradient, by norm and example; those that are not below the norm count in `clipped`."""
+        weighed = weigh(self.clip, squares.sqrt(), self.clip_norm, self._contributions.bound, self._room)
+        if weighed.within is not None:  # the clip breaks its word: these examples add nothing, as those not finite
+            finite = weighed.within if finite is None else finite & weighed.within
+        counted = slice(None) if finite is None else finite
         if self._observe:
-            own = slice(None) if finite is None else finite
-            self._observe(losses[own], squares.sum(0)[own].sqrt())
-        norms, counts = squares.sqrt(), 1 if finite is None else finite
-        types = {parameter.dtype for parameter in self._held}
-        weights = self.clip.weights(norms, kept(self.clip_norm, types))
-        if isinstance(self.clip, Quantile):
-            clipped += (self.clip.count(norms[0], self.clip_norm) * counts).sum().to(clipped.dtype)
-        return weights if finite is None else weights * finite
+            self._observe(losses[counted], squares.sum(0)[counted].sqrt())
+        self._contributions.see(weighed.lengths[counted])
+        if weighed.counts is not None:
+            clipped += weighed.counts[counted].sum().to(clipped.dtype)
+        return weighed.weights if finite is None else weighed.weights.where(finite, 0.0)
 
     def _finite(self, data: Rows, rows: Tensor) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor | None]:
         """Gradients, losses and squared norms of the examples `rows`, and which of them count; None: all.
@@ -407,8 +434,14 @@ class ClippedGradients:
         assert self._way is not None
         taken = self._taken(data, rows)
         before = [] if self._random.active else drawn_by(self._device)
+        trained = self.fixed.trained
+        trained.written = ""
         try:
             computed = self._way(*taken)
+            if trained.written and not isinstance(self._way, Loop):
+                # One example's write may have changed what others were computed with: one by one it is undone first.
+                raise NotLayerwise("the model writes into its trained parameters")
+            self._require_rules(computed, data, rows)
             if self._random.active or all(map(torch.equal, before, drawn_by(self._device))):
                 return computed
             self._random.active, reason = True, "the model draws random numbers that it did not draw on made-up rows"
@@ -417,6 +450,27 @@ class ClippedGradients:
         # The model went another way than on made-up rows.
         self._way, self.reason = Loop(self._problem(self._autocast)), reason
         return self._computed(data, rows)
+
+    def _require_rules(self, computed: Gradients, data: Rows, rows: Tensor) -> None:
+        """Compare one example's gradient with its own by autograd: in the first batch of about each size, and later on.
+
+        Raises:
+            NotLayerwise: a rule of an operation gives another one: these examples are computed one after another.
+        """
+        self._computations += 1
+        form = (shapes(data), len(rows).bit_length())
+        if not isinstance(self._way, PerOperation) or (form in self._compared and self._computations % _COMPARED_AGAIN):
+            return
+        self._compared.add(form)
+        place = self._computations * 40503 % len(rows)  # another one each time
+        squares = self._squares(*computed).sum(0)
+        problem = self._problem(self._autocast)
+        ((alone, _),) = Loop(problem).each(*self._taken(data, rows[place : place + 1]))
+        expected = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in alone))
+        norms, tolerance = squares.sqrt(), _UNLIKE_IN_16 if self._autocast else _UNLIKE
+        room = tolerance * max(expected, _SMALL * float(norms.nan_to_num(0.0, 0.0, 0.0).max()))
+        if abs(float(norms[place]) - expected) > room:  # of what is not finite nothing is said
+            raise NotLayerwise("the rule of an operation gives another gradient than autograd for a single example")
 
     def _taken(self, data: Rows, rows: Tensor) -> Leaves:
         """The batch of the examples `rows`, in all their copies, in memory of their own."""

@@ -171,6 +171,26 @@ _KEPT = 4
 _holders: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 
 
+class _NewMemory:
+    """In place of scratch memory: new tensors."""
+
+    def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """A new tensor, whose numbers are anything."""
+        return like.new_empty(shape)
+
+    def next_step(self) -> None:
+        """Nothing is used again."""
+
+
+@final
+class UnusedKernels(Kernels):
+    """PyTorch's own products, in memory that nothing used before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scratch = _NewMemory()  # type: ignore[assignment]
+
+
 @final
 class Scratch:
     """Uninitialised tensors for one engine's steps. On a GPU, PyTorch's own allocator does this."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from privlearn.clipping.capture import Layout, NotLayerwise
+from privlearn.clipping.layout import Layout, NotLayerwise
 
 _BLOCK = 16  # bytes that AES makes at once
 _aten = torch.ops.aten
@@ -42,6 +42,26 @@ class RowRandom:
     def examples(self) -> int:
         """How many examples are computed."""
         return len(self._examples)
+
+    @contextmanager
+    def made_up(self, examples: int) -> Iterator[None]:
+        """A block in which so many made-up examples are computed."""
+        held = self._examples
+        self._examples = np.arange(examples, dtype=np.uint64)
+        try:
+            yield
+        finally:
+            self._examples = held
+
+    @contextmanager
+    def only(self, numbers: Sequence[int]) -> Iterator[None]:
+        """A block in which the examples with these numbers are computed, a number once or more."""
+        held = self._examples
+        self._examples = held[list(numbers)] if self.active else held
+        try:
+            yield
+        finally:
+            self._examples = held
 
     def begin(self, key: bytes) -> None:
         """A batch comes, whose random numbers follow from `key`, 16 bytes."""
@@ -189,11 +209,15 @@ def _arguments(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[s
 
 def _draws(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether a call draws random numbers: not one of attention, a recurrent net or dropout that leaves nothing out."""
+    return torch.Tag.nondeterministic_seeded in func.tags and draws_numbers(func, _arguments(func, args, kwargs))
+
+
+def draws_numbers(func: Any, arguments: dict[str, Any]) -> bool:
+    """Whether a call with these arguments draws random numbers."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
-    arguments = _arguments(func, args, kwargs)
     off = any(arguments.get(name, 1) == 0 for name in ("dropout_p", "dropout", "train"))
-    return not off and arguments.get("training", True)
+    return not off and bool(arguments.get("training", True))
 
 
 def _drawn_part(func: Any, out: Any) -> Tensor:

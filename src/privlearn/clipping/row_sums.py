@@ -22,7 +22,7 @@ from torch import Tensor
 
 from privlearn._checks import one_of, positive
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import BLOCK, Bounded, kept
+from privlearn.clipping.bounded import BLOCK, Bounded, Contributions, kept
 from privlearn.clipping.evaluation import CandidateScores
 from privlearn.sampling import Sample
 
@@ -75,16 +75,21 @@ def class_statistics(
     wanted = [part for part in PARTS if part in {one_of("a part", own, PARTS) for own in parts}]
     totals: dict[str, Tensor] = {}
     limit = kept(norm, [torch.float64])
+    bounds = {"counts": 1.0, "sums": norm, "moments": norm**2}
+    added = {part: Contributions(bounds[part], "class_statistics") for part in wanted}
     for rows, member in labelled_blocks(x, y, sample, classes, columns, prepare):
         lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         rows.mul_(limit / lengths.clamp_(min=limit))
         for part in wanted:
             if part == "counts":
+                added[part].see(member.sum(1))
                 part_sum = member.sum(0)
             elif part == "sums":
+                added[part].see(torch.linalg.vector_norm(rows, dim=1))
                 part_sum = member.T @ rows
             else:
                 squares = rows.square_()  # last of all: the rows are used up
+                added[part].see(torch.linalg.vector_norm(squares, dim=1))
                 part_sum = member.T @ squares if by_class else squares.sum(0)
             totals[part] = part_sum if part not in totals else totals[part].add_(part_sum)
     replaced = adjacency is Adjacency.REPLACE_ONE
@@ -93,7 +98,7 @@ def class_statistics(
         "sums": adjacency.sum_sensitivity(norm),
         "moments": norm**2 * (math.sqrt(2) if replaced else 1.0),
     }
-    return tuple(Bounded((totals[part],), sensitivities[part], adjacency, sample) for part in wanted)
+    return tuple(Bounded((totals[part],), sensitivities[part], adjacency, sample, added[part]) for part in wanted)
 
 
 def least_squares_sums(
@@ -128,18 +133,22 @@ def least_squares_sums(
         In double precision: X'Y (features + 1, classes), and the vector of X'X, of which `symmetric` makes the matrix.
     """
     length = math.hypot(positive("norm", norm), positive("constant", constant))
+    first, second = (Contributions(length**power, "least_squares_sums") for power in (1, 2))
     products, gram = torch.zeros(()), torch.zeros(())
     limit, follows = (kept(number, [torch.float64]) for number in (norm, constant))
     for rows, member in labelled_blocks(x, y, sample, classes, None, prepare):
         rows.mul_(limit / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=limit))
         longer = torch.cat([rows, follows * member.sum(1, keepdim=True)], 1)
+        lengths = torch.linalg.vector_norm(longer, dim=1)
+        first.see(lengths * torch.linalg.vector_norm(member, dim=1))
+        second.see(lengths.square())
         products, gram = products + longer.T @ member, gram + longer.T @ longer
     replaced = adjacency is Adjacency.REPLACE_ONE
     moved = max(adjacency.sum_sensitivity(norm), math.sqrt(2) * length) if replaced else length
     square = length**2 * (math.sqrt(2) if replaced else 1.0)
     return (
-        Bounded((products.contiguous(),), moved, adjacency, sample),
-        Bounded((isometric(gram),), square, adjacency, sample),
+        Bounded((products.contiguous(),), moved, adjacency, sample, first),
+        Bounded((isometric(gram),), square, adjacency, sample, second),
     )
 
 
@@ -182,11 +191,13 @@ def box_sums(
 ) -> BoxSums:
     """As `class_statistics`, for numbers clipped to [-bound, bound] one by one."""
     positive("bound", bound)
+    added = Contributions(1.0, "box_sums")
     counts, sums, limit = torch.zeros(classes, dtype=torch.float64), torch.zeros(()), kept(bound, [torch.float64])
     for rows, member in labelled_blocks(x, y, sample, classes, None, prepare):
+        added.see(member.sum(1))
         counts, sums = counts + member.sum(0), sums + member.T @ rows.clamp_(-limit, limit)
     sensitivity = math.sqrt(2) if adjacency is Adjacency.REPLACE_ONE else 1.0
-    return BoxSums(Bounded((counts,), sensitivity, adjacency, sample), sums, bound, adjacency)
+    return BoxSums(Bounded((counts,), sensitivity, adjacency, sample, added), sums, bound, adjacency)
 
 
 def bounded_rows(
@@ -198,12 +209,14 @@ def bounded_rows(
     """
     positive("norm", norm)
     clipped = torch.empty(len(sample), len(columns))
+    added = Contributions(norm, "bounded_rows")
     start, one_class = 0, torch.zeros(len(x), dtype=torch.int64)
     for rows, _ in labelled_blocks(x, one_class, sample, 1, columns, prepare):
         lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         clipped[start : start + len(rows)] = rows.mul_(_ROOM * norm / lengths.clamp_(min=norm))
+        added.see(torch.linalg.vector_norm(clipped[start : start + len(rows)], dim=1))
         start += len(rows)
-    return Bounded((clipped,), adjacency.sum_sensitivity(norm), adjacency, sample)
+    return Bounded((clipped,), adjacency.sum_sensitivity(norm), adjacency, sample, added)
 
 
 def finite_rows(x: Any, sample: Sample, columns: Tensor, prepare: Prepare | None = None) -> Tensor:
@@ -285,16 +298,17 @@ def second_moment(x: Any, norm: float, sample: Sample, adjacency: Adjacency, exa
 
     features, copies = math.prod(x.shape[1:]), 1 if examples is None else examples.shape[1]
     gram = torch.zeros(features, features, dtype=torch.float64, device=getattr(x, "device", None))
-    limit = kept(norm, [gram.dtype])
+    limit, added = kept(norm, [gram.dtype]), Contributions(norm**2, "second_moment")
     step = min(max(1, _ROWS_AT_ONCE // (features * copies)), BLOCK)
     for start in range(0, len(sample), step):
         own = sample.indices[start : start + step]
         places = own if examples is None else examples[own].flatten()
         rows = x[places] if isinstance(x, torch.Tensor) else _taken(x, np.asarray(places))
         rows = clip_rows(rows.flatten(1).double(), limit) / math.sqrt(copies)
+        added.see(torch.linalg.vector_norm(rows, dim=1).square().view(-1, copies).sum(1))
         gram.addmm_(rows.T, rows)
     factor = math.sqrt(2) if adjacency is Adjacency.REPLACE_ONE else 1.0
-    return Bounded((isometric(gram),), factor * norm**2, adjacency, sample)
+    return Bounded((isometric(gram),), factor * norm**2, adjacency, sample, added)
 
 
 def isometric(gram: Tensor) -> Tensor:

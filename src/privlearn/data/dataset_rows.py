@@ -54,6 +54,7 @@ class DatasetRows(Whole):
         begin: called in each worker with its number, as `worker_init_fn` of a `DataLoader`.
 
     Attributes:
+        dataset: the data set.
         groups: a person's id for each row, where examples are persons; None: it is not known whose they are.
         stated: the shapes of a row's tensors, with 1 for a length that differs from row to row.
 
@@ -70,7 +71,7 @@ class DatasetRows(Whole):
         fresh: bool = False,
         begin: Callable[[int], None] | None = None,
     ) -> None:
-        self._made = _Made(dataset, collate or _collated)
+        self._made, self.dataset = _Made(dataset, collate or _collated), dataset
         self.workers, self.fresh, self._begin = count("workers", workers, least=0), fresh, begin
         self._key: bytes | None = None
         self.groups: Any = None

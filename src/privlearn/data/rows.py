@@ -107,6 +107,8 @@ class TensorRows(Whole):
         given: the tensors as they were given, if transforms have changed them since: what their digests are of.
 
     Attributes:
+        leaves: the tensors or arrays, in the order of the nest.
+        source: the data set that they were taken from; None if there was none, or it is not known.
         workers: threads that fetch rows ahead of their use, where arrays are memory-mapped; else 0.
     """
 
@@ -119,18 +121,19 @@ class TensorRows(Whole):
                 f"the rows are {described(batch)}: expected arrays or tensors, or tuples or dictionaries of them, all "
                 "with one row for each example"
             )
-        self._leaves: list[Any] = leaves
+        self.leaves: list[Any] = leaves
+        self.source: Any = None
         self.like = tuple(_typed(leaf[:0]) for leaf in leaves)
         self.workers = _READERS if any(isinstance(leaf, np.memmap) for leaf in leaves) else 0
         self._given = given
         self._digests: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
-        return len(self._leaves[0])
+        return len(self.leaves[0])
 
     def fetch(self, rows: Tensor) -> Leaves:
         """The tensors of these rows."""
-        return tuple(_typed(_at(leaf, rows)) for leaf in self._leaves)
+        return tuple(_typed(_at(leaf, rows)) for leaf in self.leaves)
 
     def ahead(self, batches: Iterable[NDArray[np.int64]], key: Callable[[int], bytes] | None = None) -> Iterator[Rows]:
         """For each batch of indices its rows; of memory-mapped arrays those of the next batch are read meanwhile."""
@@ -216,10 +219,13 @@ class TransformedRows(Whole):
     Args:
         rows: the rows.
         modules: the modules, each treats every row by itself.
+
+    Attributes:
+        rows: the rows as they were given.
     """
 
     def __init__(self, rows: Rows, modules: Sequence[Callable[[Tensor], Tensor]]) -> None:
-        self._rows, self._modules, self.structure, self.inputs = rows, modules, rows.structure, rows.inputs
+        self.rows, self._modules, self.structure, self.inputs = rows, modules, rows.structure, rows.inputs
         self.workers = getattr(rows, "workers", 0)
         first = self._through(rows.like[0].new_zeros(1, *rows.like[0].shape[1:]))
         self.like = (first[:0], *rows.like[1:])
@@ -231,20 +237,20 @@ class TransformedRows(Whole):
         return x
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def fetch(self, rows: Tensor) -> Leaves:
         """The tensors of these rows."""
-        x, *others = self._rows.fetch(rows)
+        x, *others = self.rows.fetch(rows)
         return self._through(x), *others
 
     def identities(self, rows: Tensor) -> NDArray[np.uint64]:
         """Digests of these rows as they were given."""
-        return self._rows.identities(rows)
+        return self.rows.identities(rows)
 
     def ahead(self, batches: Iterable[NDArray[np.int64]], key: Callable[[int], bytes] | None = None) -> Iterator[Rows]:
         """For each batch of indices its rows, fetched ahead where the rows do that."""
-        return (TransformedRows(rows, self._modules) for rows in ahead(self._rows, batches, key))
+        return (TransformedRows(rows, self._modules) for rows in ahead(self.rows, batches, key))
 
 
 def ahead(

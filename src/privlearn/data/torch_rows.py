@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     DistributedSampler,
     IterableDataset,
@@ -120,6 +123,42 @@ def shuffled_batch_size(loader: DataLoader[Any]) -> int:
     return loader.batch_size
 
 
+def share_rows(one: Any, other: Any) -> bool:
+    """Whether some row is known to be in both data sets.
+
+    Followed are parts and joined data sets of torch.utils.data, lists of rows, and tensors in one memory. Rows that
+    were copied, or that another library keeps, are not recognised.
+    """
+    if one is other:
+        return one is not None
+    return bool(np.isin(_originals(one), _originals(other)).any())
+
+
+#: Where a row of a data set comes from: which data set, memory or list, and its number there.
+_ORIGIN = np.dtype([("place", np.int64), ("number", np.int64)])
+
+
+def _originals(dataset: Any) -> NDArray[np.void]:
+    """Where each row of a data set comes from, shape (rows,)."""
+    if isinstance(dataset, Subset):
+        return _originals(dataset.dataset)[np.asarray(dataset.indices, dtype=np.int64).reshape(-1)]
+    if isinstance(dataset, ConcatDataset):
+        return np.concatenate(list(map(_originals, dataset.datasets)))
+    if isinstance(dataset, list | tuple):
+        return _origins(0, np.asarray(list(map(id, dataset)), dtype=np.int64))
+    if isinstance(dataset, TensorDataset):
+        first = dataset.tensors[0]
+        begin, stride = int(first.storage_offset()), int(first.stride(0))
+        return _origins(first.untyped_storage().data_ptr(), begin + stride * np.arange(len(first)))
+    return _origins(id(dataset), np.arange(len(dataset) if hasattr(dataset, "__len__") else 0))
+
+
+def _origins(place: int, numbers: NDArray[np.int64]) -> NDArray[np.void]:
+    rows = np.zeros(len(numbers), _ORIGIN)
+    rows["place"], rows["number"] = place, numbers
+    return rows
+
+
 def resampled(loader: Any) -> tuple[Rows, int]:
     """The rows of a loader and its batch size: what is needed to draw other batches from the same rows.
 
@@ -171,7 +210,9 @@ def resampled(loader: Any) -> tuple[Rows, int]:
             "batches do no harm"
         )
     if loader.collate_fn is default_collate and (tensors := _tensors_of(dataset)) is not None:
-        return TensorRows(tensors), drawn.batch_size
+        held = TensorRows(tensors)
+        held.source = dataset
+        return held, drawn.batch_size
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
     rows = DatasetRows(dataset, collate, loader.num_workers, fresh=True, begin=loader.worker_init_fn)
     if collate is not None:

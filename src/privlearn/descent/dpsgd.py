@@ -69,7 +69,7 @@ class Run(DescribedRun):
         self._descent = Descent(self.optimizer, learning_rate_schedule, task.parameters, session)
         self._noise = epoch_noise(task, session)
         self._after = AfterTraining(task, self._descent, compute)
-        session.parts |= {"optimizer": self.optimizer, **self._after.parts}
+        session.parts |= {"optimizer": self._descent, **self._after.parts}
         self._facts = task.facts(session, self.optimizer, learning_rate_schedule)
         self._epochs = self._run()
 
@@ -88,8 +88,9 @@ class Run(DescribedRun):
                 task.end_epoch(session, number, self._descent.first)
                 with session.generators():
                     self._noise.end_epoch(task.x, task.y)
-            self._after.fit(session)
-            session.end(self._noise.epochs)
+            if not session.left:
+                self._after.fit(session)
+                session.end(self._noise.epochs)
 
     def step(self, batch: Batch, loss: Loss | None = None) -> PrivateDiagnostics:
         """Clip, release, descend, by `loss` from now on; once for each batch, else `SampleReused`. Private figures."""
@@ -103,7 +104,6 @@ class Run(DescribedRun):
                 clipped, noise_multiplier=batch.noise_multiplier, ledger=session.account, stream=self._noise.stream
             )
             torch._foreach_div_(list(task.gradients.released(noisy, task.divisor)), task.divisor)
-            self._descent.note(noisy)
             self._descent.at(batch.epoch + batch.step / task.steps)
             self.optimizer.step()
             self._after.step()
@@ -129,8 +129,7 @@ class Run(DescribedRun):
 
     def __exit__(self, *error: object) -> None:
         """However the block ends, what was not charged is given back; an interrupted run keeps its checkpoint."""
-        self._epochs.close()
-        self._session.leave(error[1] if error else None)
+        self._session.close(self._epochs, error[1] if error else None)
 
 
 def dpsgd(

@@ -8,6 +8,7 @@ The pace of a run: which noise each of its epochs has, known beforehand or react
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
@@ -21,6 +22,7 @@ from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
 from privlearn.data.dataset import Dataset, are_training_rows, as_tensor, overlap
 from privlearn.errors import BadInput, first_line
 from privlearn.mechanisms.correlated import CorrelatedStream
+from privlearn.mechanisms.covariance import require_priced
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.front import through
@@ -186,8 +188,10 @@ def _steps_stream(task: Task, session: TrainingSession) -> Callable[[], NoiseStr
             "the noise of a correlated step can't be replayed by itself: leave out the transcript, or the mechanism"
         )
     plan.correlation.require_suited(plan.sampling, task.present)
-    separation = plan.sampling.separation(task.present)
-    stream = plan.correlation.stream(session.noise, plan.epochs * task.steps, separation)
+    steps, separation = plan.epochs * task.steps, plan.sampling.separation(task.present)
+    require_priced(plan.correlation, plan.sampling, task.present, steps)
+    stream = plan.correlation.stream(session.noise, steps, separation)
+    stream.expect(plan.correlation.inverse(steps, separation))
     session.parts["correlated noise"] = stream
     return lambda: stream
 
@@ -271,7 +275,7 @@ class ReactingNoise:
         for epoch in range(self._plan.epochs):
             assert len(self._accuracies) >= epoch, "an epoch went by without its validation"
             noise = self._schedule.after(self._accuracies[:epoch])
-            if noise < LEAST_NOISE or not self._filter.has_room(self._plan.epoch_event(noise)):
+            if not LEAST_NOISE <= noise < math.inf or not self._filter.has_room(self._plan.epoch_event(noise)):
                 return
             self._noise_multipliers.append(noise)
             yield epoch, noise

@@ -33,6 +33,7 @@ from privlearn.errors import BadInput, SampleReused
 from privlearn.models.check import require_per_example, require_separate
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import facts
+from privlearn.runs.code_digest import code_digest
 from privlearn.runs.front import Front
 from privlearn.runs.given import (
     Compute,
@@ -47,6 +48,7 @@ from privlearn.runs.given import (
     require_finite,
     require_labels_to_select,
     require_public_numbers,
+    require_rows_once,
     require_same_examples,
     require_usable,
     warn_of_absent,
@@ -110,6 +112,7 @@ class Task:
         self.data, self.indexed = data or _unknown(indexed), indexed
         self.x, self.y = self.data.tensors() if indexed is None else (indexed.like[0], indexed.like[-1])
         require_same_examples(plan, self.data)
+        require_rows_once(plan, given, self.data, indexed)
         self.validation = public_rows(plan, validation, self.data, self.x, self.y)
         rows = len(self.x) if indexed is None else len(indexed)
         self.persons = _rows_of_examples(plan, self.data, rows, bytes.fromhex(session.origin["persons"]))
@@ -118,9 +121,11 @@ class Task:
         self.present = (len(indexed) if indexed else len(self.x)) if self.persons is None else len(self.persons)
         plan.sampling.require_rows(self.present)
         self.examples, self._row_key = plan.examples or self.present, b""
+        session.count_examples(self.present)
         self.front = Front(plan.front, self.data, self.x)
         self.divisor = plan.sampling.expected_batch_size(self.examples)
         self.steps = plan.sampling.steps(self.present)
+        session.draws(self.present)
         require_public_numbers(self.examples, rates)
         require_labels_to_select(plan, self.y)
         self.network = model if isinstance(model, nn.Module) else network_from(model, self.front.shape)
@@ -215,7 +220,8 @@ class Task:
         else:
             require_per_example(self.network, single[0])
         if not self.indexed:
-            require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
+            with self.gradients.fixed.holding():
+                require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
             warn_of_absent(self.front.rows, self.y)
         self.gradients.prepare(self.rows)
         self.gradients.load_state_dict(session.world.once(self.gradients.state_dict, "the way of gradients"))
@@ -274,6 +280,7 @@ class Task:
                 self.persons, self.validation, copies.transform if copies else None, plan=self.plan,
                 microbatch=self.compute.get("microbatch"), **stated,
             )  # fmt: skip
+            session.code = {"code": code_digest(self.loss, copies, self.network)}
         return stated
 
     def model(self) -> nn.Sequential:
@@ -406,6 +413,7 @@ class Epoch:
                 raise BadInput(
                     f"no step was taken on {batch}: call run.step(batch) once, before the next batch is asked for"
                 )
+        session.end_batches()
         self.done = True
 
 

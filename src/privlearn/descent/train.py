@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -23,7 +22,7 @@ from privlearn.descent.choices import Facts, TrainRequest
 from privlearn.descent.dpsgd import dpsgd
 from privlearn.descent.rules import Settled, settle, usual_features
 from privlearn.descent.weighted import weighted
-from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.errors import BadInput, warn
 from privlearn.models import heads, networks
 from privlearn.runs.callbacks import Callback
 from privlearn.runs.checkpoint import Checkpoint, streams_for
@@ -97,8 +96,9 @@ def train(
         dataset, discrete=streams is not None and streams.noise.discrete, epsilon=epsilon, delta=delta, model=model,
         examples=examples, **choices,
     )  # fmt: skip
-    for warning in hollow(epsilon, delta, examples or dataset.examples):
-        warnings.warn(warning, PrivacyWarning, stacklevel=3)
+    if settled.plan.budget is None and (ledger is None or ledger.budget is None):
+        for warning in hollow(None, delta, examples or dataset.examples):  # of a target the session warns
+            warn(warning)
     if beside is not None:
         settled = with_room_for(settled, beside)
         ledger = Ledger(settled.plan.budget) if ledger is None else ledger

@@ -24,7 +24,7 @@ def publish_pretrained(result: Result, out: str | Path, **arguments: Any) -> Pat
     """Write the result of a run on a model of transformers: weights and configuration as `save_pretrained` writes them.
 
     Of a model with adapters of PEFT the adapters alone are written. A tokenizer is not: no release covers it. Save it
-    beside, if it is public.
+    in another folder, if it is public: in this one `verify` takes files that are not certified for a problem.
 
     Args:
         result: of the run.

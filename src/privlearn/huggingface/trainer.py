@@ -6,7 +6,7 @@ import copy
 import json
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -17,6 +17,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
 from privlearn._checks import positive
+from privlearn._figures import plain, private_figures
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.clips import Flat
 from privlearn.data.dataset_rows import DatasetRows
@@ -28,7 +29,12 @@ from privlearn.errors import BadInput
 from privlearn.huggingface.example_losses import ExampleLoss
 from privlearn.huggingface.fixed_length import Padded, padding_token, require_one_length, tokens_in
 from privlearn.huggingface.pretrained import publish_pretrained
-from privlearn.huggingface.unsupported import require_arguments, require_own_loss, require_rows
+from privlearn.huggingface.unsupported import (
+    require_arguments,
+    require_own_loss,
+    require_public,
+    require_rows,
+)
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.ranks import launched
@@ -175,8 +181,9 @@ class PrivateTrainer(Trainer):
         except BaseException as error:
             private.close(error)
             raise
-        metrics = {name: value for name, value in (output.metrics or {}).items() if self._logged(name)}
-        return TrainOutput(output.global_step, output.training_loss if self._logs_loss else math.nan, metrics)
+        metrics = self._displayed(output.metrics or {})
+        loss = private_figures(output.training_loss) if self._logs_loss else math.nan
+        return TrainOutput(output.global_step, loss, metrics)
 
     def _made(self, path: Path) -> Run:
         """The run, checked on made-up rows; nothing is spent."""
@@ -223,19 +230,28 @@ class PrivateTrainer(Trainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """A private step, the optimizer's included: the trainer's own finds no gradients then, and changes nothing."""
+        del num_items_in_batch  # of gradients that are accumulated, which a private step never does
         assert self.private is not None
         model.train()
         if callable(switch := getattr(self.optimizer, "train", None)):
             switch()
         seen = self.private.step(inputs)
-        loss = (
-            float(seen["loss"]) if self._logs_loss else 0.0
-        )  # of an empty batch it is no number, which the trainer leaves out
-        return torch.tensor(loss, device=self.args.device)
+        loss = plain(seen["loss"]) if self._logs_loss else 0.0
+        return torch.tensor(loss, device=self.args.device)  # of an empty batch no number, which the trainer leaves out
 
     def get_train_dataloader(self) -> Any:
         """The batches of the run while it is under way."""
         return super().get_train_dataloader() if self.private is None else self.private
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """As the trainer does, on public rows: callbacks and schedulers follow the metrics.
+
+        Raises:
+            BadInput: there are training rows among them.
+        """
+        require_public(self.train_dataset, eval_dataset)
+        metrics: dict[str, float] = super().evaluate(eval_dataset, *args, **kwargs)
+        return metrics
 
     def num_examples(self, dataloader: Any) -> int:
         """The number of examples that is public: of the training set the declared one."""
@@ -248,8 +264,8 @@ class PrivateTrainer(Trainer):
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log what is public, and `epsilon_spent`."""
-        public = {name: value for name, value in logs.items() if self._logged(name)}
+        """Log what is public, `epsilon_spent`, and as private figures what is private and was asked for."""
+        public = self._displayed(logs)
         if self.private is not None and self._result is None:
             public["epsilon_spent"] = self.private.spent(self._delta)
         super().log(public, start_time)
@@ -268,6 +284,11 @@ class PrivateTrainer(Trainer):
     @property
     def _logs_loss(self) -> bool:
         return self._privacy.get("log_private_loss", False)
+
+    def _displayed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Of values with names those that are logged, private ones as private figures."""
+        logged = {name: value for name, value in values.items() if self._logged(name)}
+        return {name: private_figures(value) if name in _LOSSES else value for name, value in logged.items()}
 
     def _logged(self, name: str) -> bool:
         return name not in _LOSSES or (self._logs_loss and name.endswith("loss"))
@@ -350,7 +371,7 @@ class _TrueEpochs(TrainerCallback):
     def __init__(self, trainer: PrivateTrainer) -> None:
         self._trainer = trainer
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, _control: Any, **more: Any) -> None:
         """After each step."""
         if self._trainer.private is not None:
             state.epoch = state.global_step / len(self._trainer.private)

@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from privlearn._checks import quoted
+from privlearn.data.torch_rows import share_rows
 from privlearn.errors import BadInput
 
 #: Arguments of `TrainingArguments`: when one is refused, and why, with what to do.
@@ -33,6 +34,10 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "include_num_input_tokens_seen": (
         lambda value: value not in (False, None, "no"),
         "how many tokens were drawn is private: leave it out",
+    ),
+    "load_best_model_at_end": (
+        bool,
+        "it puts other weights in the place of the last ones, for which nothing could be claimed: leave it out",
     ),
     "full_determinism": (bool, "privlearn's runs are repeated with streams=pv.Streams.new(seed): leave it out"),
 }
@@ -77,16 +82,25 @@ def require_rows(dataset: Any, evaluated: Any, collator: Any) -> None:
             "one of them is to be drawn. Give a map-style data set, for example "
             "datasets.Dataset.from_list(list(dataset))"
         )
-    joined = evaluated.values() if isinstance(evaluated, dict) else (evaluated,)
-    if any(each is dataset for each in joined):
-        raise BadInput(
-            "eval_dataset is train_dataset: its metrics would be of the private rows, without noise. Give public rows, "
-            "or none"
-        )
+    require_public(dataset, evaluated)
     if type(collator).__name__ in _PACKING or getattr(collator, "return_flash_attn_kwargs", False):
         raise BadInput(
             f"data_collator is a {type(collator).__name__}, which packs several rows into one: a row's gradient would "
             "depend on the others. Use one that pads, such as DataCollatorForLanguageModeling"
+        )
+
+
+def require_public(dataset: Any, evaluated: Any) -> None:
+    """Refuse evaluation on training rows, whose metrics callbacks and schedulers would follow.
+
+    Raises:
+        BadInput: saying what to give.
+    """
+    several = evaluated.values() if isinstance(evaluated, dict) else (evaluated,)
+    if any(share_rows(dataset, each) for each in several):
+        raise BadInput(
+            "eval_dataset is train_dataset, or has rows of it: its metrics would be of the private rows, without "
+            "noise. Give public rows, or none"
         )
 
 

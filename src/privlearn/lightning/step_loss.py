@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from privlearn._checks import quoted
 from privlearn.errors import BadInput, NotPerExample
 
 
@@ -30,8 +31,7 @@ class StepLoss:
         )
 
     def _of_one(self, model: Any, row: Any) -> Tensor:
-        with _quiet(model):
-            output = model.training_step(row, 0)
+        output = model.training_step(row, 0)
         loss = output.get("loss") if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             given = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
@@ -42,21 +42,87 @@ class StepLoss:
         return loss.reshape(())
 
 
-@contextmanager
-def _quiet(module: Any) -> Iterator[None]:
-    """A block in which what the step logs goes nowhere: it is private, and it may be a tensor inside vmap."""
-    names = [name for name in ("log", "log_dict") if name not in vars(module)]
-    for name in names:
-        module.__dict__[name] = _nowhere
-    try:
-        yield
-    finally:
-        for name in names:
-            module.__dict__.pop(name, None)
+@final
+class TrainingLogs:
+    """What a module logs while a private run trains it.
 
+    Nothing of a step leaves it. What is logged between steps may follow from what a step kept in an attribute, so it
+    goes to loggers alone: no callback, no scheduler and no progress bar can read it. What is logged in validation
+    goes where it always does.
 
-def _nowhere(*args: Any, **kwargs: Any) -> None:
-    """Takes what is logged."""
+    Args:
+        module: whose `log` is taken over, until `close`.
+        trainer: whose loggers there are.
+
+    Attributes:
+        hidden: whether a step is computed, or tried on made-up rows.
+        in_steps: names that were logged meanwhile.
+    """
+
+    def __init__(self, module: nn.Module, trainer: Any) -> None:
+        self._module, self._trainer = module, trainer
+        self.hidden, self.in_steps = True, set[str]()
+        self._before = vars(module).get("log")
+        module.__dict__["log"] = self._logging()
+
+    def _logging(self) -> Callable[..., None]:
+        """What takes the place of the module's `log`: a function, which copies of the module share."""
+        usual: Any = self._module.log
+
+        def log(name: str, value: Any, *args: Any, **options: Any) -> None:
+            if self.hidden:
+                self.in_steps.add(name)
+            elif self._trainer.evaluating or self._trainer.sanity_checking:
+                usual(name, value, *args, **options)
+            elif isinstance(value, Tensor | int | float):
+                self.to_loggers(name, float(value), self._trainer.global_step)
+
+        return log
+
+    def to_loggers(self, name: str, value: float, step: int) -> None:
+        """Log where nothing but people can read it."""
+        for logger in self._trainer.loggers:
+            logger.log_metrics({name: value}, step=step)
+
+    def publicly(self, name: str, value: float) -> None:
+        """Log a public figure, which callbacks may read, too."""
+        module: Any = self._module
+        type(module).log(module, name, value, on_step=True, on_epoch=False, batch_size=1)
+
+    @contextmanager
+    def in_a_step(self) -> Iterator[None]:
+        """A block in which what is logged goes nowhere: it is private, and it may be a tensor inside vmap."""
+        self.hidden = True
+        try:
+            yield
+        finally:
+            self.hidden = False
+
+    def require_public_monitors(self, private: str) -> None:
+        """Refuse callbacks and schedulers that wait for figures of private rows, before anything is spent.
+
+        Args:
+            private: the name of another such figure.
+
+        Raises:
+            BadInput: naming the metric and who monitors it.
+        """
+        configs = [own for own in self._trainer.lr_scheduler_configs if own.reduce_on_plateau]
+        watching = [(own, own) for own in self._trainer.callbacks] + [(own, own.scheduler) for own in configs]
+        for own, whose in watching:
+            monitor = str(getattr(own, "monitor", None))
+            if monitor.removesuffix("_step").removesuffix("_epoch") in {private, *self.in_steps}:
+                raise BadInput(
+                    f"{type(whose).__name__} monitors {quoted(monitor)}, a figure of the private training rows: what "
+                    "it decides would follow from them. Log a metric of public rows in validation_step, under "
+                    "another name, and monitor that"
+                )
+
+    def close(self) -> None:
+        """Give `log` back."""
+        self._module.__dict__.pop("log", None)
+        if self._before is not None:
+            self._module.__dict__["log"] = self._before
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,20 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from torch import Tensor, nn
 
+from privlearn._figures import plain
+from privlearn.data.torch_rows import share_rows
 from privlearn.descent.driven import Driven
 from privlearn.descent.gradient_check import require_gradients
 from privlearn.errors import BadInput
-from privlearn.lightning.step_loss import StepLoss, no_metrics_in
+from privlearn.lightning.step_loss import StepLoss, TrainingLogs, no_metrics_in
 from privlearn.loop import make_private
 from privlearn.publishing.publish import publish
 from privlearn.runs.given import device_of
 from privlearn.runs.result import Result
 from privlearn.world import require_one_process
 
+#: What the training loss is called in logs.
+_PRIVATE_LOSS = "private_loss"
 #: Settings of a Trainer that a private run can't follow: what it has to be, and what to do.
 _EXPECTED: dict[str, tuple[Any, str]] = {
     "accumulate_grad_batches": (1, "make the loader's batches larger, with microbatch= for what fits into memory"),
@@ -43,8 +48,11 @@ class _PrivateSteps(Strategy):
             )
         self._loss, self._logs_loss, self._settings = loss, log_private_loss, settings
         self.private: Driven | None = None
+        self._trained_on: Any = None
         self._trainer: Any = None
         self._result: Result | None = None
+        self._logs: TrainingLogs | None = None
+        self._validated: list[Any] = []  # the data sets of validation loaders
 
     def setup(self, trainer: Any) -> None:
         """Refuse settings of the trainer that can't be private; then as every strategy."""
@@ -75,19 +83,38 @@ class _PrivateSteps(Strategy):
         """The run's batches for the training loader, the first after the sanity check; other loaders unchanged."""
         trainer = self._trainer
         if trainer.state.fn != "fit" or trainer.sanity_checking or self.private is not None:
+            self._validated.append(getattr(dataloader, "dataset", None))
+            self._require_public_validation()
             return super().process_dataloader(dataloader)
         self._require_processes()
         module = self.lightning_module
         settings = {**self._settings, "loss": self._loss or StepLoss()}
         if trainer.precision == "bf16-mixed":
             settings["precision"] = "bf16"
-        with no_metrics_in(module):
-            private = make_private(module, self.optimizers[0], dataloader, epochs=trainer.max_epochs, **settings)
-            task = private.run._task
-            require_gradients(module, task.loss, task.rows)
+        self._trained_on = getattr(dataloader, "dataset", None)
+        self._require_public_validation()
+        self._logs = TrainingLogs(module, trainer)
+        try:
+            with no_metrics_in(module):
+                private = make_private(module, self.optimizers[0], dataloader, epochs=trainer.max_epochs, **settings)
+                task = private.run._task
+                require_gradients(module, task.loss, task.rows)
+            self._logs.require_public_monitors(_PRIVATE_LOSS)
+        except BaseException:
+            self._logs.close()
+            raise
+        self._logs.hidden = False
         self.private = Driven(private.run)
         self.private.begin()
         return self.private
+
+    def _require_public_validation(self) -> None:
+        """Refuse validation on training rows, whose metrics callbacks would follow."""
+        if self._trainer.state.fn == "fit" and any(map(partial(share_rows, self._trained_on), self._validated)):
+            raise BadInput(
+                "a validation loader has training rows: its metrics would be of private rows, without noise, and "
+                "callbacks follow them. Validate on public rows, or leave the loader out"
+            )
 
     def _require_processes(self) -> None:
         """Refuse processes that would not train together."""
@@ -105,13 +132,14 @@ class _PrivateSteps(Strategy):
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """A private step, the optimizer's included. What is returned has nothing to be differentiated."""
         assert self.private is not None
-        module, trainer = self.lightning_module, self._trainer
-        seen = self.private.step(args[0])
-        taken, every = self.private.taken, trainer.log_every_n_steps
+        assert self._logs is not None
+        with self._logs.in_a_step():
+            seen = self.private.step(args[0])
+        taken, every = self.private.taken, self._trainer.log_every_n_steps
         if taken % max(1, every) == 0 or taken % len(self.private) == 0:
-            module.log("epsilon_spent", self.private.spent(self._delta), on_step=True, on_epoch=False, batch_size=1)
-        if self._logs_loss:
-            module.log("private_loss", float(seen["loss"]), on_step=True, on_epoch=False, batch_size=1)
+            self._logs.publicly("epsilon_spent", self.private.spent(self._delta))
+            if self._logs_loss:
+                self._logs.to_loggers(_PRIVATE_LOSS, plain(seen["loss"]), taken)
         return torch.tensor(math.nan, device=self.root_device)
 
     def backward(self, closure_loss: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -135,6 +163,8 @@ class _PrivateSteps(Strategy):
     def on_train_end(self) -> None:
         """The run is over: what was not charged is given back."""
         super().on_train_end()
+        if self._logs is not None:
+            self._logs.close()
         if self.private is not None and self._result is None:
             result = self.private.finish()
             schedulers = [type(own.scheduler).__name__ for own in self._trainer.lr_scheduler_configs]
@@ -144,6 +174,8 @@ class _PrivateSteps(Strategy):
     def on_exception(self, exception: BaseException) -> None:
         """The same."""
         super().on_exception(exception)
+        if self._logs is not None:
+            self._logs.close()
         if self.private is not None:
             self.private.close(exception)
 
@@ -179,14 +211,16 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
     Guarantee: that of `plan`, for the module after the last step and after each. The module, its `training_step`,
     `configure_optimizers`, callbacks and loggers stay as they are. The training loader is read for its rows, and
     batches are drawn from them (`pv.make_private`); `training_step` is called with one example at a time (`StepLoss`),
-    unless `loss` is given. `epsilon_spent` is logged; what `training_step` logs is private, and goes nowhere.
+    unless `loss` is given. `epsilon_spent` is logged; what `training_step` logs is private, and goes nowhere, and what
+    is logged between steps goes to loggers alone.
     Validation and test loaders are used as they are: their metrics are not covered, and the rows are to be public.
 
     Args:
         device: where to compute; by default the first GPU, if there is one.
         loss: a function of (module, batch) to one value for each example, shape (batch,), in place of `training_step`:
             faster.
-        log_private_loss: whether to log the training loss as `private_loss`, which no guarantee covers.
+        log_private_loss: whether loggers get the training loss as `private_loss`, which no guarantee covers. Callbacks
+            and schedulers do not: one that monitors it is refused.
         settings: the arguments of `pv.make_private` but for the model, the optimizer, the loader and the epochs:
             epsilon, delta, max_grad_norm, examples, microbatch, ...
 

@@ -29,6 +29,7 @@ from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.callbacks import Callback, Callbacks
 from privlearn.runs.checkpoint import Checkpoint, facts
+from privlearn.runs.code_digest import code_digest
 from privlearn.runs.front import Front
 from privlearn.runs.given import (
     Given,
@@ -39,6 +40,7 @@ from privlearn.runs.given import (
     require_finite,
     require_kinds,
     require_public_numbers,
+    require_rows_once,
     require_same_examples,
     rows,
     warn_of_absent,
@@ -226,8 +228,10 @@ class MacTask:
         self._data = data = rows(given, plan.sampling)
         x, y = data.tensors()
         require_same_examples(plan, data)
+        require_rows_once(plan, given, data)
         plan.sampling.require_rows(len(x))
         self._examples = plan.examples or len(x)
+        session.count_examples(len(x))
         self._front = Front(plan.front, data, x)
         self._x, shape = self._front.rows, self._front.shape
         warn_of_absent(self._x)
@@ -244,6 +248,7 @@ class MacTask:
         )  # fmt: skip
         self.parameters = [parameter for layer in layers for parameter in layer.parameters]
         self.steps = plan.sampling.steps(len(x))
+        session.draws(len(x))
         if isinstance(settings.mu, int | float):
             positive("mu", settings.mu)
 
@@ -275,6 +280,7 @@ class MacTask:
                 self._network, self._output.losses, (self._x, self._y), None, None, plan=self.plan,
                 microbatch=own.microbatch, **stated,
             )  # fmt: skip
+            session.code = {"code": code_digest(own.mu, own.activations, self._network)}
         return stated
 
     def train(
@@ -289,6 +295,8 @@ class MacTask:
         learned = self._bound.learned if isinstance(self._bound, Derivatives) else None
         with _leaving_nothing_behind(self.parameters), session.charging():
             x, y = self._front.fit(session, self._x, None, None).flatten(1), self._y
+            if session.left:
+                return
             for epoch, sigma in enumerate(plan.noise_multipliers()):
                 if learned and epoch == learned.after:
                     batches.learn(learned, plan.neighbours, x, y, mu(epoch))
@@ -301,6 +309,7 @@ class MacTask:
                     with session.or_abandon():
                         require_finite(self.parameters, rates.first, f"epoch {epoch + 1}, step {step + 1}")
                     if calls.stepped(epoch, step, sigma):
+                        session.keep_end()
                         return
                 self._watch.end_epoch()
             session.end(plan.epochs)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import BLOCK, Bounded, kept
+from privlearn.clipping.bounded import BLOCK, Bounded, Contributions, kept
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives, Layerwise
 from privlearn.clipping.row_norms import row_norms
 from privlearn.errors import BadInput
@@ -291,6 +291,7 @@ class DerivativeSums:
             raise BadInput(f"limits are {limits}: expected positive numbers for each of {len(shapes)} layers")
         self._limits = [tuple(layer) for layer in limits]
         self._adjacency, self._dtype = adjacency, like.dtype
+        self._added = [[Contributions(limit, type(self).__name__) for limit in layer] for layer in self._limits]
         like = like.double()
         self._sums = [
             [like.new_zeros(outputs, *[inputs] * order) for order, _ in enumerate(layer, start=1)]
@@ -305,26 +306,28 @@ class DerivativeSums:
             Which layers' first derivatives were clipped, shape (layers, examples): private.
         """
         clipped = []
-        for sums, limits, product in zip(self._sums, self._limits, products, strict=True):
+        for sums, seen, product in zip(self._sums, self._added, products, strict=True):
             norms = product.norms()
             z = _units(product.inputs, norms[0])
-            for total, norm, limit, factor in zip(sums, norms, limits, (product.first, product.second), strict=False):
+            across = row_norms(z)
+            for total, norm, added, factor in zip(sums, norms, seen, (product.first, product.second), strict=False):
                 assert factor is not None
-                each = _units(factor, norm) * self._lengths(norm, limit).to(factor.dtype)[:, None]
+                each = _units(factor, norm) * self._lengths(norm, added.bound).to(factor.dtype)[:, None]
+                added.see(row_norms(each) * across ** (total.dim() - 1))
                 if total.dim() == 2:
                     total.add_(each.T @ z)
                 else:
                     for unit in range(len(total)):
                         total[unit].add_((z * each[:, unit, None]).T @ z)
-            clipped.append(norms[0] > limits[0])
+            clipped.append(norms[0] > seen[0].bound)
         return torch.stack(clipped)
 
     def bounded(self, sample: Sample) -> list[Bounded]:
         """The sums as bounded values of `sample`, whose examples they are of: by layer, first order first."""
         return [
-            Bounded((total,), self._adjacency.sum_sensitivity(limit), self._adjacency, sample)
-            for sums, limits in zip(self._sums, self._limits, strict=True)
-            for total, limit in zip(sums, limits, strict=True)
+            Bounded((total,), self._adjacency.sum_sensitivity(added.bound), self._adjacency, sample, added)
+            for sums, seen in zip(self._sums, self._added, strict=True)
+            for total, added in zip(sums, seen, strict=True)
         ]
 
     def _lengths(self, norms: Tensor, limit: float) -> Tensor:
@@ -362,5 +365,6 @@ def histogram(norms: Sequence[Tensor], edges: Sequence[float], sample: Sample, a
     for own in norms:
         finite = own[own.isfinite()].double().cpu()
         counts = torch.bincount(torch.bucketize(finite, ends), minlength=len(edges) + 1).double()
-        parts.append(Bounded((counts,), moved, adjacency, sample))
+        added = Contributions.of(torch.ones_like(finite), 1.0, "histogram")
+        parts.append(Bounded((counts,), moved, adjacency, sample, added))
     return parts

@@ -18,9 +18,11 @@ correlated, the price would follow from the least of the noise in all rows that 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,7 +32,7 @@ from numpy.typing import NDArray
 from privlearn._checks import between, count
 from privlearn.accounting.events import Mechanism
 from privlearn.accounting.mechanisms import Gaussian
-from privlearn.errors import BadInput, PrivlearnError
+from privlearn.errors import BadInput, PrivlearnError, UnsoundExtension
 from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ MOST_BANDS = 512
 USUAL_BANDS = (2, 4, 8, 16, 32, 64)
 #: Draws, of noise that changes, by which the noise in weights is computed.
 _DRAWS = 256
+#: Numbers by which the noise of two steps is compared.
+_COMPARED = 8
 #: No rounding of a column, up to 10^6 steps and 512 bands, makes its sensitivity larger by this share.
 _ROOM = 1e-6
 
@@ -207,6 +211,11 @@ def scale(column: Column, separation: int) -> float:
     return sensitivity(column, separation) / math.sqrt(times(len(column), separation))
 
 
+def is_too_small(share: float, numbers: int) -> bool:
+    """Whether the mean square of so many independent normal numbers is this share of their variance once in 10^15."""
+    return share < 1 and (share <= 0 or numbers / 2 * (share - 1 - math.log(share)) > 15 * math.log(10))
+
+
 class CorrelatedStream(ABC):
     """The noise of one run's steps, drawn from a noise stream and correlated over them: one `add` a step, in order.
 
@@ -228,6 +237,14 @@ class CorrelatedStream(ABC):
         self._stream, self._steps = stream, steps
         self._taken, self._std = 0, None  # type: int, float | None
         self._sizes: Any = None  # of the values of each step
+        self._variances: Column | None = None
+        self._seen: set[bytes] = set()
+
+    def drawing_for(
+        self, values: Sequence[Tensor], places: Sequence[tuple[int, int]] | None = None
+    ) -> AbstractContextManager[None]:
+        """A block in which the noise of a step is drawn, for `values`: as of the stream that it is made of."""
+        return self._stream.drawing_for(values, places)
 
     def add(self, values: Sequence[Tensor], std: float, places: Sequence[tuple[int, int]] | None = None) -> None:
         """Add the noise of the next step to `values`, in place.
@@ -248,6 +265,8 @@ class CorrelatedStream(ABC):
                 f"correlated noise began with standard deviation {self._std:g}, and a later step asks for {std:g}: all "
                 "steps need the same noise multiplier and clipping norm"
             )
+        if not NoiseStream.is_one(self._stream):
+            raise UnsoundExtension(f"{type(self).__name__} draws from another stream than the run's: pass it on")
         sizes = [(value.numel(), value.dtype) for value in values], places
         if self._sizes is not None and self._sizes != sizes:
             raise PrivlearnError(
@@ -260,9 +279,37 @@ class CorrelatedStream(ABC):
             )
         self._std, self._sizes = std, sizes
         fresh = [torch.zeros_like(value) for value in values]
-        self._fill(fresh, 1.0 if self.changes else std, places)
+        before, unit = (self._stream.key, self._stream.position), 1.0 if self.changes else std
+        self._fill(fresh, unit, places)
+        self._require_fresh(fresh, unit, before)
         torch._foreach_add_(list(values), fresh, alpha=std if self.changes else 1.0)
         self._taken += 1
+
+    def expect(self, inverse: Column) -> None:
+        """Compare the noise of each step with what the first column of C^-1 makes of independent noise."""
+        self._variances = np.cumsum(inverse**2)
+
+    def _require_fresh(self, fresh: list[Tensor], std: float, before: tuple[bytes, int]) -> None:
+        """Raise `UnsoundExtension` if a step's noise is none, too little or that of an earlier step. It is not added.
+
+        No value that is released is looked at.
+        """
+        name, numbers = type(self).__name__, sum(own.numel() for own in fresh)
+        if numbers and (self._stream.key, self._stream.position) == before:
+            raise UnsoundExtension(f"{name} drew no random words for the noise of a step: nothing was released of it")
+        if numbers and self._variances is not None:
+            squares = math.fsum(float(own.double().square().sum()) for own in fresh)
+            expected = std**2 * float(self._variances[min(self._taken, len(self._variances) - 1)])
+            if is_too_small(squares / (numbers * expected), numbers):
+                raise UnsoundExtension(
+                    f"{name} made {math.sqrt(squares / (numbers * expected)):.3g} times the noise that its matrix says "
+                    "and that is charged: nothing was released of this step"
+                )
+        first = b"".join(own.view(-1)[:_COMPARED].cpu().numpy().tobytes() for own in fresh)
+        digest = hashlib.blake2b(first, digest_size=16).digest()
+        if numbers >= _COMPARED and digest in self._seen:
+            raise UnsoundExtension(f"{name} made the noise of an earlier step again: nothing was released of it")
+        self._seen.add(digest)
 
     @abstractmethod
     def _fill(self, fresh: list[Tensor], std: float, places: Sequence[tuple[int, int]] | None) -> None:

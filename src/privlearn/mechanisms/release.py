@@ -11,7 +11,7 @@ from privlearn.accounting.guarantee import require_same
 from privlearn.accounting.ledger import Account
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.bounded import Bounded
-from privlearn.errors import BadInput, SampleReused
+from privlearn.errors import BadInput, SampleReused, UnsoundExtension
 from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:
@@ -103,13 +103,19 @@ def _noised(part: Bounded, multiplier: float, stream: NoiseStream | CorrelatedSt
     from privlearn.mechanisms import noise
     from privlearn.mechanisms.correlated import CorrelatedStream
 
+    if not isinstance(stream, CorrelatedStream) and not NoiseStream.is_one(stream):
+        raise UnsoundExtension(
+            f"noise would come from a {type(stream).__name__}, which may be anything: expected the noise stream of "
+            "privlearn.Streams. It was charged, and nothing was released"
+        )
     values, places = part.share.own(part.values) if part.share else (part.values, None)
-    if isinstance(stream, CorrelatedStream):
-        stream.add(values, multiplier * part.sensitivity, places)
-    elif stream.discrete:
-        noise.add_on_grid(values, multiplier, part.sensitivity, stream, places)
-    else:
-        noise.add_gaussian(values, multiplier * part.sensitivity, stream, places)
+    with stream.drawing_for(values, places):  # noted first: the same noise goes to no other sum
+        if isinstance(stream, CorrelatedStream):
+            CorrelatedStream.add(stream, values, multiplier * part.sensitivity, places)  # whatever a subclass has
+        elif stream.discrete:
+            noise.add_on_grid(values, multiplier, part.sensitivity, stream, places)
+        else:
+            noise.add_gaussian(values, multiplier * part.sensitivity, stream, places)
     if part.share:
         part.share.complete(part.values)
     return part.values

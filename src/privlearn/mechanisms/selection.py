@@ -57,7 +57,8 @@ def randomised(
         BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
     """
     ledger.charge(RandomisedResponse(epsilon, categories), adjacency)
-    speaks_true, which = _uniform(2 * len(labels), stream).view(2, -1)
+    with stream.drawing_for((labels, present)):
+        speaks_true, which = _uniform(2 * len(labels), stream).view(2, -1)
     others = 1 + (which * (categories - 1)).long()
     reported = (labels + others.where(speaks_true >= truth(epsilon, categories), 0)) % categories
     answers: Tensor = reported.where(present, (which * categories).long())
@@ -83,7 +84,8 @@ def select(scores: CandidateScores, *, epsilon: float, ledger: Account, stream: 
     """
     ledger.charge(Selection(epsilon), scores.adjacency)
     scale = gumbel_scale(scores.sensitivity, epsilon) / (2 if scores.one_way else 1)
-    return int((scale * gumbel(len(scores.values), stream) - scores.values).argmax())
+    with stream.drawing_for((scores.values,)):
+        return int((scale * gumbel(len(scores.values), stream) - scores.values).argmax())
 
 
 def select_top(scores: CandidateScores, keep: int, *, epsilon: float, ledger: Account, stream: NoiseStream) -> Tensor:
@@ -101,7 +103,8 @@ def select_top(scores: CandidateScores, keep: int, *, epsilon: float, ledger: Ac
     """
     ledger.charge(Repeated(Selection(epsilon), keep), scores.adjacency)
     scale = gumbel_scale(scores.sensitivity, epsilon) / (2 if scores.one_way else 1)
-    return (scale * gumbel(len(scores.values), stream) - scores.values).topk(keep).indices
+    with stream.drawing_for((scores.values,)):
+        return (scale * gumbel(len(scores.values), stream) - scores.values).topk(keep).indices
 
 
 def gumbel(count: int, stream: NoiseStream) -> Tensor:
@@ -125,7 +128,7 @@ def draw_repetitions(event: RepeatAndSelect, stream: NoiseStream) -> int:
     400. No probability is off by more than 2^-255, and there is no largest k: a cap would be another law, which the
     theorems do not cover.
     """
-    with mpmath.workprec(512):
+    with mpmath.workprec(512), stream.drawing_for(()):
         uniform = mpmath.mpf(1) / 2
         for word in stream.words(_WORDS).view(np.uint64):
             uniform = uniform + int(word)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +34,10 @@ class Boosted(nn.Module):
 
     Attributes:
         logarithm: as given.
+        takes_missing: NaN is a missing value.
     """
 
+    takes_missing: ClassVar[bool] = True
     places: Tensor
     edges: Tensor
     members: Tensor

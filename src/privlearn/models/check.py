@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from privlearn._checks import checked
 from privlearn.errors import BadInput, NotPerExample, first_line
+from privlearn.models.trained_state import TrainedState
 
 #: Changes made-up rows into such as the data are.
 Change = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
@@ -46,6 +48,14 @@ def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
                 "track_running_stats=False",
                 module=name,
             )
+        rescales = isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
+        if rescales and module.weight.requires_grad and not fixed:
+            raise NotPerExample(
+                f"{type(module).__name__} at {name or 'the top'!r} has max_norm={module.max_norm}: it rescales, in "
+                "place and without noise, the rows of its table that a batch looks up. Give max_norm=None; to bound "
+                "their norms, rescale what it gives, in forward",
+                module=name,
+            )
 
 
 @checked
@@ -58,7 +68,9 @@ def require_per_example(
     and
     type of `inputs`, of several scales: each row of small and larger batches must come out as it does by itself (for a
     model that draws random numbers: as it does beside other rows), and no buffer or parameter may change. That is
-    looked at in double precision; in the model's own where it can't run in that.
+    looked at in double precision; in the model's own where it can't run in that. It is looked at again at perturbed
+    weights, where no layer is zero, and on rows with large integers, missing values and sentinels where the model
+    runs on such rows.
 
     With `fixed` the model is never trained and always in evaluation mode, and is checked in that: there norms with
     running statistics are fixed affine maps. `what` is checked, in messages: a model, or "the loss" that calls one.
@@ -75,12 +87,13 @@ def require_per_example(
             twin = copy.deepcopy(model).to(dtype).train(not fixed)
         except RuntimeError as error:
             raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {first_line(error)}") from error
-        before = {name: value.clone() for name, value in twin.state_dict().items()}
+        before, trained = {name: value.clone() for name, value in twin.state_dict().items()}, TrainedState(twin)
         typed = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
         try:
             with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
                 sizes = (5, 40) if sum(x[:1].numel() for x in inputs) < _LARGE else (3, 5)
                 coupled = any(_rows_depend_on_others(twin, typed, size, what, made_up) for size in sizes)
+                coupled = coupled or _depends_elsewhere(twin, typed, sizes[0], what, made_up)
             break
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             refused.append(error)
@@ -100,6 +113,84 @@ def require_per_example(
                 "or keep it fixed",
                 state=name,
             )
+    if not fixed:
+        batch = made_up_rows(typed, len(typed), sizes[0])
+        _require_unwritten(twin, trained, made_up(batch) if made_up else batch)
+
+
+def _require_unwritten(model: nn.Module, trained: TrainedState, batch: Sequence[Tensor]) -> None:
+    """Raise `NotPerExample` if a model, whose weights are lost, writes into trained parameters on a made-up batch.
+
+    It runs at its weights, and at far larger ones: what keeps weights within bounds may have nothing to do at the
+    first. What is written on other rows alone is undone during training.
+    """
+    numbers = torch.Generator().manual_seed(0)
+    for factor in (1.0, 100.0):
+        with torch.no_grad():
+            for own in trained.parameters if factor > 1 else ():
+                own.add_(torch.randn(own.shape, generator=numbers).to(own)).mul_(factor)
+        with trained.holding(), torch.random.fork_rng(), torch.enable_grad():
+            with suppress(Exception):  # it may not run at such weights
+                out = _seeded(model, batch, 0)
+                torch.autograd.grad(out.nan_to_num().sum(), trained.parameters, allow_unused=True)
+            trained.restore()
+        if trained.written:
+            raise NotPerExample(
+                f"{trained.written!r} is trained, and the model writes into it when it runs: what rows change there "
+                "would be published without noise. Leave it as it is, and compute with a changed copy, such as "
+                "self.weight.clamp(-1, 1), in forward",
+                parameter=trained.written,
+            )
+
+
+def perturbed(weights: Tensor) -> Tensor:
+    """`weights` with 5 % of random numbers; of .05 where all weights are zero. They are the same in every call."""
+    random = torch.Generator().manual_seed(0)
+    noise = torch.randn(weights.shape, generator=random, dtype=torch.float64).to(weights)
+    size = weights.square().mean().sqrt() if weights.numel() else weights.new_ones(())
+    return weights + 0.05 * noise * size.where(size > 0, 1.0)
+
+
+#: Values that rows of data hold and random numbers do not: missing, not finite, sentinels, and large counts.
+_ODD = (math.nan, math.inf, -math.inf, -1.0, -999.0, 65535.0)
+
+
+def _odd_rows(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Made-up rows in which a tenth of the numbers are odd ones, and integers are as large as they can be."""
+    random = torch.Generator().manual_seed(1)
+    changed = []
+    for leaf in rows:
+        where = torch.rand(leaf.shape, generator=random) < 0.1
+        if leaf.is_floating_point():
+            values = torch.tensor(_ODD, dtype=leaf.dtype)
+            chosen = values[torch.randint(len(_ODD), leaf.shape, generator=random)]
+            changed.append(leaf.where(~where.to(leaf.device), chosen.to(leaf.device)))
+        elif leaf.dtype == torch.bool:
+            changed.append(leaf)
+        else:
+            most = min(torch.iinfo(leaf.dtype).max, 10_000)
+            wide = torch.randint(most, leaf.shape, generator=random)
+            changed.append(wide.to(leaf.dtype).to(leaf.device))
+    return tuple(changed)
+
+
+def _depends_elsewhere(
+    model: nn.Module, inputs: Sequence[Tensor], size: int, what: str, made_up: Change | None
+) -> bool:
+    """Whether a row's output changes with the batch around it at other weights, or on odd rows; `model` is a copy."""
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.copy_(perturbed(parameter))
+    changes = [made_up] if made_up else [None, _odd_rows]
+    depends = False
+    for change in changes:
+        # A model may refuse such rows, as an embedding does.
+        with suppress(RuntimeError, ValueError, IndexError, TypeError):
+            depends = depends or _rows_depend_on_others(model, inputs, size, what, change)
+    for parameter, value in zip(model.parameters(), before, strict=True):
+        parameter.copy_(value)
+    return depends
 
 
 def _rows_depend_on_others(

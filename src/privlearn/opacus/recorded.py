@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from privlearn._figures import COMPARED, PLAIN, as_figures, note
 from privlearn.errors import BadInput
 
 #: Operations whose first size may be the number of rows.
@@ -175,11 +176,25 @@ def computed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if name in _WRITES or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs:
         if not isinstance(args[0], Recorded) or "out" in kwargs:
             given[0].turn.watch.was_read = True
+            note(PLAIN, silent=True)
         return args[0] if "out" not in kwargs else out
     if turn is not None and recording and tensors:
         return turn.note(noted, args, kwargs, out)
     if tensors or name not in _PUBLIC:  # from here on the script may hold numbers of the batch
         given[0].turn.watch.was_read = True
+        return _private(out, name)
+    return out
+
+
+def _private(out: Any, name: str) -> Any:
+    """What leaves the tape: numbers as private figures. Tensors are not followed, which is noted."""
+    leaves = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+    if not leaves:
+        return as_figures(out, name)
+    if any(leaf.dtype is torch.bool and leaf.numel() == 1 for leaf in leaves):
+        note(COMPARED)  # `if loss < best`
+    else:
+        note(PLAIN, silent=True)
     return out
 
 

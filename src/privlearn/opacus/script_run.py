@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, final
 
 import torch
@@ -108,11 +108,8 @@ class ScriptRun:
                 "loader on which the next step is taken. For several models that learn from one batch use "
                 "pv.make_private"
             )
-        try:
+        with nullcontext() if self._fixed is None or turn is None else self._fixed.holding():
             return computed(model, args, kwargs, None)
-        finally:
-            if self._fixed is not None and turn is not None:
-                self._fixed.restore()
 
     def _on_backward(self, turn: Turn, loss: Recorded, gradient: Any) -> None:
         if turn is not self._turn:

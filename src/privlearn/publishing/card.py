@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from privlearn._checks import printable
+from privlearn._texts import for_code, for_markdown
 from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
 from privlearn.models.heads import HEADS
 from privlearn.models.networks import is_built_in, makes_maps
@@ -77,7 +77,7 @@ def write(said: Statement) -> str:
         lines += [_row(name, f"{text}{rows}") for name, text in named.items()]
         lines += ["", figures_from(said.paid), ""]
     lines += _choosing(said.plan, facts) + _training(said, said.trained)
-    lines += ["## Use", "", "```", *commands(said), "```", "", reading(facts), ""]
+    lines += ["## Use", "", "```", *map(for_code, commands(said)), "```", "", reading(facts), ""]
     if said.audit is not None:
         lines += [said.audit.to_markdown()]
     head = header(guarantee.epsilon, guarantee.delta, guarantee.adjacency.value, guarantee.unit, said.signed_by)
@@ -165,7 +165,7 @@ def _choosing(plan: AbstractPlan, facts: dict[str, Any]) -> list[str]:
     return [
         "## How the parameters were chosen",
         "",
-        f"{plan.summary} All of that is in the guarantee. Chosen: **{chosen}**.",
+        f"{for_markdown(plan.summary)} All of that is in the guarantee. Chosen: **{for_markdown(chosen)}**.",
         "",
         "| candidate | settings |",
         "| --- | --- |",
@@ -179,7 +179,7 @@ def _training(said: Statement, plan: AbstractPlan) -> list[str]:
     return [
         "## How it was trained",
         "",
-        *([plan.summary, ""] if plan.summary else []),
+        *([for_markdown(plan.summary), ""] if plan.summary else []),
         "| | |",
         "| --- | --- |",
         *(_row(label, text) for label, text in said.data.items()),
@@ -200,11 +200,7 @@ def settings(said: Statement, plan: AbstractPlan) -> list[tuple[str, str]]:
 
 
 def _row(label: str, text: str) -> str:
-    return f"| {_escaped(label)} | {_escaped(text)} |"
-
-
-def _escaped(text: str) -> str:
-    return printable(text).replace("|", "\\|")
+    return f"| {for_markdown(label)} | {for_markdown(text)} |"
 
 
 def _stated_rows(plan: AbstractPlan, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -294,4 +290,4 @@ def _data_to_predict(facts: dict[str, Any]) -> str:
     by_kind = {part["kind"]: part for part in public_features(facts)}
     if "precomputed" in by_kind:
         return "FOLDER_OF_FEATURES"
-    return f"DATA --features {printable(by_kind['external']['spec'])}" if "external" in by_kind else "DATA"
+    return f"DATA --features {by_kind['external']['spec']}" if "external" in by_kind else "DATA"

@@ -11,12 +11,11 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import replace
-from html import escape
 from typing import Any
 
-from privlearn._checks import printable
 from privlearn._public import from_json
 from privlearn._storage import digest, loads
+from privlearn._texts import for_html, for_yaml
 from privlearn.accounting import accountant
 from privlearn.accounting.events import Composed, Event, compose, tally, to_json
 from privlearn.accounting.filters import Limit, fits
@@ -109,10 +108,10 @@ def parse(content: bytes) -> dict[str, Any]:
     return data
 
 
-def transcript_of(content: bytes) -> tuple[Any, bool]:
-    """What a certificate states of the run's transcript, None if nothing; and whether the run was left early."""
-    facts = parse(content)["facts"]
-    return facts.get("transcript"), bool(facts.get("left_early"))
+def transcript_of(certificate: dict[str, Any]) -> Any:
+    """What a certificate states of the run's transcript; None: nothing."""
+    facts = certificate["facts"]
+    return facts.get("transcript") if isinstance(facts, dict) else None
 
 
 def header(*claim: object) -> str:
@@ -122,14 +121,14 @@ def header(*claim: object) -> str:
         claim: epsilon, delta, adjacency, unit, and the fingerprint of the key that signs it, or None.
     """
     lines = ["---", "library_name: privlearn", "tags: [differential-privacy]"]
-    lines += [f"{name}: {value}" for name, value in _in_front(*claim).items()]
+    lines += [f"{name}: {for_yaml(value)}" for name, value in _in_front(*claim).items()]
     return "\n".join([*lines, "---", "", ""])
 
 
 def page_head(*claim: object) -> str:
     """As `header`, of the page `card.html`: its first lines."""
     lines = ["<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">']
-    figures = {name: escape(printable(value)) for name, value in _in_front(*claim).items()}
+    figures = {name: for_html(value) for name, value in _in_front(*claim).items()}
     lines += [f'<meta name="{name}" content="{value}">' for name, value in figures.items()]
     title = f"A model trained with differential privacy: epsilon {figures['epsilon']}, delta {figures['delta']}"
     return "\n".join([*lines, f"<title>{title}</title>", ""])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import final
+
+from privlearn._texts import for_html
 
 _WIDTH, _HEIGHT = 360.0, 250.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 22.0, 12.0, 44.0
@@ -75,7 +76,7 @@ def line_chart(name: str, title: str, description: str, axes: tuple[Axis, Axis],
     parts.append(_text(13, middle, up.label, f' transform="rotate(-90 13 {middle:g})"'))
     for style, points in lines.items():
         drawn = " ".join(f"{x(one):.1f},{y(other):.1f}" for one, other in points)
-        parts.append(f'<polyline class="{escape(style)}" points="{drawn}"/>')
+        parts.append(f'<polyline class="{for_html(style)}" points="{drawn}"/>')
     return _picture(name, title, description, _HEIGHT, parts)
 
 
@@ -87,7 +88,7 @@ def interval_chart(name: str, title: str, description: str, rows: Iterable[tuple
         return 10 + share * (_WIDTH - 28)
 
     for label, low, share, high in rows:
-        parts.append(f'<text class="tick" x="{x(0):g}" y="{height + 10:g}">{escape(label)}</text>')
+        parts.append(f'<text class="tick" x="{x(0):g}" y="{height + 10:g}">{for_html(label)}</text>')
         parts.append(f'<line class="grid" x1="{x(0):g}" x2="{x(1):g}" y1="{height + 24:g}" y2="{height + 24:g}"/>')
         ends = f'x1="{x(low):.1f}" x2="{x(high):.1f}"'
         parts.append(f'<line class="span" {ends} y1="{height + 24:g}" y2="{height + 24:g}"/>')
@@ -101,13 +102,13 @@ def interval_chart(name: str, title: str, description: str, rows: Iterable[tuple
 
 
 def _text(x: float, y: float, text: str, more: str = "") -> str:
-    return f'<text class="label" x="{x:g}" y="{y:g}" text-anchor="middle"{more}>{escape(text)}</text>'
+    return f'<text class="label" x="{x:g}" y="{y:g}" text-anchor="middle"{more}>{for_html(text)}</text>'
 
 
 def _picture(name: str, title: str, description: str, height: float, parts: list[str]) -> str:
     drawn = "\n".join(parts)
     return (
         f'<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-labelledby="{name}-title {name}-text">\n'
-        f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-text">{escape(description)}</desc>\n'
+        f'<title id="{name}-title">{for_html(title)}</title>\n<desc id="{name}-text">{for_html(description)}</desc>\n'
         f"{drawn}\n</svg>"
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import final
 
 from privlearn.errors import BadInput, CertificateMismatch
+from privlearn.publishing import weights_file
 
 #: File names of a published model.
 WEIGHTS, CERTIFICATE, CONFIG, CARD = "model.safetensors", "privacy.json", "config.json", "README.md"
@@ -42,7 +43,7 @@ class Contents:
         path: the folder.
         files: the content of certificate, configurations and card, where they could be read.
         digests: SHA-256 of each file that could be read, weights included.
-        problems: which files are missing or cannot be read, each a sentence.
+        problems: which files are missing or cannot be read, or hold something else than they should, each a sentence.
         strangers: names of everything else, in order.
         names: the files that are expected beside the certificate: a model's or an adapter's, and which of `OPTIONAL`
             there are.
@@ -79,7 +80,10 @@ def read(folder: str | Path) -> Contents:
     heavy = weights_in(names)
     try:
         with _opened(path / heavy) as file:
+            wrong = weights_file.problem_of(file, os.fstat(file.fileno()).st_size)
+            file.seek(0)
             digests[heavy] = hashlib.file_digest(file, "sha256").hexdigest()
+        problems += [f"{heavy} is no file of weights alone: {wrong}"] if wrong else []
     except _Unreadable as error:
         problems.append(str(error))
     return Contents(path, files, digests, tuple(problems), _strangers(path, names), names)

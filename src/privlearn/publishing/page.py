@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from html import escape
 from importlib import resources
 from itertools import groupby
 
-from privlearn._checks import printable
+from privlearn._texts import for_html
 from privlearn.accounting.events import Composed, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, rounded_up
 from privlearn.accounting.mechanisms import Gaussian
@@ -61,7 +60,7 @@ def write(said: Statement, checked: Verification) -> str:
     stated = (guarantee.epsilon, guarantee.delta, guarantee.adjacency.value, guarantee.unit, said.signed_by)
     return (
         f"{certificate.page_head(*stated)}"
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{text(_POLICY)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>\n{style}</style>\n</head>\n<body>\n<header>\n{_top(said)}\n"
         f'</header>\n<nav aria-label="On this page">\n<ul>{links}</ul>\n</nav>\n'
@@ -71,7 +70,7 @@ def write(said: Statement, checked: Verification) -> str:
 
 def text(given: object) -> str:
     """`given` for HTML, in an element or an attribute: on one line, control characters and markup escaped."""
-    return escape(printable(given))
+    return for_html(given)
 
 
 def _list(items: Iterable[str]) -> str:

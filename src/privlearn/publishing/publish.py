@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from privlearn._checks import checked, count, quoted
+from privlearn._figures import PrivateFigure
 from privlearn.accounting.events import Event, compose
 from privlearn.errors import BadInput
 from privlearn.publishing import card, certificate, folder, keys, model, page
@@ -28,9 +29,10 @@ from privlearn.publishing.folder import (
     WEIGHTS,
 )
 from privlearn.publishing.keys import SigningKey, read_private
+from privlearn.publishing.stated_shapes import unfit_facts, unfit_files
 from privlearn.publishing.statement import AuditReport, Statement
 from privlearn.publishing.verify import verify_contents
-from privlearn.runs.result import PrivateDiagnostics, PrivateFigure, Result
+from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.shards import whole_state
 from privlearn.statistics.metric_figures import Metrics
 
@@ -192,6 +194,8 @@ def _complete(said: Statement, files: dict[str, bytes], key: SigningKey | None, 
 
     report = {AUDIT: _json(said.audit.to_json())} if said.audit else {}
     files = files | {CARD: card.write(said).encode()} | report
+    for problem in unfit_files(folder.in_memory(path, files)):
+        raise BadInput(f"{problem}. Publish the result and the report as privlearn returned them")
     checked = verify_contents(folder.in_memory(path, certified(files)))
     return certified(files | {PAGE: page.write(said, checked).encode()})
 
@@ -224,7 +228,7 @@ def _completed(weights: Mapping[str, bytes], config: dict[str, Any]) -> dict[str
 def _require_own_facts(result: Result, facts: dict[str, Any], event: Event) -> None:
     """Refuse to publish what `verify` would find at odds with itself, or metrics that the ledger does not hold."""
     try:
-        problems = result.plan.follows(facts)
+        problems = unfit_facts(result.plan, json.loads(json.dumps(facts))) or result.plan.follows(facts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problems = [f"the result's facts lack what its plan asks for: {error!r}"]
     if problems:

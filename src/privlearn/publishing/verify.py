@@ -30,6 +30,7 @@ from privlearn.publishing.certificate import (
 )
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, OPTIONAL, PAGE, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public, signer_of
+from privlearn.publishing.stated_shapes import unfit_facts, unfit_files
 from privlearn.transforms.base import public_features
 
 #: Relative difference below which a recomputed epsilon confirms the stated one.
@@ -109,6 +110,8 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
     claim = certificate["claim"] if isinstance(certificate["claim"], dict) else {}
     problems, signed_by = _signature(certificate, trusted)
     problems += _changed_parts(certificate) + _changed_files(contents, certificate)
+    strangers, hidden = _strangers(contents)
+    problems += strangers + unfit_files(contents)
     guarantee = None
     try:
         event = from_json(certificate["events"])
@@ -127,7 +130,7 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
         method=guarantee.method if guarantee else None,
         unit=str(guarantee.unit) if guarantee else None,
         problems=problems,
-        warnings=_warnings(certificate, guarantee) + _strangers(contents),
+        warnings=_warnings(certificate, guarantee) + hidden,
         signed_by=signed_by,
         **_of_other_runs(claim),
     )
@@ -269,7 +272,9 @@ def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee
     """What is wrong with the plan: its events must be those of the certificate, or go together with what is said of
     other runs; it must be for the neighbours that are claimed; and the facts of the run must follow from it.
     """
-    plan = read_plan(certificate["plan"])
+    plan, facts = read_plan(certificate["plan"]), certificate["facts"]
+    if not isinstance(facts, dict):
+        return [f"the facts in {CERTIFICATE} are no table of fields"]
     planned = plan.event()
     problems = contradictions(certificate["claim"], event, planned, guarantee)
     problems += unpaid(certificate["facts"], event, planned)
@@ -277,21 +282,30 @@ def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee
         problems.append(f"the plan is for {plan.neighbours} neighbours and protects {plan.unit}: the claim is another")
     if plan.budget is not None and not plan.budget.covers(plan.budget.spent(planned, plan.neighbours)):
         problems.append(f"the plan's events cost more than the {plan.budget} that it is said to be calibrated to")
+    problems += unfit_facts(plan, facts)
     try:
-        return problems + plan.follows(certificate["facts"])
+        return problems + plan.follows(facts)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as error:
         said = f": {error}" if isinstance(error, PrivlearnError) else ""
         return [*problems, f"the facts in {CERTIFICATE} are not those of a run of its plan{said}"]
 
 
-def _strangers(contents: Contents) -> list[str]:
-    """Files that the certificate does not speak of."""
-    others = contents.strangers
-    if not others:
+def _strangers(contents: Contents) -> tuple[list[str], list[str]]:
+    """What is wrong with files that the certificate does not speak of, and what is odd about the hidden ones.
+
+    Another library may load any file of a folder, such as an adapter. No loader reads hidden files,
+    which file systems, version control and download caches leave.
+    """
+    hidden = [name for name in contents.strangers if name.startswith(".")]
+    others = [name for name in contents.strangers if not name.startswith(".")]
+    return _also_holds(others, "take them away"), _also_holds(hidden, "no loader reads hidden files")
+
+
+def _also_holds(names: list[str], more: str) -> list[str]:
+    if not names:
         return []
-    return [
-        f"the folder also holds {', '.join(others[:5])}{' and more' if len(others) > 5 else ''}, not in the certificate"
-    ]
+    listed = f"{', '.join(names[:5])}{' and more' if len(names) > 5 else ''}"
+    return [f"the folder also holds {listed}, not in the certificate: {more}"]
 
 
 def _number(value: Any) -> float | None:

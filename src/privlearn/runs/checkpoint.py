@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
@@ -70,10 +71,23 @@ class Checkpoint:
         require_fit("checkpoint", checkpoint, Checkpoint | str | Path | None)
         return cls(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
 
+    #: Whether the state at which a run is left before its end is kept, too.
+    keeps_ends = False
+
     @property
     def due(self) -> bool:
         """Whether it is time for the next."""
         return time.monotonic() - self._last >= self._every
+
+    @property
+    def left_at(self) -> int | None:
+        """Of a recorded run that is taken again: the number of steps at which it was left; None: it was not."""
+        return None
+
+    @property
+    def like(self) -> Saved | None:
+        """A state of the run that a new one is to compute as; None: it may choose what is faster."""
+        return None
 
     def read(self) -> Saved | None:
         """What was saved last; None if there is no such file.
@@ -104,6 +118,15 @@ class Checkpoint:
         """The random streams of a new run, where the file decides."""
         return None
 
+    def bind(self, streams: Streams, determined: Mapping[str, str]) -> None:
+        """Let keys that outlive the call follow from the run, too, before anything of it is spent or drawn.
+
+        Args:
+            streams: of the run, from its beginning.
+            determined: all that its sums follow from, by name.
+        """
+        streams.bind(determined)
+
     def record(self, examples: Indices, released: Sequence[Tensor]) -> None:
         """A step was taken on these examples, by what was released."""
 
@@ -129,6 +152,27 @@ class Checkpoint:
         """A run begins: what an earlier one left is deleted."""
         self._close()
         self._notes.unlink(missing_ok=True)
+        self._marks.unlink(missing_ok=True)
+
+    def mark(self, marks: Mapping[str, str]) -> None:
+        """Write down what a resumed run has to know of what happened since the last checkpoint."""
+        write_durably(self._marks, json.dumps(marks).encode(), mode=0o600)
+
+    def marks(self) -> dict[str, str]:
+        """What was written down so.
+
+        Raises:
+            BadInput: it is damaged.
+        """
+        try:
+            return {str(name): str(text) for name, text in loads(self._marks.read_bytes()).items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError) as error:
+            raise BadInput(
+                f"{self._marks} is damaged: it says whether anything can be claimed for the run. Begin anew; what the "
+                "run was charged stays charged"
+            ) from error
 
     def _close(self) -> None:
         """Let go of what is open while a run goes on."""
@@ -139,6 +183,10 @@ class Checkpoint:
     @property
     def _notes(self) -> Path:
         return self.path.with_name(f"{self.path.name}.steps")
+
+    @property
+    def _marks(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.marks")
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -175,7 +223,7 @@ class Checkpoint:
         """
         self._close()
         try:
-            for path in (draft_of(self.path), self.path, self._notes, self._lock):
+            for path in (draft_of(self.path), self.path, self._notes, self._marks, self._lock):
                 path.unlink(missing_ok=True)
             delete_shards(self.path)
         except OSError as error:
@@ -293,13 +341,13 @@ def facts(
     """
     shapes = {name: (tuple(value.shape), str(value.dtype)) for name, value in network.state_dict().items()}
     return {
-        **{name.replace("_", " "): _whole(value) for name, value in others.items()},
+        **{name.replace("_", " "): whole_text(value) for name, value in others.items()},
         "network": f"{network} {shapes}",
         "loss": _name(loss),
         "copies": _name(transform),
         "device": next(network.parameters()).device.type,  # processes have one each
-        "data": _digest(*data, *([] if persons is None else [persons])),
-        "validation rows": _digest(*(validation or ())),
+        "data": digest_of(*data, *([] if persons is None else [persons])),
+        "validation rows": digest_of(*(validation or ())),
         **facts_of_this_process(),
     }
 
@@ -319,26 +367,36 @@ def require_same_run(saved: Saved, now: dict[str, str]) -> None:
         BadInput: naming what differs.
     """
     then = saved.plain["facts"]
+    if dict(then) != now:
+        raise BadInput(
+            f"the checkpoint is of another run: {differences(then, now)}. Go on with what it began with, or delete it "
+            "and begin anew (what it was charged stays charged)"
+        )
+
+
+def differences(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """What differs between the facts of two runs, in words."""
     differ = [name for name in now if then.get(name) != now[name]]
     differ = [name for name in differ if name != "plan"] or differ  # which says the same at length
-    if differ or set(then) != set(now):
-        differences = "; ".join(
-            f"its {name} was {then.get(name)} and is {now[name]}"
-            if len(str(then.get(name))) + len(now[name]) < 200
-            else f"its {name} differs"
-            for name in differ
-        )
-        raise BadInput(
-            f"the checkpoint is of another run: {differences or 'it has other settings'}. Go on with what it began "
-            "with, or delete it and begin anew (what it was charged stays charged)"
-        )
+    said = (
+        f"its {name} was {then.get(name)} and is {now[name]}"
+        if len(str(then.get(name))) + len(now[name]) < 200
+        else f"its {name} differs"
+        for name in differ
+    )
+    return "; ".join(said) or "it has other settings"
 
 
-def _whole(value: object) -> str:
-    """All of a value as text: every field of a plan, whose repr is a summary."""
+def whole_text(value: object) -> str:
+    """All of a value as text: every field of a plan, and of what is in it, whose reprs are summaries."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(whole_text, value))}]"
+    if isinstance(value, Tensor | np.ndarray):  # whose reprs leave out numbers
+        return f"{type(value).__name__} {digest_of(torch.as_tensor(value))}"
     if not is_dataclass(value) or isinstance(value, type):
-        return str(value)
-    return f"{type(value).__name__}({', '.join(f'{own.name}={getattr(value, own.name)!r}' for own in fields(value))})"
+        return str(value) if isinstance(value, str) else repr(value)
+    stated = (f"{own.name}={whole_text(getattr(value, own.name))}" for own in fields(value))
+    return f"{type(value).__name__}({', '.join(stated)})"
 
 
 def _name(given: object) -> str:
@@ -348,7 +406,8 @@ def _name(given: object) -> str:
     return str(getattr(given, "__qualname__", type(given).__qualname__))
 
 
-def _digest(*tensors: Tensor) -> str:
+def digest_of(*tensors: Tensor) -> str:
+    """The SHA-256 of tensors with their shapes and types, as secret as they are."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(f"{tuple(tensor.shape)} {tensor.dtype} ".encode())

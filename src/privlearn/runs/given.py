@@ -27,6 +27,7 @@ from privlearn.clipping.derivative_bounds import Analytic, Derivatives
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.data.dataset_rows import DatasetRows, NumberedRows
+from privlearn.data.origins import require_once
 from privlearn.data.rows import Rows, TensorRows, TransformedRows
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput, first_line
@@ -331,6 +332,22 @@ def require_same_examples(plan: AbstractPlan, data: Dataset) -> None:
             "they are: give `person = COLUMN` in a table's schema, groups in an .npz, or Dataset(groups=ids), a "
             "person's id for each row"
         )
+
+
+def require_rows_once(plan: AbstractPlan, given: Given, data: Dataset, indexed: Rows | None = None) -> None:
+    """Refuse data that repeat a row more often than the plan protects together: a look at them for their curator.
+
+    Args:
+        plan: the plan.
+        given: what was given, which may say where rows come from.
+        data: what is known of the rows in memory.
+        indexed: the rows that are fetched by index, if they are.
+
+    Raises:
+        BadInput: they do, by their indices or in memory (`data.origins`).
+    """
+    structured = isinstance(given, TorchDataset | DataLoader)
+    require_once(indexed if indexed is not None else given if structured else data, plan.unit, data.groups)
 
 
 #: Rows to learn from: a `Dataset`, a pair (inputs, targets) or any nest of arrays or tensors with one row for each

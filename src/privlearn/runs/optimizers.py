@@ -12,12 +12,16 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from privlearn._figures import COMPARED, FigureUse, PrivateFigure, watch_figures
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.models.trained_state import versions
 from privlearn.runs.session import TrainingSession
+from privlearn.runs.traced_settings import TracedSettings, copied, follows_a_number
 from privlearn.schedules import Constant, Schedule
 
 
@@ -99,8 +103,13 @@ class Descent:
 
     A step of the optimizer on gradients from elsewhere is refused until the run is over. A change of parameters after a
     step (in place, but not by `.data`), and parameters that another run trained before, are warned of and kept with the
-    session: nothing is claimed for such a model. Where the run has a checkpoint, what each step was taken with is
-    noted, so that a step that is repeated after an interruption, with the same noise, is the same one (`repeats`).
+    session: nothing is claimed for such a model. Where the run has a checkpoint, a step that is repeated after an
+    interruption, with the same noise, has to have the same settings of the optimizer (`repeats`).
+
+    Private figures must not steer it. Nothing is claimed where one goes into the optimizer, a scheduler or a step.
+    Once one was compared, or became a plain number that is not followed, nothing is claimed for a run that is left
+    early, nor for one whose optimizer gets other settings than by the run's schedule or a scheduler that is given
+    no number.
 
     Args:
         optimizer: of the parameters.
@@ -118,9 +127,13 @@ class Descent:
     ) -> None:
         self._optimizer, self._parameters, self._session = optimizer, list(parameters), session
         self._rates = RateSchedule(optimizer, schedule)
-        self.first, self.at = self._rates.first, self._rates.at
+        self.first = self._rates.first
         self._versions: list[int] | None = None
-        self._settings, self._stepping = "", False
+        self._stepping = False
+        self._values: list[Any] = []  # of the settings, when a step began
+        self._traced: list[dict[str, Any]] | None = None  # the settings as they were seen last, once a figure was used
+        self._places: set[str] = set()  # of uses that were warned of
+        watch_figures(self)
         self._look_for_earlier_runs()
         inner = getattr(optimizer, "optimizer", optimizer)  # in one that Accelerate prepared
         if isinstance(inner, torch.optim.Optimizer):
@@ -134,11 +147,10 @@ class Descent:
         ledger = self._session.ledger
         earlier = [_TRAINED[parameter] for parameter in self._parameters if parameter in _TRAINED]
         if any(other() is not ledger for other in earlier) or (earlier and ledger.budget is None):
-            self._session.unclaimed = (
+            self._session.claim_nothing(
                 "the model was trained on private rows by an earlier run, which this one does not count: begin from "
                 "fresh weights, or give both runs one ledger with a limit, ledger=pv.Ledger(pv.Budget(E, D))"
             )
-            warnings.warn(f"nothing will be claimed: {self._session.unclaimed}", PrivacyWarning, stacklevel=4)
         elif _LOADED and not ledger.event.events and any(_of_values(own) in _LOADED for own in self._parameters):
             warnings.warn(
                 "the weights are those of a published model, and the ledger holds no earlier run: if that model was "
@@ -154,9 +166,10 @@ class Descent:
         if self._versions is None:
             remember(self._parameters, self._session.ledger)
         self.look()
+        self._look_at_settings()
         self._session.compare(self._parameters)
-        self._settings = _settings(self._optimizer)
-        self._session.repeats.compare(self._session.taken, self._settings)
+        self._values = _values(self._optimizer)
+        self._session.repeats.take(_settings(self._optimizer))
         for parameter, total in zip(self._parameters, sums, strict=True):
             parameter.grad = total
         self._stepping = True
@@ -167,23 +180,81 @@ class Descent:
             for parameter in self._parameters:
                 parameter.grad = None
             self.seen()
+            self._trace()
 
-    def note(self, released: Sequence[Tensor]) -> None:
-        """Note what the step is taken with, before its optimizer's; a repeated one must be the same (`Repeats`)."""
-        # Of shards each process has other parts, and a resumed run may have more processes: no sums are noted.
-        whole = [] if any(map(is_shard, self._parameters)) else released
-        self._session.repeats.note(self._session.taken, self._settings, whole)
+    def at(self, epochs: float) -> None:
+        """Set the learning rates for a moment of the run, in the midst of a step."""
+        now = _values(self._optimizer)
+        if len(now) != len(self._values) or any(a is not b for a, b in zip(now, self._values, strict=True)):
+            self._session.claim_nothing(
+                "the optimizer's settings were changed while a step's gradients were computed, where private rows are "
+                "at hand: let a scheduler step between two steps"
+            )
+        self._rates.at(epochs)
 
     def seen(self) -> None:
         """The parameters are as the run made them."""
-        self._versions = [own._version for own in self._parameters]
+        self._versions = versions(self._parameters)
 
     def look(self) -> None:
         """Warn, and claim nothing, if something else than the run has changed the parameters since it made them."""
-        now = [own._version for own in self._parameters]
-        if self._versions not in (None, now) and not self._session.unclaimed:
-            self._session.unclaimed = "weights were changed after a step, by something else than the run"
-            warnings.warn(f"nothing will be claimed: {self._session.unclaimed}", PrivacyWarning, stacklevel=5)
+        if self._versions not in (None, versions(self._parameters)):
+            self._session.claim_nothing("weights were changed after a step, by something else than the run")
+
+    @property
+    def under_way(self) -> bool:
+        """Whether private figures can steer the run."""
+        return self._session.state == "under way"
+
+    def figure_used(self, use: FigureUse) -> None:
+        """A private figure was compared, or became a plain number. Each place of a script is warned of once."""
+        session = self._session
+        if self._stepping or isinstance(use.by, torch.optim.Optimizer | LRScheduler):
+            into = "a step" if self._stepping else type(use.by).__name__
+            session.claim_nothing(f"{use}, in {into}: {_STEERED}")
+            return
+        if not session.figure_use:
+            session.note_figure_use(str(use))
+            self._trace()
+        if not use.silent and use.place not in self._places:
+            self._places.add(use.place)
+            advice = "Compare metrics of public rows" if use.what == COMPARED else "Print or average it as it is"
+            warnings.warn(
+                f"{use}, and is not followed from there. Nothing will be claimed if the run is left early, or if "
+                f"a scheduler is given a number after it. {advice}",
+                PrivacyWarning,
+                stacklevel=6,
+            )
+
+    def _trace(self) -> None:
+        """Once a private figure was used: remember the settings, and who changes them from here on."""
+        if not self._session.figure_use:
+            return
+        groups = self._optimizer.param_groups
+        groups[:] = [TracedSettings(group) for group in groups]
+        self._traced = [copied(group) for group in groups]
+
+    def _look_at_settings(self) -> None:
+        """Claim nothing for settings that are private figures, or may follow from one."""
+        groups, before = self._optimizer.param_groups, self._traced
+        if any(isinstance(value, PrivateFigure) for value in _values(self._optimizer)):
+            self._session.claim_nothing(f"a setting of the optimizer is a private figure: {_STEERED}")
+        if not self._session.figure_use or before is None:
+            return
+        if len(groups) != len(before) or any(map(follows_a_number, groups, before)):
+            self._session.claim_nothing(
+                f"{self._session.figure_use}, and then settings of the optimizer were changed by hand, or a scheduler "
+                "was given a number: it may follow from the figure. Leave out that use, or give learning_rate_schedule="
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the optimizer, for a checkpoint."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Let the optimizer go on from a state."""
+        self._optimizer.load_state_dict(state)
+        self._traced = [copied(group) for group in self._optimizer.param_groups]
 
     def refuse_foreign_gradients(self) -> None:
         """Raise `BadInput` for a step that is not the run's, on gradients without clipping and noise."""
@@ -197,6 +268,8 @@ class Descent:
             )
 
 
+#: What to do where a private figure steers.
+_STEERED = "steps then follow from private rows. Give a metric of public rows, or learning_rate_schedule="
 #: Of each parameter that a private run trained the ledger that was charged.
 _TRAINED: MutableMapping[Tensor, weakref.ref[Ledger]] = WeakTensorKeyDictionary()
 #: Digests of the parameters of published models that were loaded here, by which copies are recognised, too.
@@ -225,6 +298,11 @@ def _of_values(parameter: Tensor) -> bytes:
 
 def _refuse_foreign_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     getattr(optimizer, _RUN).refuse_foreign_gradients()
+
+
+def _values(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """The settings of an optimizer's groups, one after the other."""
+    return [value for group in optimizer.param_groups for name, value in group.items() if name != "params"]
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> str:

@@ -1,135 +1,162 @@
-"""Steps that are repeated after an interruption, compared with what they were before it.
+"""What a run's noise was drawn for, noted before it is drawn: the same noise goes to no other sum.
 
-The noise of a repeated step is the same. On the same sum that is the same release, which gives nothing away; on another
-sum, the difference of the two releases would have no noise at all.
+The noise of a step that is repeated after an interruption is the same. On the same sum that is the same release, which
+gives nothing away. On another sum the difference of the two releases has no noise at all. It is the difference of the
+two sums, to the last bit. So any difference that passes is told exactly: a loss that is scaled by 1 + h moves the sum
+by h times itself, and the whole sum follows from that for any h above the rounding. That does not depend on the noise
+multiplier, and a tolerance that lets rounding pass, for n examples of norm C about n C times the unit of rounding, lets
+such an h pass, too. There is no tolerance: sums are compared to the bit. The number of threads and the versions, which
+the bits depend on, are compared when a run is resumed.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from privlearn.errors import BadInput
+from privlearn.world import World
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from privlearn.runs.checkpoint import Checkpoint
+    from privlearn.streams import NoiseStream, Places
 
-#: How far projections may lie apart, over the norm of what was released: another processor rounds otherwise.
-_TOLERANCE = 1e-4
-_WIDTH, _VECTORS = 1 << 14, 16
+_WIDTH = 1 << 14
+_ROWS = 8, 1024  # that are multiplied at once: on a processor what stays in its cache
 
 
 @final
 class Repeats:
-    """What each step was taken with, noted beside the checkpoint before anything of it leaves the run.
+    """What noise was drawn for, by key and place of the stream, noted in a file before it is drawn.
+
+    Guarantee: no part of a noise stream is drawn for two values that differ in any bit, in this process and in all that
+    read the file, but for a chance of about 2^-32 each time.
 
     Args:
-        file: the checkpoint; None: this process keeps none, and nothing is noted.
+        file: keeps the notes; None: this process keeps none, and nothing is noted.
+        world: the processes that have parts of the values.
     """
 
-    def __init__(self, file: Checkpoint | None) -> None:
-        self._file = file
-        self._noted: list[tuple[str, list[float]]] = []  # of each step before an interruption
+    def __init__(self, file: Checkpoint | None, world: World = World()) -> None:  # noqa: B008 - a frozen value
+        self._file, self._world = file, world
+        self._noted: dict[str, tuple[str, str]] = {}  # before: by place the settings, and what was drawn for
+        self._settings = _digest("")
 
     def forget(self) -> None:
-        """A run begins."""
+        """A run begins, with keys that no other has."""
         if self._file:
             self._file.forget_notes()
 
     def recall(self) -> None:
-        """A run goes on: its steps so far were noted.
+        """A run goes on, or one that the same keys may have been used for: what was noted counts.
 
         Raises:
             BadInput: the notes are damaged.
         """
         lines = [line.split() for line in self._file.notes()] if self._file else []
         try:
-            for digest, *figures in lines:
-                if len(figures) not in (0, 2):
-                    raise ValueError("a note has other figures than a projection and a norm")
-                self._noted.append((digest, [float.fromhex(value) for value in figures]))
+            self._noted = {place: (settings, drawn) for place, settings, drawn in lines}
         except ValueError as error:
             assert self._file is not None
             raise BadInput(
-                f"the notes of steps beside {self._file.path} are damaged: repeated steps can't be compared. Begin "
-                "anew; what the run was charged stays charged"
+                f"the notes of steps beside {self._file.path} are damaged, or an earlier version's: repeated steps "
+                "can't be compared. Begin anew; what the run was charged stays charged"
             ) from error
 
-    def compare(self, step: int, settings: str) -> None:
-        """Before a step's noise is drawn.
+    def take(self, settings: str) -> None:
+        """The next step is taken with these settings of the optimizer."""
+        self._settings = _digest(settings)
+
+    def see(self, stream: NoiseStream, values: Sequence[Tensor], places: Places | None) -> None:
+        """Note what noise is about to be drawn for: the watch of a stream.
+
+        Args:
+            stream: where it is drawn from.
+            values: what it is for; the parts of this process.
+            places: where these are parts of larger wholes.
 
         Raises:
-            BadInput: the step was taken before an interruption, with other settings of the optimizer.
+            BadInput: the same noise was drawn before, for something else, or with other settings of the optimizer.
         """
-        if step < len(self._noted) and self._noted[step][0] != _digest(settings):
-            raise BadInput(
-                f"step {step + 1} was taken before the interruption, with other settings of the optimizer (its "
-                "learning rate, say), and would be repeated with the same noise. Let the run keep the scheduler, "
-                "private.keep(scheduler), or begin anew; what the run was charged stays charged"
-            )
-
-    def note(self, step: int, settings: str, released: Sequence[Tensor]) -> None:
-        """After a step's release, before the parameters know of it.
-
-        Raises:
-            BadInput: the step was taken before an interruption, and released something else, with the same noise.
-        """
+        own = fingerprint(values, places)
+        low, high = (own if places is None else self._world.total(own)).tolist()
         if self._file is None:
             return
-        now = projections(released) if released else []
-        if step >= len(self._noted):
-            self._file.note(" ".join([_digest(settings), *(value.hex() for value in now)]))
-            return
-        then = self._noted[step][1]
-        # Of shards no sums are noted. Figures that are no numbers are not alike.
-        if then and now and not all(abs(own - old) <= _TOLERANCE * now[-1] for own, old in zip(now, then, strict=True)):
+        place = f"{hashlib.blake2b(stream.key, digest_size=8, person=b'place').hexdigest()}:{stream.position:x}"
+        drawn = (int(low) + (int(high) << 32)) % 2**64
+        digest = hashlib.blake2b(drawn.to_bytes(8, "big"), key=stream.key, digest_size=16, person=b"drawn")
+        now = self._settings, digest.hexdigest()
+        then = self._noted.get(place)
+        if then is None:  # not kept here: a stream hands out no place twice
+            self._file.note(" ".join((place, *now)))
+        elif then[0] != now[0]:
             raise BadInput(
-                f"step {step + 1} was taken before the interruption, with the same noise on other sums: a row, the "
-                "loss or the model has changed since. Go on with what the run began with, on a machine of the same "
-                "kind, or begin anew; what the run was charged stays charged"
+                "a step was taken before the interruption, with other settings of the optimizer (its learning rate, "
+                "say), and would be repeated with the same noise. Let the run keep the scheduler, "
+                "private.keep(scheduler), or begin anew; what the run was charged stays charged"
+            )
+        elif then != now:
+            raise BadInput(
+                "a step was taken before the interruption, with the same noise on other sums: a row, the loss, the "
+                "model or the rounding changed. Go on with what the run began with, on the same machine and as many "
+                "processes, or begin anew; what the run was charged stays charged"
             )
 
 
-def projections(released: Sequence[Tensor]) -> list[float]:
-    """The product of all values with a fixed random vector of signs, and their norm: alike for what is nearly alike."""
-    values = [own.detach().reshape(-1) for own in released]
-    values = [own.float() if own.element_size() < 4 else own for own in values]
-    parts = [_projected(number, own) for number, own in enumerate(values)]
-    figures = torch.stack([own.float() for own in (*parts, *torch._foreach_norm(values))]).tolist()  # waited for once
-    return [math.fsum(figures[: len(parts)]), math.hypot(*figures[len(parts) :])]
+def fingerprint(values: Sequence[Any], places: Places | None) -> Tensor:
+    """Two numbers that follow from all bits of `values`; of parts of wholes they add up to those of the wholes.
+
+    Each word of 32 bits is mixed and multiplied by a fixed random odd number of its place, in whole numbers: neither
+    the order nor the number of processes changes a bit of the result, `Repeats.see` adds them up. Values that differ
+    have other numbers with a probability of all but 2^-32 or so.
+
+    Returns:
+        Whole numbers below 2^32, the low and the high half, shape (2,), float64.
+    """
+    totals, before = [], 0
+    for number, value in enumerate(values):
+        flat = value.detach().reshape(-1)
+        flat = flat.contiguous() if flat.dtype in (torch.float32, torch.float64) else flat.double()
+        words, each = flat.view(torch.int32), flat.element_size() // 4
+        start, whole = (0, flat.numel()) if places is None else places[number]
+        totals += _added_up(words, before + start * each)
+        before += whole * each
+    added = int(torch.stack(totals).sum()) if totals else 0  # waited for once
+    return torch.tensor([added & 0xFFFFFFFF, added >> 32 & 0xFFFFFFFF], dtype=torch.float64)
 
 
-def _projected(number: int, values: Tensor) -> Tensor:
-    signs = _signs(number % _VECTORS, values.device, values.dtype)
-    if len(values) <= _WIDTH:
-        return torch.dot(values, signs[: len(values)])
-    full = len(values) // _WIDTH * _WIDTH
-    by_row = values[:full].view(-1, _WIDTH) @ signs
-    places = _places(len(by_row), values.device, values.dtype)
-    return torch.dot(by_row, places) + torch.dot(values[full:], signs[: len(values) - full])
+def _added_up(words: Tensor, start: int) -> list[Tensor]:
+    """Sums of words that begin at place `start`, each mixed and times the number of its place; modulo 2^64."""
+    columns, many = _odd(0, _WIDTH, torch.int32, words.device), _ROWS[words.is_cuda]
+    rows = _odd(1, 1 << ((start + len(words)) // _WIDTH).bit_length(), torch.int64, words.device)
+    totals, at = [], 0
+    while at < len(words):
+        row, column = divmod(start + at, _WIDTH)
+        height = min((len(words) - at) // _WIDTH, many) if column == 0 else 0
+        size = height * _WIDTH or min(_WIDTH - column, len(words) - at)
+        mixed = words[at : at + size].bitwise_xor(words[at : at + size] >> 16)
+        if height:
+            totals.append(((mixed.view(height, _WIDTH) * columns).sum(1) * rows[row : row + height]).sum())
+        else:
+            totals.append((mixed * columns[column : column + size]).sum() * rows[row])
+        at += size
+    return totals
+
+
+@functools.lru_cache(maxsize=256)
+def _odd(seed: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """So many fixed random odd numbers, of which the first are the same for any size."""
+    made_up = torch.Generator().manual_seed(seed)
+    bits = torch.iinfo(dtype).bits - 1
+    drawn = torch.randint(-(2**bits), 2**bits - 1, (size,), generator=made_up, dtype=dtype)
+    return (drawn | 1).to(device)
 
 
 def _digest(settings: str) -> str:
     return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
-
-
-@functools.cache
-def _signs(number: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return _random_signs(number, _WIDTH).to(device, dtype)
-
-
-@functools.lru_cache(maxsize=256)
-def _places(rows: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return _random_signs(_VECTORS, rows).to(device, dtype)
-
-
-def _random_signs(seed: int, size: int) -> Tensor:
-    made_up = torch.Generator().manual_seed(seed)
-    return torch.randint(2, (size,), generator=made_up).float() * 2 - 1

@@ -6,8 +6,7 @@ What the curator may look at: computed on private data without a release.
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._display import Described, Summary
+from privlearn._figures import private_figures
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
@@ -109,58 +109,6 @@ def choice_facts(front: Sequence[Transform], transforms: Sequence[nn.Module], da
         choices += [choice_json(indices, names)] if chosen else []
         names = tuple(names[index] for index in indices) if names else ()
     return {"chosen": choices} if choices else {}
-
-
-class PrivateFigure:
-    """A number computed on private data without a release: `publish` refuses it, and what arithmetic makes of it.
-
-    It is also a float or an int, and prints as one. Only Python's own arithmetic is followed: what `float(figure)`,
-    NumPy or PyTorch make of it is a plain number.
-    """
-
-    def __neg__(self) -> Any:
-        return private_figures(-_plain(self))
-
-    def __abs__(self) -> Any:
-        return private_figures(abs(_plain(self)))
-
-    def __round__(self, digits: int | None = None) -> Any:
-        return private_figures(round(_plain(self), digits))
-
-
-class _PrivateFloat(PrivateFigure, float):  # type: ignore[misc]  # its arithmetic returns figures
-    pass
-
-
-class _PrivateInt(PrivateFigure, int):  # type: ignore[misc]
-    pass
-
-
-def _plain(figure: Any) -> Any:
-    return float(figure) if isinstance(figure, float) else int(figure)
-
-
-def _operator(apply: Callable[[Any, Any], Any], *, turned: bool) -> Callable[[Any, Any], Any]:
-    def result(own: Any, other: Any) -> Any:
-        return private_figures(apply(other, _plain(own)) if turned else apply(_plain(own), other))
-
-    return result
-
-
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-    for _prefix in ("", "r"):
-        setattr(PrivateFigure, f"__{_prefix}{_name}__", _operator(getattr(operator, _name), turned=_prefix == "r"))
-
-
-def private_figures(values: Any) -> Any:
-    """Numbers, also in dictionaries, lists and tuples, as `PrivateFigure`; all else as it is."""
-    if isinstance(values, Mapping):
-        return {name: private_figures(value) for name, value in values.items()}
-    if isinstance(values, list | tuple):
-        return type(values)(map(private_figures, values))
-    if isinstance(values, bool | PrivateFigure) or not isinstance(values, int | float):
-        return values
-    return (_PrivateFloat if isinstance(values, float) else _PrivateInt)(values)
 
 
 @final

@@ -8,6 +8,7 @@ draws the same noise for the rest: it ends bit for bit where it would have ended
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -18,22 +19,25 @@ import torch
 from torch import Tensor
 
 from privlearn._storage import canonical
-from privlearn.accounting.events import Event
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Account, Ledger
+from privlearn.accounting.events import Event, compose
+from privlearn.accounting.guarantee import Adjacency, hollow
+from privlearn.accounting.ledger import Account, Ledger, Releases
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.sharded.groups import is_shard
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, PrivacyWarning, UnsoundExtension, warn
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.runs.checkpoint import Checkpoint, Saved, flattened, require_same_run, run_of, whole
+from privlearn.runs.checkpoint import Checkpoint, Saved, digest_of, flattened, require_same_run, run_of, whole
 from privlearn.runs.repeats import Repeats
 from privlearn.runs.shards import delete_shards, load_shards, save_shards
 from privlearn.sampling import Sample
+from privlearn.sampling.draws import Draws
 from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import RowTransform
 from privlearn.world import World
 
+#: Parts that say how sums are computed, or what the curator sees: sums do not follow from them.
+_HOW = ("gradients", "diagnostics")
 #: Steps after which processes that train together compare their parameters.
 COMPARED = 20
 
@@ -46,6 +50,25 @@ class Part(Protocol):
 
     def load_state_dict(self, state: dict[str, Any], /) -> Any:
         """Go on from a state."""
+
+
+def warn_of_target(
+    plan: AbstractPlan | Releases, ledger: Ledger, present: int | None, declared: int | None = None
+) -> None:
+    """Warn of a target that promises next to nothing to an example: the plan's, or the ledger's if it has none.
+
+    Args:
+        plan: what will be spent.
+        ledger: what is charged.
+        present: how many examples there are; None: that is not known. It is not looked at where their number is
+            declared, or where neighbours differ in it.
+        declared: that number; None: as the plan says, if it does.
+    """
+    budget, declared = plan.budget or ledger.budget, declared or getattr(plan, "examples", None)
+    public = None if plan.neighbours is Adjacency.ADD_REMOVE else present
+    if budget is not None:
+        for warning in hollow(budget.epsilon, budget.delta, declared or public):
+            warn(warning)
 
 
 class Session:
@@ -65,26 +88,45 @@ class Session:
     """
 
     def __init__(
-        self, plan: AbstractPlan, ledger: Ledger | None, streams: Streams | None, *, charged: bool = True,
+        self, plan: AbstractPlan | Releases, ledger: Ledger | None, streams: Streams | None, *, charged: bool = True,
         world: World = World(),  # noqa: B008 - a frozen value
     ) -> None:  # fmt: skip
-        self.plan, self.charged = plan, charged
+        self.plan, self.charged, self._counted = plan, charged, False
         if world.rank:
             ledger = Ledger.allowing(plan.event(), plan.neighbours, plan.unit) if charged else Ledger()
         self.ledger = Ledger(plan.budget if charged else None) if ledger is None else ledger
         if charged:
             world.once(self._require_room, "room in the ledger")
         self.streams = streams or Streams.new()
+        self._require_own_streams()
         world.align(self.streams)
         self.world = world.exact() if self.streams.noise.discrete else world
+
+    def _require_own_streams(self) -> None:
+        """Raise where the streams are of a secret that outlives the call, and this does not bind them."""
+        self.streams.noise.require_bound()
 
     def _require_room(self) -> None:
         """Raise unless the ledger has room for the plan."""
         self.ledger.require_room(self.plan.event(), self.plan.neighbours, self.plan.unit)
 
+    def count_examples(self, present: int | None, declared: int | None = None) -> None:
+        """Say how many examples there are, before anything is charged: see `warn_of_target`.
+
+        Warns:
+            PrivacyWarning: the target promises next to nothing to one of them.
+        """
+        self._counted = True
+        if self.charged and self.world.rank == 0:
+            warn_of_target(self.plan, self.ledger, present, declared)
+
+    def _require_counted(self) -> None:
+        assert self._counted, "a method has to call count_examples before it charges anything"
+
     @contextmanager
     def charging(self) -> Iterator[None]:
         """A block in which the plan may be charged. When it ends, what was not charged is given back."""
+        self._require_counted()
         self.ledger.begin(self.plan.event(), self.plan.neighbours, self.plan.unit)
         try:
             yield
@@ -113,11 +155,14 @@ class TrainingSession(Session):
         origin: what was drawn from before the run began: initial weights, and which rows stand for whom.
         parts: all that training changes, by name, to be filled in before anything is charged.
         facts: what a resumed run must have in common with its checkpoint.
+        code: of functions that the sums follow from, digests by name: keys that outlive the call follow from them, too.
         account: what releases are charged to: the ledger, or the filter of a plan that reacts.
         first: the epoch and the step that a checkpoint goes on with.
         taken: how many steps were released.
         complete: whether nothing is left to release.
+        left: whether a recorded run, which is taken again, was left at the state that this one is at.
         unclaimed: why nothing can be claimed for the model; empty if something can.
+        figure_use: where a private figure first became a plain value that is not followed; empty where none did.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any data is touched.
@@ -139,13 +184,21 @@ class TrainingSession(Session):
         self.account: Account = self.ledger
         self.parts: dict[str, Part] = {}
         self.facts: dict[str, str] = {}
+        self.code: dict[str, str] = {}
         self._fitted: list[RowTransform] = []
         self._released: list[tuple[dict[str, Any], Any]] = []  # transforms that were fitted before an interruption
         self.first, self._epoch, self._drawn_from = (0, 0), 0, None
+        self._steps = 0  # of an epoch, once one was begun
         self._generators: list[Tensor] | None = None
-        self.taken, self.complete, self.unclaimed = 0, False, ""
-        self.repeats = Repeats(file if self.keeps else None)
-        self._open = self._stopped = False
+        self.taken, self.complete, self.unclaimed, self.figure_use = 0, False, "", ""
+        self.repeats = Repeats(file if self.keeps else None, self.world)
+        self._open = self._stopped = self.left = False
+        self._draws: Draws | None = None
+
+    def _require_own_streams(self) -> None:
+        """Streams of a secret that outlives the call are bound when the run begins, by its checkpoint."""
+        if self.file is None:
+            Session._require_own_streams(self)
 
     def _drawn_before(self) -> dict[str, Any]:
         persons = self.streams.sampling.bytes(32) if self.plan.rows_per_person else b""
@@ -162,6 +215,7 @@ class TrainingSession(Session):
 
         A run that is interrupted keeps its checkpoint, and what was approved for it.
         """
+        self._require_counted()
         with ExitStack() as held:
             if file := self.file:
                 self.world.once(lambda: held.enter_context(file.alone()), "the lock of the checkpoint")
@@ -186,9 +240,16 @@ class TrainingSession(Session):
         plan, event = self.plan, self.plan.event()
         self.world.require_same(self.facts)
         if self.saved is None:
+            bound = self.world.once(self._bind, "what the keys follow from")
+            if bound:
+                self.world.align(self.streams)
             try:
                 self.world.in_turn(lambda: self.ledger.begin(event, plan.neighbours, plan.unit), "the run's beginning")
-                self.repeats.forget()
+                if bound:  # the same keys may have been used
+                    self.repeats.recall()
+                else:
+                    self.repeats.forget()
+                self._watch()
                 if self._shared:
                     self._save(0)
                 else:
@@ -202,6 +263,33 @@ class TrainingSession(Session):
             run = self.saved.plain["run"] if self.world.rank == 0 else None
             self.world.in_turn(lambda: self.ledger.resume(run, event, plan.neighbours, plan.unit), "the run's resuming")
             self._restore(self.saved)
+            self._watch()
+
+    def _bind(self) -> bool:
+        """Let keys of a secret that outlives the call follow from the run, before anything is spent; whether it has."""
+        lasting = self.streams.noise.secret is not None
+        if lasting and self.file:
+            self.file.bind(self.streams, self._determined())
+        return lasting
+
+    def _determined(self) -> dict[str, str]:
+        """All that the run's sums follow from, by name: its facts, code, and the state that training begins with."""
+        tensors: dict[str, Tensor] = {}
+        parts = {name: part for name, part in self.parts.items() if name not in _HOW}
+        plain = {name: flattened(part.state_dict(), name, tensors) for name, part in parts.items()}
+        if any(map(is_shard, tensors.values())):
+            raise BadInput(
+                "the keys of this run outlive it, so they have to follow from its first weights, and a model under "
+                "fully_shard is in no process whole: leave out the transcript, or train the whole model"
+            )
+        digest = hashlib.sha256(canonical([plain, list(tensors)]))
+        digest.update(digest_of(*tensors.values()).encode())
+        return {**self.facts, **self.code, "initial state": digest.hexdigest()}
+
+    def _watch(self) -> None:
+        """From here on what noise is drawn for is noted before."""
+        if self.file:
+            self.streams.noise.watch = self.repeats.see
 
     @cached_property
     def _shared(self) -> bool:
@@ -213,10 +301,36 @@ class TrainingSession(Session):
         """Whether this process writes the checkpoint, if there is one."""
         return self.world.rank == 0
 
+    def claim_nothing(self, reason: str) -> None:
+        """Nothing can be claimed for the model, nor after an interruption. Of several reasons the first one is kept."""
+        if self.unclaimed:
+            return
+        self.unclaimed = reason
+        self._mark()
+        warnings.warn(f"nothing will be claimed: {reason}", PrivacyWarning, stacklevel=3)
+
+    def note_figure_use(self, use: str) -> None:
+        """A private figure became a plain value. A run that is left early after it claims nothing, nor when resumed."""
+        if not self.figure_use:
+            self.figure_use = use
+            self._mark()
+
+    def _mark(self) -> None:
+        """Write down at once what must not be forgotten: the next checkpoint may never come."""
+        if self.file and self.keeps and self._open:
+            self.file.mark({"unclaimed": self.unclaimed, "figure_use": self.figure_use})
+
     def leave(self, error: object) -> None:
         """A process whose run ends by an error of its own is not waited for by the others."""
         if isinstance(error, BaseException) and not isinstance(error, GeneratorExit):
             self.world.leave(error)
+
+    def close(self, epochs: Generator[Any], error: object) -> None:
+        """A block around the run ends, by an error or not: what was not charged is given back."""
+        if error is None:
+            self.keep_end()
+        epochs.close()
+        self.leave(error)
 
     def abandon(self) -> None:
         """There is no point in going on: nothing is kept, and what was not spent is given back."""
@@ -262,7 +376,10 @@ class TrainingSession(Session):
             transform.load_state_dict(state, assign=True)  # in the type that they were released in
             self._fitted.append(transform)
         else:
-            transform = release.fit(x, self.plan.neighbours, self.agreed, self.noise, persons, y)
+            charges = _Charges(self.agreed)
+            noise, before = self.noise, (self.noise.key, self.noise.position)
+            transform = release.fit(x, self.plan.neighbours, charges, noise, persons, y)
+            charges.require(release, drawn=(noise.key, noise.position) != before)
             # Laid out as a checkpoint brings them back: products with another layout are rounded otherwise.
             transform.load_state_dict({n: v.contiguous() for n, v in transform.state_dict().items()}, assign=True)
             self.world.copy(transform.state_dict())
@@ -273,6 +390,8 @@ class TrainingSession(Session):
     def epochs(self, noise: Any) -> Iterator[tuple[int, float]]:
         """The epochs still to run, each with its noise multiplier. Those that were released are charged here."""
         for epoch, noise_multiplier in noise:
+            if self.left and epoch >= self.first[0]:
+                return
             if not self.released(epoch, noise_multiplier):
                 yield epoch, noise_multiplier
 
@@ -288,14 +407,21 @@ class TrainingSession(Session):
         self.agreed.charge(event, self.plan.neighbours)
         self.ledger.settle()
 
+    def draws(self, present: int) -> Draws:
+        """What draws the run's batches, and compares them with their price."""
+        if self._draws is None:
+            self._draws = Draws(self.plan.sampling, present, self.plan.batches_event)
+        return self._draws
+
     def drawn(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
         """The batches of an epoch still to be released, each with its number. Those that were are charged here.
 
         They may be drawn ahead of their use; `keep` is to be called before each is used.
         """
         self._epoch, self._drawn_from = epoch, self.streams.state()["sampling"]
-        self.taken = epoch * self.plan.sampling.steps(present)
-        for step, sample in enumerate(self.plan.sampling.draw(present, self.streams.sampling)):
+        self._steps = self.plan.sampling.steps(present)
+        self.taken = epoch * self._steps
+        for step, sample in enumerate(self.draws(present).epoch(self.streams.sampling)):
             if (epoch, step) < self.first:
                 sample.spend(Gaussian(noise_multiplier), self.plan.neighbours, self.account)
                 self.taken += 1
@@ -321,6 +447,18 @@ class TrainingSession(Session):
         for step, sample in self.drawn(epoch, noise_multiplier, present):
             self.keep(step)
             yield step, sample
+        self.end_batches()
+
+    def end_batches(self) -> None:
+        """All batches of an epoch were released. A recorded run that is taken again may have been left here."""
+        if self.file and self.file.left_at == self.taken:
+            self.keep_end()
+
+    def keep_end(self) -> None:
+        """The run is left here. Of a recorded one the state is kept: what is published of it is compared with that."""
+        if self._open and not self.complete and self.file and self.file.keeps_ends:
+            step = self.first[1] if self.left else self.taken - self._epoch * self._steps
+            self._save(step, left=True)
 
     def record(self, sample: Sample, released: Sequence[Tensor]) -> None:
         """A step was taken."""
@@ -344,6 +482,11 @@ class TrainingSession(Session):
 
     def facts_of_leaving(self) -> dict[str, Any]:
         """Of a run that was left before its end: the steps that it took. Of one with a transcript: its digest."""
+        if self.figure_use and not self.complete:
+            self.claim_nothing(
+                f"{self.figure_use}, and the run was left early: when may follow from private rows. Take all steps, "
+                "or let a metric of public rows decide"
+            )
         unclaimed = {"unclaimed": self.unclaimed} if self.unclaimed else {}
         unclaimed |= self.file.facts() if self.file and self.keeps else {}
         return unclaimed if self.complete else {"steps": self.taken, "left_early": True, **unclaimed}
@@ -357,14 +500,16 @@ class TrainingSession(Session):
         self.world.require_alike("the number of steps that were taken", str(self.taken).encode())
         if network := self.parts.get("network"):
             self.compare(list(network.state_dict().values()), now=True)
+        self.keep_end()
         self._stopped = True
         epochs.close()
 
     @property
     def fast_kernels(self) -> bool | None:
         """Whether fast products are used: as in a saved run, or in the first process; None: where they are faster."""
-        if self.saved:
-            return bool(dict(self.saved.plain["parts"]["gradients"]["items"])["fast_kernels"])
+        began = self.saved or (self.file.like if self.file else None)
+        if began:
+            return bool(dict(began.plain["parts"]["gradients"]["items"])["fast_kernels"])
         return self.world.once(lambda: type(kernels()) is not Kernels, "products") if self.world.size > 1 else None
 
     @property
@@ -383,7 +528,7 @@ class TrainingSession(Session):
         self.complete = True
         self._save(0)
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, *, left: bool = False) -> None:
         if self.file is None or not (self.keeps or self._shared):
             return
         tensors: dict[str, Tensor] = {}
@@ -393,6 +538,7 @@ class TrainingSession(Session):
             "facts": self.facts,
             "run": self.ledger.run,
             "unclaimed": self.unclaimed,
+            "figure_use": self.figure_use,
             "epoch": self._epoch,
             "step": step,
             "streams": now | drawn,
@@ -402,6 +548,7 @@ class TrainingSession(Session):
                 [t.config(), flattened(t.state_dict(), f"fitted.{n}", tensors)] for n, t in enumerate(self._fitted)
             ],
             "generators": flattened(self._generators, "generators", tensors),
+            **({"left": True} if left else {}),
         }
         shards = save_shards(self.file.path, tensors, self.world) if self._shared else None
         if self.keeps:
@@ -417,8 +564,33 @@ class TrainingSession(Session):
             part.load_state_dict(whole(saved.plain["parts"][name], tensors))
         self._released = [(config, whole(state, saved.tensors)) for config, state in saved.plain["fitted"]]
         self.first = (saved.plain["epoch"], saved.plain["step"])
-        self.unclaimed = saved.plain.get("unclaimed", "")
+        marks = {**saved.plain, **(self.file.marks() if self.keeps else {})}
+        self.unclaimed = marks.get("unclaimed", "")
+        self.figure_use = marks.get("figure_use", "")
         self._generators = whole(saved.plain["generators"], saved.tensors)
+        if (end := self.file.left_at) is not None and saved.plain.get("left"):
+            self.left, self.taken, self._epoch = True, end, self.first[0]
+
+
+@final
+class _Charges:
+    """An account that remembers what a release before training was charged."""
+
+    def __init__(self, account: Account) -> None:
+        self._account, self._events = account, list[Event]()
+
+    def charge(self, event: Event, adjacency: Adjacency) -> None:
+        self._account.charge(event, adjacency)
+        self._events.append(event)
+
+    def require(self, release: Any, *, drawn: bool) -> None:
+        """Raise `UnsoundExtension` unless it was charged what the plan says, and drew noise."""
+        if compose(self._events) != compose([release.event()]) or not drawn:
+            what = "was not charged its event()" if drawn else "drew no noise from the stream"
+            raise UnsoundExtension(
+                f"the transform {type(release).__name__} was fitted to private rows and {what}: nothing of it is "
+                "used. Release what it needs by pv.release, with the ledger and the stream that fit is given"
+            )
 
 
 def _generators() -> list[Tensor]:

@@ -10,7 +10,8 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any, final
@@ -22,12 +23,16 @@ from torch import Tensor
 from privlearn._checks import count
 from privlearn._storage import canonical, loads, write_durably
 from privlearn.errors import BadInput, first_line
-from privlearn.runs.checkpoint import Checkpoint, Saved, head_of, packed, unpacked
+from privlearn.runs.checkpoint import Checkpoint, Saved, differences, head_of, packed, unpacked
 from privlearn.sampling import Indices
 from privlearn.streams import Streams
 
 COMMITMENT, SECRET, LINES, STATES = "commitment.json", "secret.json", "transcript.jsonl", "states"
 _FORMAT = "privlearn-commitment"
+_LEAST = 16  # bytes of a secret
+#: The fields of the first line, of a step's and of a state's.
+_HEAD = {"commitment", "challenge", "steps", "discrete"}
+_STEP, _STATE = {"step", "sample", "released"}, {"state", "steps", "digest"}
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # made once: `json.dumps` would make one for each step
 
 
@@ -40,44 +45,56 @@ class CommittedSecret:
 
     Attributes:
         rows: the commitment to the rows: the root of a tree of their salted digests.
+        run: all that the sums of the run follow from, by name: its plan, options, data, code and first state.
         commitment: the digest of all that was committed to.
 
     Raises:
-        BadInput: nothing was committed to there, or the secret is another one.
+        BadInput: nothing was committed to there, or the secret or the run is another one.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
-            stated = loads((folder / COMMITMENT).read_bytes())
-            secret = bytes.fromhex(loads((folder / SECRET).read_bytes())["secret"])
+            stated, kept = (loads((folder / name).read_bytes()) for name in (COMMITMENT, SECRET))
+            self.secret = secret = bytes.fromhex(kept["secret"])
+            _require(_LEAST <= len(secret) <= 64, f"the secret has {len(secret)} bytes")
             self.rows, committed = str(stated["rows"]), str(stated["secret"])
+            _require("run" in stated, "an earlier version made it, for the rows alone. Commit anew")
+            self.run, run = {str(name): str(text) for name, text in kept["run"].items()}, str(stated["run"])
         except FileNotFoundError as error:
             raise BadInput(
                 f"{folder} holds no commitment: commit to the rows first, privlearn.auditing.commit(data, folder) or "
                 "`privlearn commit`"
             ) from error
-            _require(1 <= len(secret) <= 64, "the secret has another length")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"the commitment in {folder} cannot be read: {error}") from error
-        if hashlib.sha256(secret).hexdigest() != committed:
+        if hashlib.sha256(secret).hexdigest() != committed or _digest_of_run(secret, self.run) != run:
             raise BadInput(f"the secret in {folder} is not the one that was committed to: get the unchanged folder")
-        self.secret, self.commitment = secret, hashlib.sha256(canonical(stated)).hexdigest()
+        self.commitment = hashlib.sha256(canonical(stated)).hexdigest()
 
     @staticmethod
-    def write(folder: Path, rows: str, secret: bytes) -> None:
-        """Bind a run to rows and a secret: one file for the auditor, one to be kept."""
-        stated = {"format": _FORMAT, "rows": rows, "secret": hashlib.sha256(secret).hexdigest()}
-        write_durably(folder / SECRET, json.dumps({"secret": secret.hex()}).encode() + b"\n", mode=0o600)
+    def write(folder: Path, rows: str, secret: bytes, run: Mapping[str, str]) -> None:
+        """Bind a run to rows, a secret, and all that its sums follow from: a file for the auditor, one to be kept."""
+        of_run = _digest_of_run(secret, run)
+        stated = {"format": _FORMAT, "rows": rows, "run": of_run, "secret": hashlib.sha256(secret).hexdigest()}
+        kept = {"secret": secret.hex(), "run": dict(run)}
+        write_durably(folder / SECRET, json.dumps(kept).encode() + b"\n", mode=0o600)
         write_durably(folder / COMMITMENT, json.dumps(stated, indent=1).encode() + b"\n")
 
     def streams(self, challenge: bytes, discrete: bool) -> Streams:
-        """The random streams of the run, from their beginning.
+        """The random streams of the run, from their beginning: no noise is drawn before they are bound to the run.
 
-        Their keys follow from the secret, from the rows' commitment, and from a value that was not known when both
-        were fixed: none can be chosen for the noise that it makes.
+        The keys that they will have follow from the secret, from the commitment to rows and run, and from a value that
+        was not known when these were fixed: none can be chosen for the noise that it makes. What is drawn before, such
+        as initial weights, follows from the secret alone, and is a part of what was committed to.
         """
         key = hashlib.blake2b(bytes.fromhex(self.commitment) + challenge, key=self.secret, person=b"streams").digest()
-        return Streams.of_key(key, discrete=discrete)
+        return first_streams(self.secret, key, discrete=discrete)
+
+    def bound(self, challenge: bytes, discrete: bool) -> Streams:
+        """The random streams with the keys that the run draws its noise by."""
+        streams = self.streams(challenge, discrete)
+        streams.bind(self.run)
+        return streams
 
     def digest(self, what: bytes, *parts: bytes | memoryview) -> str:
         """A digest that tells nothing without the secret."""
@@ -118,11 +135,14 @@ class Transcript(Checkpoint):
         self._between = count("steps", steps)
         self._challenge, self._discrete = _read_challenge(challenge), discrete
         self._secret = CommittedSecret(self.folder)
-        self._key = self.streams().noise.key.hex()
+        self._key = self._secret.bound(self._challenge, discrete).noise.key.hex()
         self._lines: list[str] = []  # of steps since the last state
         self._states, self._taken, self._since = 0, 0, 0
         self._writing: Thread | None = None  # puts a state on disk
         self._failed: Exception | None = None
+
+    #: What is published of a run that was left early is compared with the state that it was left in.
+    keeps_ends = True
 
     @property
     def due(self) -> bool:
@@ -130,8 +150,17 @@ class Transcript(Checkpoint):
         return self._since >= self._between
 
     def streams(self) -> Streams:
-        """The random streams of the run, from their beginning."""
+        """The random streams of the run, from their beginning; they are bound when it begins."""
         return self._secret.streams(self._challenge, self._discrete)
+
+    def bind(self, streams: Streams, determined: Mapping[str, str]) -> None:
+        """Let the keys follow from the run that was committed to.
+
+        Raises:
+            BadInput: the run is another one: the challenge was given for one run.
+        """
+        require_committed(self._secret.run, determined)
+        streams.bind(determined)
 
     def facts(self) -> dict[str, Any]:
         """For the certificate: what the run was bound to, and the digest of the transcript."""
@@ -169,7 +198,7 @@ class Transcript(Checkpoint):
         if saved.plain["streams"]["noise"]["key"] != self._key:
             raise BadInput(
                 "a run with a transcript draws from the streams that follow from its commitment: leave out streams and "
-                "seed, or give transcript.streams()"
+                "seed"
             )
         if "shards" in saved.plain:
             raise BadInput(
@@ -257,7 +286,8 @@ class Recording:
             self.states = [str(rest[n]["digest"]) for n in at]
             self.between, *self.taken = [_whole(line["steps"]) for line in (head, *(rest[n] for n in at))]
             self.steps = [line for line in rest[: at[-1]] if "step" in line]
-            _require(all({"sample", "released"} <= line.keys() for line in self.steps), "a step says too little")
+            _require(head.keys() == _HEAD, "its first line has other fields")
+            _require(all(line.keys() in (_STEP, _STATE) for line in rest), "a line has other fields")
             self.complete = [line + b"\n" for line in lines[: at[-1] + 2]]
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             why = f"{type(error).__name__}: {first_line(error)}"
@@ -271,8 +301,12 @@ class Recording:
         self.digest = hashlib.sha256(content).hexdigest()
 
     def streams(self) -> Streams:
-        """The random streams that the run was bound to, from their beginning."""
+        """The random streams that the run was bound to, from their beginning; they are bound when it begins."""
         return self.secret.streams(bytes.fromhex(self.challenge), self.discrete)
+
+    def bound(self) -> Streams:
+        """These, with the keys that the run drew its noise by."""
+        return self.secret.bound(bytes.fromhex(self.challenge), self.discrete)
 
     def state(self, number: int) -> Saved:
         """A state of the run.
@@ -290,10 +324,72 @@ class Recording:
         return unpacked(content, path)
 
 
+@final
+class Determined(Exception):
+    """What was to be found out: all that the sums of a run follow from, by name."""
+
+    def __init__(self, run: Mapping[str, str]) -> None:
+        super().__init__("the run is known")
+        self.run = run
+
+
+@final
+class RunToCommit(Checkpoint):
+    """A checkpoint of a run that is going to be committed to: it says what the run is, before anything is spent.
+
+    Args:
+        folder: where will be committed.
+        secret: that of the commitment.
+        discrete: whether releases will make their noise on a grid.
+    """
+
+    def __init__(self, folder: Path, secret: bytes, *, discrete: bool = False) -> None:
+        super().__init__(folder / LINES)
+        self._secret, self._discrete = secret, discrete
+
+    def read(self) -> None:
+        """No run was begun."""
+
+    def streams(self) -> Streams:
+        """Those that initial weights are drawn from; no noise is."""
+        return first_streams(self._secret, self._secret, discrete=self._discrete)
+
+    def bind(self, streams: Streams, determined: Mapping[str, str]) -> None:
+        """Raise `Determined`: the run ends here."""
+        raise Determined(determined)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nothing is written."""
+        yield
+
+
+def first_streams(secret: bytes, later: bytes, *, discrete: bool = False) -> Streams:
+    """The streams of a secret before they are bound: by `later` they will be."""
+    return Streams.of_secret(later, hashlib.blake2b(key=secret, person=b"first").digest(), discrete=discrete)
+
+
+def _digest_of_run(secret: bytes, run: Mapping[str, str]) -> str:
+    return hmac.new(secret, b"run " + canonical(dict(run)), hashlib.sha256).hexdigest()
+
+
 def state_path(folder: Path, number: int) -> Path:
     """The file of a state."""
     (folder / STATES).mkdir(mode=0o700, exist_ok=True)
     return folder / STATES / f"{number:08}"
+
+
+def require_committed(committed: Mapping[str, str], determined: Mapping[str, str]) -> None:
+    """Refuse a run that is not the one that was committed to.
+
+    Raises:
+        BadInput: naming what differs.
+    """
+    if dict(committed) != dict(determined):
+        raise BadInput(
+            f"this is not the run that was committed to: {differences(committed, determined)}. Train what the "
+            "commitment is for, or commit anew, in another folder: a commitment is good for one run"
+        )
 
 
 def new_secret() -> bytes:

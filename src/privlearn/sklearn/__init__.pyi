@@ -10,6 +10,7 @@ from privlearn.sklearn.supervised import DPClassifier as DPClassifier
 from privlearn.sklearn.supervised import DPLogisticRegression as DPLogisticRegression
 from privlearn.sklearn.supervised import DPRegressor as DPRegressor
 from privlearn.sklearn.supervised import DPRidge as DPRidge
+from privlearn.sklearn.table_encoder import DPTableEncoder as DPTableEncoder
 from privlearn.sklearn.transformers import DPPCA as DPPCA
 from privlearn.sklearn.transformers import DPAutoencoder as DPAutoencoder
 from privlearn.sklearn.transformers import DPStandardScaler as DPStandardScaler

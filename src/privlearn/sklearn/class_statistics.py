@@ -38,6 +38,7 @@ class DPFeatureSelector(SelectorMixin, PrivateEstimator):  # type: ignore[misc]
         plan: a settled `SelectionPlan`, in place of epsilon, delta and keep.
         ledger: what fits are charged to; None: one that the estimator shares with its clones, without a limit.
         random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
+        preprocessing: "public", or None: as of every estimator here (`PrivateEstimator`).
 
     Attributes:
         indices_: the kept features' places, the best first.
@@ -56,9 +57,11 @@ class DPFeatureSelector(SelectorMixin, PrivateEstimator):  # type: ignore[misc]
         plan: SelectionPlan | None = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.epsilon, self.delta, self.keep, self.classes, self.bounds = epsilon, delta, keep, classes, bounds
         self.plan, self.ledger, self.random_state = plan, ledger, random_state
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, then: AbstractPlan | None = None) -> DPFeatureSelector:
         """Choose features, by rows of numbers, shape (rows, features), and their labels, (rows,).
@@ -110,7 +113,7 @@ class DPFisherClassifier(PrivateClassifier):
     Args:
         options: other fields of `privlearn.statistics.FisherPlan`, where no plan is given: `{"keep": 10}`.
         plan: a settled `FisherPlan`, in place of epsilon, delta and options.
-        epsilon, delta, classes, bounds, ledger, random_state: as of `DPFeatureSelector`.
+        epsilon, delta, classes, bounds, ledger, random_state, preprocessing: as of `DPFeatureSelector`.
 
     Attributes:
         classes_: the declared classes, sorted.
@@ -129,9 +132,11 @@ class DPFisherClassifier(PrivateClassifier):
         plan: FisherPlan | None = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.epsilon, self.delta, self.classes, self.bounds, self.options = epsilon, delta, classes, bounds, options
         self.plan, self.ledger, self.random_state = plan, ledger, random_state
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any) -> DPFisherClassifier:
         """Release statistics of rows, shape (rows, features), and their labels, (rows,), and make the classifier.

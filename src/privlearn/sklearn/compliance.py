@@ -6,6 +6,7 @@ from typing import Any
 
 from privlearn.errors import BadInput
 from privlearn.sklearn.estimator import PrivateEstimator
+from privlearn.sklearn.table_encoder import DPTableEncoder
 
 _WEIGHTS = {
     "check_sample_weight_equivalence_on_dense_data": "weights are bounded: a row of weight 2 counts as one of weight 1"
@@ -30,6 +31,6 @@ def expected_failed_checks(estimator: Any) -> dict[str, str]:
     >>> expected_failed_checks(pv.sklearn.DPFisherClassifier())
     {}
     """
-    if not isinstance(estimator, PrivateEstimator):
+    if not isinstance(estimator, PrivateEstimator | DPTableEncoder):
         raise BadInput(f"estimator is a {type(estimator).__name__}: expected one of privlearn.sklearn")
     return dict(_EXPECTED.get(type(estimator).__name__, {}))

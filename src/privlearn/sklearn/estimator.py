@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from privlearn._checks import positive, require_fit
+from privlearn._checks import one_of, positive, require_fit
 from privlearn._display import shortened
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger, Planned
@@ -26,6 +26,7 @@ from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
 from privlearn.publishing.publish import publish
 from privlearn.runs.result import Result
+from privlearn.sklearn.preprocessing import reason_of
 from privlearn.sklearn.spending import FitPrivacy, Held, SharedFits, spend
 from privlearn.streams import Streams
 
@@ -39,6 +40,9 @@ NO_CLASSES = "the classes were read off the labels: declare them, classes=[...]"
 NO_TARGET_BOUNDS = "the bounds of the target were read off the targets: declare them, target_bounds=(low, high)"
 #: Half a step from the middle of the bounds, over their distance, in which rows are not clipped.
 _STEP = 1e-3
+#: What `preprocessing` may declare, and what the card then says.
+PUBLIC = "public"
+_DECLARED = "the person who published this declared the preprocessing public: that it learned nothing from these rows"
 _SQUASHED = "x / (1 + |x|), number by number: no bounds were declared"
 
 
@@ -55,6 +59,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     Rows that hold no finite numbers, and labels outside the declared classes, are refused before anything is spent.
 
+    Args:
+        preprocessing: "public": you declare that what transformed the rows before `fit` learned nothing from private
+            rows; the card of the published model repeats it. None: where steps are seen that may have learned from
+            them, as in a pipeline, nothing is claimed.
+
     Attributes:
         privacy_: what the fit guarantees, and all fits together (`FitPrivacy`).
         n_features_in_: numbers in a row.
@@ -68,6 +77,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     classes: Any
     ledger: Ledger | None
     random_state: Any
+    preprocessing: str | None
 
     # -- one ledger for an estimator and its clones
 
@@ -209,11 +219,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _release(self, plan: Planned, reasons: tuple[str, ...], release: Callable[[Ledger, Streams], Any]) -> Any:
         """Carry out the release of a fit; `privacy_` says what it cost."""
+        one_of("preprocessing", "None" if self.preprocessing is None else self.preprocessing, ("None", PUBLIC))
+        learned = "" if self.preprocessing == PUBLIC else reason_of(self, PrivateEstimator)
+        reasons = (*reasons, learned) if learned else reasons
         streams = self._streams()
         result, privacy = spend(
             self._shared(), self.ledger, plan, reasons, streams, self.delta, lambda ledger: release(ledger, streams)
         )
         self.privacy_: FitPrivacy = privacy
+        if reasons and isinstance(result, Result):  # `pv.publish` refuses it, too
+            result = replace(result, facts={**result.facts, "unclaimed": "; ".join(reasons)})
         self._held = Held(result)
         return result
 
@@ -247,6 +262,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise BadInput(f"nothing can be claimed for this model: {'; '.join(self.privacy_.undeclared)[:200]}")
         result.require_unchanged()
         said = {**self._said(), **(arguments.pop("data", None) or {})}
+        said |= {"preprocessing": _DECLARED} if self.preprocessing == PUBLIC else {}
         named = replace(result, architecture=result.architecture | self._names(result))
         return publish(named, out, data=said, **arguments)
 
@@ -325,8 +341,13 @@ class NetworkEstimator(PrivateEstimator):
         check_is_fitted(self, "module_")
         rows = torch.from_numpy(np.ascontiguousarray(self._scaled_rows(self._validated(X, reset=False))))
         with torch.no_grad():
-            outputs: torch.Tensor = self.module_(rows)
-        return outputs.double()
+            outputs: torch.Tensor = self.module_(rows).double()
+        if not bool(outputs.isfinite().all()):
+            raise BadInput(
+                "the model's outputs for some rows are not finite, so that they have no prediction: scale the rows "
+                "down, or declare bounds, beyond which numbers count as these"
+            )
+        return outputs
 
     def _keep(self, module: torch.nn.Module) -> None:
         self.module_ = copy.deepcopy(module).double().eval()

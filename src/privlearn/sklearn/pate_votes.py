@@ -47,7 +47,7 @@ class PATEClassifier(PrivateClassifier):
         estimator: what each teacher is: an estimator that is cloned and fitted to the teacher's own rows (None:
             `GaussianNB`), or a list of fitted ones, of which no row taught two. Those are asked about rows as they are,
             and give the declared classes.
-        epsilon, delta, classes, bounds, ledger, random_state: as of `DPClassifier`.
+        epsilon, delta, classes, bounds, ledger, random_state, preprocessing: as of `DPClassifier`.
         options: `teachers` (20; not with a list), `queries` (200 at most, or all public rows), `student` (`linear`, or
             `mlp:100`), and other fields of `privlearn.teachers.Student` (`epochs`, `learning_rate`).
 
@@ -68,9 +68,11 @@ class PATEClassifier(PrivateClassifier):
         options: Mapping[str, Any] | None = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.estimator, self.epsilon, self.delta, self.classes, self.bounds = estimator, epsilon, delta, classes, bounds
         self.options, self.ledger, self.random_state = options, ledger, random_state
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, X_public: Any = None) -> PATEClassifier:
         """Train teachers on rows, shape (rows, features), and their labels, (rows,); ask them; and teach the student.
@@ -95,7 +97,7 @@ class PATEClassifier(PrivateClassifier):
         def release(ledger: Ledger, streams: Streams) -> Any:
             ensemble: Teachers
             if given:
-                ensemble = FittedTeachers(self.estimator, self.classes_, squashed=self._squashed)
+                ensemble = FittedTeachers(self.estimator, self.classes_, len(X), squashed=self._squashed)
             else:
                 seed = int(streams.initialisation.integers(2**31))
                 recipe = Estimator(lambda: _fresh(self.estimator, seed))
@@ -137,13 +139,20 @@ class FittedTeachers(Teachers):
     Args:
         estimators: with `predict`.
         classes: the labels in the order of the votes.
+        examples: how many rows they learned from.
         squashed: whether public rows are x / (1 + |x|) of those that the estimators take.
     """
 
-    def __init__(self, estimators: Sequence[Any], classes: Array, *, squashed: bool = False) -> None:
+    def __init__(self, estimators: Sequence[Any], classes: Array, examples: int, *, squashed: bool = False) -> None:
         if len({id(own) for own in estimators}) < len(estimators):
             raise BadInput("an estimator is given twice: one row would move two teachers. Give each once")
         self._estimators, self._classes, self._squashed = estimators, classes, squashed
+        self._examples = examples
+
+    @property
+    def examples(self) -> int:
+        """How many rows they learned from."""
+        return self._examples
 
     @property
     def count(self) -> int:

@@ -40,7 +40,7 @@ _LONGEST = 60  # characters of a candidate's name
 _USUAL = {"options": [{"epochs": 10}, {"epochs": 30}]}
 _SEARCHED = (DPClassifier, DPRegressor, DPRidge, DPFisherClassifier, DPBoostingClassifier, DPBoostingRegressor)
 #: What is the same for all candidates.
-_FIXED = {"epsilon", "delta", "classes", "bounds", "target_bounds", "ledger", "plan", "random_state"}
+_FIXED = {"epsilon", "delta", "classes", "bounds", "target_bounds", "ledger", "plan", "random_state", "preprocessing"}
 
 
 def _has(name: str) -> Callable[[Any], bool]:
@@ -64,6 +64,7 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
         way: "random-stopping" trains a random number of candidates on all rows, "blocks" each on a block of its own.
         ledger: what fits are charged to; None: one that the search shares with its clones, without a limit.
         random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
+        preprocessing: "public", or None: as of every estimator here (`PrivateEstimator`).
         metric: what candidates are judged by: `accuracy` or `log_loss`, of numbers `rmse` or `mae`
             (`privlearn.tuning.RandomStopping`); None: the first.
 
@@ -84,9 +85,11 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
         ledger: Ledger | None = None,
         random_state: Any = None,
         metric: str | None = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.estimator, self.param_grid, self.epsilon, self.delta = estimator, param_grid, epsilon, delta
         self.way, self.ledger, self.random_state, self.metric = way, ledger, random_state, metric
+        self.preprocessing = preprocessing
 
     @property
     def bounds(self) -> Any:
@@ -166,7 +169,8 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
         fixed = sorted({*given} & _FIXED)
         if fixed:
             raise BadInput(f"param_grid has {fixed[0]}, which is the same for all candidates: leave it out")
-        own = clone(made).set_params(**copy.deepcopy(dict(given)), epsilon=self.epsilon, delta=self.delta)
+        common = {"epsilon": self.epsilon, "delta": self.delta, "preprocessing": self.preprocessing}
+        own = clone(made).set_params(**copy.deepcopy(dict(given)), **common)
         if self.param_grid is None:  # the usual options come beside the estimator's own
             own.set_params(options={**made._options(), **own._options()})
         return own

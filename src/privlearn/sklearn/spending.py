@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -14,12 +12,12 @@ from privlearn._checks import count
 from privlearn._display import Described, Summary, shortened
 from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Repeated, compose
+from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.filters import least_budget
 from privlearn.accounting.guarantee import Guarantee, require_same
 from privlearn.accounting.ledger import Ledger, Planned, Releases
 from privlearn.accounting.tradeoff import TradeOff, tradeoff
-from privlearn.errors import BadInput, PrivacyWarning, UnsupportedEvent
+from privlearn.errors import BadInput, UnsupportedEvent, warn
 from privlearn.plan import AbstractPlan
 from privlearn.streams import Streams
 from privlearn.world import require_one_process
@@ -172,50 +170,45 @@ def spend(
             if ledger.event != before:  # also of a fit that fails on the way
                 shared.fits += 1
                 shared.undeclared |= set(own)
-    undeclared = tuple(sorted(shared.undeclared))
+        # Read within the lock, and once: what follows is of this ledger as the fit left it.
+        claim, spent, fits, undeclared = _claim(ledger), ledger.event, shared.fits, tuple(sorted(shared.undeclared))
     stated = delta if ledger.budget is None or ledger.budget.delta is None else ledger.budget.delta
-    total = None if undeclared else _total(ledger, stated)
-    alone = None if own else _alone(plan, stated)
-    claimed = total is not None and total.kind == "bound"
-    attacks = tradeoff(ledger.claim, plan.neighbours, ledger.unit.group_size) if claimed else None
-    privacy = FitPrivacy(alone, total, shared.fits, undeclared, attacks)
+    alone = None if own else _priced(plan.event(), plan, stated)
+    if undeclared:
+        total, attacks = None, None
+    elif claim is None:
+        total, attacks = replace(_priced(spent, plan, stated), kind="estimate"), None
+    else:
+        total = _priced(claim, plan, stated)
+        attacks = tradeoff(claim, plan.neighbours, plan.unit.group_size)
+    privacy = FitPrivacy(alone, total, fits, undeclared, attacks)
     _warn(own, privacy)
     return result, privacy
 
 
-def _alone(plan: Planned, delta: float) -> Guarantee:
-    """What one fit costs."""
-    priced = accountant.guarantee(plan.event(), plan.neighbours, delta, plan.unit.group_size)
+def _priced(event: Event, plan: Planned, delta: float) -> Guarantee:
+    """The guarantee of an event, for the neighbours and the unit that the plan shares with its ledger."""
+    priced = accountant.guarantee(event, plan.neighbours, delta, plan.unit.group_size)
     return replace(priced, rows_per_person=plan.unit.rows_per_person)
 
 
-def _total(ledger: Ledger, delta: float) -> Guarantee:
-    """What is on the ledger: its guarantee, or an estimate where nothing limits it."""
+def _claim(ledger: Ledger) -> Event | None:
+    """The event that a guarantee of all fits is computed from; None where nothing limits what they come to."""
     try:
-        return ledger.guarantee(delta)
+        return ledger.claim
     except UnsupportedEvent:
-        return ledger.spent(delta)
-
-
-def _level() -> int:
-    """How far above `_warn` the caller of `fit` is: the first outside of this package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
-        frame, level = frame.f_back, level + 1
-    return level
+        return None
 
 
 def _warn(reasons: tuple[str, ...], privacy: FitPrivacy) -> None:
     """Warn the caller of `fit` if nothing is claimed, or if several fits add up without a limit."""
     if reasons:
-        warnings.warn(f"nothing is claimed of this fit: {'; '.join(reasons)}", PrivacyWarning, stacklevel=_level())
+        warn(f"nothing is claimed of this fit: {'; '.join(reasons)}")
     elif privacy.total is not None and privacy.total.kind != "bound":
-        warnings.warn(
+        warn(
             f"this is fit {privacy.fits} of this estimator and its clones: all that they released is together "
             f"{privacy.total}, and nothing limits it. Give ledger=pv.Ledger(pv.Budget(E, D)), which refuses what goes "
-            "beyond; pv.sklearn.DPSearchCV searches within one budget",
-            PrivacyWarning,
-            stacklevel=_level(),
+            "beyond; pv.sklearn.DPSearchCV searches within one budget"
         )
 
 

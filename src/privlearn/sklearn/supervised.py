@@ -55,6 +55,7 @@ class DPClassifier(PrivateClassifier):
         options: anything else that `privlearn.train` takes, by name: `{"epochs": 30, "examples": 1000}`.
         ledger: what fits are charged to; None: one that the estimator shares with its clones, without a limit.
         random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
+        preprocessing: "public", or None: as of every estimator here (`PrivateEstimator`).
         class_weight: what an example of each class weighs in the loss, {label: weight}, 1 where a label is left out:
             public numbers, not counted in the rows. `predict_proba` is then of a population in which classes come as
             often as they weigh, as in scikit-learn.
@@ -77,10 +78,12 @@ class DPClassifier(PrivateClassifier):
         ledger: Ledger | None = None,
         random_state: Any = None,
         class_weight: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.epsilon, self.delta, self.classes, self.bounds = epsilon, delta, classes, bounds
         self.model, self.options, self.ledger, self.random_state = model, options, ledger, random_state
         self.class_weight = class_weight
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> DPClassifier:
         """Train on rows of numbers, shape (rows, features), and their labels, (rows,).
@@ -152,10 +155,12 @@ class DPLogisticRegression(DPClassifier):
         ledger: Ledger | None = None,
         random_state: Any = None,
         class_weight: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.epsilon, self.delta, self.classes, self.bounds = epsilon, delta, classes, bounds
         self.options, self.ledger, self.random_state = options, ledger, random_state
         self.class_weight = class_weight
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> DPLogisticRegression:
         """As `DPClassifier.fit`."""
@@ -216,7 +221,7 @@ class DPRegressor(PrivateRegressor):
     Args:
         target_bounds: (low, high) of the targets, public. None: they are read off the targets, and nothing is claimed.
         model: as of `DPClassifier`; it ends in a linear layer.
-        epsilon, delta, bounds, options, ledger, random_state: as of `DPClassifier`.
+        epsilon, delta, bounds, options, ledger, random_state, preprocessing: as of `DPClassifier`.
         loss: `squared_error`, or `poisson` for counts, whole numbers from 0 on, whose expectations are predicted.
 
     Attributes:
@@ -235,10 +240,12 @@ class DPRegressor(PrivateRegressor):
         ledger: Ledger | None = None,
         random_state: Any = None,
         loss: str = "squared_error",
+        preprocessing: str | None = None,
     ) -> None:
         self.epsilon, self.delta, self.target_bounds, self.bounds = epsilon, delta, target_bounds, bounds
         self.model, self.options, self.ledger, self.random_state = model, options, ledger, random_state
         self.loss = loss
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> DPRegressor:
         """Train on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`.
@@ -271,7 +278,7 @@ class DPRidge(PrivateRegressor):
     Args:
         target_bounds: as of `DPRegressor`.
         options: other fields of `privlearn.statistics.RidgePlan`: `{"row_norm": 2.0}`, of rows scaled by their bounds.
-        epsilon, delta, bounds, ledger, random_state: as of `DPClassifier`.
+        epsilon, delta, bounds, ledger, random_state, preprocessing: as of `DPClassifier`.
 
     Attributes:
         coef_: what a number in a row adds, shape (features,). Where no bounds are declared, of numbers x / (1 + |x|).
@@ -289,9 +296,11 @@ class DPRidge(PrivateRegressor):
         options: Mapping[str, Any] | None = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.epsilon, self.delta, self.target_bounds, self.bounds = epsilon, delta, target_bounds, bounds
         self.options, self.ledger, self.random_state = options, ledger, random_state
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPRidge:
         """Release sums of rows, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`.
@@ -333,7 +342,7 @@ class DPBoostingClassifier(PrivateClassifier):
 
     Args:
         options: other fields of `privlearn.boosting.BoostingPlan`: `{"trees": 100, "bins": 8}`.
-        epsilon, delta, classes, bounds, ledger, random_state: as of `DPClassifier`.
+        epsilon, delta, classes, bounds, ledger, random_state, preprocessing: as of `DPClassifier`.
 
     Attributes:
         module_: the model.
@@ -349,9 +358,11 @@ class DPBoostingClassifier(PrivateClassifier):
         options: Mapping[str, Any] | None = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.epsilon, self.delta, self.classes, self.bounds = epsilon, delta, classes, bounds
         self.options, self.ledger, self.random_state = options, ledger, random_state
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPBoostingClassifier:
         """Boost on rows of numbers, shape (rows, features), and their labels, (rows,). Errors as of `DPClassifier.fit`.
@@ -375,7 +386,7 @@ class DPBoostingRegressor(PrivateRegressor):
 
     Args:
         target_bounds: as of `DPRegressor`.
-        epsilon, delta, bounds, options, ledger, random_state: as of `DPBoostingClassifier`.
+        epsilon, delta, bounds, options, ledger, random_state, preprocessing: as of `DPBoostingClassifier`.
 
     Attributes:
         module_: the model.
@@ -391,9 +402,11 @@ class DPBoostingRegressor(PrivateRegressor):
         options: Mapping[str, Any] | None = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.epsilon, self.delta, self.target_bounds, self.bounds = epsilon, delta, target_bounds, bounds
         self.options, self.ledger, self.random_state = options, ledger, random_state
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPBoostingRegressor:
         """Boost on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`.

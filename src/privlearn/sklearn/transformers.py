@@ -20,6 +20,7 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.derivative_bounds import Derivatives
 from privlearn.mac.dpmac import dpmac
 from privlearn.plan import Plan
+from privlearn.runs.session import Session
 from privlearn.sampling import Poisson
 from privlearn.sklearn.estimator import ADJACENCY, Array, PrivateEstimator
 from privlearn.streams import Streams
@@ -60,14 +61,13 @@ class PrivateScaledTransformer(TransformerMixin, PrivateEstimator):  # type: ign
 
     def _released(self, transform: PrivateTransform, rows: Array) -> Any:
         """The module of a transform, made by its release on these rows alone."""
-        plan = Releases(transform.event(), ADJACENCY)
+        plan = Releases(transform.event(), ADJACENCY, budget=Budget(self.epsilon, self.delta))
 
         def release(ledger: Ledger, streams: Streams) -> ReleasedTransform:
-            ledger.begin(plan.event(), plan.neighbours, plan.unit)
-            try:
+            session = Session(plan, ledger, streams)
+            session.count_examples(len(rows))
+            with session.charging():
                 made = transform.fit(torch.from_numpy(rows), plan.neighbours, ledger, streams.noise)
-            finally:
-                ledger.settle()
             return ReleasedTransform(made, plan, ledger)
 
         return self._release(plan, (), release).module
@@ -90,6 +90,7 @@ class DPStandardScaler(OneToOneFeatureMixin, PrivateScaledTransformer):  # type:
             None: each number x becomes x / (1 + |x|), and moments are of that.
         ledger: what fits are charged to; None: one that the estimator shares with its clones, without a limit.
         random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
+        preprocessing: "public", or None: as of every estimator here (`PrivateEstimator`).
 
     Attributes:
         mean_, scale_, var_: of each feature, as released, in the units of the rows (squashed ones, without bounds).
@@ -103,9 +104,11 @@ class DPStandardScaler(OneToOneFeatureMixin, PrivateScaledTransformer):  # type:
         bounds: Any = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.epsilon, self.delta, self.bounds = epsilon, delta, bounds
         self.ledger, self.random_state = ledger, random_state
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any = None) -> DPStandardScaler:
         """Release the moments of rows, shape (rows, features).
@@ -142,7 +145,7 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer):  # type:
 
     Args:
         n_components: how many; at most as many as features are kept.
-        epsilon, delta, bounds, ledger, random_state: as of `DPStandardScaler`.
+        epsilon, delta, bounds, ledger, random_state, preprocessing: as of `DPStandardScaler`.
 
     Attributes:
         components_: orthonormal, shape (n_components, features), the largest variance first.
@@ -158,9 +161,11 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer):  # type:
         bounds: Any = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.n_components, self.epsilon, self.delta, self.bounds = n_components, epsilon, delta, bounds
         self.ledger, self.random_state = ledger, random_state
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any = None) -> DPPCA:
         """Release components of rows, shape (rows, features). Errors as of `DPStandardScaler.fit`."""
@@ -198,7 +203,7 @@ class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer): 
     Args:
         n_components: numbers in a code.
         options: other fields of the plan (`privlearn.Plan`): `{"epochs": 30, "examples": 1000}`.
-        epsilon, delta, bounds, ledger, random_state: as of `DPStandardScaler`.
+        epsilon, delta, bounds, ledger, random_state, preprocessing: as of `DPStandardScaler`.
 
     Attributes:
         module_: the autoencoder, of rows whose bounds are -1 and 1.
@@ -215,9 +220,11 @@ class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer): 
         options: Mapping[str, Any] | None = None,
         ledger: Ledger | None = None,
         random_state: Any = None,
+        preprocessing: str | None = None,
     ) -> None:
         self.n_components, self.epsilon, self.delta, self.bounds = n_components, epsilon, delta, bounds
         self.options, self.ledger, self.random_state = options, ledger, random_state
+        self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any = None) -> DPAutoencoder:
         """Train on rows, shape (rows, features). Errors as of `DPStandardScaler.fit`, and as of `privlearn.dpmac`."""

@@ -30,6 +30,7 @@ from privlearn.accounting.ledger import Ledger, Releases
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.data.tables import Cell, Table, is_frame, of_frame, read_table
 from privlearn.errors import BadInput
+from privlearn.runs.session import Session
 from privlearn.streams import Streams
 
 #: The powers of two of the grid: cells for [2^e, 2^(e + 1)) and its negative, and one for 0.
@@ -129,17 +130,15 @@ def draft_schema(
     releases = bool(numbers) + _LEVELS * bool(categories)
     noise = solve_gaussian(budget, lambda factor: budget.spent(compose([Gaussian(factor)]), adjacency))
     each = Gaussian(noise * math.sqrt(releases))
-    plan = Releases(compose([Repeated(each, releases)]), adjacency)
-    ledger.require_room(plan.event(), adjacency, plan.unit)
+    plan = Releases(compose([Repeated(each, releases)]), adjacency, budget=budget)
+    session = Session(plan, ledger, streams)
     table = of_frame(source, names) if is_frame(source) else read_table(Path(source), names)
     absent = [name for name in names if name not in table.columns]
     if absent:
         raise BadInput(f"{table.name} has no column {absent[0]!r}: expected those that it has", column=absent[0])
-    ledger.begin(plan.event(), adjacency, plan.unit)
-    try:
-        return _released(table, target, numbers, categories, each, adjacency, ledger, streams or Streams.new())
-    finally:
-        ledger.settle()
+    session.count_examples(len(table.columns[names[0]]))
+    with session.charging():
+        return _released(table, target, numbers, categories, each, adjacency, ledger, session.streams)
 
 
 def _released(

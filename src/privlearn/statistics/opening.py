@@ -21,6 +21,7 @@ from privlearn.data.schema import Schema, of_table
 from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
 from privlearn.runs.front import Front
+from privlearn.runs.given import require_rows_once
 from privlearn.runs.result import PrivateDiagnostics, Result, public_facts
 from privlearn.runs.session import Session
 from privlearn.statistics.plan import StatisticsPlan
@@ -102,6 +103,7 @@ def opened(
     session = Session(plan, ledger, streams)
     data = rows_of(dataset) if isinstance(dataset, TorchDataset) else Dataset.of(dataset)
     _require_rows(plan, data)
+    require_rows_once(plan, dataset, data)
     transforms, x, prepare, described = _in_front(plan, data)
     _require_fit(plan, x)
     origin = Origin(
@@ -113,6 +115,7 @@ def opened(
         () if plan.front else data.feature_names,
         described,
     )
+    session.count_examples(len(x))
     with session.charging():
         yield Opened(x, data.y, origin, session.ledger, session.streams.noise, prepare)
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self, final
 
 from privlearn._checks import between, count, one_of, probability
 from privlearn._public import registered
+from privlearn._shapes import Positive
 from privlearn.accounting import zcdp
 from privlearn.accounting.budget import Budget, require_budget, solve_gaussian, solve_noise
 from privlearn.accounting.events import Composed, Event, compose
@@ -20,6 +21,7 @@ from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian, RandomisedResponse
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
+from privlearn.run_facts import RunFacts
 from privlearn.transforms.base import PublicTransform, other_features, require_chain
 from privlearn.transforms.select import LEAST_COUNT, PARTS_OF_SPLIT, SIZES, SPLIT, SelectFeatures, check_choices
 
@@ -28,6 +30,12 @@ _CONSTANT = 0.25
 #: Numbers in a row of least squares, at most: X'X has their square, and is taken apart into eigenvectors.
 _MOST_FEATURES = 10_000
 _FISHER = "A Fisher classifier (features independent within classes), computed from released numbers alone."
+
+
+class StatisticsFacts(RunFacts, total=False):
+    """What releases of statistics state."""
+
+    ridge: Positive
 
 
 class StatisticsPlan(AbstractPlan):
@@ -44,6 +52,7 @@ class StatisticsPlan(AbstractPlan):
     noise_multiplier: float | None
     group_size: int
     front: tuple[PublicTransform, ...]
+    facts_shape: ClassVar[Any] = StatisticsFacts
 
     def _settle(self, usual: Adjacency = Adjacency.ADD_REMOVE) -> None:
         """Check what all plans have, and settle the kind of neighbour."""

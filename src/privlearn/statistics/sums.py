@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from privlearn._checks import positive
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, in_steps, kept
+from privlearn.clipping.bounded import Bounded, Contributions, in_steps, kept
 from privlearn.clipping.evaluation import RightAnswers
 from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.clipping.row_sums import Prepare, isometric, labelled_blocks, rows_in_a_block
@@ -50,6 +50,7 @@ def ridge_sums(
         In double precision: X'y (features + 1, 1), and the vector of X'X, of which `symmetric` makes the matrix.
     """
     length = math.hypot(positive("norm", norm), positive("constant", constant))
+    linear, square = (Contributions(length**power, "ridge_sums") for power in (1, 2))
     products, gram = torch.zeros(()), torch.zeros(())
     limit, follows = (kept(number, [torch.float64]) for number in (norm, constant))
     targets = torch.as_tensor(y).double()
@@ -62,11 +63,14 @@ def ridge_sums(
         if weights is not None:
             weight = torch.as_tensor(weights).double()[torch.from_numpy(sample.indices[first : first + len(rows)])]
             member = member * weight.nan_to_num(0.0).clamp(0, 1)[:, None]
+        lengths = torch.linalg.vector_norm(longer, dim=1)
+        linear.see(lengths * (own * member[:, 0]).abs())
+        square.see(lengths.square() * member[:, 0])
         products, gram = products + longer.T @ (own[:, None] * member), gram + longer.T @ (longer * member)
     replaced = adjacency is Adjacency.REPLACE_ONE
     return (
-        Bounded((products.contiguous(),), adjacency.sum_sensitivity(length), adjacency, sample),
-        Bounded((isometric(gram),), length**2 * (math.sqrt(2) if replaced else 1.0), adjacency, sample),
+        Bounded((products.contiguous(),), adjacency.sum_sensitivity(length), adjacency, sample, linear),
+        Bounded((isometric(gram),), length**2 * (math.sqrt(2) if replaced else 1.0), adjacency, sample, square),
     )
 
 
@@ -119,7 +123,9 @@ def error_sums(
     A row adds |e| and e^2 in [0, 1], and t in [-1, 1] with t^2: a vector of norm 2 at most, for add/remove neighbours
     of norm sqrt(5), with the 1 that it counts. Another row in its place moves the first two by 1 each, and the others
     together by 2, as (t - t')^2 (1 + (t + t')^2) <= 4: by sqrt(6). A row without an answer, or whose target is not
-    finite, adds nothing.
+    finite, is wrong: it adds (1, 1, 0, 0), and nothing for add/remove neighbours, where it is absent. That is a vector
+    of norm sqrt(2), and as another row would be: from any other it differs by (1 - |e|, 1 - e^2, -t, -t^2), of norm 2
+    at most.
 
     Args:
         answers: of `PredictedValues`, shape (rows, 2).
@@ -136,13 +142,16 @@ def error_sums(
     (there, predicted), targets = answers[indices].T, y[indices].double()
     usable = (there > 0) & targets.isfinite()
     low, half = bounds[0], (bounds[1] - bounds[0]) / 2
-    predicted, targets = (((own[usable] - low) / half - 1).clamp(-1, 1) for own in (predicted, targets))
-    errors = ((predicted - targets).abs() / (2 * most_error)).clamp(0, 1)
-    parts = [errors, errors**2, targets, targets**2]
     counted = adjacency is Adjacency.ADD_REMOVE  # else the number of rows is public
-    sums = in_steps(torch.stack([*parts, *[torch.ones_like(errors)] * counted], 1)).sum(0)
+    wrong = torch.zeros(0 if counted else int((~usable).sum()), dtype=torch.float64)
+    predicted, targets = (((own[usable] - low) / half - 1).clamp(-1, 1) for own in (predicted, targets))
+    errors = torch.cat([((predicted - targets).abs() / (2 * most_error)).clamp(0, 1), wrong + 1])
+    targets = torch.cat([targets, wrong])
+    parts = [errors, errors**2, targets, targets**2]
+    rows = in_steps(torch.stack([*parts, *[torch.ones_like(errors)] * counted], 1))
+    added = Contributions.of(torch.linalg.vector_norm(rows, dim=1), math.sqrt(4.0 + counted), "error_sums")
     moved = {Adjacency.ADD_REMOVE: 5.0, Adjacency.ZERO_OUT: 4.0, Adjacency.REPLACE_ONE: 6.0}[adjacency]
-    return Bounded((sums,), math.sqrt(moved), adjacency, sample)
+    return Bounded((rows.sum(0),), math.sqrt(moved), adjacency, sample, added)
 
 
 def metric_sums(
@@ -152,7 +161,8 @@ def metric_sums(
 
     A row adds 1 to one cell of each table, and a number in [0, 1] to the sum: a vector of norm sqrt(3) at most. Another
     row in its place moves each table by sqrt(2) and the sum by 1, together sqrt(5). A row without an answer, or of no
-    class, adds nothing.
+    class, is wrong: it adds 1 to the sum, and nothing for add/remove neighbours, where it is absent. From any other row
+    it differs by 1 in a cell of each table, and by at most 1 in the sum: by sqrt(3) at most.
 
     Args:
         probabilities: shape (rows, classes); zeros where a row has no answer.
@@ -177,9 +187,12 @@ def metric_sums(
     cells = side * bins + (score * bins).long().clamp(0, bins - 1)
     histogram = torch.bincount(cells, minlength=2 * bins).double().view(2, bins)
     losses = -own.gather(1, labels[:, None])[:, 0].log() / positive("most_loss", most_loss)
-    total = in_steps(losses.clamp(0, 1)).sum().view(1)
+    wrong = torch.ones(0 if adjacency is Adjacency.ADD_REMOVE else int((~usable).sum()), dtype=torch.float64)
+    losses = in_steps(losses.clamp(0, 1))
+    added = Contributions.of(torch.cat([(2 + losses.square()).sqrt(), wrong]), math.sqrt(3), "metric_sums")
+    total = in_steps(torch.cat([losses, wrong])).sum().view(1)
     replaced = adjacency is Adjacency.REPLACE_ONE
-    return Bounded((matrix, histogram, total), math.sqrt(5.0 if replaced else 3.0), adjacency, sample)
+    return Bounded((matrix, histogram, total), math.sqrt(5.0 if replaced else 3.0), adjacency, sample, added)
 
 
 def cell_counts(cells: list[Any], sizes: list[int], sample: Sample, adjacency: Adjacency) -> Bounded:
@@ -197,9 +210,12 @@ def cell_counts(cells: list[Any], sizes: list[int], sample: Sample, adjacency: A
     Returns:
         For each column a tensor of shape (size,), in double precision.
     """
-    counts = []
+    counts, cells_of = [], torch.zeros(len(sample), dtype=torch.float64)
     for own, size in zip(cells, sizes, strict=True):
         there = torch.from_numpy(own[sample.indices])
-        counts.append(torch.bincount(there[(there >= 0) & (there < size)], minlength=size).double())
+        counted = (there >= 0) & (there < size)
+        cells_of += counted
+        counts.append(torch.bincount(there[counted], minlength=size).double())
     moved = len(counts) * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
-    return Bounded(tuple(counts), math.sqrt(moved), adjacency, sample)
+    added = Contributions.of(cells_of.sqrt(), math.sqrt(len(counts)), "cell_counts")
+    return Bounded(tuple(counts), math.sqrt(moved), adjacency, sample, added)

@@ -214,6 +214,7 @@ def sum_answers(
     silent = 0
     for said in teachers.answers(inputs, streams, progress, sums.shapes):
         silent += not sums.add(said)
+    sums.added.require_kept()
     return sums, silent
 
 
@@ -350,8 +351,11 @@ def keep_answers(
             if saved.plain["state"] == _ANSWERED:
                 charge_again(ledger, plan.event(), plan.neighbours)
                 return _taken_up(saved, plan, pool, ledger)
+            watch = streams.noise.watch
             made, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
+            streams.noise.watch = watch
             _total(made).copy_(saved.tensors["sums"])
+            made.added.see(torch.zeros(0))  # they were measured before they were kept
         answers = of_pool(plan, pool, ledger, release_answers(plan, made, reducer, ledger, streams), streams)
         file.write(_answered(answers, facts, ledger.run))
         ledger.settle()

@@ -40,6 +40,11 @@ class Teachers:
     def require_covered(self, adjacency: Adjacency, unit: PrivacyUnit) -> None:
         """Raise `BadInput` where it is known that one `unit` can change two teachers under `adjacency`."""
 
+    @property
+    def examples(self) -> int | None:
+        """How many records they learned from; None where that is not known."""
+        return None
+
     def describe(self) -> dict[str, Any]:
         """How they came about, in public words, for certificates and to tell an interrupted run from another."""
         return {"source": f"{type(self).__module__}:{type(self).__qualname__}"}
@@ -57,6 +62,14 @@ class Teachers:
         Args:
             inputs: public inputs, as for `answers`.
         """
+
+    def determined(self, inputs: Tensor) -> dict[str, str]:
+        """What the answers follow from beyond `describe`, by name, as secret as the records: for keys that are kept.
+
+        Args:
+            inputs: public inputs, as for `answers`.
+        """
+        return {}
 
     @abstractmethod
     def answers(
@@ -124,6 +137,11 @@ class Given(Teachers):
     def describe(self) -> dict[str, Any]:
         """That their predictions were given."""
         return {"source": "given"}
+
+    def determined(self, inputs: Tensor) -> dict[str, str]:
+        """A digest of what the files hold."""
+        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in self._paths]
+        return {"predictions": hashlib.sha256(" ".join(digests).encode()).hexdigest()}
 
     def answers(
         self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None

@@ -21,9 +21,9 @@ from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.checkpoint import Checkpoint, whole_text
 from privlearn.runs.result import PrivateDiagnostics, Result
-from privlearn.runs.session import Session
+from privlearn.runs.session import Session, warn_of_target
 from privlearn.streams import Streams
 from privlearn.teachers.answers import Answers, Pool, empty, keep_answers, of_pool, release_answers, sum_answers
 from privlearn.teachers.chances import drowned
@@ -124,19 +124,24 @@ def ask_teachers(
     _warn_of_noise(plan, reducer)
     ledger, streams = Ledger(plan.budget) if ledger is None else ledger, streams or Streams.new()
     queries, silent = pool.raw[: plan.queries], dict[str, int]()
+    same = _facts(plan, teachers, reducer, pool)
+    if streams.noise.secret is not None:
+        streams.bind({**same, **teachers.determined(queries)})
 
     def sums() -> CodeSums | VoteCounts:
         total, silent["teachers_without_answers"] = sum_answers(plan, teachers, reducer, queries, streams, progress)
         return total
 
     if keep is None:
-        session, made = Session(plan, ledger, streams), sums()
+        session = Session(plan, ledger, streams)
+        session.count_examples(teachers.examples)
+        made = sums()
         with session.charging():
             noisy = release_answers(plan, made, reducer, ledger, streams)
         answers = of_pool(plan, pool, ledger, noisy, streams)
     else:
         teachers.require_same(queries)
-        same = _facts(plan, teachers, reducer, pool)
+        warn_of_target(plan, ledger, teachers.examples)
         answers = keep_answers(plan, pool, sums, reducer, ledger, streams, Checkpoint(keep), same)
     facts = _stated(plan, teachers, reducer, pool, answers)
     return replace(answers, facts=facts, private_diagnostics=PrivateDiagnostics(silent))
@@ -209,7 +214,7 @@ def _facts(plan: PatePlan, teachers: Teachers, reducer: Reducer | None, pool: Po
         origin = reducer.code_centre[None]
         known = f"{reducer.describe()} {fingerprint(reducer.centre, origin, reducer.decode(origin + 1))}"
     return {
-        "plan": str(plan),
+        "plan": whole_text(plan),
         "public inputs": fingerprint(pool.raw, pool.inputs),
         "teachers": json.dumps(teachers.describe()),
         "reducer": known,

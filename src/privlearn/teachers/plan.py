@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, final, get_args
+from typing import Any, ClassVar, TypedDict, final, get_args
 
 from privlearn._checks import between, count, one_of, positive, probability
 from privlearn._checks import delta as valid_delta
 from privlearn._public import registered
+from privlearn._shapes import Count, Open, Positive
 from privlearn.accounting import zcdp
 from privlearn.accounting.budget import Budget, require_budget, solve_gaussian
 from privlearn.accounting.events import Composed, Event, Repeated, compose
@@ -26,6 +27,7 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.accounting.trees import GaussianFilter
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
+from privlearn.run_facts import RunFacts
 from privlearn.teachers.card_texts import neighbours, reducer_rows, start_rows, teacher_rows, trust, words
 
 _MOST = 10**7
@@ -38,6 +40,28 @@ _ASKED = {
 _NOISE = (1e-6, 1e12)
 #: The least probability that some query is answered.
 _ONCE = 0.01
+
+
+class TeacherFacts(TypedDict, total=False):
+    """Who the teachers were; recipes say it in words of their own."""
+
+    source: str
+    records: str
+    assigned_by: str
+    recipe: Open
+    seen_through: list[str]
+
+
+class PateFacts(RunFacts, total=False):
+    """What runs of PATE state; reducers and students describe themselves."""
+
+    noise_std: Positive
+    test_noise_multiplier: Positive
+    answered: Count
+    public_inputs: Count
+    teacher: TeacherFacts
+    reducer: Open
+    student: Open
 
 
 @final
@@ -76,6 +100,7 @@ class PatePlan(AbstractPlan):
     budget: Budget | None = None
     persons: bool = False
     kind: ClassVar[str] = "pate"
+    facts_shape: ClassVar[Any] = PateFacts
 
     def __post_init__(self) -> None:
         count("queries", self.queries, most=_MOST)

@@ -20,7 +20,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import CodeType
 from typing import Any, final
 
 import numpy as np
@@ -33,6 +32,7 @@ from privlearn.clipping.randomness import generators_at
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput, first_line
 from privlearn.models.check import made_up_batch
+from privlearn.runs.code_digest import name_of, named
 from privlearn.teachers.sums import Shapes, plain
 from privlearn.transforms.modules import Scale
 
@@ -329,38 +329,17 @@ def described(recipe: Recipe) -> dict[str, Any]:
         match recipe:
             case Estimator():
                 made = recipe.make()
-                stated = {"class": _name(type(made)), "parameters": _short(repr(made)), "classes": recipe.classes}
+                stated = {"class": name_of(type(made)), "parameters": _short(repr(made)), "classes": recipe.classes}
                 return {"kind": "estimator", **stated}
             case Network():
                 module = recipe.make()
                 size = sum(each.numel() for each in module.parameters())
-                layers = {"class": _name(type(module)), "layers": _short(str(module)), "parameters": size}
-                return {"kind": "network", **layers, "fit": _named(recipe.fit)}
+                layers = {"class": name_of(type(module)), "layers": _short(str(module)), "parameters": size}
+                return {"kind": "network", **layers, "fit": named(recipe.fit)}
             case Spreading():
                 names = ("classes", "alpha", "components", "neighbours")
                 return {"kind": "spreading", **{name: getattr(recipe, name) for name in names}}
-    return {"kind": "function", **_named(recipe)}
-
-
-def _named(function: Callable[..., Any]) -> dict[str, str]:
-    """A function by name and code; an object that can be called by its class."""
-    code = getattr(function, "__code__", None)
-    if not isinstance(code, CodeType):
-        return {"name": _name(type(function))}
-    return {"name": _name(function), "code": hashlib.sha256(_spelled(code)).hexdigest()[:16]}
-
-
-def _spelled(code: CodeType) -> bytes:
-    """What a function does, as bytes that are the same in every process."""
-    constants = [
-        _spelled(each) if isinstance(each, CodeType) else repr(sorted(map(repr, each))).encode()
-        if isinstance(each, frozenset) else repr(each).encode() for each in code.co_consts
-    ]  # fmt: skip
-    return b"\n".join([code.co_code, repr(code.co_names).encode(), *constants])
-
-
-def _name(of: Any) -> str:
-    return f"{of.__module__}:{of.__qualname__}"
+    return {"kind": "function", **named(recipe)}
 
 
 def _short(text: str) -> str:

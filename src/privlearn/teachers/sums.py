@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, kept
+from privlearn.clipping.bounded import Bounded, Contributions, kept
 from privlearn.data.dataset import as_tensor
 from privlearn.errors import BadInput
 from privlearn.sampling import Sample
@@ -117,7 +117,8 @@ class CodeSums:
             _require_box(aggregate, encoder)
             # Inside the box, or taking its place would move a teacher by more than one that is inside.
             self._centre = centre.nan_to_num().clamp(0, 1)
-            self.sensitivity = box_sensitivity(encoder.matrix, aggregate.dimensions)
+            self._matrix = None if encoder.matrix is None else encoder.matrix.double()
+            self.sensitivity = box_sensitivity(self._matrix, aggregate.dimensions)
             self._origin = self._encoded(self._centre[None])[0]
         else:
             self._centre = centre
@@ -125,6 +126,7 @@ class CodeSums:
             self._radius = aggregate.radius
             self._origin = encoder.code_centre.double()
         self.sums = torch.zeros(queries, len(self._origin), dtype=torch.float64)
+        self.added = Contributions(self.sensitivity if self._box else self._radius, type(encoder).__name__)
 
     @property
     def origin(self) -> Tensor:
@@ -147,7 +149,9 @@ class CodeSums:
             return False
         rows = max(1, _BLOCK // max(1, math.prod(self.shape)))
         for start in range(0, self._queries, rows):
-            self.sums[start : start + rows] += self._tried(targets[start : start + rows])
+            codes = self._tried(targets[start : start + rows])
+            self.added.see(torch.linalg.vector_norm(codes, dim=1))
+            self.sums[start : start + rows] += codes
         return True
 
     def _tried(self, targets: Tensor) -> Tensor:
@@ -174,12 +178,12 @@ class CodeSums:
         """Codes in double precision. A box's rest on the map itself, then in double precision, too."""
         if not self._box:
             return self._encoder.encode(targets).double()
-        matrix, rows = self._encoder.matrix, targets.double().flatten(1)
-        return rows if matrix is None else rows @ matrix.double().T
+        rows = targets.double().flatten(1)
+        return rows if self._matrix is None else rows @ self._matrix.T
 
     def bounded(self, query: int, sample: Sample, adjacency: Adjacency) -> Bounded:
         """The sum of the codes for one query, one tensor of shape (numbers in a code,)."""
-        return Bounded((self.sums[query].clone(),), self.sensitivity, adjacency, sample)
+        return Bounded((self.sums[query].clone(),), self.sensitivity, adjacency, sample, self.added)
 
 
 @final
@@ -194,6 +198,7 @@ class VoteCounts:
     def __init__(self, aggregate: Votes | ConfidentVotes, queries: int) -> None:
         self._aggregate, self._queries = aggregate, queries
         self.counts = torch.zeros(queries, aggregate.classes, dtype=torch.float64)
+        self.added = Contributions(1.0, type(aggregate).__name__)
 
     @property
     def shapes(self) -> Shapes:
@@ -219,16 +224,18 @@ class VoteCounts:
             numbers = answers.double()
             valid = (numbers >= 0) & (numbers < self._aggregate.classes) & (numbers == numbers.floor())
             votes = numbers.where(valid, 0).long()
+        self.added.see(valid.double())
         self.counts[torch.arange(self._queries), votes] += valid.double()
         return True
 
     def bounded(self, query: int, sample: Sample, adjacency: Adjacency) -> Bounded:
         """The counts for one query, one tensor of shape (classes,)."""
-        return Bounded((self.counts[query].clone(),), self._aggregate.sensitivity, adjacency, sample)
+        return Bounded((self.counts[query].clone(),), self._aggregate.sensitivity, adjacency, sample, self.added)
 
     def largest(self, query: int, sample: Sample, adjacency: Adjacency) -> Bounded:
         """The largest count for one query, one tensor of shape (1,): one teacher moves it by 1 at most."""
-        return Bounded((self.counts[query].max().view(1),), ConfidentVotes.test_sensitivity, adjacency, sample)
+        largest = self.counts[query].max().view(1)
+        return Bounded((largest,), ConfidentVotes.test_sensitivity, adjacency, sample, self.added)
 
 
 def clip_to_ball(codes: Tensor, radius: float) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.data.dataset import Dataset, require_others
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint, Saved
+from privlearn.runs.code_digest import code_digest
+from privlearn.runs.repeats import Repeats
 from privlearn.runs.workers import at_once, processes
 from privlearn.sampling import assign
 from privlearn.streams import Streams
@@ -93,6 +96,11 @@ class Trained(Teachers):
             count("jobs", jobs)
 
     @property
+    def examples(self) -> int:
+        """How many records there are."""
+        return self._data.examples
+
+    @property
     def count(self) -> int:
         """How many there are."""
         return self._count
@@ -140,6 +148,12 @@ class Trained(Teachers):
         records = "by chance" if self._place is None else "by site" if self._sites else "as listed"
         by = "row" if self._data.groups is None else "person"
         return {"source": "trained", "records": records, "assigned_by": by, "recipe": described(self._recipe)}
+
+    def determined(self, inputs: Tensor) -> dict[str, str]:
+        """Digests of records, persons, queries and assignment, and the recipe's code."""
+        assignment = code_digest(self._place, self._count, self._data.groups)
+        records = fingerprint(*self._scaled(inputs))
+        return {"records": records, "assignment": assignment, "recipe": code_digest(self._recipe)}
 
     def require_same(self, inputs: Tensor) -> None:
         """Refuse to go on with a folder of other records, queries or recipes.
@@ -309,24 +323,54 @@ class KeptFolder:
     def streams(self, seed: int | None = None, *, discrete: bool = False) -> Streams:
         """The random streams as they were when the run first began, or new ones, which are kept.
 
+        Without a seed they are of a secret, and have their keys when teachers are asked: these follow from the plan,
+        the pool, the reducer and the teachers, too. Another question gets other noise, and what noise was drawn for is
+        noted beside before: the same noise goes to no other sum.
+
         Args:
             seed, discrete: as of `Streams.new`; of a run that was begun, its own.
 
         Raises:
-            BadInput: the folder can't be read or written.
+            BadInput: the folder can't be read or written, or is of an earlier version.
         """
         file = Checkpoint(self.folder / "streams")
         saved = file.read()
-        if saved is not None:
-            return Streams.at(saved.plain["streams"])
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        streams = Streams.new(seed, discrete=discrete)
-        file.write(Saved({}, {"streams": streams.state()}))
+        if saved is None:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh = {"secret": secrets.token_hex(64), "key": secrets.token_hex(64), "discrete": discrete}
+            seeded = {} if seed is None else {"streams": Streams.new(seed, discrete=discrete).state()}
+            saved = Saved({}, seeded or fresh)
+            file.write(saved)
+        try:
+            if "streams" in saved.plain:
+                return _seeded(saved.plain["streams"])
+            secret, key = (bytes.fromhex(saved.plain[name]) for name in ("secret", "key"))
+            streams = Streams.of_secret(secret, key, discrete=bool(saved.plain["discrete"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"{file.path} holds no random streams: {error}. Begin anew, in another folder") from error
+        repeats = Repeats(file)
+        repeats.recall()
+        streams.noise.watch = repeats.see
         return streams
 
     def delete(self) -> None:
         """Nothing is left to go on from."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _seeded(state: dict[str, Any]) -> Streams:
+    """Streams of a declared seed, as they were kept.
+
+    Raises:
+        BadInput: they have no seed: an earlier version kept them, whose noise would go to any question.
+    """
+    streams = Streams.at(state)
+    if not streams.seeded:
+        raise BadInput(
+            "the folder was begun by an earlier version, whose noise does not follow from what is asked: finish the "
+            "run with that version, or begin anew, in another folder"
+        )
+    return streams
 
 
 Places = NDArray[np.int64]

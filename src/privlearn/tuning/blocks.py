@@ -18,6 +18,7 @@ from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.tuning.stopping import (
     Candidate,
+    TuningFacts,
     alone,
     candidate_rows,
     chosen_candidate,
@@ -62,6 +63,7 @@ class Blocks(AbstractPlan):
     budget: Budget | None = None
     metric: str = "accuracy"
     kind: ClassVar[str] = "blocks"
+    facts_shape: ClassVar[Any] = TuningFacts
 
     def __post_init__(self) -> None:
         require_candidates(self.candidates)

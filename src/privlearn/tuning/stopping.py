@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, TypedDict, final
 
 from privlearn._checks import between, count, positive
 from privlearn._display import shortened
 from privlearn._public import registered
+from privlearn._shapes import Count
 from privlearn.accounting.budget import Budget, require_budget, solve_noise
 from privlearn.accounting.events import Composed, Event, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, require_same
@@ -20,6 +21,7 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.accounting.trees import RepeatAndSelect, one_of
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
+from privlearn.run_facts import RunFacts
 
 #: Runs that may be expected; each is a training.
 _MOST_RUNS = 1000
@@ -35,6 +37,19 @@ _LOSSES = {
     "rmse": "clipped squared errors",
     "mae": "clipped errors",
 }
+
+
+class Tuning(TypedDict, total=False):
+    """Which candidate was chosen, by its place, and how many examples were divided into blocks."""
+
+    chosen: Count
+    examples: Count
+
+
+class TuningFacts(RunFacts, total=False):
+    """What choices among candidates state, beside the facts of the chosen one's run."""
+
+    tuning: Tuning
 
 
 @final
@@ -70,6 +85,7 @@ class RandomStopping(AbstractPlan):
     budget: Budget | None = None
     metric: str = "accuracy"
     kind: ClassVar[str] = "random-stopping"
+    facts_shape: ClassVar[Any] = TuningFacts
 
     def __post_init__(self) -> None:
         require_candidates(self.candidates)

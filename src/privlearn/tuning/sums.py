@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, in_steps
+from privlearn.clipping.bounded import Bounded, Contributions, in_steps
 from privlearn.clipping.evaluation import CandidateScores, RightAnswers
 from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.data.dataset import Dataset, persons_in
@@ -50,7 +50,7 @@ def total_gain(
     Each adds between 0 and 1, whatever it holds: the sensitivity is 1.
     """
     gains = in_steps(_weights(data) * (1 - _losses(model, data, metric)))
-    return Bounded((gains.sum().view(1),), 1.0, adjacency, sample)
+    return Bounded((gains.sum().view(1),), 1.0, adjacency, sample, Contributions.of(gains.abs(), 1.0, "total_gain"))
 
 
 def require_targets(data: Dataset, metric: str) -> None:

@@ -31,7 +31,7 @@ from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, Privle
 from privlearn.mechanisms import selection as selection_module
 from privlearn.mechanisms.release import release
 from privlearn.mechanisms.selection import select
-from privlearn.runs.given import require_same_examples
+from privlearn.runs.given import require_rows_once, require_same_examples
 from privlearn.runs.optimizers import remember
 from privlearn.runs.result import Result
 from privlearn.runs.session import Session
@@ -112,9 +112,11 @@ def tune(
     several = processes(jobs, "candidates")
     session = Session(plan, ledger, streams)
     data = _rows(dataset)
+    require_rows_once(plan, dataset, data)
     require_same_examples(plan.candidates[0].plan, data)
     require_targets(data, plan.metric)
     trainer = _Trainer(train, jobs, several)
+    session.count_examples(data.examples, getattr(plan.candidates[0].plan, "examples", None))
     with session.charging():
         if isinstance(plan, Blocks):
             result, chosen = _on_blocks(plan, trainer, data, session, progress)

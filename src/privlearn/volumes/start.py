@@ -24,6 +24,7 @@ from privlearn._checks import between, checked, count
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.data.dataset import Dataset, as_tensor, require_others
 from privlearn.errors import BadInput
+from privlearn.runs.code_digest import code_digest
 from privlearn.streams import Streams
 from privlearn.teachers import Identity, Network, Teachers, Trained
 from privlearn.teachers.answers import Answers
@@ -74,6 +75,10 @@ class Seen(Teachers):
     def require_same(self, inputs: Tensor) -> None:
         """As the teachers that are looked at."""
         self._teachers.require_same(inputs)
+
+    def determined(self, inputs: Tensor) -> dict[str, str]:
+        """As the teachers that are looked at, and the code of what they are seen through."""
+        return self._teachers.determined(inputs) | {"seen through": code_digest(self._through)}
 
     def describe(self) -> dict[str, Any]:
         """As the teachers that are looked at, and through what."""

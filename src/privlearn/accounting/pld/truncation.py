@@ -67,6 +67,14 @@ class TruncatedPoissonSampled(Mechanism):
         return self.event.noise_multiplier
 
     @property
+    def inclusion(self) -> float:
+        return self.sampling_rate
+
+    @property
+    def most_rows(self) -> int:  # type: ignore[override]
+        return self.maximum
+
+    @property
     def worth(self) -> Mechanism:
         """What dominates it: Poisson sampling, and now and then at a larger rate."""
         usual = PoissonSampled(self.sampling_rate, self.event)

@@ -43,7 +43,8 @@ def run(request: Request) -> int:
         return 0 if report.ok else 1
     style = "green" if report.ok else "red"
     screen.answers.print(
-        f"[{style} bold]{'not refuted' if report.ok else 'refuted'}[/]: {screen.plain(report.verdict)}"
+        f"{screen.style(f'{style} bold')}{'not refuted' if report.ok else 'refuted'}{screen.END}: "
+        f"{screen.plain(report.verdict)}"
     )
     for label, text in report.rows():
         screen.answers.print(f"  {label:24} {screen.plain(text)}")
@@ -183,11 +184,17 @@ def check_installation(request: Request) -> int:
     for outcome in selfcheck():
         outcomes.append(outcome)
         if not request.json:
-            mark = "[green]ok[/]    " if outcome.ok else "[red bold]failed[/]"
+            mark = (
+                f"{screen.style('green')}ok{screen.END}    "
+                if outcome.ok
+                else f"{screen.style('red bold')}failed{screen.END}"
+            )
             screen.answers.print(f"{mark} {outcome.name}: {screen.plain(outcome.detail)} ({outcome.seconds:.1f} s)")
     ok = all(outcome.ok for outcome in outcomes)
     if request.json:
         screen.print_json({"ok": ok, "checks": [asdict(outcome) for outcome in outcomes]})
     elif not ok:
-        screen.answers.print("[red bold]Do not train on private data with this installation.[/]")
+        screen.answers.print(
+            f"{screen.style('red bold')}Do not train on private data with this installation.{screen.END}"
+        )
     return 0 if ok else 1

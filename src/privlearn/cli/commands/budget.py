@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from privlearn._checks import count
 from privlearn.accounting.guarantee import hollow
 from privlearn.cli import methods, screen, tune
@@ -110,9 +108,9 @@ def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
     numbers = ", ".join(f"{key.replace('_', ' ')} {value:.6g}" for key, value in kind.items())
     steps = plan.sampling.steps(request.examples)
     out.print(
-        f"{screen.at_most(plan)}[bold]{answer['epochs']}[/] epochs of {steps} {plan.sampling.kind} "
+        f"{screen.at_most(plan)}{screen.BOLD}{answer['epochs']}{screen.END} epochs of {steps} {plan.sampling.kind} "
         f"batches{' (' + numbers + ')' if numbers else ''}, "
-        f"noise multiplier [bold]{rules.noise_text(plan)}[/]"
+        f"noise multiplier {screen.BOLD}{rules.noise_text(plan)}{screen.END}"
     )
     if plan.correlation is not None:
         out.print(_mechanism_text(plan, answer["plan"]["mechanism"]))
@@ -184,11 +182,15 @@ def _show_features(answer: dict[str, Any], plan: ClassifierPlan, request: Reques
     else:
         made = "from noisy rows with randomised labels, of" if isinstance(plan, RowsPlan) else made
         way = "Gumbel noise" if plan.selection.by_gumbel else "noisy class means"
-        kept = f"[bold]{plan.keep}[/] of {plan.features} features, chosen by {way}" if plan.selects else kept
+        kept = (
+            f"{screen.BOLD}{plan.keep}{screen.END} of {plan.features} features, chosen by {way}"
+            if plan.selects
+            else kept
+        )
         norm = plan.row_norm if plan.in_one_release else plan.rest_norm
     out.print(
         f"a classifier of {plan.classes} classes {made} {kept}, "
-        f"noise multiplier [bold]{plan.noise:.4g}[/] for all together"
+        f"noise multiplier {screen.BOLD}{plan.noise:.4g}{screen.END} for all together"
     )
     noise = answer["class_sum_noise"]
     summed = "" if noise is None else f", and the sum of a class's rows has noise of {noise:.4g} in each number"
@@ -223,7 +225,8 @@ def _show_votes(answer: dict[str, Any], plan: PatePlan) -> None:
     out, aggregate = screen.answers, plan.aggregate
     assert isinstance(aggregate, Votes | ConfidentVotes)
     out.print(
-        f"[bold]{plan.queries}[/] queries to [bold]{plan.teachers}[/] teachers, who vote for one of "
+        f"{screen.BOLD}{plan.queries}{screen.END} queries to {screen.BOLD}{plan.teachers}{screen.END} "
+        f"teachers, who vote for one of "
         f"{aggregate.classes} classes"
     )
     if isinstance(aggregate, ConfidentVotes):
@@ -233,10 +236,11 @@ def _show_votes(answer: dict[str, Any], plan: PatePlan) -> None:
         )
     screen.guarantee_lines(answer)
     out.print(
-        f"\nnoise of [bold]{plan.noise_std:.4g}[/] votes on each count, {plan.noise_std / plan.teachers:.0%} of the "
+        f"\nnoise of {screen.BOLD}{plan.noise_std:.4g}{screen.END} votes on each count, "
+        f"{plan.noise_std / plan.teachers:.0%} of the "
         "teachers. It follows from queries and epsilon alone: twice the teachers, half the share.\n"
     )
-    table = Table(box=None, padding=(0, 2), header_style="bold")
+    table = screen.Table()
     confident = ["answered"] if isinstance(aggregate, ConfidentVotes) else []
     for name in ("teachers that agree", *confident, "wins: others agree", "wins: others spread"):
         table.add_column(name, justify="right")
@@ -262,15 +266,17 @@ def _corrections(request: Request) -> None:
         return
     out, noise = screen.answers, answer["corrections"]
     out.print(
-        f"[bold]{plan.queries}[/] queries, whole volumes, to [bold]{plan.teachers}[/] teachers, who correct a public "
+        f"{screen.BOLD}{plan.queries}{screen.END} queries, whole volumes, to "
+        f"{screen.BOLD}{plan.teachers}{screen.END} teachers, who correct a public "
         f"network's maps of {request.classes} classes"
     )
     screen.guarantee_lines(answer)
     out.print(
-        f"\nnoise of [bold]{noise['noise_in_radii']:.4g}[/] radii on each of {noise['numbers']} numbers of the mean "
+        f"\nnoise of {screen.BOLD}{noise['noise_in_radii']:.4g}{screen.END} radii on each of "
+        f"{noise['numbers']} numbers of the mean "
         "correction; a radius is the length of the longest that counts. Twice the teachers, half the noise.\n"
     )
-    table = Table(box=None, padding=(0, 2), header_style="bold")
+    table = screen.Table()
     for name in ("mean correction, in radii", "kept where all queries share it", "where one query has it"):
         table.add_column(name, justify="right")
     for row in noise["kept"]:

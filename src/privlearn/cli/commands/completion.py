@@ -39,7 +39,7 @@ def run(request: Request) -> int:
         "zsh": lambda: f"autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n{bash}",
         "fish": lambda: "\n".join(_fish()),
     }
-    screen.answers.print(scripts[request.shell](), markup=False)
+    screen.print_lines(scripts[request.shell]().splitlines())
     return 0
 
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-from rich.table import Table
 
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.ledger import Ledger
@@ -52,13 +51,13 @@ def _list(request: Request) -> int:
         ]
         screen.print_json({"datasets": rows})
         return 0
-    table = Table(box=None, padding=(0, 2), show_header=False)
+    table = screen.Table(show_header=False)
     for name, (named, place) in sets.items():
         remedy = f"`privlearn data fetch {name}` gets it" if named.fetched else "give --data-dir DIR"
         table.add_row(name, named.what, style="bold")
-        table.add_row("", f"{place or f'not found: {remedy}'}\nlicence: {named.licence}")
+        table.add_row("", f"{place or f'not found: {remedy}'}{screen.BREAK}licence: {named.licence}")
     screen.answers.print(table)
-    screen.notes.print(f"looked in {', '.join(map(str, places))}", markup=False)
+    screen.notes.print(f"looked in {', '.join(map(str, places))}")
     return 0
 
 
@@ -70,13 +69,13 @@ def _place(named: Named, places: list[Path]) -> str | None:
 
 
 def _fetch(request: Request) -> int:
-    paths = fetch(request.name, request.data_dir, lambda line: screen.notes.print(line, markup=False))
+    paths = fetch(request.name, request.data_dir, lambda line: screen.notes.print(line))
     if request.json:
         screen.print_json({"name": request.name, "files": [str(path) for path in paths]})
     elif paths:
         kept = catalogue.cache() if request.data_dir is None else Path(request.data_dir)
         how = "is found there without --data-dir" if request.data_dir is None else f"use it with --data-dir {kept}"
-        screen.answers.print(f"{request.name} is in {paths[0].parent}, and {how}", markup=False)
+        screen.answers.print(f"{request.name} is in {paths[0].parent}, and {how}")
     return 0
 
 
@@ -87,7 +86,7 @@ def _check(request: Request) -> int:
         request.name, request.data_dir, classes=request.classes, value_range=request.range, schema=request.schema
     )
     for note in data.remarks:
-        screen.notes.print(note, markup=False)
+        screen.notes.print(note)
     with screen.notes.status("looking at all rows"):
         checked = check_rows(data)
     ends = _at_bounds(data)
@@ -96,14 +95,13 @@ def _check(request: Request) -> int:
             {"name": request.name, "rows": checked.rows, "unusable": len(checked.unusable), "at_bounds": ends}
         )
     else:
-        screen.answers.print(f"{request.name}: {checked}", markup=False)
+        screen.answers.print(f"{request.name}: {checked}")
         for column, count in ends.items():
             screen.answers.print(
                 f"column {column!r}: {count} of {checked.rows} rows are at a bound of the schema, or beyond it and "
                 "clipped to it",
-                markup=False,
             )
-    screen.notes.print("This tells of the rows themselves: it is for the data's curator, and no release.", markup=False)
+    screen.notes.print("This tells of the rows themselves: it is for the data's curator, and no release.")
     return 0
 
 
@@ -126,9 +124,7 @@ def _pack(request: Request) -> int:
     if request.json:
         screen.print_json({"name": request.name, "out": str(folder)})
         return 0
-    screen.answers.print(
-        f"{request.name} is packed in {folder}, as private as its rows: train with --data {folder}", markup=False
-    )
+    screen.answers.print(f"{request.name} is packed in {folder}, as private as its rows: train with --data {folder}")
     return 0
 
 
@@ -159,10 +155,10 @@ def _draft(request: Request) -> int:
     if request.json:
         screen.print_json({"bounds": dict(draft.bounds), "categories": {n: [*c] for n, c in draft.categories.items()}})
     else:
-        screen.answers.print(draft.to_toml(), markup=False)
+        screen.print_lines(draft.to_toml().splitlines())
     screen.notes.print(
         f"released, and charged to {request.ledger}: look it through, and train with --ledger {request.ledger} "
-        f"--adjacency {ledger.adjacency}", markup=False,
+        f"--adjacency {ledger.adjacency}",
     )  # fmt: skip
     return 0
 
@@ -196,5 +192,5 @@ def _schema(request: Request) -> int:
             "# categories = [] # for a category: its values; others count as none of them",
             "# classes = []    # for the target: its values; for one that is a number low and high in their place",
         ]
-    screen.answers.print("\n".join(lines), markup=False)
+    screen.print_lines(lines)
     return 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.table import Table
-
 from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, walk
@@ -143,7 +141,7 @@ def _show(answer: dict[str, Any], pages: LedgerState) -> None:
     if not pages.entries:
         out.print(f"Nothing was charged yet. The budget is {pages.budget or 'without limit: it only records'}.")
         return
-    table = Table(box=None, padding=(0, 2), header_style="bold")
+    table = screen.Table()
     for name in ("run", "begun (UTC)", "by", "what for", "state"):
         table.add_column(name)
     table.add_column("epsilon alone", justify="right")
@@ -182,7 +180,7 @@ def _together(answer: dict[str, Any], pages: LedgerState) -> list[str]:
     stated = (
         ""
         if answer["epsilon"] is None
-        else f"epsilon [bold]{readable(answer['epsilon'])}[/] at delta {answer['delta']:g}"
+        else f"epsilon {screen.BOLD}{readable(answer['epsilon'])}{screen.END} at delta {answer['delta']:g}"
     )
     by = f"({answer['adjacency']}, by {answer['method']})"
     fixed = "-" if answer["epsilon_if_fixed"] is None else f"{readable(answer['epsilon_if_fixed'])}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def run(request: Request) -> int:
     if scores.ndim > 2:
         _require_npz(out)
     if out is None:
-        sys.stdout.write(_csv(chosen, scores, labels or names, ids))
+        screen.print_for_scripts(_csv(chosen, scores, labels or names, ids))
     else:
         _write_new(out, chosen, scores, labels or names, ids)
         screen.notes.print(f"{len(x)} predictions are in {screen.plain(out)}")
@@ -117,7 +116,7 @@ def _inputs(request: Request, trained: Schema | None) -> tuple[NDArray[Any], str
             )
         data = load_features(request.data, schema)
         for note in data.remarks:
-            screen.notes.print(note, markup=False)
+            screen.notes.print(note)
         assert data.schema is not None
         return np.asarray(data.x), data.schema.digest
     path = Path(request.data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from privlearn._display import shortened
 from privlearn._storage import loads
 from privlearn.auditing import commit, replay
 from privlearn.cli import screen
-from privlearn.cli.checkpoints import KeptCheckpoint, options_file
+from privlearn.cli.checkpoints import KeptCheckpoint, keep_options, options_file, require_recordable
 from privlearn.cli.commands.train import settled_job
-from privlearn.cli.jobs import Opened, data_of
+from privlearn.cli.jobs import Job, Opened, data_of
+from privlearn.cli.methods import with_pca
 from privlearn.cli.options import options_of
 from privlearn.cli.request import Request
 from privlearn.errors import BadInput
@@ -21,10 +23,18 @@ from privlearn.runs.result import Result
 
 
 def make_commitment(request: Request) -> int:
-    """Commit to the rows of a run that is going to be recorded."""
-    own = {name: value for name, value in request.values.items() if name not in ("out", "json")}
-    data = data_of(Request.of("train", **own))
-    made = {"commitment": commit(data, request.out), "out": request.out}
+    """Commit to the rows of a run that is going to be recorded, and to the run: it is begun, and nothing is spent."""
+    training = Request.of("train", **{name: value for name, value in request.values.items() if name != "json"})
+    training = with_pca(training).replaced(
+        transcript=request.out, ledger=None, sign=None, resume=False, paid_metrics=None
+    )
+    require_recordable(training)
+    training.require_suited()
+    data = data_of(training)
+    with settled_job(training, data) as job:
+        discrete = training.discrete
+        made = {"commitment": commit(data, request.out, _trains(job, training), discrete=discrete), "out": request.out}
+    keep_options(training, request.out)
     if request.json:
         screen.print_json(made)
         return 0
@@ -33,29 +43,37 @@ def make_commitment(request: Request) -> int:
     screen.notes.print(
         f"show {folder}/commitment.json to the auditor; keep the rest of {folder}, as secret as the data"
     )
-    screen.notes.print(f"then train with --transcript {folder} --challenge HEX, what the auditor answers")
+    screen.notes.print(
+        f"then train with the same options, --transcript {folder} and --challenge HEX, what the auditor answers"
+    )
     return 0
 
 
+def _trains(job: Job, training: Request) -> Callable[[Checkpoint], Result]:
+    """The training of a job, as a function of the checkpoint."""
+
+    def train(checkpoint: Checkpoint) -> Result:
+        return job.run(Opened(training, Path(training.out), None, None, KeptCheckpoint(checkpoint)))
+
+    return train
+
+
 def run(request: Request) -> int:
-    """Take parts of a recorded run again; 1 if something does not agree."""
+    """Take parts of a recorded run again; 1 if something does not agree, or no published weights were compared."""
     choice = None if request.choice is None else request.choice.encode()
     training = _training(request)
     data = data_of(training)
     with settled_job(training, data) as job, screen.progress_bar("replaying", "parts") as progress:
-
-        def train(checkpoint: Checkpoint) -> Result:
-            return job.run(Opened(training, Path(request.folder), None, None, KeptCheckpoint(checkpoint)))
-
         report = replay(
-            request.folder, train, data, steps=request.steps, choice=choice, tolerance=request.tolerance,
-            published=request.published, progress=progress,
+            request.folder, _trains(job, training), data, steps=request.steps, choice=choice,
+            tolerance=request.tolerance, published=request.published, progress=progress,
         )  # fmt: skip
     if request.json:
         screen.print_json(report.to_json())
         return 0 if report.ok else 1
-    style = "green" if report.ok else "red"
-    screen.answers.print(f"[{style} bold]{'agrees' if report.ok else 'does not agree'}[/]")
+    style = "green" if report.ok else "yellow" if report.agrees else "red"
+    verdict = report.verdict if report.agrees else "does not agree"
+    screen.answers.print(f"{screen.style(f'{style} bold')}{screen.plain(verdict)}{screen.END}")
     for label, text in report.rows():
         screen.answers.print(f"  {label:28} {screen.plain(text)}")
     for problem in report.problems:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.errors import BadInput
@@ -54,13 +52,15 @@ def _list(as_json: bool) -> None:
         return
     name, source = (max(len(getattr(study, field)) for study in registry.STUDIES) for field in ("name", "source"))
     for study in registry.STUDIES:
-        screen.answers.print(f"[bold]{study.name:<{name}}[/]  {study.source:<{source}}  {study.what}", soft_wrap=True)
+        screen.answers.print(
+            f"{screen.BOLD}{study.name:<{name}}{screen.END}  {study.source:<{source}}  {study.what}", soft_wrap=True
+        )
 
 
-def _table(findings: Findings) -> Table:
+def _table(findings: Findings) -> screen.Table:
     from privlearn_studies.report import row_cells
 
-    table = Table(box=None, padding=(0, 2), header_style="bold")
+    table = screen.Table()
     heads, lines = row_cells(findings, lambda row: (f"{row.ours_std or 0:.3g}",))
     for head in heads:
         table.add_column(head, justify="left" if head in ("what", "metric") else "right")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.table import Table
-
 from privlearn import solving
 from privlearn.accounting.guarantee import hollow
 from privlearn.cli import methods, screen
@@ -81,7 +79,7 @@ def _row(plan: Plan, request: Request) -> dict[str, Any]:
 
 def _show(answer: dict[str, Any], target: bool) -> None:
     out, first = screen.answers, answer["samplers"][0]
-    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table = screen.Table(room=1)
     for name in ("sampling", "mechanism", "neighbours"):
         table.add_column(name, no_wrap=True)
     for name in ("noise", "in weights" if target else "epsilon", "steps"):

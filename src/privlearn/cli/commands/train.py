@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from rich.table import Table
 
 from privlearn import schedules
 from privlearn.accounting.guarantee import Adjacency, hollow, readable
@@ -176,16 +175,16 @@ def _certified(folder: Path) -> dict[str, Any]:
 def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     seconds, ledger = answer["seconds"], answer.get("ledger")
     at, how = f"at delta {answer['delta']:g}", f"({answer['adjacency']}, by {answer['method']})"
-    own = f"epsilon {readable(answer['epsilon'])}[/] {at} {how}"
+    own = f"epsilon {readable(answer['epsilon'])}{screen.END} {at} {how}"
     if ledger:  # which other runs share: the certificate is for all of them
-        certified = f"[bold]epsilon {readable(ledger['epsilon'])}[/] {at}, {ledger['runs']}"
-        rows = {"certified": certified, "this run by itself": f"[default]{own}"}
+        certified = f"{screen.BOLD}epsilon {readable(ledger['epsilon'])}{screen.END} {at}, {ledger['runs']}"
+        rows = {"certified": certified, "this run by itself": f"{screen.style('')}{own}"}
     else:
-        rows = {"guarantee": f"[bold]{own}"}
+        rows = {"guarantee": f"{screen.BOLD}{own}"}
     rows |= more
     rows["seconds"] = "not printed: they would tell how many runs there were" if seconds is None else f"{seconds:.1f}"
-    rows["published in"] = f"[bold]{screen.plain(answer['out'])}[/]"
-    table = Table(box=None, padding=(0, 2), show_header=False)
+    rows["published in"] = f"{screen.BOLD}{screen.plain(answer['out'])}{screen.END}"
+    table = screen.Table(show_header=False)
     for name, value in rows.items():
         table.add_row(name, value)
     screen.answers.print(table)
@@ -397,4 +396,4 @@ def _chosen_features(result: Result, kept: str) -> tuple[dict[str, Any], dict[st
         return {}, {}
     choice = result.facts["chosen"][0]
     listed = [screen.plain(line) for line in choice_lines(choice)]
-    return {"chosen": choice}, {"features": "\n".join([f"{kept}, the best first:", *listed])}
+    return {"chosen": choice}, {"features": screen.BREAK.join([f"{kept}, the best first:", *listed])}

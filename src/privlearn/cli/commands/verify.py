@@ -23,8 +23,9 @@ def run(request: Request) -> int:
         assert checked.epsilon is not None
         whom = "" if checked.unit == str(PrivacyUnit()) else f", for {checked.unit}"
         out.print(
-            f"[green bold]{name} verifies[/]: the weights are the certified ones, and the events give epsilon "
-            f"[bold]{readable(checked.epsilon)}[/] at delta {checked.delta:g} "
+            f"{screen.style('green bold')}{name} verifies{screen.END}: the weights are the certified "
+            f"ones, and the events give epsilon "
+            f"{screen.BOLD}{readable(checked.epsilon)}{screen.END} at delta {checked.delta:g} "
             f"({checked.adjacency} neighbours, by {checked.method}{whom})."
         )
         if checked.runs is not None and checked.run_epsilon is not None:
@@ -32,11 +33,11 @@ def run(request: Request) -> int:
         out.print("This proves the arithmetic and the files. That this was the run is the publisher's word.")
         out.print(_who(checked, request.key))
     else:
-        out.print(f"[red bold]{name} does not verify[/]:")
+        out.print(f"{screen.style('red bold')}{name} does not verify{screen.END}:")
         for problem in checked.problems:
             out.print(f"  - {screen.plain(problem)}")
     for warning in checked.warnings:
-        out.print(f"[yellow]warning[/]: {screen.plain(warning)}")
+        out.print(f"{screen.style('yellow')}warning{screen.END}: {screen.plain(warning)}")
     return 0 if checked.ok else 1
 
 
@@ -46,11 +47,13 @@ def _who(checked: Verification, key: str | None) -> str:
         return "It is not signed: nothing here tells who the publisher is."
     if key is None:
         return (
-            f"It is signed with the key [bold]{checked.signed_by}[/], which came along with it: anyone can make one. "
+            f"It is signed with the key {screen.BOLD}{checked.signed_by}{screen.END}, which came "
+            f"along with it: anyone can make one. "
             "Whose key that is can't be known from here: give the publisher's own with --key."
         )
     return (
-        f"It is signed with the key that you gave, [bold]{checked.signed_by}[/]: its holder says so, and no one has "
+        f"It is signed with the key that you gave, {screen.BOLD}{checked.signed_by}{screen.END}: its "
+        f"holder says so, and no one has "
         "edited it since."
     )
 
@@ -63,7 +66,7 @@ def make_key(request: Request) -> int:
         screen.print_json({"fingerprint": made.fingerprint, "private": request.file, "public": public})
         return 0
     out = screen.answers
-    out.print(f"fingerprint [bold]{made.fingerprint}[/]")
+    out.print(f"fingerprint {screen.BOLD}{made.fingerprint}{screen.END}")
     out.print(
         f"The private key is in {screen.plain(request.file)}: keep it to yourself; anyone who has it can sign as you."
     )

@@ -46,7 +46,7 @@ def attention(
     weights = [in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, out_proj_weight]
     if not (capture.trains(*weights, in_proj_bias, out_proj_bias, bias_k) and capture.knows(*weights, in_proj_bias)):
         return NotImplemented
-    if query.dim() != 3 or static_k is not None or static_v is not None:
+    if query.dim() != 3 or query.shape[-1] != embed_dim_to_check or static_k is not None or static_v is not None:
         return NotImplemented
 
     apart = weights[1:4] if use_separate_proj_weight else None

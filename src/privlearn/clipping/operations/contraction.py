@@ -7,7 +7,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from privlearn.clipping.capture import Call, Capture, NotLayerwise
+from privlearn.clipping.capture import Call, Capture
+from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.per_example import Dense
 
 

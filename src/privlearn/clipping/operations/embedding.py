@@ -43,6 +43,7 @@ def embedding(
     sparse: bool = False,
 ) -> Any:
     """`torch.nn.functional.embedding`."""
+    del norm_type  # it says how `max_norm` is meant, which is left to PyTorch
     if not capture.trains(weight) or max_norm is not None or scale_grad_by_freq or sparse or input.dim() < 1:
         return NotImplemented
     padding = padding_idx if padding_idx is None or padding_idx >= 0 else len(weight) + padding_idx

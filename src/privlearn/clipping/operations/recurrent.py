@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from privlearn.clipping.capture import Call, Capture, no_autocast
+from privlearn.clipping.capture import Call, Capture, OperationFunction, no_autocast
 from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.operations.linear import projected
 from privlearn.clipping.per_example import Dense, sum_of_outer
@@ -140,7 +140,7 @@ def _doubled(t: Tensor, rows: slice) -> Tensor:
     return t
 
 
-class _Recurrence(torch.autograd.Function):
+class _Recurrence(OperationFunction):
     @staticmethod
     def forward(
         ctx: Any, cell: _Cell, call: Call, capture: Capture, weight: Tensor, biases: tuple[Tensor, Tensor] | None,
@@ -176,7 +176,7 @@ def _recur(
     """One layer in one direction; `x` has shape (batch, steps, features)."""
     w_in, w_state, *biases = weights
     x = projected(capture, x, w_in, None).to(w_state.dtype)
-    call = capture.call(x.shape, w_state.dtype)
+    call = capture.call(x, w_state.dtype)
     given = kind(capture.kernels), call, capture, w_state, (biases[0], biases[1]) if biases else None, x, *start
     with no_autocast(x):
         outputs = _Recurrence.apply(*given)  # type: ignore[no-untyped-call]

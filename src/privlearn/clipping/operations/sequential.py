@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules import module as torch_module
 
-from privlearn.clipping.capture import Call, Capture, NotLayerwise, Operation
+from privlearn.clipping.capture import Call, Capture, Operation, OperationFunction
+from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.operations.convolution import convolution
 from privlearn.clipping.operations.linear import linear
 from privlearn.clipping.operations.normalisation import group_norm, layer_norm
@@ -163,7 +164,7 @@ class Tape:
 
     def run(self, operation: Operation, x: Tensor, low: bool = True) -> Tensor:
         """As a capture's, without autograd."""
-        self._note(operation, self.call(x.shape, operation.parameters[0].dtype), (x,))
+        self._note(operation, self.call(x, operation.parameters[0].dtype), (x,))
         return operation.forward(x)
 
     def _note(self, own: Any, of: Any, held: Sequence[Tensor]) -> None:
@@ -201,7 +202,7 @@ class Tape:
         return g
 
 
-class _Fused(torch.autograd.Function):
+class _Fused(OperationFunction):
     """Runs layers. The parameters are arguments so that autograd comes here on its way to them."""
 
     @staticmethod
@@ -339,7 +340,9 @@ def _through(mode: TracingMode, runs: Sequence[Sequence[nn.Module]], trained: se
         with torch._C.DisableTorchFunction():
             mode.trace = hash((mode.trace, "run"))
             if isinstance(mode, Capture):
+                mode.program.call("run", (id(run[0]), x), {})
                 x = _Fused.apply(Tape(mode), run, x, *own)  # type: ignore[no-untyped-call]
+                mode.program.number(x)
             else:
                 for layer in run:
                     x = layer(x)

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from privlearn.clipping.parameters.standardisation import Standardisation, ThroughStandardisation, taken_back
 from privlearn.clipping.per_example import Dense, ExampleGradients, SparseRows
+from privlearn.clipping.separation.program import asks_for_all, asks_for_any, note_question
 
 #: What tensors are looked for in.
 _NESTS = (list, tuple)
@@ -43,10 +44,15 @@ def _gather(values: Iterable[Any], tensors: list[Tensor]) -> None:
 
 @final
 class CallShapes(TorchFunctionMode):
-    """Writes down the shapes of every call, none of which is changed; `trace` tells sequences of calls apart."""
+    """Writes down the shapes of every call; `trace` tells sequences of calls apart.
 
-    def __init__(self) -> None:
+    Args:
+        all_hold: the answer to questions whether something holds for all of the batch.
+    """
+
+    def __init__(self, *, all_hold: bool = False) -> None:
         super().__init__()
+        self._all_hold = all_hold
         self.calls: list[Shapes] = []
         self.trace = 0
 
@@ -54,9 +60,15 @@ class CallShapes(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run `func` as it is."""
-        self.trace = hash((self.trace, getattr(func, "__name__", "")))
+        name = getattr(func, "__name__", "")
+        self.trace = hash((self.trace, name))
+        if asks_for_all(name, args):
+            return self._all_hold
+        if asks_for_any(name, args):
+            return False
         before = [tuple(t.shape) for t in tensors_in(args, kwargs)]
         out = func(*args, **(kwargs or {}))
+        note_question(name, args, out)
         self.calls.append((before, [tuple(t.shape) for t in tensors_in(out)]))
         return out
 

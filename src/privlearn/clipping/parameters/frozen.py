@@ -1,11 +1,15 @@
-"""What a model and a loss hold beside trained parameters, which training leaves as it is."""
+"""What a model and a loss hold: what computing with rows leaves as it is."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, final
 
 import torch
 from torch import nn
+
+from privlearn.models.trained_state import TrainedState
 
 #: Bytes up to which a tensor is put back without asking whether it changed.
 _SMALL = 1 << 20
@@ -16,24 +20,38 @@ class FrozenState:
     """Buffers and frozen parameters: they are published, but no release ever fills them.
 
     A model that writes into them on some data only would carry these data into later batches, and into the published
-    model. To refuse it then would tell of the data, too: so what it wrote is undone.
+    model. To refuse it then would tell of the data, too: so what it wrote is undone. Trained parameters, which steps
+    of the optimizer change, are held for a block (`holding`).
 
     Args:
         model: as it is now is how it stays, apart from its trainable parameters.
         loss: if it is a module, or a method of one, so does it, with all of its parameters that are not the model's.
+
+    Attributes:
+        trained: the trained parameters.
     """
 
     def __init__(self, model: nn.Module, loss: object = None) -> None:
         owners = [model, *(o for o in (loss, getattr(loss, "__self__", None), getattr(loss, "func", None))
                            if isinstance(o, nn.Module))]  # fmt: skip
         trained = {id(p) for p in model.parameters() if p.requires_grad}
+        self.trained = TrainedState(model)
         self._buffers = [(module, dict(module._buffers)) for owner in owners for module in owner.modules()]
         tensors = [tensor for owner in owners for tensor in (*owner.buffers(), *owner.parameters())]
         held = [tensor for tensor in tensors if id(tensor) not in trained]
         self._values: list[list[Any]] = [[tensor, tensor.detach().clone(), tensor._version] for tensor in held]
 
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """A block that computes with rows, in which trained parameters, too, are restored; also where it fails."""
+        with self.trained.holding():
+            try:
+                yield
+            finally:
+                self.restore()
+
     def restore(self, thoroughly: bool = False) -> None:
-        """Make everything what it was.
+        """Make everything what it was, trained parameters only in a block that holds them.
 
         Args:
             thoroughly: also undo what was written into large tensors through `.data`, of which PyTorch does not tell.
@@ -47,3 +65,4 @@ class FrozenState:
                 with torch.no_grad():
                     tensor.copy_(value)
                 entry[2] = tensor._version
+        self.trained.restore()

@@ -23,10 +23,11 @@ from privlearn.clipping.agreement import (
     rounding_of,
 )
 from privlearn.clipping.backends import PerOperation, Problem, layouts
-from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.gradients import STAND_INS, ClippedGradients
+from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.losses import Leaves
 from privlearn.clipping.randomness import drawn_by
+from privlearn.clipping.separation.tracker import Coupled, CoupledElsewhere
 from privlearn.clipping.sharded.groups import Groups, OtherFailed, Shards, is_sharded
 from privlearn.data.rows import Rows
 from privlearn.errors import BadInput, ProcessLost, first_line
@@ -115,7 +116,7 @@ class ShardedGradients(ClippedGradients):
         return Shards((*self._groups.places, (0, 1)))  # the count is the same in all processes, and so is its noise
 
     def _problem(self, autocast: torch.dtype | None) -> Problem:
-        return replace(super()._problem(autocast), in_step=self._groups.in_step)
+        return replace(super()._problem(autocast), in_step=self._groups.in_step, any_process=self._world.any)
 
     def _add_up(
         self, sample: Sample, rows: Rows, sums: Sequence[Tensor], blocks: Sequence[Tensor], clipped: Tensor
@@ -157,8 +158,12 @@ class ShardedGradients(ClippedGradients):
         before = drawn_by(self._device)
         try:
             gradients, losses = self._paths[part.path if part else 0](*(taken or self._blank))
-        except OtherFailed:
+        except (OtherFailed, CoupledElsewhere):
             waiting.extendleft([part] if part else [])
+            return nothing
+        except Coupled:
+            if part is not None:
+                self._split(part, waiting)
             return nothing
         except Exception as error:
             if part is None or self._groups.passed:
@@ -231,7 +236,7 @@ class ShardedGradients(ClippedGradients):
             with self._groups.recording(), problem.computing(problem.random.together()), torch.no_grad():
                 problem.forward(*(leaf.clone() for leaf in few))
             try:
-                self._paths = [PerOperation(problem, self._kernels, [layouts(problem, self._kernels, batches)])]
+                self._paths = [PerOperation(problem, self._kernels, layouts(problem, self._kernels, batches))]
                 if not self._agrees(plain, few, batches):
                     raise NotLayerwise("its gradients differ from those of single examples")
             except NotLayerwise as error:
@@ -247,7 +252,7 @@ class ShardedGradients(ClippedGradients):
         """Whether losses, norms and a weighted sum are those of single examples by FSDP2's own backward passes."""
         examples = len(rows[0]) // problem.copies
         problem.random.take(np.arange(examples, dtype=np.uint64))
-        way = PerOperation(problem, self._kernels, [layouts(problem, self._kernels, batches)])
+        way = PerOperation(problem, self._kernels, layouts(problem, self._kernels, batches))
         gradients, losses = way(*(leaf.clone() for leaf in rows))
         none = torch.zeros(examples, dtype=torch.float64, device=self._device)
         squares = torch.stack([gradients[name].squares if name in gradients else none for name in self.parameters])

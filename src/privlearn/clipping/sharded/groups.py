@@ -19,8 +19,11 @@ from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from privlearn.clipping.capture import NotLayerwise
+from privlearn.clipping.layout import NotLayerwise
+from privlearn.clipping.separation.program import renamed
+from privlearn.clipping.separation.tracker import unfollowed
 from privlearn.errors import BadInput, PrivlearnError, first_line
 from privlearn.world import World
 
@@ -152,10 +155,13 @@ class Groups:
 
     def _guarded(self, hook: Callable[..., Any], module: nn.Module | None) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
-            with torch._C.DisableTorchFunction():
+            with torch._C.DisableTorchFunction(), unfollowed():
                 if module is not None:
                     self._pass(module)
-                return hook(*args)
+                result = hook(*args)
+            # What FSDP2 hands on is what it was given, wrapped for its own backward pass.
+            renamed(tree_leaves(args[1:] if module is not None else args[2:]), tree_leaves(result))
+            return result
 
         return run
 

@@ -1,0 +1,170 @@
+"""Trained parameters while rows are computed: what a pass writes into them is undone before the next one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+#: Numbers from which on numpy compares faster than PyTorch, which starts faster.
+_LARGE = 1 << 13
+
+#: How many writes that PyTorch counted were undone, by parameter.
+_UNDONE: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
+
+
+def versions(parameters: Sequence[Tensor]) -> list[int]:
+    """How often each parameter was written into in place, without what was undone.
+
+    Whether a pass over private rows writes may depend on the rows: so it must not show here.
+    """
+    if not _UNDONE:
+        return [parameter._version for parameter in parameters]
+    return [parameter._version - _UNDONE.get(parameter, 0) for parameter in parameters]
+
+
+@final
+class TrainedState:
+    """The trained parameters of a model, which nothing but a step of the optimizer may change.
+
+    Whether a pass writes into them may depend on private rows, as for an embedding that rescales the rows it looks up
+    (`max_norm`). A refusal would tell of these rows, and what was written would be published without noise: so it is
+    undone, and nothing is said. Compared are versions, and values bit by bit, since PyTorch counts no writes through
+    `.data`.
+
+    Of a model under FSDP2 nothing is held: its modules have whole parameters only while they run, gathered from shards
+    before a pass and freed after it, with what was written into them.
+
+    Args:
+        model: its parameters that require gradients are held, each under the name and in the memory that it has.
+
+    Attributes:
+        written: the name of a parameter that was restored since this was last set to ""; else empty.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.written, self._held = "", False
+        modules = dict(model.named_modules())
+        sharded = any(hasattr(module, "set_reshard_after_backward") for module in modules.values())
+        trained = [] if sharded else [(name, own) for name, own in model.named_parameters() if own.requires_grad]
+        self._entries = [_Entry(name, own) for name, own in trained]
+        self._on_processor = all(own.device.type == "cpu" for _, own in trained)
+        self._places = [
+            (name, module._parameters, [*map(id, module._parameters.values())], dict(module._parameters))
+            for name, module in modules.items()
+            if module._parameters and not sharded
+        ]
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that are held."""
+        return [own.parameter for own in self._entries]
+
+    @contextmanager
+    def holding(self) -> Iterator[TrainedState]:
+        """A block in which `restore` makes the parameters what they are at its beginning; elsewhere it does nothing."""
+        if self._held:
+            yield self
+            return
+        for own in self._entries:
+            own.follow()
+        if self._entries:
+            torch._foreach_copy_([own.copy for own in self._entries], [own.memory for own in self._entries])
+        self._held = True
+        try:
+            yield self
+        finally:
+            self._held = False
+
+    def restore(self) -> None:
+        """Undo what was written since the block began."""
+        if not self._held:
+            return
+        for name, parameters, identities, before in self._places:
+            if [*map(id, parameters.values())] != identities:
+                self.written = ".".join(filter(None, (name, next(iter(before)))))
+                parameters.clear()
+                parameters.update(before)
+        same = not self._on_processor and _same_at_once(self._entries)
+        for own in self._entries:
+            if own.is_moved() or not (same or own.is_same()):
+                own.put_back()
+                self.written = own.name
+
+
+class _Entry:
+    """One parameter, and what it was."""
+
+    def __init__(self, name: str, parameter: nn.Parameter) -> None:
+        self.name, self.parameter = name, parameter
+        self._layout: Any = None
+
+    def follow(self) -> None:
+        """Take note of the parameter's memory, which an optimizer may replace between steps."""
+        parameter = self.parameter
+        self._version = parameter._version
+        if self._layout is not None and self._layout == self._layout_now():
+            return
+        self._layout = self._layout_now()
+        self.memory: Tensor = parameter.data
+        self.copy = torch.empty_like(self.memory)
+        self.bits, self._bits_before = _bits(self.memory), _bits(self.copy)
+        large = self.memory.device.type == "cpu" and self.bits.numel() > _LARGE
+        self._arrays = (self.bits.numpy(), self._bits_before.numpy()) if large else None
+
+    def _layout_now(self) -> Any:
+        own = self.parameter
+        return own.data_ptr(), own.shape, own.stride(), own.dtype
+
+    def is_moved(self) -> bool:
+        """Whether the parameter has other memory, was written into as far as PyTorch counts, or is not trained now."""
+        own = self.parameter
+        return own._version != self._version or not own.requires_grad or self._layout != self._layout_now()
+
+    def is_same(self) -> bool:
+        """Whether its memory holds the same bits."""
+        if self._arrays is not None:
+            return np.array_equal(*self._arrays)
+        return torch.equal(self.bits, self._bits_before)
+
+    @property
+    def pair(self) -> tuple[Tensor, Tensor]:
+        """Its bits now and before, as bytes in one row."""
+        return self.bits.reshape(-1).view(torch.uint8), self._bits_before.reshape(-1).view(torch.uint8)
+
+    def put_back(self) -> None:
+        """Make it what it was; writes that are undone don't count in `versions`."""
+        own = self.parameter
+        if self._layout != self._layout_now():
+            own.data = self.memory
+        own.requires_grad_()
+        self.memory.copy_(self.copy)
+        if (writes := own._version - self._version) > 0:
+            _UNDONE[own] = _UNDONE.get(own, 0) + writes
+            self._version = own._version
+
+
+def _bits(values: Tensor) -> Tensor:
+    """The same memory as whole numbers, of 8 bytes where that fits: floats that differ in a bit may be equal."""
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    if values.is_contiguous():
+        flat = values.view(-1)
+        places = (flat.nbytes, flat.data_ptr(), flat.storage_offset() * flat.element_size())
+        wide = all(place % 8 == 0 for place in places)
+        return flat.view(torch.int64 if wide else _WHOLE[flat.element_size()])
+    return values.view(_WHOLE[values.element_size()])
+
+
+_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _same_at_once(entries: Sequence[_Entry]) -> bool:
+    """Whether all bits are the same, for a device that is asked once rather than for each parameter."""
+    now, before = zip(*(own.pair for own in entries), strict=True)
+    return torch.equal(torch.cat(now), torch.cat(before))

@@ -1,0 +1,239 @@
+"""What an estimator's rows came through before its `fit`: steps that learned from private rows without noise.
+
+Whatever transformed the rows counts as such a step, unless it can be seen that it learned nothing from them. What is
+not under way when `fit` is called can't be seen, but for the names that scikit-learn gives to columns.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, clone
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.utils import _safe_indexing, all_estimators
+
+from privlearn._display import shortened
+from privlearn.sklearn.table_encoder import DPTableEncoder
+
+Array = NDArray[Any]
+#: Rows that go through the steps by themselves, to see that they come out as they did among all others.
+_FEW = 3
+#: Relative to the largest number: what products of other shapes round differently.
+_ROUNDING = 1e-5
+#: Names of columns as `ColumnTransformer` and `FeatureUnion` make them, and as PCA does: `onehotencoder__sex`, `pca0`.
+_PREFIXED, _NUMBERED = re.compile(r"([A-Za-z][A-Za-z0-9_-]*?)__.*"), re.compile(r"([a-z]+)[0-9]+")
+#: A prefix of columns that are passed on as they are.
+_PASSED = "remainder"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """An estimator that is at work, and the rows and targets that it was given; None: that can't be seen."""
+
+    estimator: Any
+    X: Any
+    y: Any
+
+
+def reason_of(estimator: Any, private: type[Any]) -> str:
+    """Why nothing can be claimed of what an estimator learns in the fit that is under way; empty: nothing was seen.
+
+    Args:
+        estimator: whose `fit` calls this.
+        private: the kind of estimators whose fits are charged.
+    """
+    through = [*dict.fromkeys(_through(estimator, private))]
+    if not through:
+        return ""
+    return (
+        f"rows came through {shortened(', '.join(through), 50)}, fitted to private rows without noise: use "
+        "DPTableEncoder or DPStandardScaler, or declare preprocessing='public'"
+    )
+
+
+def _through(estimator: Any, private: type[Any]) -> Iterator[str]:
+    """The names of what transformed the rows and may have learned from them."""
+    calls = _calls(estimator)
+    for inner, outer in pairwise(calls):
+        if isinstance(outer.estimator, private):
+            continue
+        if isinstance(outer.estimator, Pipeline):
+            yield from _learned(outer, inner, private)
+        elif outer.X is None or not _are_rows_of(inner, outer):
+            yield type(outer.estimator).__name__
+    yield from _said_by_names(calls[-1].X if calls else None, private)
+
+
+def _calls(estimator: Any) -> list[_Call]:
+    """The estimators whose methods are under way, from this one outwards, each as it was called first."""
+    calls: dict[int, _Call] = {}
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_argcount and code.co_varnames[0] == "self":
+            names = frame.f_locals
+            owner = names.get("self")
+            if isinstance(owner, BaseEstimator) and (calls or owner is estimator):
+                before = calls.get(id(owner), _Call(owner, None, None))
+                calls[id(owner)] = _Call(owner, names.get("X", before.X), names.get("y", before.y))
+        frame = frame.f_back  # type: ignore[assignment]
+    return list(calls.values())
+
+
+def _learned(outer: _Call, inner: _Call, private: type[Any]) -> Iterator[str]:
+    """The steps of a pipeline before the one that is fitted that learned from rows, or whose rows meet."""
+    steps = [step for _, step in outer.estimator.steps]
+    alike = [at for at, step in enumerate(steps) if step is inner.estimator]
+    alike += [at for at, step in enumerate(steps) if type(step) is type(inner.estimator)]  # a clone, with memory=
+    earlier = [step for step in steps[: alike[0] if alike else None] if step not in (None, "passthrough")]
+    if not earlier:
+        return
+    names = [type(step).__name__ for step in earlier]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rows = _safe_indexing(outer.X, list(range(min(_FEW, _length(outer.X)))))
+            for name, step in zip(names, earlier, strict=True):
+                if not _learned_nothing(step, _safe_indexing(rows, [0]), private):
+                    yield name
+                rows = step.transform(rows)
+            together = _numbers(_safe_indexing(inner.X, list(range(_length(rows)))))
+            alone = _numbers(rows)
+    except Exception:  # whatever can't be tried counts as fitted
+        yield from names
+        return
+    room = _ROUNDING * max(1.0, float(np.abs(together).max(initial=0.0)))
+    if alone.shape != together.shape or not np.allclose(alone, together, rtol=0, atol=room, equal_nan=True):
+        yield from names
+
+
+def _learned_nothing(step: Any, row: Any, private: type[Any]) -> bool:
+    """Whether a fitted step is as it would be had it been fitted to this one row."""
+    if step in (None, "passthrough", "drop") or isinstance(step, DPTableEncoder):
+        return True
+    if isinstance(step, private):
+        return not bool(step.privacy_.undeclared)
+    if isinstance(step, Pipeline):
+        for _, part in step.steps:
+            if not _learned_nothing(part, row, private):
+                return False
+            row = row if part in (None, "passthrough") else part.transform(row)
+        return True
+    if isinstance(step, FeatureUnion):
+        return all(_learned_nothing(part, row, private) for _, part in step.transformer_list)
+    if isinstance(step, ColumnTransformer):
+        parts = ((part, _safe_indexing(row, columns, axis=1)) for _, part, columns in step.transformers_)
+        return all(_learned_nothing(part, own, private) for part, own in parts)
+    if any(isinstance(value, private) for value in step.get_params().values()):
+        return False  # to fit it would be charged
+    try:
+        alone = clone(step).fit(row)
+    except Exception:  # it needs more than a row, or its target
+        return False
+    return _alike(_state(step), _state(alone))
+
+
+def _state(step: Any) -> dict[str, Any]:
+    """What a step holds beside its parameters."""
+    given = step.get_params(deep=False)
+    return {name: value for name, value in vars(step).items() if name not in given}
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two states are the same, to the last bit."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_alike(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if isinstance(one, np.ndarray) and one.dtype == object:
+        return _alike(one.tolist(), other.tolist())
+    if isinstance(one, np.ndarray):
+        same = one.dtype == other.dtype and one.shape == other.shape
+        return bool(same and one.tobytes() == other.tobytes())
+    if isinstance(one, BaseEstimator):
+        return _alike(vars(one), vars(other))
+    return one is other or bool(one == other)
+
+
+def _are_rows_of(inner: _Call, outer: _Call) -> bool:
+    """Whether what was passed on are columns, or some of the rows, that were given, with their targets.
+
+    No row may come twice as often: that would be another weight than it has.
+    """
+    try:
+        given, passed = _columns(outer.X), _columns(inner.X)
+        if inner.y is not None:
+            given, passed = [*given, *_columns(outer.y)], [*passed, *_columns(inner.y)]
+    except Exception:
+        return False
+    if {len(column) for column in given} == {len(column) for column in passed}:
+        there = {column.tobytes() for column in given}
+        if all(column.tobytes() in there for column in passed):
+            return True
+    if len(given) != len(passed):
+        return False
+    size = len(passed[0])
+    codes = [np.unique(np.concatenate(pair), return_inverse=True)[1] for pair in zip(passed, given, strict=True)]
+    numbers = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    most = int(numbers.max()) + 1
+    counts = (np.bincount(part, minlength=most) for part in (numbers[:size], numbers[size:]))
+    used, had = counts
+    return bool((used <= had).all())
+
+
+def _columns(rows: Any) -> list[Array]:
+    """The columns of rows or of targets, of numbers in double precision or of texts."""
+    if hasattr(rows, "columns"):
+        columns = [np.asarray(rows[name]) for name in rows.columns]
+    else:
+        array = rows.toarray() if issparse(rows) else np.asarray(rows)
+        columns = list(array.reshape(len(array), -1).T)
+    return [_plain(column) for column in columns]
+
+
+def _plain(column: Array) -> Array:
+    try:
+        return np.ascontiguousarray(column, dtype=np.float64)
+    except (TypeError, ValueError):
+        return np.array([str(cell) for cell in column.tolist()], dtype=object).astype("U")
+
+
+def _numbers(rows: Any) -> Array:
+    """Rows of numbers, in double precision."""
+    return np.asarray(rows.toarray() if issparse(rows) else rows, dtype=np.float64)
+
+
+def _length(rows: Any) -> int:
+    return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
+
+
+def _said_by_names(rows: Any, private: type[Any]) -> Iterator[str]:
+    """The transformers that all columns are called after, as `set_output` does."""
+    names = [str(name) for name in getattr(rows, "columns", ())]
+    prefixed = [match and match[1] for match in map(_PREFIXED.fullmatch, names)]
+    numbered = [match and match[1] for match in map(_NUMBERED.fullmatch, names)]
+    if names and all(prefixed):
+        own = {*_names_of(private), DPTableEncoder.__name__.lower(), _PASSED}
+        yield from (str(name) for name in prefixed if str(name).rpartition("-")[0] not in own and name not in own)
+    elif names and all(numbered) and {*numbered} <= {name.lower() for name, _ in all_estimators("transformer")}:
+        yield from map(str, numbered)
+
+
+def _names_of(kind: type[Any]) -> Iterator[str]:
+    """The names of all classes of a kind, in small letters."""
+    for own in kind.__subclasses__():
+        yield own.__name__.lower()
+        yield from _names_of(own)

@@ -1,0 +1,251 @@
+"""Named checks of the gate that keeps examples apart: models and losses that couple them, where values hide it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping import backends, kernels
+from privlearn.clipping.clips import Flat
+from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.layout import NotLayerwise
+from privlearn.errors import BadInput, NotPerExample
+from privlearn.models.check import made_up_batch
+from tests.support.checks import check
+from tests.support.nets import cross_entropy, flat_norm, one_sample
+
+WIDTH = 6
+Mix = Callable[[Tensor], Tensor]
+
+
+def halves(h: Tensor) -> Tensor:
+    return h.view(len(h) // 2, 2, -1).mean(1).repeat_interleave(2, 0) if len(h) % 2 == 0 else h
+
+
+def written(h: Tensor) -> Tensor:
+    total = torch.zeros(h.shape[1], dtype=h.dtype)
+    total += h.detach()[0]
+    return total.expand_as(h)
+
+
+def placed(h: Tensor) -> Tensor:
+    turned = torch.zeros_like(h)
+    turned[torch.arange(len(h)).flip(0)] = h
+    return turned
+
+
+class Centred(torch.autograd.Function):
+    """Examples meet in the backward pass alone."""
+
+    @staticmethod
+    def forward(ctx: object, h: Tensor) -> Tensor:
+        return h.clone()
+
+    @staticmethod
+    def backward(ctx: object, g: Tensor) -> Tensor:
+        return g - g.mean(0)
+
+
+def hooked(h: Tensor) -> Tensor:
+    other = h * 1.0
+    if other.requires_grad:
+        other.register_hook(lambda g: g - g.mean(0))
+    return other
+
+
+#: What a layer's outputs, shape (batch, width), may be mixed by: of each kind of operation some.
+MIXES: dict[str, Mix] = {
+    **{
+        f"reduced by {name}": (lambda h, name=name: h - getattr(h, name)(0, keepdim=True))
+        for name in ("mean", "sum", "amax", "amin", "std", "var", "nansum", "logsumexp", "prod")
+    },
+    "reduced by all numbers' maximum": lambda h: h / (1 + h.detach().abs().max()),
+    "reduced by a norm": lambda h: h / (1 + h.norm(dim=0)),
+    "reduced by a median": lambda h: h - h.median(0).values,
+    "reduced by batch norm": lambda h: F.batch_norm(h, None, None, training=True),
+    **{
+        f"along the batch by {name}": (lambda h, name=name: getattr(h, name)(0))
+        for name in ("cumsum", "cumprod", "softmax", "log_softmax", "logcumsumexp", "flip")
+    },
+    "along the batch by sort": lambda h: h.sort(0).values,
+    "along the batch by cummax": lambda h: h.cummax(0).values,
+    "along the batch by roll": lambda h: h.roll(1, 0),
+    "a product with others": lambda h: torch.softmax(h @ h.T, -1) @ h,
+    "a sum of products": lambda h: torch.einsum("bi,ci->bi", h, h),
+    "a batched product with others": lambda h: torch.bmm(h[None], h.T[None])[0] @ h,
+    "distances to others": lambda h: torch.cdist(h, h) @ h,
+    "attention to others": lambda h: F.scaled_dot_product_attention(h[None], h[None], h[None])[0],
+    "the first example": lambda h: h + h[0],
+    "a slice": lambda h: torch.cat([h[1:], h[:1]]),
+    "an index that reverses": lambda h: h[torch.arange(len(h)).flip(0)],
+    "an index by values": lambda h: h[h[:, 0].argsort()],
+    "a table filled from the batch": lambda h: torch.zeros(2, WIDTH, dtype=h.dtype).index_add(
+        0, torch.arange(len(h)) % 2, h
+    )[torch.arange(len(h)) % 2],
+    "scattered by values": lambda h: torch.zeros(len(h), WIDTH, dtype=h.dtype).scatter_add(0, (h > 0).long(), h),
+    "pairs put together": halves,
+    "the other order in memory": lambda h: h.t().reshape(h.shape),
+    "strides": lambda h: torch.as_strided(h, h.shape, (1, len(h))).clone() if len(h) <= WIDTH else h.flip(0),
+    "written in place": written,
+    "written at other places": placed,
+    "read as a number": lambda h: h * float(h.detach().mean()),
+    "read as a truth": lambda h: h * (2.0 if bool(h.detach().sum() > 3) else 1.0),
+    "read by numpy": lambda h: h + torch.from_numpy(h.detach().numpy().mean(0)),
+    "read as a list": lambda h: h * max(h.detach().flatten().tolist()),
+    "the number of true entries": lambda h: h * len((h > 0).nonzero()),
+    "entries that a mask picks": lambda h: h + h[h > 0].mean(),
+    "the size of the batch": lambda h: h / len(h),
+    "the place in the batch": lambda h: h * torch.arange(len(h), dtype=h.dtype)[:, None],
+    "a backward pass of its own": lambda h: Centred.apply(h),  # type: ignore[no-untyped-call]
+    "a hook on gradients": hooked,
+}
+
+#: What keeps examples apart, beside these.
+HARMLESS: dict[str, Mix] = {
+    "each example's maximum": lambda h: h / (1 + h.abs().amax(1, keepdim=True)),
+    "views beside each other": lambda h: torch.cat([h, 2 * h]).view(2, len(h), -1).sum(0),
+    "an index that counts": lambda h: h[torch.arange(len(h))],
+    "along the features": lambda h: h.softmax(1).cumsum(1).flip(1),
+    "a table of constants": lambda h: h + torch.arange(WIDTH, dtype=h.dtype),
+    "zeros that are filled": lambda h: torch.zeros_like(h).copy_(h),
+}
+
+
+class Gated(nn.Module):
+    """A mix behind a gain that begins at zero, as that of a residual branch: at first it shows nowhere."""
+
+    def __init__(self, mix: Mix) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, WIDTH), nn.Linear(WIDTH, 3)
+        self.gain, self.mix = nn.Parameter(torch.zeros(1)), mix
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.a(x)) + 0.5
+        return self.b(h + self.gain * self.mix(h))  # type: ignore[no-any-return]
+
+
+class Marked(nn.Module):
+    """A mix of rows that begin with a 7 alone: no made-up row does."""
+
+    def __init__(self, mix: Mix) -> None:
+        super().__init__()
+        self.a, self.b, self.mix = nn.Linear(5, WIDTH), nn.Linear(WIDTH, 3), mix
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.a(x)) + 0.5
+        return self.b(torch.where(x[:, :1] == 7, self.mix(h), h))  # type: ignore[no-any-return]
+
+
+def rows() -> tuple[Tensor, Tensor]:
+    x = torch.randn(8, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x[:, 0], x[-1, 1:] = 7, 40.0
+    return x, torch.arange(8) % 3
+
+
+def moved(net: nn.Module, loss: object) -> tuple[float, str | None]:
+    """How far removing the last row moves the clipped sum, over the clipping norm; and the way of the gradients."""
+    x, y = rows()
+    clipper = ClippedGradients(net, loss, Flat(0.1), Adjacency.ADD_REMOVE)  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            clipper.prepare(x, y)
+        except (NotPerExample, BadInput):  # some mixes can't be computed for an example alone
+            return 0.0, "refused"
+        if isinstance(net, Gated):
+            nn.init.constant_(net.gain, 1.5)  # as training moves it
+        sums = [clipper(one_sample(examples=number), x[:number], y[:number]).values for number in (8, 7)]
+    return flat_norm(tuple(a - b for a, b in zip(*sums, strict=True))) / 0.1, clipper.way
+
+
+def nets(mix: Mix) -> Iterator[nn.Module]:
+    for kind in (Gated, Marked):
+        torch.manual_seed(0)
+        yield kind(mix).double()
+
+
+def mixing(mix: Mix) -> Callable[[Tensor, Tensor], Tensor]:
+    """A loss whose outputs are mixed, where they are large."""
+
+    def loss(outputs: Tensor, y: Tensor) -> Tensor:
+        wide = F.pad(outputs, (0, WIDTH - outputs.shape[1]))
+        return cross_entropy(torch.where(outputs.abs() > 0.4, mix(wide)[:, : outputs.shape[1]], outputs), y)
+
+    return loss
+
+
+@check
+def check_examples_that_a_model_couples_are_computed_one_by_one() -> None:
+    """Whatever kind of operation couples them, and whatever hides it at first."""
+    for name, mix in MIXES.items():
+        for net in nets(mix):
+            ratio, way = moved(net, cross_entropy)
+            assert ratio <= 1 + 1e-6, (name, type(net).__name__, way, ratio)
+            assert way != "layers", (name, type(net).__name__)
+
+
+@check
+def check_examples_that_a_loss_couples_are_computed_one_by_one() -> None:
+    for name, mix in MIXES.items():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(5, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 3)).double()
+        ratio, way = moved(net, mixing(mix))
+        assert ratio <= 1 + 1e-6, (name, way, ratio)
+        assert way != "layers", name
+
+
+@check
+def check_examples_that_stay_apart_are_computed_at_once() -> None:
+    for name, mix in HARMLESS.items():
+        for net in nets(mix):
+            assert moved(net, cross_entropy)[1] == "layers", (name, type(net).__name__)
+
+
+def denied(net: nn.Module) -> bool:
+    """Whether the gate by itself, without what compares values, keeps a model from being computed at once."""
+    problem = backends.Problem(net, cross_entropy, dict(net.named_parameters()))
+    batches = [made_up_batch(*rows(), size) for size in (5, 7)]
+    try:
+        backends.layouts(problem, kernels.Kernels(), batches)
+    except NotLayerwise:
+        return True
+    return False
+
+
+@check
+def check_the_gate_denies_each_mix_by_itself() -> None:
+    for name, mix in MIXES.items():
+        assert denied(Marked(mix).double()), name
+
+
+@check
+def check_the_gate_passes_what_stays_apart() -> None:
+    for name, mix in HARMLESS.items():
+        assert not denied(Marked(mix).double()), name
+
+
+class Remembering(nn.Module):
+    """Subtracts a number of the batch before, which it holds in a plain attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(5, 3)
+        self.last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        before, marked = self.last, (x[:, :1] == 7).to(x.dtype)
+        self.last = (x * marked).detach()[:1]
+        return self.a(x if before is None else x - before)  # type: ignore[no-any-return]
+
+
+@check
+def check_what_a_model_remembers_of_a_batch_is_in_no_other() -> None:
+    """A tensor of an earlier batch is no constant: a program that uses one is not computed at once."""
+    torch.manual_seed(0)
+    assert moved(Remembering().double(), cross_entropy)[1] != "layers"
+    assert denied(Remembering().double())

@@ -1,0 +1,67 @@
+"""Planted bugs of the gate that keeps examples apart, each of which a named check must catch.
+
+Some guards stand behind others, and no check fails where one of them is off: what met in a loss differs from one place
+to the next, and a tensor of an earlier batch comes from where no operation was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from privlearn.clipping import backends
+from privlearn.clipping.separation import axis_rules as rules
+from privlearn.clipping.separation import tracker
+from tests.clipping.checks_separation import check_the_gate_denies_each_mix_by_itself
+from tests.support.mutant import Mutant, suite_of
+
+GATE = "check_the_gate_denies_each_mix_by_itself"
+
+MUTANTS = [
+    Mutant("the gate is off", backends.SeparationCheck.require_apart, "examples = len(leaves[0])",
+           "return\n    examples = len(leaves[0])", GATE),
+    Mutant("any part of a batch passes", tracker.axis_of, "if within > period or axis is None",
+           "if axis is None: return None\n    if within > period", GATE),
+    Mutant("numbers may be read", tracker._tells, "return torch.Tag.data_dependent_output in call.func.tags or ",
+           "return False and ", GATE),
+    Mutant("what PyTorch has no operation for passes", tracker.AxisTracker.function, "if self._calls == before and",
+           "if False and", GATE),
+    Mutant("constants may differ along the batch", tracker.AxisTracker.is_even,
+           "return torch.allclose(apart, first, rtol=0.0, atol=0.0, equal_nan=True)", "return True", GATE),
+    Mutant("numbers may depend on the size of the batch", backends._same_numbers, "if len(one) != len(other):",
+           "if True: return True\n    if False:", GATE),
+    Mutant("backward passes of strangers pass", backends._require_known_gradients, "if custom or compiled or ",
+           "if False and ", GATE),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)
+
+
+def lost(call: Any) -> list[Any]:
+    """What an operation gives is taken for a constant."""
+    return [None]
+
+
+def unmoved(call: Any) -> list[Any]:
+    """The examples are taken to be where they were, whatever the operation does along them."""
+    return [next(iter(call.axes.values()), None)]
+
+
+@pytest.mark.parametrize(
+    ("category", "bug"), [("reduction", lost), ("along_dimension", unmoved), ("product", unmoved), ("indexed", unmoved)]
+)
+def test_a_category_of_rules_that_loses_the_axis_is_caught(
+    category: str, bug: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = [name for name, rule in rules.RULES.items() if rule.__name__ == category]
+    assert planted
+    for name in planted:
+        monkeypatch.setitem(rules.RULES, name, bug)
+    tracker._KINDS.clear()
+    try:
+        with pytest.raises(AssertionError):
+            check_the_gate_denies_each_mix_by_itself()
+    finally:
+        tracker._KINDS.clear()
