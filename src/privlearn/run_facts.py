@@ -18,6 +18,12 @@ class PublicFeatures(TypedDict, total=False):
     digest: str
     normalisation: str
     power: Positive
+    scale: Count
+    angles: Count
+    units: str
+    directions: str
+    mirrored: bool
+    encoder: str
     shape: list[Count]
     local: list[Count]
 
