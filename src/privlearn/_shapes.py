@@ -72,7 +72,8 @@ def unfit(value: Any, shape: Any, name: str = "") -> Iterator[str]:
     elif origin in (Union, types.UnionType):
         each = [list(unfit(value, part, name)) for part in parts]
         if all(each):
-            yield min(each, key=len)[0] if len(each) == 1 else f"{where} is of another kind"
+            within = (own[0] for own in each if not own[0].startswith(f"{where} is "))
+            yield next(within, f"{where} is of another kind")
     elif origin is Literal:
         if not any(type(value) is type(part) and value == part for part in parts):
             yield f"{where} is {_quoted(value)}, and may be {', '.join(map(repr, parts))}"

@@ -324,7 +324,8 @@ def test_a_start_is_explained_and_replayed_by_its_weights(
     assert run(["commit", *options, "--out", str(record)], capsys)[0] == 0
     code, _, err = run([*files, "--transcript", str(record), "--challenge", "ab" * 16], capsys)
     assert code == 0, err
-    code, out, err = run(["replay", str(record)], capsys)
+    model = files[files.index("--out") + 1]
+    code, out, err = run(["replay", str(record), "--published", model], capsys)
     assert code == 0, out + err
 
 
