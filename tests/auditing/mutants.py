@@ -19,8 +19,8 @@ OWN, BOUNDS = "check_a_network_of_ones_own_keeps_its_claim", "check_bounds_are_w
 
 MUTANTS = [
     Mutant("half of the noise", noise.add_gaussian, "alpha=std", "alpha=std / 2", FULL),
-    Mutant("no noise", release._noised, "    if isinstance(stream, CorrelatedStream):",
-           "    return part.values\n    if isinstance(stream, CorrelatedStream):", FULL),
+    Mutant("no noise", release._noised, "if isinstance(stream, CorrelatedStream):",
+           "return part.values\n        if isinstance(stream, CorrelatedStream):", FULL),
     Mutant("the same noise at every step", noise.gaussian, "stream.words(", "type(stream)(bytes(16)).words(", FULL),
     Mutant("noise for the first parameter alone", noise.add_gaussian,
            "while part < len(parts) and", "while part < 1 and", FULL),

@@ -39,7 +39,7 @@ MUTANTS = [
     Mutant("one challenge serves any number of runs", transcript.Transcript.bind,
            "require_committed(self._secret.run, determined)", "determined = self._secret.run", ALONE),
     Mutant("what a recorded run's key was used for is forgotten", session.TrainingSession._begin,
-           "if bound:  # the same keys may have been used", "if False:", USED),
+           "if bound:\n    self.repeats.recall()", "if False:\n                    self.repeats.recall()", USED),
     Mutant("options are left out of a run's key", session.TrainingSession._determined, "{**self.facts, **self.code, ",
            "{**self.code, ", RUN),
     Mutant("code is left out of a run's key", session.TrainingSession._determined, "**self.code, ", "", RUN),

@@ -50,8 +50,8 @@ MUTANTS = [
     Mutant("sums of slices are not added up", ranks.Ranks.scattered, "list(received.view(rows.shape))",
            "[received.view(rows.shape)[self.rank]]", ALONE),
     Mutant("slices are handed out before their noise", release._noised,
-           "    if isinstance(stream, CorrelatedStream):",
-           "    part.share and part.share.complete(part.values)\n    if isinstance(stream, CorrelatedStream):", BEFORE),
+           "if isinstance(stream, CorrelatedStream):", "part.share and part.share.complete(part.values)\n"
+           "        if isinstance(stream, CorrelatedStream):", BEFORE),
     Mutant("the mean of the processes' sums", ranks.Ranks.share, "piece.to(kind) for",
            "piece.to(kind) / self.size for", ALONE),
     Mutant("a slice lies at the beginning of its whole", ranks.Slice.own, "begin for begin", "0 for begin", PLACES),

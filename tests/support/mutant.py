@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import io
 import re
 import sys
 import textwrap
-import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -67,6 +64,22 @@ class Mutant:
         return target, owner, name
 
 
+#: A string, a comment, a number, a name, or signs. It takes pieces of source that tokenize refuses: brackets that are
+#: not closed or not opened, and lines further out than the first.
+_TOKEN = re.compile(
+    r"""
+    (?P<string> (?<!\w)(?:[bfru]|br|fr|rb|rf)?(?:\'{3}(?:\\.|[^\\])*?\'{3} | \"{3}(?:\\.|[^\\])*?\"{3})
+      | (?<!\w)(?:[bfru]|br|fr|rb|rf)?(?:\'(?:\\.|[^\\\'\n])*\' | \"(?:\\.|[^\\\"\n])*\") )
+    | (?P<comment> \#[^\n]* | \\\n )
+    | \d[\w.]*(?:(?<=\de)[-+]\d+)?
+    | \w+
+    | \*\*= | //= | >>= | <<= | \.\.\. | -> | := | [-!=<>+*/%@&|^]= | \*\* | // | << | >>
+    | [^\w\s]
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+
+
 def changed(source: str, old: str, new: str) -> str:
     """`source` with `new` at each place where its tokens are those of `old`, or where a string holds that text.
 
@@ -76,21 +89,21 @@ def changed(source: str, old: str, new: str) -> str:
     Raises:
         LookupError: `old` is nowhere in `source`.
     """
-    tokens, wanted = _tokens(source), [token.text for token in _tokens(old)]
+    tokens, wanted = _tokens(source), [token[0] for token in _tokens(old)]
     if old[:1].isspace():
         new = new.lstrip()
     if old[-1:].isspace():
         new = new.rstrip()
     places, at = [], 0
     while wanted and at + len(wanted) <= len(tokens):
-        if [token.text for token in tokens[at : at + len(wanted)]] == wanted:
-            places.append((tokens[at].start, tokens[at + len(wanted) - 1].end))
+        if [token[0] for token in tokens[at : at + len(wanted)]] == wanted:
+            places.append((tokens[at].start(), tokens[at + len(wanted) - 1].end()))
             at += len(wanted)
         else:
             at += 1
-    for start, end in _strings(source):
-        for match in re.finditer(re.escape(old), source[start:end]):
-            place = start + match.start(), start + match.end()
+    for string in (token for token in tokens if token["string"]):
+        for match in re.finditer(re.escape(old), string[0]):
+            place = string.start() + match.start(), string.start() + match.end()
             if all(place[1] <= other[0] or other[1] <= place[0] for other in places):
                 places.append(place)
     if not places:
@@ -100,59 +113,16 @@ def changed(source: str, old: str, new: str) -> str:
     return source
 
 
-class _Token(NamedTuple):
-    kind: int
-    text: str
-    start: int
-    end: int
-
-
-#: Tokens that say how code is laid out.
-_LAYOUT = {
-    tokenize.COMMENT,
-    tokenize.DEDENT,
-    tokenize.ENCODING,
-    tokenize.ENDMARKER,
-    tokenize.INDENT,
-    tokenize.NEWLINE,
-    tokenize.NL,
-}
-
-
-def _tokens(text: str) -> list[_Token]:
+def _tokens(text: str) -> list[re.Match[str]]:
     """The tokens that count of a piece of source, which need not be whole."""
-    tokens: list[_Token] = []
-    for token in _all_tokens(text):
-        if token.kind in _LAYOUT:
+    tokens: list[re.Match[str]] = []
+    for token in _TOKEN.finditer(text):
+        if token["comment"]:
             continue
-        if token.text in (")", "]", "}") and tokens and tokens[-1].text == ",":
+        if token[0] in (")", "]", "}") and tokens and tokens[-1][0] == ",":
             tokens.pop()
         tokens.append(token)
     return tokens
-
-
-def _strings(text: str) -> list[tuple[int, int]]:
-    """Where the strings of a piece of source begin and end. From Python 3.12 on, one with fields is several tokens."""
-    strings, open_at = [], []
-    for token in _all_tokens(text):
-        if token.kind == tokenize.STRING:
-            strings.append((token.start, token.end))
-        elif token.kind == getattr(tokenize, "FSTRING_START", None):
-            open_at.append(token.start)
-        elif token.kind == getattr(tokenize, "FSTRING_END", None):
-            strings.append((open_at.pop(), token.end))
-    # Those within the fields of others are changed with these.
-    return [(start, end) for start, end in strings if not any(a < start and end < b for a, b in strings)]
-
-
-def _all_tokens(text: str) -> Iterator[_Token]:
-    lines = [0]
-    for line in text.splitlines(keepends=True):
-        lines.append(lines[-1] + len(line))
-    with contextlib.suppress(tokenize.TokenError, SyntaxError):  # the piece ends within brackets or a block
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            start, end = (lines[row - 1] + column for row, column in (token.start, token.end))
-            yield _Token(token.type, token.string, start, end)
 
 
 def _replace_imports(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:

@@ -44,6 +44,13 @@ def test_every_place_is_changed() -> None:
     assert changed("a = b + b", "b", "c") == "a = c + c"
 
 
+def test_a_piece_may_end_further_out_than_it_begins() -> None:
+    source = "if a:\n    return b\nif c:\n    return b\nreturn d\n"
+    expected = "if a:\n    return 0\nif c:\n    return b\nreturn d\n"
+    assert changed(source, "    return b\nif c:", "    return 0\nif c:") == expected
+    assert changed("f(a, b)[0]", "b)[", "c)[") == "f(a, c)[0]"
+
+
 def test_statements_keep_their_places() -> None:
     source = "if a:\n    b()\n    c()\nd()\n"
     assert changed(source, "    b()\n    c()\n", "    c()\n") == "if a:\n    c()\nd()\n"
