@@ -331,7 +331,7 @@ def check_features_that_are_no_numbers_are_refused_before_anything_is_spent() ->
     with code(body.format("x.flatten(1).sum(1, keepdim=True)")) as spec:
         good = replace(images(seed=1), x_test=bad.x, y_test=bad.y)
         good.x[3] = 1
-        assert 0 <= jobs.test_metrics(run(good, spec).model, good)["accuracy"] <= 1
+        assert jobs.test_metrics(run(good, spec).model, good) is None  # figures would not be of all rows
 
 
 BATCH_NORM = (
