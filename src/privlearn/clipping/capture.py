@@ -235,6 +235,11 @@ class Capture(TorchFunctionMode):
         note_question(name, args, out)
         return out
 
+    @property
+    def follows(self) -> bool:
+        """Whether the examples are followed through this pass."""
+        return self._tracker is not None
+
     def _agreed(self, answer: Tensor, *, usual: bool) -> bool:
         """The usual answer to a question about all examples, if it is the right one; of one example the right one.
 

@@ -13,7 +13,7 @@ from privlearn.clipping.operations.attention import attention
 from privlearn.clipping.operations.contraction import einsum
 from privlearn.clipping.operations.convolution import convolution, transposed_convolution
 from privlearn.clipping.operations.elementwise import add, expand, expand_as, multiply, repeat, spread
-from privlearn.clipping.operations.embedding import embedding, rows_of
+from privlearn.clipping.operations.embedding import embedding, one_hot, rows_of
 from privlearn.clipping.operations.linear import addmm, linear, matmul
 from privlearn.clipping.operations.normalisation import group_norm, instance_norm, layer_norm, rms_norm
 from privlearn.clipping.operations.recurrent import gru, lstm
@@ -38,6 +38,7 @@ RULES: dict[Any, Rule] = {
     F.conv_transpose2d: partial(transposed_convolution, 2),
     F.conv_transpose3d: partial(transposed_convolution, 3),
     F.embedding: embedding,
+    F.one_hot: one_hot,
     F.layer_norm: layer_norm,
     F.rms_norm: rms_norm,
     F.group_norm: group_norm,

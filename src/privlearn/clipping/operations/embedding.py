@@ -57,3 +57,14 @@ def rows_of(capture: Capture, input: Tensor, index: Any) -> Any:
     if index.is_floating_point() or index.dtype in (torch.bool, torch.uint8):
         return NotImplemented
     return capture.run(Embedding(input, None), index)
+
+
+def one_hot(capture: Capture, tensor: Tensor, num_classes: int = -1) -> Any:
+    """`torch.nn.functional.one_hot`, which reads the classes to refuse those that are out of range.
+
+    Such an example fails, and is computed apart from the rest. So where examples are followed, the same is computed by
+    an operation that keeps them apart.
+    """
+    if not capture.follows or num_classes < 1:
+        return NotImplemented
+    return (tensor[..., None] == torch.arange(num_classes, device=tensor.device)).long()
