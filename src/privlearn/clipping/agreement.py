@@ -296,6 +296,7 @@ _WORKING_SET, _FREE_SHARE = 1 << 30, 0.5
 
 def held_by(way: Backend, *leaves: Tensor) -> int:
     """Bytes that `way` holds at the end of a batch's backward pass, about."""
+    way(*(leaf.clone() for leaf in leaves))  # a new program is checked in passes of its own, which hold more
     holding = _Held()
     with nullcontext() if isinstance(way, Vmap) else holding:  # torch.func allows no hooks
         computed, _ = way(*leaves)
