@@ -49,13 +49,11 @@ class MemoryMark(NamedTuple):
         number: the pass in which it was computed.
         period: byte b belongs to example b // period % examples; 0: it holds nothing of the batch.
         met: in which operation examples met; empty if they did not.
-        blank: whether it holds nothing that differs from one place to the next, or was not written yet.
     """
 
     number: int
     period: int = 0
     met: str = ""
-    blank: bool = False
 
 
 _numbers = count(1)
@@ -74,9 +72,9 @@ _SHAPED_LIKE = {
     "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones",
     "new_full", "new_empty", "new_empty_strided",
 }  # fmt: skip
-#: Hold one number everywhere.
-_BLANK = {"zeros", "ones", "full", "empty", "empty_strided", "zeros_like", "ones_like", "full_like", "empty_like",
-          "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided"}  # fmt: skip
+#: Make a tensor that holds whatever was in its memory: zeros while examples are followed, so that a part that is not
+#: written is the same for all of them.
+_UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
 def _storage(tensor: Tensor) -> Any:
@@ -126,10 +124,12 @@ class _Call:
         self._values |= {own.name: value for own, value in zip(schema, args, strict=False)} | kwargs
         writes = {own.name for own in schema if own.alias_info is not None and own.alias_info.is_write}
         self.written = [tensor for name in writes for _, tensor in _tensors(self._values.get(name))]
+        #: Tensors that are written, in memory whose other parts are not the same for all examples.
+        self.beside: list[Tensor] = []
         self.tensors: dict[Argument, Tensor] = {}
         self.axes: dict[Argument, ExampleAxis] = {}
         self.constants: set[Argument] = set()
-        self.met, self.of_batch, self.is_blank, self.dims = "", False, True, 0
+        self.met, self.of_batch, self.dims = "", False, 0
         for own in schema:
             for at, tensor in _tensors(self._values.get(own.name)):
                 self.dims = max(self.dims, tensor.dim() if own.name != "out" else 0)
@@ -143,7 +143,6 @@ class _Call:
         self.of_batch |= bool(mark.period or mark.met)
         if not (mark.period or mark.met):
             self.constants.add(name)
-        self.is_blank &= mark.blank
         self.met = self.met or mark.met
         if mark.period and tracker.examples > 1:
             try:
@@ -273,8 +272,14 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call = _Call(self, func, args, kwargs)
         answer = self._answer(call, own_rule)
         self._note(call, func, args)
+        first = answer[0] if isinstance(answer, list) else answer
+        if isinstance(first, ExampleAxis) and self.examples > 1:
+            call.beside = [tensor for tensor in call.written if not self._may_hold(tensor, first)]
         out = func(*args, **kwargs)
         results = list(_results(out))
+        if call.plain in _UNWRITTEN:
+            for tensor in results:
+                tensor.zero_()
         for at, tensor in enumerate(results):
             self._mark(call, tensor, answer[min(at, len(answer) - 1)] if isinstance(answer, list) else answer)
         for tensor in call.written if call.of_batch else ():
@@ -401,9 +406,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise Coupled(f"{call.name} writes the batch into a tensor that was there before{_line_of_user()}")
         if answer is None:
             if held is None or not (held.period or held.met):
-                blank = call.plain in _BLANK or (call.is_blank and _kind(call.func)[1] is pointwise)
-                rest = whole or held is None or held.blank
-                _storage(tensor).mark = MemoryMark(self._number, blank=blank and rest)
+                _storage(tensor).mark = MemoryMark(self._number)
             elif held.period and self.examples > 1 and not self._is_even_in(tensor, held.period):
                 self._meet(tensor, f"{call.name} writes a constant that differs along the batch{_line_of_user()}")
             return
@@ -415,7 +418,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if held is not None and held.met and not whole:
             return
-        if held is not None and not held.period and not held.blank and not whole:
+        if any(tensor is other or _storage(tensor) is _storage(other) for other in call.beside):
             self._meet(tensor, f"{call.name} writes examples beside constants{_line_of_user()}")
             return
         period = held.period if held is not None and held.period and not whole else 0
@@ -428,6 +431,19 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             _storage(tensor).mark = MemoryMark(self._number, period)
         else:
             self._meet(tensor, f"{call.name} gives examples in another order{_line_of_user()}")
+
+    def _may_hold(self, tensor: Tensor, axis: ExampleAxis) -> bool:
+        """Whether what is beside `tensor` in its memory is the same for all examples, if these are along `axis`."""
+        mark, memory = self._known(tensor), _storage(tensor)
+        whole = tensor.numel() * tensor.element_size() == memory.nbytes()
+        if mark is None or mark.period or mark.met or whole or not tensor.numel():
+            return True  # looked at elsewhere
+        period = tensor.stride(axis.dim) * axis.inner * tensor.element_size()
+        if not period or memory.nbytes() % (period * self.examples):
+            return False
+        parts = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(memory)
+        parts = parts.view(-1, self.examples, period)
+        return torch.equal(parts, parts[:, :1].expand_as(parts))
 
     def _meet(self, tensor: Tensor, where: str) -> None:
         _storage(tensor).mark = MemoryMark(self._number, met=where)
@@ -526,7 +542,7 @@ def _tells_nothing(func: Any, name: str) -> bool:
     if name == "__get__":
         attribute = getattr(getattr(func, "__self__", None), "__name__", "")
         return attribute.startswith("is_") or attribute in _ATTRIBUTES or func in METADATA
-    return func in METADATA or name in _TELL_NOTHING
+    return func in METADATA or name.startswith("is_") or name in _TELL_NOTHING
 
 
 def _spoken(name: str) -> str:
