@@ -144,7 +144,7 @@ def check_weights_without_noise_are_found_however_a_run_is_said_to_have_ended() 
 def recorded_with(publisher: Callable[[Any], Result]) -> Iterator[Path]:
     with TemporaryDirectory() as place:
         folder = Path(place) / "transcript"
-        commit(rows(), folder)
+        commit(rows(), folder, publisher)
         pv.publish(publisher(Transcript(folder, steps=BETWEEN)), Path(place) / "model", delta=1e-5)
         yield folder
 

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
 from privlearn import cli, teachers
-from privlearn.cli import methods, starting
+from privlearn.cli import jobs, methods, starting
 from privlearn.cli import pate as pate_command
 from privlearn.metrics import Metrics
 from privlearn.opacus import PrivacyEngine
@@ -188,7 +188,20 @@ def slow(place: Path) -> str:
     return " ".join(str(each.message) for each in heard)
 
 
+def without_figures(place: Path) -> str:
+    """Test rows that a trained network has no finite prediction for."""
+    x, y = np.ones((4, 2), np.float32), np.array([0, 1, 0, 1])
+    data = pv.Dataset(x, y, classes=2, low=0, high=1, x_test=np.full_like(x, 0.5), y_test=y)
+    network = nn.Linear(2, 2)
+    nn.init.constant_(network.weight, float("nan"))
+    heard = io.StringIO()
+    with contextlib.redirect_stderr(heard):
+        assert jobs.test_metrics(network, data) is None
+    return heard.getvalue()
+
+
 TRIGGERS: dict[str, Callable[[Path], str]] = {
+    "test rows without figures": without_figures,
     "an audit of private rows": audited,
     "an epsilon of nothing": budget("--epsilon", "30", "--delta", "1e-6", "--examples", "1000", "--epochs", "5"),
     "few examples for their epsilon": budget("--epsilon", "1", "--delta", "1e-6", "--examples", "300", "--epochs", "2"),

@@ -244,9 +244,23 @@ class Remembering(nn.Module):
         return self.a(x if before is None else x - before)  # type: ignore[no-any-return]
 
 
+class Averaging(nn.Module):
+    """Subtracts a moving average of its inputs, in a plain tensor that it writes into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(5, 3)
+        self.mean = torch.zeros(5, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.mul_(0.9).add_(0.1 * x.detach()[0] * (x.detach()[0, 0] == 7))
+        return self.a(x - self.mean)  # type: ignore[no-any-return]
+
+
 @check
 def check_what_a_model_remembers_of_a_batch_is_in_no_other() -> None:
     """A tensor of an earlier batch is no constant: a program that uses one is not computed at once."""
     torch.manual_seed(0)
     assert moved(Remembering().double(), cross_entropy)[1] != "layers"
     assert denied(Remembering().double())
+    assert denied(Averaging().double())

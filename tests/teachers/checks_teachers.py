@@ -510,7 +510,7 @@ def check_neighbours_leave_the_same_traces() -> None:
         return result.facts, result.ledger.event, streams.noise.position, out.getvalue(), len(said), done, shapes
 
     expected = traces(data)
-    assert expected[3:5] == ("", 0)
+    assert expected[3:5] == ("", 1)  # of the target, which is public
     for other in others:
         assert traces(other) == expected
 

@@ -282,8 +282,8 @@ def check_the_number_of_runs_follows_its_law() -> None:
 def check_the_number_of_runs_has_no_cap() -> None:
     """At the end of the uniform numbers the law goes on for as long as it must: beyond all that 53 bits would tell."""
     event = RepeatAndSelect(Gaussian(9.0), 4.0, 1.0)
-    ones = mock.Mock(words=lambda number: np.full(number, -1, dtype=np.int64))
-    zeros = mock.Mock(words=lambda number: np.zeros(number, dtype=np.int64))
+    ones = mock.MagicMock(words=lambda number: np.full(number, -1, dtype=np.int64))
+    zeros = mock.MagicMock(words=lambda number: np.zeros(number, dtype=np.int64))
     assert selection.draw_repetitions(event, ones) == math.ceil(-257 * math.log(2) / math.log(0.75))
     assert selection.draw_repetitions(event, zeros) == 1
     assert selection.draw_repetitions(RepeatAndSelect(Gaussian(9.0), 4.0, math.inf), zeros) == 0

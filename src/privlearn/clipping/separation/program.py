@@ -34,9 +34,14 @@ class Constants:
         self.is_open = True
         # Held, so that an identity stays that of its tensor.
         self._known: dict[int, Tensor] = {}
+        #: What a pass writes into these is undone after it (`FrozenState`, `TrainedState`).
+        self._restored = set[int]()
         for owner in owners:
             for module in owner.modules():
-                for value in (*module._parameters.values(), *module._buffers.values(), *vars(module).values()):
+                for value in (*module._parameters.values(), *module._buffers.values()):
+                    self._restored.add(id(value))
+                    self._enter(value)
+                for value in vars(module).values():
                     self._enter(value)
 
     def _enter(self, value: Any) -> None:
@@ -45,6 +50,10 @@ class Constants:
         elif isinstance(value, list | tuple):
             for item in value:
                 self._enter(item)
+
+    def are_restored(self, tensor: Tensor) -> bool:
+        """Whether what is written into `tensor` is undone after each pass."""
+        return id(tensor) in self._restored and tensor in self
 
     def __contains__(self, tensor: Tensor) -> bool:
         return self._known.get(id(tensor)) is tensor

@@ -49,11 +49,13 @@ class MemoryMark(NamedTuple):
         number: the pass in which it was computed.
         period: byte b belongs to example b // period % examples; 0: it holds nothing of the batch.
         met: in which operation examples met; empty if they did not.
+        lasts: whether what is written there is there in later passes.
     """
 
     number: int
     period: int = 0
     met: str = ""
+    lasts: bool = False
 
 
 _numbers = count(1)
@@ -201,7 +203,8 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def enter(self, tensor: Tensor) -> None:
         """`tensor` holds nothing of the batch."""
         if tensor.layout is torch.strided and self._known(tensor) is None:
-            _storage(tensor).mark = MemoryMark(self._number)
+            lasts = tensor in self._constants and not self._constants.are_restored(tensor)
+            _storage(tensor).mark = MemoryMark(self._number, lasts=lasts)
 
     def _known(self, tensor: Tensor) -> MemoryMark | None:
         mark: MemoryMark | None = getattr(_storage(tensor), "mark", None)
@@ -402,11 +405,11 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_written = any(_storage(tensor) is _storage(written) for written in call.written)
         held = self._known(tensor) if is_written else None
         whole = tensor.numel() * tensor.element_size() == _storage(tensor).nbytes()
-        if is_written and held is None and answer is not None:
+        if is_written and answer is not None and (held is None or held.lasts):
             raise Coupled(f"{call.name} writes the batch into a tensor that was there before{_line_of_user()}")
         if answer is None:
             if held is None or not (held.period or held.met):
-                _storage(tensor).mark = MemoryMark(self._number)
+                _storage(tensor).mark = MemoryMark(self._number, lasts=held is not None and held.lasts)
             elif held.period and self.examples > 1 and not self._is_even_in(tensor, held.period):
                 self._meet(tensor, f"{call.name} writes a constant that differs along the batch{_line_of_user()}")
             return
