@@ -191,11 +191,17 @@ def check_a_run_that_was_left_can_go_on() -> None:
     """From the state that was kept at its end, also at the end of an epoch; all of it is replayed."""
     for steps in EARLY:
         with TemporaryDirectory() as place:
-            folder = Path(place) / "transcript"
-            commit(rows(), folder)
-            broken_off(steps)(Transcript(folder, steps=BETWEEN))
-            pv.publish(broken_off(10**6)(Transcript(folder, steps=BETWEEN)), Path(place) / "model", delta=1e-5)
-            report = replayed(folder, train=broken_off(10**6))
+            folder, clock = Path(place) / "transcript", Path(place) / "time is up"
+
+            def interrupted(checkpoint: Any, steps: int = steps, clock: Path = clock) -> Result:
+                return broken_off(steps if clock.exists() else 10**6)(checkpoint)
+
+            commit(rows(), folder, interrupted)
+            clock.touch()
+            interrupted(Transcript(folder, steps=BETWEEN))
+            clock.unlink()
+            pv.publish(interrupted(Transcript(folder, steps=BETWEEN)), Path(place) / "model", delta=1e-5)
+            report = replayed(folder, train=interrupted)
             assert report.ok, (steps, report.problems)
             assert report.steps == report.replayed == STEPS
 
