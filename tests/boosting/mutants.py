@@ -56,7 +56,7 @@ MUTANTS = [
     Mutant("exact curvatures reach the scores", rounds._rounds, f"((first, second),) = {_RELEASE}",
            f"exact = sums.values[1].clone(); ((first, second),) = {_RELEASE}; second = exact", SEEN),
     Mutant("counts of leaves stand in the certificate", rounds.boost, 'facts={"noise"',
-           'facts={"leaves": np.bincount(network.cells(network.bins(x), 0).numpy()).tolist(), "noise"', SEEN),
+           'facts={"labels": [str(np.bincount(network.cells(network.bins(x), 0).numpy()).tolist())], "noise"', SEEN),
     Mutant("a row without numbers is an error in the run", rounds._rounds, "for _ in range(plan.passes):",
            "if bool(x[:, 0].isnan().any()): raise ValueError('row')\n    for _ in range(plan.passes):", SEEN),
     Mutant("weights are not bounded", sums.gradient_histogram, ".clamp(0, 1)", "", "check_weights_lie_inside_the_clip"),

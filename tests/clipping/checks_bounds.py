@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
+from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -10,6 +13,7 @@ from torch import nn
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping import gradients as clipping
 from privlearn.clipping.clips import Flat, PerLayer
+from privlearn.clipping.operations.linear import Linear
 from privlearn.clipping.row_sums import second_moment, symmetric
 from privlearn.errors import (
     BadInput,
@@ -130,6 +134,26 @@ def check_losses_that_couple_examples_are_harmless() -> None:
                 break
         if len(found) == 2:
             assert flat_norm(tuple(a - b for a, b in zip(*found, strict=True))) <= 0.01 * (1 + 1e-9)
+
+
+class WrongLinear(Linear):
+    """Keeps gradients that are twice as long."""
+
+    def backward(self, call: Any, x: torch.Tensor, g: torch.Tensor, wanted: bool) -> Any:
+        super().backward(call, x, 2 * g, wanted)
+        return g @ self._weight if wanted else None
+
+
+@check
+def check_a_wrong_rule_is_not_chosen() -> None:
+    """It is compared with single examples on made-up rows before any row of the data is computed."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3, bias=False)).double()
+    x, y = torch.randn(9, 5, dtype=torch.float64), torch.arange(9) % 3
+    with mock.patch.object(sys.modules[Linear.__module__], "Linear", WrongLinear):
+        clipper = clipping.ClippedGradients(net, cross_entropy, Flat(0.1), Adjacency.ADD_REMOVE)
+        clipper.prepare(x, y)
+    assert clipper.way != "layers"
 
 
 @check

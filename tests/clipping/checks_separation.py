@@ -200,6 +200,26 @@ def check_examples_that_a_loss_couples_are_computed_one_by_one() -> None:
         assert way != "layers", name
 
 
+class Eighth(nn.Module):
+    """Mixes two examples of batches of eight alone, which are of no made-up size; it leaves the others as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, WIDTH), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.a(x))
+        return self.b(torch.cat([h[:1] + h[1:2], h[1:]]) if len(h) == 8 else h)  # type: ignore[no-any-return]
+
+
+@check
+def check_a_program_that_batches_of_another_size_run_is_checked() -> None:
+    torch.manual_seed(0)
+    ratio, way = moved(Eighth().double(), cross_entropy)
+    assert ratio <= 1 + 1e-6, (way, ratio)
+    assert way != "layers"
+
+
 @check
 def check_examples_that_stay_apart_are_computed_at_once() -> None:
     for name, mix in HARMLESS.items():

@@ -120,7 +120,7 @@ MUTANTS = [
            "t.reshape(t.shape[1], t.shape[0], *t.shape[2:])", "check_rules_give_each_examples_gradient"),
     Mutant("another sequence of operations passes", backends.PerOperation._computed,
            "verdict = seen.verdicts.get(capture.program.key)", 'verdict = ""',
-           "check_branches_that_only_real_data_take_change_nothing"),
+           "check_a_program_that_batches_of_another_size_run_is_checked"),
     Mutant("a use without a rule passes", backends.PerOperation._computed, "if flow is not None:", "if False:",
            "check_branches_that_only_real_data_take_change_nothing"),
     Mutant("a derived tensor's gradient stays with it", derived.Derived.hand_on, "own.append(end)", "continue",

@@ -14,8 +14,6 @@ MUTANTS = [
            "check_backward_passes_within_backward_passes_are_clipped"),
     Mutant("what backward passes write into .grad is left out", backends.Loop.each,
            "g if p.grad is None else g + p.grad", "g", "check_backward_passes_within_backward_passes_are_clipped"),
-    Mutant("a path is taken for another", backends.SeparationCheck._followed, "if capture.trace != seen.trace:",
-           "if False:", "check_branches_that_only_real_data_take_change_nothing"),
     Mutant("batches without padding are asked whether they are", capture.Capture._run, "if asks_for_all(name, args):",
            "if False:", "check_batches_without_padding_take_the_general_path"),
     Mutant("what is checkpointed is computed twice", capture.without_checkpoints, "hasattr(checkpoint, name)", "False",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
@@ -249,6 +250,9 @@ class NoStream:
 
     def skip(self, number: int) -> None:
         return
+
+    def drawing_for(self, *given: Any) -> Any:
+        return contextlib.nullcontext()
 
 
 @check

@@ -97,7 +97,7 @@ MUTANTS = [
            "check_norms_do_not_underflow"),
     Mutant("any way of computing gradients is taken", agreement._same_gradients,
            "ours, losses = computed", "return True",
-           "check_rules_that_disagree_are_not_used"),
+           "check_a_wrong_rule_is_not_chosen"),
     Mutant("NaN survives the clip", gradients.ClippedGradients._finite,
            "finite.all() or", "True or",
            "check_examples_that_are_not_finite_contribute_zero"),

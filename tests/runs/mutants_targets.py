@@ -27,7 +27,8 @@ MUTANTS = [
            "check_warnings_follow_from_no_private_number_of_rows"),
     Mutant("a scaler's release has no target", transformers.PrivateScaledTransformer._released,
            "budget=Budget(self.epsilon, self.delta)", "budget=None", ESTIMATORS),
-    Mutant("a drafted schema has no target", draft.draft_schema, "adjacency, budget=budget", "adjacency", DOORS),
+    Mutant("a drafted schema counts no rows", draft.draft_schema, "session.count_examples(",
+           "(lambda number: session._counted)(", DOORS),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

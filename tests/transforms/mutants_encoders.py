@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn import metrics
+from privlearn.cli import jobs
 from privlearn.models import check as models_check
 from privlearn.publishing import model, verify
 from privlearn.runs import front
@@ -49,7 +49,8 @@ MUTANTS = [
            "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
     Mutant("features that are no numbers are learned from", front.encoded, "finite and", "False and",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
-    Mutant("test rows end a run that was paid for", metrics.outputs_of, "finite=False", "finite=True",
+    Mutant("test rows end a run that was paid for", jobs.test_metrics, "except BadInput as error:",
+           "except KeyError as error:",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
     Mutant("batch norm of an encoder follows the batch", modules.ExternalModule.forward, "self._held[0].eval()",
            "self._held[0].train()", "check_batch_norm_of_an_encoder_is_a_fixed_map"),
@@ -59,7 +60,7 @@ MUTANTS = [
            "fixed and module.track_running_stats", "module.track_running_stats",
            "check_batch_norm_of_an_encoder_is_a_fixed_map"),
     Mutant("batch norm without running statistics may mix rows", models_check.require_per_example,
-           "any(_rows_depend_on_others(twin, typed, size, what, made_up) for size in sizes)", "False",
+           "if coupled:", "if False:",
            "check_an_encoder_that_mixes_rows_is_refused"),
     Mutant("weights of one's own encoder are published", modules.ExternalModule.__init__, "self._held = (made,)",
            "self._held = nn.ModuleList([made])", "check_an_encoder_of_ones_own_is_named_and_not_published"),
