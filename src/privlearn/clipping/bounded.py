@@ -64,6 +64,7 @@ class Contributions:
     def __init__(self, bound: float, by: str) -> None:
         self.bound, self.by = bound, by
         self._largest: Tensor | None = None
+        self._is_measured = False
 
     @classmethod
     def of(cls, norms: Tensor, bound: float, by: str) -> Contributions:
@@ -74,9 +75,12 @@ class Contributions:
 
     def see(self, norms: Tensor) -> None:
         """Norms of what examples add, of any shape; of no examples, too."""
-        flat = norms.detach().double().flatten()
-        largest = flat.amax() if flat.numel() else flat.sum()
+        largest = norms.detach().amax().double() if norms.numel() else norms.new_zeros((), dtype=torch.float64)
         self._largest = largest if self._largest is None else self._largest.maximum(largest)
+
+    def see_none(self) -> None:
+        """This process adds no example: what the sum holds comes from others, which measure theirs."""
+        self._is_measured = True
 
     def require_within(self, values: tuple[Tensor, ...], sensitivity: float) -> None:
         """Raise `UnsoundExtension` if an example adds more than the bound, or that is more than the sensitivity."""
@@ -85,7 +89,7 @@ class Contributions:
                 f"{self.by} states the sensitivity {sensitivity:g}, and that one example adds up to {self.bound:g}: "
                 "expected a finite sensitivity of at least that. Nothing was charged"
             )
-        if self._largest is None and any(bool(value.any()) for value in values):
+        if self._largest is None and not self._is_measured and any(bool(value.any()) for value in values):
             raise UnsoundExtension(
                 f"{self.by} made a sum and measured nothing of it: call Contributions.see with the norms of what "
                 "examples add, where they are added. Nothing was charged"

@@ -251,7 +251,7 @@ class ClippedGradients:
             self._bounds[self.clip_norm] = require_clipped(self.clip, self.clip_norm, self._norms, layers)
         bound = self._bounds.get(self.clip_norm) or self.clip.norm(self.clip_norm, layers)
         self._contributions = Contributions(bound, type(self.clip).__name__)
-        self._contributions.see(torch.zeros(0, device=self._device))  # a process may get sums of others' examples alone
+        self._contributions.see_none()  # a process may get sums of others' examples alone
 
     def _add_up(
         self, sample: Sample, rows: Rows, sums: Sequence[Tensor], blocks: Sequence[Tensor], clipped: Tensor
