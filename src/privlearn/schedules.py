@@ -19,6 +19,8 @@ from privlearn.errors import BadInput
 
 #: Accuracies closer than this are hardly ever worth telling apart.
 _FINE = 0.005
+#: No run has more epochs.
+_LAST_EPOCH = 1e15
 
 
 class _Shape:
@@ -113,7 +115,7 @@ class Decay(Schedule):
 
     def __post_init__(self) -> None:
         first, last = self.from_epoch, self.to_epoch
-        between(f"the {_kind(self)} schedule's first epoch of decay (from)", first, 0.0, 1e15)
+        between(f"the {_kind(self)} schedule's first epoch of decay (from)", first, 0.0, _LAST_EPOCH)
         between(f"the {_kind(self)} schedule's last epoch of decay (to)", last, 0.0, math.inf)
         if last <= first:
             raise BadInput(
@@ -148,6 +150,7 @@ class Time(Decay):
         super().__post_init__()
         _rates(self, k=self.k, start=self.start)
         _rates(self, period=1.0 if self.period is None else self.period)
+        _require_computable(self)
 
     def __call__(self, epoch: float) -> float:
         """The value at `epoch`."""
@@ -169,6 +172,7 @@ class Exponential(Decay):
         super().__post_init__()
         _rates(self, k=self.k, start=self.start)
         _rates(self, period=1.0 if self.period is None else self.period)
+        _require_computable(self)
 
     def __call__(self, epoch: float) -> float:
         """The value at `epoch`."""
@@ -191,6 +195,7 @@ class Step(Decay):
         _rates(self, k=self.k, period=self.period, start=self.start)
         if self.k >= 1:
             raise BadInput(f"the step schedule's k is {self.k:g}: expected a factor below 1, for example 0.6")
+        _require_computable(self)
 
     def __call__(self, epoch: float) -> float:
         """The value at `epoch`."""
@@ -218,6 +223,7 @@ class Polynomial(Decay):
                 f"the polynomial schedule ends at {self.end!r}: expected a number from 0 to below its start, "
                 f"{self.start:g}"
             )
+        _require_computable(self)
 
     def __call__(self, epoch: float) -> float:
         """The value at `epoch`."""
@@ -427,3 +433,17 @@ def _kind(schedule: NoiseSchedule) -> str:
 def _rates(schedule: NoiseSchedule, **values: float) -> None:
     for name, value in values.items():
         positive(f"the {_kind(schedule)} schedule's {name}", value)
+
+
+def _require_computable(schedule: Schedule) -> None:
+    """Raise `BadInput` unless it has a value in the first and in the last epoch there may be, and so between them."""
+    for epoch in (0.0, _LAST_EPOCH):
+        try:
+            computable = math.isfinite(schedule(epoch))
+        except ArithmeticError:
+            computable = False
+        if not computable:
+            raise BadInput(
+                f"the {_kind(schedule)} schedule {spec(schedule)[:120]} has no value at epoch {epoch:g}: its numbers "
+                "are too small or too large to compute with. Use others, for example a period of at least 1e-9"
+            )

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -216,6 +217,48 @@ def test_forged_certificates(name: str, total: int, watch: Watch) -> None:
                 assert claim["epsilon"] == pytest.approx(true.epsilon, rel=1e-6)
                 assert claim["method"] == true.method
     assert read > share // 4
+
+
+#: The least and the greatest numbers that there are.
+ENDS = (5e-324, sys.float_info.max, -sys.float_info.max)
+
+
+def leaves(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Where each number is: in what, and under which key."""
+    if isinstance(value, dict | list):
+        for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            if isinstance(inner, int | float) and not isinstance(inner, bool):
+                yield value, key
+            yield from leaves(inner)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_no_number_makes_verify_fail(name: str) -> None:
+    """Whatever cannot be computed with is a problem that is reported."""
+    body, files = certified(name)
+    truth = checked(json.dumps(body).encode(), files)
+    assert truth is not None
+    for part in ("plan", "events", "facts", "claim"):
+        for place, key in leaves(body[part]):
+            true = place[key]
+            for end in ENDS:
+                place[key] = end
+                forged = body | {"digests": {part: certificate.digest(body[part]) for part in certificate.PARTS}}
+                found = checked(json.dumps(forged).encode(), files)
+                assert found is not None, (part, key, end)
+                assert not found.ok or statement(found) == statement(truth), (part, key, end)
+            place[key] = true
+
+
+def test_an_arithmetic_error_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    body, files = certified("poisson")
+    for error in (OverflowError, ZeroDivisionError, FloatingPointError, ValueError):
+        monkeypatch.setattr(Plan, "event", Mock(side_effect=error("too large")))
+        found = checked(json.dumps(body).encode(), files)
+        assert found is not None
+        assert found.problems == [
+            "the guarantee cannot be recomputed: a number is too small or too large to compute with"
+        ]
 
 
 @pytest.mark.parametrize("total", [900, pytest.param(20_000, marks=NIGHTLY)])

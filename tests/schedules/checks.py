@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, final
 
 import privlearn as pv
 from privlearn import plan
+from privlearn.errors import BadInput
 from privlearn.runs.callbacks import Callback
 from privlearn.schedules import Schedule
 from tests.support.checks import check
-from tests.support.registries import forgotten
+from tests.support.registries import examples, forgotten
 from tests.support.training import CLASSES, LOSS, by_dpsgd, by_make_private, by_train, must_be_refused, net, rows
 
 
@@ -110,3 +113,29 @@ def check_a_run_has_the_noise_that_it_was_priced_with() -> None:
         pv.dpsgd(wanted, net, LOSS, data, streams=pv.Streams.new(0), ledger=ledger, callbacks=Turn())
         assert ledger.event == priced
         must_be_refused("Turning", wanted.event)
+
+
+@check
+def check_a_schedule_computes_every_epoch_or_is_refused() -> None:
+    """Of every kind, with each of its numbers the least and the greatest there are: a value in each epoch, or none."""
+    refused = set()
+    for example in examples("schedules"):
+        for part in fields(example):
+            for end in (5e-324, sys.float_info.max):
+                value: Any = (end,) if isinstance(getattr(example, part.name), tuple) else end
+                try:
+                    schedule = replace(example, **{part.name: value})
+                except BadInput:
+                    refused.add(f"{example.kind} {part.name} {end:g}")
+                    continue
+                for epoch in (0, 1, 7.5, 10**15):
+                    assert _computes(schedule, epoch), (schedule, epoch)
+    assert refused >= {f"{kind} period 4.94066e-324" for kind in ("step", "time", "exp")}, refused
+
+
+def _computes(schedule: Any, epoch: float) -> bool:
+    try:
+        given = [schedule(epoch)] if isinstance(schedule, Schedule) else schedule.noise_multipliers([0.5])
+        return all(math.isfinite(noise) for noise in given)
+    except ArithmeticError:
+        return False

@@ -121,6 +121,8 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
         problems += _of_the_plan(certificate, event, guarantee) + _other_features(contents, certificate)
     except PrivlearnError as error:
         problems.append(f"the guarantee cannot be recomputed: {error}")
+    except (ArithmeticError, ValueError):  # as of logarithms and roots of numbers at the ends of their range
+        problems.append("the guarantee cannot be recomputed: a number is too small or too large to compute with")
     adjacency = claim.get("adjacency")
     return Verification(
         ok=not problems,
