@@ -326,7 +326,7 @@ def require_apart(door: Door, *, whole: bool = False, at_once: bool = True) -> N
 
 @contextmanager
 def collected() -> Iterator[None]:
-    """A block in which collecting garbage is quick: trainers collect at their ends, over all that was imported."""
+    """A block in which collecting garbage is quick: trainers do it at their ends, over all that was imported."""
     gc.collect()
     gc.freeze()
     try:
