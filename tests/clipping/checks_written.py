@@ -348,3 +348,88 @@ def check_parameters_of_any_layout_are_restored() -> None:
             assert torch.equal(torch.signbit(own.real), torch.signbit(before[name].real)), name
             assert torch.equal(own.isnan(), before[name].isnan()), name
             assert torch.equal(own[~own.isnan()], before[name][~own.isnan()]), name
+
+
+class Keeps(nn.Module):
+    """Keeps something of a row with the mark, in one of several plain attributes, for the rows of later passes."""
+
+    def __init__(self, how: str, way: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.how, self.way, self.passes = how, way, 0
+        self.a, self.b = nn.Linear(5, 3).double(), nn.PReLU(3).double()  # which has no rule
+        self.last: Any = 0.0
+        self.rows: list[Any] = [0.0]
+        self.table: dict[str, Any] = {"last": 0.0}
+        self.tensor = torch.zeros((), dtype=torch.float64)
+        self.mask: Tensor | None = None
+        self.width = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        if self.width != x.shape[-1]:
+            self.width, self.mask = x.shape[-1], torch.ones(x.shape[-1]).double()
+        assert self.mask is not None
+        earlier = {"list": self.rows[-1], "dictionary": self.table["last"], "in place": self.tensor}
+        out = self.b(self.a(x * self.mask)) * (1.0 - 2.0 * earlier.get(self.how, self.last))
+        seen = (x == MARK).any().double().detach()
+        if self.way == "loop":
+            seen = seen.new_tensor(bool(seen))
+        if self.how == "attribute":
+            self.last = seen
+        elif self.how == "number":
+            self.last = float(seen)
+        elif self.how == "list":
+            self.rows.append(seen)
+        elif self.how == "dictionary":
+            self.table["last"] = seen
+        else:
+            self.tensor.copy_(seen)
+        return out
+
+
+WAYS_TO_KEEP = {
+    "loop": ("attribute", "list", "dictionary", "number", "in place"),
+    "vmap": ("attribute", "list", "dictionary"),
+}
+
+
+@check
+def check_what_a_pass_leaves_in_plain_attributes_reaches_no_later_one() -> None:
+    """With and without a row that is kept, the others' gradients are the same; counters and what is there last."""
+    x, y = marked()
+    x, y = x.flip(0), y.flip(0)
+    for way, hows in WAYS_TO_KEEP.items():
+        for how in hows:
+            net = Keeps(how, way)
+            others, _ = sums(net, x[1:], y[1:], microbatch=1)
+            whole, clipper = sums(net, x, y, microbatch=1)
+            assert clipper.way == way, clipper.reason
+            moved = float(torch.stack([(a - b).square().sum() for a, b in zip(whole, others, strict=True)]).sum())
+            assert moved**0.5 <= 0.05 * (1 + 1e-9), f"{way}, {how}: ratio {moved**0.5 / 0.05:.2f}"
+            kept = (net.last, net.rows, net.table, float(net.tensor), net.mask, net.width)
+            assert kept == (0.0, [0.0], {"last": 0.0}, 0.0, None, 0), f"{way}, {how}: {kept}"
+
+
+@check
+def check_what_is_no_number_of_rows_lasts_in_attributes() -> None:
+    """Counters last, and so does what the caller changes between sums."""
+
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer, self.passes, self.factor = nn.Linear(5, 3).double(), 0, torch.tensor(1.0).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.passes += 1
+            return self.layer(x) * self.factor
+
+    net = Counts()
+    x, y = small_data(8)
+    clipper = ClippedGradients(net, cross_entropy, Flat(0.05), Adjacency.ADD_REMOVE)
+    for factor in (1.0, 0.5):
+        net.factor, before = torch.tensor(factor).double(), net.passes
+        clipper(one_sample(examples=8), x, y)
+        assert net.passes > before
+        assert float(net.factor) == factor

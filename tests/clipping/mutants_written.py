@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from privlearn.clipping.evaluation import RightAnswers
 from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.parameters.attributes import PlainAttributes, _Module
 from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.descent.task import Task
 from privlearn.models import check, trained_state
@@ -14,8 +15,18 @@ from tests.support.mutant import Mutant, suite_of
 UNDONE = "check_what_a_pass_writes_into_trained_parameters_is_undone"
 REFUSED = "check_models_that_write_into_trained_parameters_are_refused_beforehand"
 NAMED = "check_tables_that_rescale_what_is_looked_up_are_refused"
+KEPT = "check_what_a_pass_leaves_in_plain_attributes_reaches_no_later_one"
+LASTS = "check_what_is_no_number_of_rows_lasts_in_attributes"
 
 MUTANTS = [
+    Mutant("plain attributes are not restored", FrozenState.restore, "self.attributes.restore()", "pass", KEPT),
+    Mutant("plain attributes that are replaced stay", _Module.restore, "self.attributes.update(self.before)",
+           "pass", KEPT),
+    Mutant("lists keep what a pass put in", PlainAttributes.restore, "container.clear()", "pass", KEPT),
+    Mutant("tensors in plain attributes keep what was written", PlainAttributes.restore, "tensor.copy_(copy)", "pass",
+           KEPT),
+    Mutant("what the caller sets between sums is lost", ClippedGradients.__call__, "self.fixed.attributes.take()",
+           "pass", LASTS),
     Mutant("trained parameters are not restored", FrozenState.restore, "self.trained.restore()", "pass", UNDONE),
     Mutant("trained parameters are not held in a step", ClippedGradients.__call__,
            ", self.fixed.trained.holding():", ":", UNDONE),

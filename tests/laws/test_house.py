@@ -26,7 +26,6 @@ STILL: dict[str, set[str]] = {
         "privlearn",
     },
     "functions_have_few_parameters": {
-        "clipping/capture.py: Capture.__init__",
         "clipping/gradients.py: ClippedGradients.__init__",
         "clipping/row_sums.py: class_statistics",
         "teachers/autoencoder.py: Autoencoder.fit",

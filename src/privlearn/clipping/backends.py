@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from privlearn.clipping.capture import Capture, OperationFunction, without_checkpoints
+from privlearn.clipping.capture import BatchExamples, Capture, OperationFunction, SeenCalls, without_checkpoints
 from privlearn.clipping.kernels import Kernels, UnusedKernels
 from privlearn.clipping.layout import Layout, NotLayerwise
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of, require_one_each
@@ -156,23 +156,17 @@ class SeenModel:
     """What was seen of a model on made-up rows.
 
     Attributes:
-        layouts: where the examples are in each operation's input.
+        calls: where the examples are in each operation's input, and what is no part of a batch.
         trace: the name of the sequence of all functions.
         drawn: where the examples are in what each call that draws random numbers draws.
-        shared: which calls have nothing to do with the batch.
         fused: the containers whose layers are computed as one operation.
-        constants: tensors that are no part of a batch.
-        all_hold: the answer to questions whether something holds for all of a batch.
         verdicts: of the programs that were checked, by name: empty where examples stay apart, and else why not.
     """
 
-    layouts: list[Layout]
+    calls: SeenCalls
     trace: int
     drawn: list[Layout]
-    shared: list[bool]
     fused: FusedLayers
-    constants: Constants
-    all_hold: bool
     verdicts: dict[int, str] = field(default_factory=dict)
 
 
@@ -208,10 +202,8 @@ def _layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves], *, a
 
     def run(*leaves: Tensor) -> None:
         leaves = tuple(leaf.clone() for leaf in problem.inputs(leaves))
-        examples = len(leaves[0])
-        captures.append(
-            Capture(RULES, trained, kernels, leaves, examples, shared=shared, constants=constants, all_hold=all_hold)
-        )
+        calls = SeenCalls(constants, shared=shared, all_hold=all_hold)
+        captures.append(Capture(RULES, trained, kernels, BatchExamples(leaves, len(leaves[0])), calls))
         with torch.enable_grad(), captures[-1], fused.under(captures[-1]):
             problem.forward(*leaves)
 
@@ -222,7 +214,7 @@ def _layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves], *, a
     sizes = (len(batches[0][0]), len(batches[1][0]))
     between = [Layout.between(*pair, sizes) for pair in zip(one.shapes, other.shapes, strict=True)]
     constants.is_open = False
-    seen = SeenModel(between, one.trace, drawn, shared, fused, constants, all_hold)
+    seen = SeenModel(SeenCalls(constants, between, shared, all_hold), one.trace, drawn, fused)
     for leaves in batches:
         with problem.random.made_up(len(leaves[0]) // problem.copies):
             check = SeparationCheck(problem, seen)
@@ -266,12 +258,10 @@ class SeparationCheck:
         problem, seen, copies = self._problem, self._seen, self._problem.copies
         rows = torch.tensor([example * copies + copy for example in examples for copy in range(copies)])
         own = [leaf.detach()[rows.to(leaf.device)] for leaf in leaves]
-        tracker = AxisTracker(seen.constants, own, len(examples), seen.drawn)
+        tracker = AxisTracker(seen.calls.constants, own, len(examples), seen.drawn)
         trained = list(problem.parameters.values())
-        capture = Capture(
-            RULES, trained, UnusedKernels(), own, len(examples), copies, seen.layouts, seen.shared, seen.constants,
-            seen.all_hold, tracker,
-        )  # fmt: skip
+        batch = BatchExamples(own, len(examples), copies)
+        capture = Capture(RULES, trained, UnusedKernels(), batch, seen.calls, tracker)
         with (
             problem.random.only(examples),
             problem.computing(problem.random.together(seen.drawn)),
@@ -368,11 +358,8 @@ class PerOperation:
     def _computed(self, leaves: Leaves) -> Gradients:
         """The same, if the batch runs a program that is known to keep examples apart."""
         problem, seen, copies = self._problem, self._seen, self._problem.copies
-        examples = len(leaves[0]) // copies
-        capture = Capture(
-            RULES, self._trained, self._kernels, leaves, examples, copies, seen.layouts, seen.shared, seen.constants,
-            seen.all_hold,
-        )  # fmt: skip
+        batch = BatchExamples(leaves, len(leaves[0]) // copies, copies)
+        capture = Capture(RULES, self._trained, self._kernels, batch, seen.calls)
         with problem.computing(problem.random.together(seen.drawn)):
             with torch.enable_grad(), problem.in_step():
                 with capture, seen.fused.under(capture):

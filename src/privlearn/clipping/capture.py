@@ -141,6 +141,40 @@ class ParameterUses:
         return together(uses, parameter.shape) if uses else None
 
 
+@final
+@dataclass(frozen=True, repr=False)
+class BatchExamples:
+    """The examples of the batch that a pass computes.
+
+    Attributes:
+        leaves: the tensors of the batch.
+        examples: how many there are.
+        copies: rows of the batch for each example.
+    """
+
+    leaves: Sequence[Tensor]
+    examples: int
+    copies: int = 1
+
+
+@final
+@dataclass(frozen=True)
+class SeenCalls:
+    """What is known of the calls of a model before a pass.
+
+    Attributes:
+        constants: tensors that are no part of the batch.
+        layouts: of each call, in order; None to write down the shapes instead.
+        shared: of each call, in order, whether it derives from trained parameters, and not from the batch.
+        all_hold: the answer to questions whether something holds for all of the batch.
+    """
+
+    constants: Constants
+    layouts: Sequence[Layout] | None = None
+    shared: Sequence[bool] = ()
+    all_hold: bool = False
+
+
 class Capture(TorchFunctionMode):
     """While it is active, operations that have a rule and use a trained parameter run as ours.
 
@@ -148,13 +182,8 @@ class Capture(TorchFunctionMode):
         rules: for each of torch's functions, its rule.
         trained: the trained parameters.
         kernels: for matrix products.
-        leaves: the tensors of the batch.
-        examples: in the batch.
-        copies: rows of the batch for each example.
-        layouts: of each call, in order; None to write down the shapes instead.
-        shared: of each call, in order, whether it derives from trained parameters, and not from the batch.
-        constants: tensors that are no part of the batch.
-        all_hold: the answer to questions whether something holds for all of the batch.
+        batch: the examples.
+        seen: what is known of the model's calls.
         tracker: follows the examples through the pass; None to only name the program.
 
     Attributes:
@@ -167,13 +196,8 @@ class Capture(TorchFunctionMode):
         rules: dict[Any, Rule],
         trained: Sequence[Tensor],
         kernels: Kernels,
-        leaves: Sequence[Tensor],
-        examples: int,
-        copies: int = 1,
-        layouts: Sequence[Layout] | None = None,
-        shared: Sequence[bool] = (),
-        constants: Constants | None = None,
-        all_hold: bool = False,
+        batch: BatchExamples,
+        seen: SeenCalls,
         tracker: AxisTracker | None = None,
     ) -> None:
         super().__init__()
@@ -181,14 +205,15 @@ class Capture(TorchFunctionMode):
         self.uses = ParameterUses()
         self.derived = Derived(trained)
         self.shapes: list[tuple[int, ...]] = []
-        self.program = Program(constants or Constants(), leaves)
+        self.program = Program(seen.constants, batch.leaves)
         self.trace = 0
         #: Operations without a rule that were given a trained parameter, by its identity.
         self.unseen: dict[int, str] = {}
-        self._rules, self._examples, self._copies, self._layouts = rules, examples, copies, layouts
-        self._shared, self._calls = shared if any(shared) else (), 0
+        self._rules, self._layouts = rules, seen.layouts
+        self._examples, self._copies = batch.examples, batch.copies
+        self._shared, self._calls = seen.shared if any(seen.shared) else (), 0
         self._trained = {id(p) for p in trained}
-        self._all_hold, self._tracker = all_hold, tracker
+        self._all_hold, self._tracker = seen.all_hold, tracker
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -226,6 +226,7 @@ class ClippedGradients:
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(fresh_key() if self._seeds is None else self._seeds.bytes(16))
         self._begin_sum()
+        self.fixed.attributes.take()
         with unmoved(self._device), self.fixed.trained.holding():
             self._add_up(sample, rows, sums, own, clipped)
         # The types of what is sent and of what noise is added to follow from public numbers alone.

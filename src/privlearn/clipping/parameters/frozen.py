@@ -9,6 +9,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from privlearn.clipping.parameters.attributes import PlainAttributes
 from privlearn.models.trained_state import TrainedState
 
 #: Bytes up to which a tensor is put back without asking whether it changed.
@@ -17,7 +18,7 @@ _SMALL = 1 << 20
 
 @final
 class FrozenState:
-    """Buffers and frozen parameters: they are published, but no release ever fills them.
+    """Buffers, frozen parameters and plain attributes: many are published, but no release ever fills them.
 
     A model that writes into them on some data only would carry these data into later batches, and into the published
     model. To refuse it then would tell of the data, too: so what it wrote is undone. Trained parameters, which steps
@@ -29,6 +30,7 @@ class FrozenState:
 
     Attributes:
         trained: the trained parameters.
+        attributes: what modules keep in plain attributes.
     """
 
     def __init__(self, model: nn.Module, loss: object = None) -> None:
@@ -39,11 +41,13 @@ class FrozenState:
         self._buffers = [(module, dict(module._buffers)) for owner in owners for module in owner.modules()]
         tensors = [tensor for owner in owners for tensor in (*owner.buffers(), *owner.parameters())]
         held = [tensor for tensor in tensors if id(tensor) not in trained]
+        self.attributes = PlainAttributes(owners, [p for p in model.parameters() if p.requires_grad])
         self._values: list[list[Any]] = [[tensor, tensor.detach().clone(), tensor._version] for tensor in held]
 
     @contextmanager
     def holding(self) -> Iterator[None]:
         """A block that computes with rows, in which trained parameters, too, are restored; also where it fails."""
+        self.attributes.take()
         with self.trained.holding():
             try:
                 yield
@@ -65,4 +69,5 @@ class FrozenState:
                 with torch.no_grad():
                     tensor.copy_(value)
                 entry[2] = tensor._version
+        self.attributes.restore()
         self.trained.restore()
