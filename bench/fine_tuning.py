@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privlearn as pv
-from privlearn.data.catalogue import cache
+from privlearn._storage import cache
 from privlearn.descent.rules import learning_rate
 from privlearn.runs.front import Front
 from privlearn.transforms import drawn_encoder, feature_cache, read_features, usual

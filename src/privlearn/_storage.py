@@ -119,3 +119,10 @@ def _settle(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def cache() -> Path:
+    """Where `privlearn data fetch` puts files by default."""
+    import pooch  # takes a moment, and most commands do without
+
+    return Path(pooch.os_cache("privlearn"))

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from privlearn._checks import one_of
+from privlearn._storage import cache
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.clips import Flat
-from privlearn.data.catalogue import cache
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.descent.dpsgd import dpsgd

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from privlearn._checks import one_of
+from privlearn._storage import cache
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.data.catalogue import cache
 from privlearn.data.named import load
 from privlearn.descent.train import train as train_by_rule
 from privlearn.plan import Plan

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from privlearn._checks import one_of
+from privlearn._storage import cache
 from privlearn.clipping import Flat
-from privlearn.data.catalogue import cache
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.descent.rules import CLIP_NORM, batch_size, learning_rate

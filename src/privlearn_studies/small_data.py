@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from privlearn.data.catalogue import cache
+from privlearn._storage import cache
 from privlearn.data.dataset import Dataset
 from privlearn.runs.front import Front
 from privlearn.transforms import feature_cache, read_features, usual

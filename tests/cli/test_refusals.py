@@ -157,7 +157,7 @@ def test_bad_input_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PRIVLEARN_DATA", raising=False)
-    monkeypatch.setattr("privlearn.data.catalogue.cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr("privlearn._storage.cache", lambda: tmp_path / "cache")
     options, expected = REFUSALS[case]
     out = ("--out", "out") if options[:1] == ("train",) else ()
     assert main([*options, *out]) == 2

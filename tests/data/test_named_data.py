@@ -24,7 +24,7 @@ from tests.data.checks import offered, served
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's cache, where nothing is yet."""
     monkeypatch.delenv("PRIVLEARN_DATA", raising=False)
-    monkeypatch.setattr("privlearn.data.catalogue.cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr("privlearn._storage.cache", lambda: tmp_path / "cache")
     return tmp_path / "cache"
 
 

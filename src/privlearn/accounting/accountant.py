@@ -17,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 
 from privlearn._checks import delta as valid_delta
-from privlearn.accounting import comparisons, pld, rdp, zcdp
+from privlearn.accounting import pld, rdp, zcdp
 from privlearn.accounting.budget import bisect, bracket
 from privlearn.accounting.events import Event, Mechanism, coarsen, require_adjacency, tally
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
@@ -85,6 +85,8 @@ def epsilon_bound(event: Event, adjacency: Adjacency, delta: float, group_size: 
 
 def estimates(event: Event, adjacency: Adjacency, delta: float) -> tuple[Guarantee, ...]:
     """Figures that are no guarantees, each labelled so; none where their own conditions fail."""
+    from privlearn.accounting import comparisons  # no guarantee rests on it
+
     try:
         return (Guarantee(comparisons.epsilon(event, delta), delta, adjacency, "yu-2019", "estimate"),)
     except UnsupportedEvent:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import count
+from privlearn._storage import cache
 from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.cli import methods, screen
@@ -23,7 +24,6 @@ from privlearn.cli.options import BOOSTING, DPSGD, PATE
 from privlearn.cli.request import Request
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.data import NAMES, Dataset, hippocampus, load
-from privlearn.data.catalogue import cache
 from privlearn.data.dataset import overlap, require_others
 from privlearn.data.schema import read_schema
 from privlearn.descent import rules

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from privlearn import _storage
 from privlearn.data import formats, hippocampus
 from privlearn.data.formats import Reader
 from privlearn.errors import BadInput
@@ -94,15 +95,8 @@ class File:
 
 def directories(data_dir: str | Path | None) -> list[Path]:
     """Where to look: the directory given, the one that PRIVLEARN_DATA names, the user's cache."""
-    given = [data_dir, os.environ.get(DATA_VARIABLE), cache()]
+    given = [data_dir, os.environ.get(DATA_VARIABLE), _storage.cache()]
     return [Path(place) for place in given if place]
-
-
-def cache() -> Path:
-    """Where `privlearn data fetch` puts files by default."""
-    import pooch  # takes a moment, and most commands do without
-
-    return Path(pooch.os_cache("privlearn"))
 
 
 def _mend(dataset: str, source: Source | None) -> str:

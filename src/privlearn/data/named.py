@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from privlearn import _storage
 from privlearn._checks import checked, count
-from privlearn.data import catalogue as files
 from privlearn.data.catalogue import CATALOGUE, DATA_VARIABLE, File, Named, Source, directories
 from privlearn.data.dataset import Dataset
 from privlearn.data.encoding import encode_features, encode_persons, encode_target, listed, without_categories
@@ -300,7 +300,7 @@ def fetch(name: str, data_dir: str | Path | None = None, say: Callable[[str], No
     if named.embedded:
         say(f"{name} comes with scikit-learn: nothing to fetch")
         return []
-    folder = (files.cache() if data_dir is None else Path(data_dir)) / named.folder
+    folder = (_storage.cache() if data_dir is None else Path(data_dir)) / named.folder
     if named.fetched is None:
         raise BadInput(_no_source(name, named, folder), name=name)
     paths = []

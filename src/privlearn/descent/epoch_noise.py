@@ -26,7 +26,6 @@ from privlearn.mechanisms.covariance import require_priced
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.front import through
-from privlearn.runs.transcript import Transcript
 from privlearn.sampling import FullBatch
 from privlearn.schedules import ReactingSchedule, spec
 from privlearn.solving import LEAST_NOISE
@@ -183,7 +182,7 @@ def _steps_stream(task: Task, session: TrainingSession) -> Callable[[], NoiseStr
             f"{plan.correlation.kind} noise keeps tensors of earlier steps, which several processes can't: use bisr, "
             "leave out the mechanism, or train without torchrun"
         )
-    if isinstance(session.file, Transcript):
+    if session.file is not None and session.file.replayable:
         raise BadInput(
             "the noise of a correlated step can't be replayed by itself: leave out the transcript, or the mechanism"
         )

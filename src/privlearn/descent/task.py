@@ -28,7 +28,6 @@ from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, Whole, ahead
 from privlearn.descent.epoch_noise import public_rows, require_scores
-from privlearn.descent.rules import learning_rate
 from privlearn.errors import BadInput, SampleReused
 from privlearn.models.check import require_per_example, require_separate
 from privlearn.plan import Plan
@@ -241,6 +240,8 @@ class Task:
         """
         if given is not None:
             return optimizer_from(given, self.parameters)
+        from privlearn.descent.rules import learning_rate  # a default, which no guarantee rests on
+
         norm = math.sqrt(sum(own.shape[0] for own in self.parameters if own.dim() > 1) / 3) or math.inf
         rate = learning_rate("SGD", self.plan, self.examples, "a network of one's own", norm)
         return torch.optim.SGD(self.parameters, lr=rate)

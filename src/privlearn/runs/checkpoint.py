@@ -73,6 +73,8 @@ class Checkpoint:
 
     #: Whether the state at which a run is left before its end is kept, too.
     keeps_ends = False
+    #: Whether an auditor can take its steps again, one by one, from the states that it keeps.
+    replayable = False
 
     @property
     def due(self) -> bool:

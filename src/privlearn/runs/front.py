@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor, nn
 
-from privlearn.data import catalogue
+from privlearn import _storage
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.transforms.base import PrivateTransform, PublicTransform, Transform
@@ -57,7 +57,7 @@ def public_modules(front: Iterable[Transform], row: Tensor) -> tuple[list[RowTra
     for transform in front:
         shape, module = tuple(row.shape[1:]), None
         if isinstance(transform, PublicTransform):
-            module = transform.module(shape, catalogue.cache() / "directions")
+            module = transform.module(shape, _storage.cache() / "directions")
         if isinstance(module, ExternalModule):
             if len(leading(modules)) < len(modules):
                 raise BadInput(

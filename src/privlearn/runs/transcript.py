@@ -129,6 +129,8 @@ class Transcript(Checkpoint):
         BadInput: nothing was committed to.
     """
 
+    replayable = True
+
     def __init__(self, folder: str | Path, *, challenge: str = "", steps: int = 50, discrete: bool = False) -> None:
         self.folder = Path(folder)
         super().__init__(self.folder / LINES)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from privlearn import _storage
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen
@@ -73,7 +74,7 @@ def _fetch(request: Request) -> int:
     if request.json:
         screen.print_json({"name": request.name, "files": [str(path) for path in paths]})
     elif paths:
-        kept = catalogue.cache() if request.data_dir is None else Path(request.data_dir)
+        kept = _storage.cache() if request.data_dir is None else Path(request.data_dir)
         how = "is found there without --data-dir" if request.data_dir is None else f"use it with --data-dir {kept}"
         screen.answers.print(f"{request.name} is in {paths[0].parent}, and {how}")
     return 0
