@@ -281,7 +281,7 @@ class Capture(TorchFunctionMode):
 
     def trains(self, *parameters: Tensor | None) -> bool:
         """Whether one of `parameters` is trained, or derived from what is."""
-        for p in parameters:  # noqa: SIM110 - asked several times by each operation: a generator takes three times as long
+        for p in parameters:  # noqa: SIM110 - each operation asks several times, and a generator is three times slower
             if id(p) in self._trained or p in self.derived:
                 return True
         return False
