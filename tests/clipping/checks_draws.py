@@ -369,7 +369,8 @@ class Moving(nn.Module):
 
     def __init__(self, how: str) -> None:
         super().__init__()
-        self.how, self.plain = how, 1.0
+        self.how = how
+        self.plain: Any = 1.0
         self.register_buffer("kept", torch.ones((), dtype=torch.float64))
 
     def forward(self, output: Tensor, y: Tensor) -> Tensor:
@@ -380,6 +381,8 @@ class Moving(nn.Module):
                 self.get_buffer("kept").mul_(0.5).add_(0.5 * losses.detach().mean())
             elif self.how == "replaced":
                 self.kept = 0.5 * self.get_buffer("kept") + 0.5 * losses.detach().mean()
+            elif self.how == "an attribute":
+                self.plain = 0.5 * self.plain + 0.5 * losses.detach().mean()
             else:
                 self.plain = 0.5 * self.plain + 0.5 * float(losses.detach().mean())
         return out
@@ -401,24 +404,27 @@ def in_a_closure() -> Any:
 
 @check
 def check_losses_carry_nothing_from_batch_to_batch() -> None:
-    """What a loss writes into its buffers is put back after each computation; what it keeps elsewhere is refused."""
+    """What a loss writes into its buffers and attributes is put back after each computation; elsewhere it is refused.
+
+    A loss that reads a number of its batch is computed one example after another.
+    """
     x, y = rows_of()
     far = x.clone()
     far[3] = 50.0
-    for make in (lambda: Moving("in place"), lambda: Moving("replaced"), lambda: Moving("in place").method):
+    for how in ("in place", "replaced", "a method", "an attribute", "a number"):
         for way, net in (("layers", nn.Linear(5, 3)), ("loop", Net(permuting, a=nn.Linear(5, 3)))):
-            clipper = engine(made(lambda net=net: net), make(), microbatch=4)
+            loss: Any = Moving("in place").method if how == "a method" else Moving(how)
+            clipper = engine(made(lambda net=net: net), loss, microbatch=4)
             seconds = []
             for first in (x, far):
                 summed(clipper, first, y)
                 seconds.append(summed(clipper, x, y))
-            assert clipper.way == way
+            assert clipper.way == ("loop" if how == "a number" else way)
             assert distance(*seconds) == 0
             # One by one, a row would follow the row before it in the same batch.
             assert distance(seconds[0], summed(clipper, x[1:], y[1:])) <= C * (1 + 1e-9)
     largest = Largest()
     losses = {
-        "an attribute": Moving("an attribute"),
         "a closure": in_a_closure(),
         "the largest number so far": lambda output, y: cross_entropy(largest(output, y), y),
         "numpy": lambda output, y: cross_entropy(output, y) * np.random.rand(),  # noqa: NPY002
@@ -426,8 +432,10 @@ def check_losses_carry_nothing_from_batch_to_batch() -> None:
         "a permutation": lambda output, y: cross_entropy(output, y[torch.randperm(len(y))]),
         "its own generator": lambda output, y: cross_entropy(output, y) * OWN.random(),
     }
-    for name, loss in losses.items():
-        error = must_raise(NotPerExample, lambda loss=loss: engine(made(lambda: nn.Linear(5, 3)), loss).prepare(x, y))
+    for name, refused in losses.items():
+        error = must_raise(
+            NotPerExample, lambda loss=refused: engine(made(lambda: nn.Linear(5, 3)), loss).prepare(x, y)
+        )
         assert name != "numpy" or "numpy" in str(error)
 
     def some_twice(output: Tensor, y: Tensor) -> Tensor:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType, SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import privlearn as pv
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping import backends, kernels
 from privlearn.clipping.clips import Flat
@@ -264,6 +269,22 @@ class Remembering(nn.Module):
         return self.a(x if before is None else x - before)  # type: ignore[no-any-return]
 
 
+class Elsewhere(Remembering):
+    """The same in an object that is no module, and that nobody puts back."""
+
+    def __init__(self) -> None:
+        vars(self)["object"] = SimpleNamespace(last=None)
+        super().__init__()
+
+    @property
+    def last(self) -> Tensor | None:  # type: ignore[override]
+        return self.object.last  # type: ignore[no-any-return]
+
+    @last.setter
+    def last(self, value: Tensor | None) -> None:
+        vars(self)["object"].last = value
+
+
 class Averaging(nn.Module):
     """Subtracts a moving average of its inputs, in a plain tensor that it writes into."""
 
@@ -281,6 +302,64 @@ class Averaging(nn.Module):
 def check_what_a_model_remembers_of_a_batch_is_in_no_other() -> None:
     """A tensor of an earlier batch is no constant: a program that uses one is not computed at once."""
     torch.manual_seed(0)
-    assert moved(Remembering().double(), cross_entropy)[1] != "layers"
+    assert moved(Remembering().double(), cross_entropy)[0] <= 1  # what it keeps is put back after each pass
+    assert moved(Elsewhere().double(), cross_entropy)[1] != "layers"
     assert denied(Remembering().double())
+    assert denied(Elsewhere().double())
     assert denied(Averaging().double())
+
+
+def centred(h: Tensor) -> Tensor:
+    return h - h.mean(0)
+
+
+def scaled(h: Tensor) -> Tensor:
+    return h / float(h.abs().max())
+
+
+#: What couples all examples, and the operation that a refusal names.
+NAMED: dict[str, Any] = {
+    "mean over the batch": centred,
+    "max over the batch": scaled,
+    "flip over the batch": lambda h: h.flip(0),
+    "softmax over the batch": lambda h: torch.softmax(h, 0),
+    "picking or reordering examples": lambda h: h + h[:1],
+}
+
+
+class Applied(nn.Module):
+    """A function between two layers."""
+
+    def __init__(self, mix: Mix) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.mix = nn.Linear(WIDTH, 4), nn.Linear(4, 3), mix
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.mix(self.a(x)))  # type: ignore[no-any-return]
+
+
+def refusal(mix: Mix) -> str:
+    """What the training of a model is refused with; empty if it is trained."""
+    plan = pv.Plan(pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0))
+    rows = made_up_batch(torch.zeros(1, WIDTH), torch.zeros(1, dtype=torch.int64), 8)
+    try:
+        pv.dpsgd(plan, Applied(mix), cross_entropy, rows, streams=pv.Streams.new(0))
+    except NotPerExample as error:
+        return str(error)
+    return ""
+
+
+@check
+def check_a_refusal_names_the_operation_and_its_line() -> None:
+    """Of what couples examples, with what to write instead, in 300 characters; what the advice says is trained."""
+    for operation, mix in NAMED.items():
+        said, code = refusal(mix), mix.__code__
+        named = re.search(rf"{operation}.*\({Path(__file__).name}, line (\d+), in {code.co_name}\)", said)
+        assert named, said
+        assert code.co_firstlineno <= int(named[1]) <= code.co_firstlineno + 1, said
+        assert "Compute it within each example, as over dim=1, or use a constant" in said, said
+    said = refusal(FunctionType(centred.__code__.replace(co_name="long" * 60), globals()))
+    assert "mean over the batch" in said
+    assert len(said) <= 300, len(said)
+    assert not refusal(lambda h: h - h.mean(1, keepdim=True))

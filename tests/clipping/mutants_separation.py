@@ -13,13 +13,18 @@ import pytest
 
 from privlearn.clipping import backends
 from privlearn.clipping.separation import axis_rules as rules
-from privlearn.clipping.separation import tracker
+from privlearn.clipping.separation import meeting, tracker
+from privlearn.models import check
 from tests.clipping.checks_separation import check_the_gate_denies_each_mix_by_itself
 from tests.support.mutant import Mutant, suite_of
 
 GATE = "check_the_gate_denies_each_mix_by_itself"
+LINE = "check_a_refusal_names_the_operation_and_its_line"
 
 MUTANTS = [
+    Mutant("refusals name no operation", check.require_per_example, 'if explain else ""', 'if None else ""', LINE),
+    Mutant("refusals are as long as names are", meeting.name_meeting, "where[:_MOST]", "where", LINE),
+    Mutant("refusals name no operation that reads", meeting.name_meeting, "where = error.where", 'return ""', LINE),
     Mutant("the gate is off", backends.SeparationCheck.require_apart, "examples = len(leaves[0])",
            "return\n    examples = len(leaves[0])", GATE),
     Mutant("any part of a batch passes", tracker.axis_of, "if within > period or axis is None",

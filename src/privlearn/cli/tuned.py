@@ -14,6 +14,7 @@ from privlearn.cli import methods, screen, tune
 from privlearn.cli.jobs import Job, Opened, descent_request, loss_of, seed_warning
 from privlearn.cli.request import Request
 from privlearn.cli.tune import Tuning, make_choice
+from privlearn.clipping.separation.meeting import name_meeting
 from privlearn.data import Dataset
 from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Settled
@@ -101,7 +102,7 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         shape = shape_after(plan.front, tuple(x.shape[1:]))
         networks.require_known(request.model)
         made_up = network_for(settled, data, Streams.new(0), shape)
-        require_per_example(made_up, torch.zeros(1, *shape))
+        require_per_example(made_up, torch.zeros(1, *shape), explain=name_meeting)
         optimizer_of(settled)(made_up.parameters())
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
         loss_of(data, request)

@@ -22,6 +22,7 @@ from privlearn._checks import one_of
 from privlearn._display import Described, Summary
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.losses import BatchShape, Loss, Losses, same_loss
+from privlearn.clipping.separation.meeting import name_meeting
 from privlearn.clipping.sharded.gradients_in_rounds import clipped_gradients
 from privlearn.clipping.sharded.groups import is_sharded, require_plain
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
@@ -215,9 +216,10 @@ class Task:
         if is_sharded(self.network):  # no copy of it can be made; `prepare` looks at its losses
             require_plain(reacts=self.plan.reacts, temperature=self.plan.temperature, **self.compute)
         elif shape.whole or shape.inputs > 1 or len(like) != 2:
-            require_per_example(Losses(self.network, self.loss, shape), *single, what="the loss", made_up=shape.made_up)
+            losses = Losses(self.network, self.loss, shape)
+            require_per_example(losses, *single, what="the loss", made_up=shape.made_up, explain=name_meeting)
         else:
-            require_per_example(self.network, single[0])
+            require_per_example(self.network, single[0], explain=name_meeting)
         if not self.indexed:
             with self.gradients.fixed.holding():
                 require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)

@@ -17,6 +17,8 @@ from privlearn.models.trained_state import TrainedState
 
 #: Changes made-up rows into such as the data are.
 Change = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
+#: Says where in a model that couples examples they meet, on a made-up batch, and what to write instead.
+Explain = Callable[[nn.Module, Sequence[Tensor]], str]
 
 #: Numbers in an example from which on the per-example check makes do with few of them.
 _LARGE = 1 << 14
@@ -60,7 +62,12 @@ def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
 
 @checked
 def require_per_example(
-    model: nn.Module, *inputs: Tensor, fixed: bool = False, what: str = "the model", made_up: Change | None = None
+    model: nn.Module,
+    *inputs: Tensor,
+    fixed: bool = False,
+    what: str = "the model",
+    made_up: Change | None = None,
+    explain: Explain | None = None,
 ) -> None:
     """Check that the output for one example depends on that example alone, and that nothing is remembered.
 
@@ -74,6 +81,7 @@ def require_per_example(
 
     With `fixed` the model is never trained and always in evaluation mode, and is checked in that: there norms with
     running statistics are fixed affine maps. `what` is checked, in messages: a model, or "the loss" that calls one.
+    `explain` finds the operation that a message names.
 
     Raises:
         NotPerExample: with the module's name and what to use in its place.
@@ -102,9 +110,15 @@ def require_per_example(
         hint = ". If rows must hold certain values, give the loss a made_up" if made_up else ""
         raise BadInput(f"{what} cannot run on inputs of {given}: {first_line(refused[0])}{hint}") from refused[0]
     if coupled:
+        batch = made_up_rows(typed, len(typed), sizes[0])
+        moves = f"{what}'s output for one example moves when other examples of the batch change"
+        with without_dropout(twin):
+            where = explain(twin, made_up(batch) if made_up else batch) if explain else ""
+        if where:
+            raise NotPerExample(f"{moves}: {where}")
         raise NotPerExample(
-            f"{what}'s output for one example moves when other examples of the batch change. Look for an operation "
-            "over the batch dimension (a batch norm, a mean over the batch, attention across examples) and remove it"
+            f"{moves}. Look for an operation over the batch dimension (a batch norm, a mean over the batch, attention "
+            "across examples) and remove it"
         )
     for name, value in twin.state_dict().items():
         if not torch.equal(value, before[name]):

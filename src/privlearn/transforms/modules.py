@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from privlearn.clipping.separation.meeting import name_meeting
 from privlearn.errors import BadInput, first_line
 from privlearn.models.check import require_per_example
 from privlearn.transforms.sources import External
@@ -277,7 +278,7 @@ class ExternalModule(RowTransform):
                 raise BadInput(
                     f"features {self.name!r} have weights that are no numbers (NaN), in {name!r}: mend the encoder"
                 )
-        require_per_example(self._held[0], row, fixed=True)
+        require_per_example(self._held[0], row, fixed=True, explain=name_meeting)
 
     def require_finite(self, features: Tensor, rows: Tensor) -> None:
         """Refuse an encoder that makes numbers of rows that are none: for the data's curator, before anything is spent.

@@ -38,6 +38,18 @@ class Coupled(NotLayerwise):
     """Examples meet, or it is not known whether they do."""
 
 
+class ReadsBatch(Coupled):
+    """Python would know values of the batch.
+
+    Attributes:
+        where: in which operation, and at which line.
+    """
+
+    def __init__(self, where: str, instead: str = "") -> None:
+        super().__init__(where + instead)
+        self.where = where
+
+
 class CoupledElsewhere(Coupled):
     """They do in another process, and all processes give the pass up."""
 
@@ -260,7 +272,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for tensor in given:
                     mark = self.mark_of(tensor)
                     if (mark.period or mark.met) and self.examples > 1:
-                        raise Coupled(f"{name} reads, or hooks, a tensor of the batch{_line_of_user()}")
+                        raise ReadsBatch(f"{name} reads, or hooks, a tensor of the batch{_line_of_user()}")
         return out
 
     # -- at the level of operations
@@ -302,9 +314,10 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.examples == 1:
             return [ExampleAxis(0)]
         if _tells(call):
-            raise Coupled(
-                call.met or f"{_spoken(call.plain)} reads values of the batch{_line_of_user()}: {_INSTEAD['read']}"
-            )
+            if call.met:
+                raise ReadsBatch(call.met)
+            where = f"{_spoken(call.plain)} reads values of the batch{_line_of_user()}"
+            raise ReadsBatch(where, f": {_INSTEAD['read']}")
         if call.met:
             return call.met
         try:
