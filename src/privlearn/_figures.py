@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 #: What was done with a figure, as messages say it.
-COMPARED, PLAIN = "compared", "made a plain number"
+COMPARED, PLAIN = "compared", "used as a plain number"
 #: What Python wants a plain value of.
 _CONVERSIONS = {"__float__", "__int__", "__index__"}
 _COMPARISONS = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}

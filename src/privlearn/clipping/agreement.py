@@ -128,8 +128,9 @@ def warn_of_slowness(way: str, reason: str | None) -> None:
     """Say, where gradients are not computed layer by layer, why, and what to change. Nothing of it is private."""
     if way in _SLOW:
         warnings.warn(
-            f"training will be slow: gradients are computed {_SLOW[way]}, because {reason}. Write that layer by "
-            "operations that have a rule (docs/performance.md), or freeze it",
+            f"training will be slow: gradients are computed {_SLOW[way]}, because {reason}. The "
+            "guarantee is the same. Faster: where the batch is read or mixed, use x.shape, a constant or the example "
+            "alone; where an operation has no rule, use another or freeze its layer",
             stacklevel=2,
         )
 

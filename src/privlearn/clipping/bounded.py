@@ -75,7 +75,8 @@ class Contributions:
 
     def see(self, norms: Tensor) -> None:
         """Norms of what examples add, of any shape; of no examples, too."""
-        largest = norms.detach().amax().double() if norms.numel() else norms.new_zeros((), dtype=torch.float64)
+        norms = norms.detach()
+        largest = (norms.amax() if norms.numel() else norms.sum()).double()
         self._largest = largest if self._largest is None else self._largest.maximum(largest)
 
     def see_none(self) -> None:

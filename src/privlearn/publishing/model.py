@@ -186,7 +186,7 @@ def _tensors(content: bytes) -> dict[str, Tensor]:
 
 def _classes(config: Mapping[str, Any]) -> int:
     if config["classes"] is None:
-        raise BadInput(f"{CONFIG} does not say how many classes the model has: publish it with model_spec and classes")
+        raise BadInput(f"{CONFIG} does not say how many classes the model has: publish it with classes=")
     return int(config["classes"])
 
 

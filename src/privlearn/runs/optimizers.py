@@ -244,7 +244,8 @@ class Descent:
         if len(groups) != len(before) or any(map(follows_a_number, groups, before)):
             self._session.claim_nothing(
                 f"{self._session.figure_use}, and then settings of the optimizer were changed by hand, or a scheduler "
-                "was given a number: it may follow from the figure. Leave out that use, or give learning_rate_schedule="
+                "was given a number, which may follow from the figure. Don't use the figure, or use "
+                "learning_rate_schedule= in place of the scheduler"
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -269,7 +270,9 @@ class Descent:
 
 
 #: What to do where a private figure steers.
-_STEERED = "steps then follow from private rows. Give a metric of public rows, or learning_rate_schedule="
+_STEERED = (
+    "later steps follow from private rows. Give it a metric of public rows, or use learning_rate_schedule= in its place"
+)
 #: Of each parameter that a private run trained the ledger that was charged.
 _TRAINED: MutableMapping[Tensor, weakref.ref[Ledger]] = WeakTensorKeyDictionary()
 #: Digests of the parameters of published models that were loaded here, by which copies are recognised, too.
