@@ -346,6 +346,27 @@ def check_numbers_of_a_batch_do_not_come_into_the_loss() -> None:
 
 
 @check
+def check_the_number_of_rows_does_not_come_into_the_loss() -> None:
+    """The first batch is handed out at the expected size, and a loss of another form brings no number with it."""
+    sizes: list[int] = []
+
+    def scaled(m: Any, x: Tensor, y: Tensor) -> Tensor:
+        sizes.append(len(x))
+        return mean(m, x, y) / len(x)
+
+    def scaled_later(m: Any, x: Tensor, y: Tensor) -> Tensor:
+        sizes.append(len(x))
+        return mean(m, x, y) if len(sizes) == 1 else F.cross_entropy(m(x) / len(x), y)
+
+    for loss in (scaled, scaled_later):
+        sizes.clear()
+        made = private()
+        must_raise(BadInput, lambda made=made, loss=loss: trained(made, loss))
+        assert sizes[0] == 15
+        assert len(made[0].accountant) == 1
+
+
+@check
 def check_a_model_takes_the_batches_of_its_own_loader() -> None:
     """What another engine drew is priced elsewhere, and a step of this one would not be its."""
     one, other = private(), private()

@@ -14,6 +14,7 @@ MEAN = "check_a_mean_is_divided_once_and_micro_batches_are_clipped"
 EMPTY = "check_empty_batches_are_handed_out_and_take_a_noisy_step"
 ONCE = "check_a_batch_is_good_for_one_step_and_one_backward"
 NUMBERS = "check_numbers_of_a_batch_do_not_come_into_the_loss"
+SIZE = "check_the_number_of_rows_does_not_come_into_the_loss"
 COUPLED = "check_what_couples_rows_is_refused"
 CHARGED = "check_nothing_is_drawn_before_it_is_charged"
 SAME = "check_a_script_is_dpsgd"
@@ -74,6 +75,10 @@ MUTANTS = [
            "check_a_batch_that_was_only_looked_at_comes_again"),
     Mutant("numbers may change from batch to batch", script_run.ScriptRun._require_new,
            "if self._loss is not None and", "if False and", NUMBERS),
+    Mutant("the first batch has the size that was drawn", script_run.ScriptRun._handed, "if self._loss is None:",
+           "if False:", SIZE),
+    Mutant("a loss of another form brings numbers", script_run.ScriptRun._require_new,
+           "not loss.numbers() <= self._numbers", "False", SIZE),
     Mutant("the first loss stays whatever is computed", script_loss.ScriptLoss.same_as, "return all(",
            "return True or all(",
            "check_numbers_of_a_batch_do_not_come_into_the_loss"),

@@ -43,6 +43,7 @@ class ScriptRun:
         self._batch: Batch | None = None
         self._turn: Turn | None = None
         self._loss: ScriptLoss | None = None
+        self._numbers = frozenset[Any]()  # of losses that were made of a batch of public size
         self._epochs: Iterator[Epoch] = iter(loop)
         self._current: Iterator[Batch] = iter(())
 
@@ -91,6 +92,8 @@ class ScriptRun:
         """The rows of a batch, recorded, in the nest that the collate function makes."""
         self._fixed = self._fixed or FrozenState(self.loop.model)
         leaves, rows = _together(batch)
+        if self._loss is None:
+            leaves, rows = _at_size(leaves, max(1, round(self.divisor)))
         self._batch, self._turn = batch, (turn := Turn(rows, self._watch, self._on_backward))
         recorded = [turn.note(number, (), {}, leaf) for number, leaf in enumerate(leaves)]
         if not self._batch_first:
@@ -151,6 +154,12 @@ class ScriptRun:
                 "rows, and would couple them. Compute it from the batch with PyTorch's operations; for one that "
                 "changes with time use pv.make_private"
             )
+        if self._loss is not None and not loss.numbers() <= self._numbers:
+            raise BadInput(
+                "the loss has another form than before, with a number or a tensor that the first one did not have. It "
+                "may follow from how many rows the batch has: use the same numbers, or pv.make_private"
+            )
+        self._numbers |= loss.numbers()
         if loss.late:
             raise BadInput(
                 "the loss was made after a number was read out of a batch (item(), print, numpy, no_grad), from which "
@@ -192,6 +201,18 @@ def _together(batch: Batch) -> tuple[list[Tensor], int]:
     padding = getattr(rows, "padding", None)
     made = made if padding is None else padding.to_longest(made)
     return [torch.cat(own) for own in zip(*made, strict=True)], len(made)
+
+
+def _at_size(leaves: list[Tensor], size: int) -> tuple[list[Tensor], int]:
+    """As many rows as are expected, some again or left out: the numbers of a first loss may follow from how many.
+
+    The step computes each example's loss from its own row, so no row counts twice in it.
+    """
+    rows = len(leaves[0])
+    if not rows:
+        return [leaf.new_zeros(size, *leaf.shape[1:]) for leaf in leaves], size
+    places = torch.arange(size) % rows
+    return [leaf[places.to(leaf.device)] for leaf in leaves], size
 
 
 @final

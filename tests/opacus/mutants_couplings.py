@@ -1,0 +1,13 @@
+"""Planted bugs: the gate that keeps examples apart is off."""
+
+from __future__ import annotations
+
+from privlearn.clipping import backends
+from tests.support.couplings import gate_off
+from tests.support.mutant import Mutant, suite_of
+
+MUTANTS = [
+    Mutant("the gate is off behind a script", backends.SeparationCheck.require_apart, *gate_off("True"),
+           "check_examples_that_are_coupled_stay_apart_in_a_script"),
+]  # fmt: skip
+test_bug_is_caught, test_mutants_name_their_checks = suite_of(MUTANTS)
