@@ -82,7 +82,7 @@ class PlainAttributes:
         self._modules: list[_Module] = []
         self._containers: list[_Container] = []
         values, self._values = self._values, {}
-        memory = {_memory(tensor) for tensor in self._trained if _has_memory(tensor)}
+        memory = set(map(_memory, self._trained))
         met = set[int]()
         for module in self._owned:
             attributes = vars(module)
@@ -91,10 +91,10 @@ class PlainAttributes:
             for value in before.values():
                 self._take_value(value, values, memory, met)
 
-    def _take_value(self, value: Any, values: dict[int, _Value], memory: set[int], met: set[int]) -> None:
+    def _take_value(self, value: Any, values: dict[int, _Value], memory: set[int | None], met: set[int]) -> None:
         if isinstance(value, Tensor):
             same = values.get(id(value))
-            if not _has_memory(value) or _memory(value) in memory:
+            if (place := _memory(value)) is None or place in memory:
                 return
             if same is not None and same.version == value._version and value.nbytes > _SMALL:
                 self._values[id(value)] = same
@@ -126,14 +126,17 @@ class PlainAttributes:
                 self._values[key] = _Value(tensor, copy, tensor._version)
 
 
-def _has_memory(tensor: Tensor) -> bool:
-    """Whether a tensor can be copied and compared: not one that a finished `vmap` left, or of another layout."""
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    return not wrapped and tensor.layout is torch.strided and tensor.device.type != "meta"
+def _memory(tensor: Tensor) -> int | None:
+    """Where the numbers of a tensor lie; None for one that can't be copied and compared.
 
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr() or id(tensor)
+    That is one which a finished `vmap` left, one of another layout, one without numbers yet, or one in several parts.
+    """
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or tensor.device.type == "meta":
+        return None
+    try:
+        return tensor.untyped_storage().data_ptr() or id(tensor)
+    except (RuntimeError, ValueError, NotImplementedError):
+        return None
 
 
 def _items(container: Any) -> Iterator[Any]:
