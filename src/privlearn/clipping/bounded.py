@@ -80,7 +80,7 @@ class Contributions:
         self._largest = largest if self._largest is None else self._largest.maximum(largest)
 
     def see_none(self) -> None:
-        """This process adds no example: what the sum holds comes from others, which measure theirs."""
+        """Norms are measured wherever examples are added, but a process may add none to the sum that it shares."""
         self._is_measured = True
 
     def require_within(self, values: tuple[Tensor, ...], sensitivity: float) -> None:
