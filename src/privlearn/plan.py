@@ -16,11 +16,11 @@ from privlearn._checks import count
 from privlearn._display import Described, plan_summary
 from privlearn._public import OMITTED, registered
 from privlearn.accounting import accountant
+from privlearn.accounting.account import Planned
 from privlearn.accounting.budget import Budget, Spending, require_budget, solve_noise
 from privlearn.accounting.events import Composed, Event, compose
 from privlearn.accounting.filters import Limit
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
-from privlearn.accounting.ledger import Planned
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise

@@ -9,9 +9,9 @@ from typing import Any, NoReturn, final
 import numpy as np
 from numpy.typing import NDArray
 
+from privlearn.accounting.account import Account
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency, require_same
-from privlearn.accounting.ledger import Account
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import PrivlearnError, SampleReused, UnsupportedEvent
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privlearn._checks import checked, count, require_fit
-from privlearn.accounting.budget import Budget, Spending, largest, solve_noise, solve_rate
+from privlearn.accounting.account import Planned
+from privlearn.accounting.budget import Budget, Spending, solve_noise, solve_rate
 from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.filters import fits, largest_filter
 from privlearn.accounting.guarantee import require_same
-from privlearn.accounting.ledger import Planned
 from privlearn.accounting.mechanisms import Gaussian
+from privlearn.accounting.searches import largest
 from privlearn.clipping.clips import Clip, Quantile
 from privlearn.errors import BadInput
 from privlearn.mechanisms.banded import Banded

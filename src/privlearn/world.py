@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from privlearn.accounting.ledger import Account
+    from privlearn.accounting.account import Account
     from privlearn.streams import NoiseStream, Streams
 
 #: What launchers tell each of their processes: torchrun and accelerate, Open MPI, MPICH and Intel MPI, srun.

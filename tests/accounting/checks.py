@@ -7,8 +7,7 @@ import math
 import numpy as np
 
 from privlearn import schedules
-from privlearn.accounting import accountant, comparisons, pld, rdp, zcdp
-from privlearn.accounting import budget as budget_module
+from privlearn.accounting import accountant, comparisons, pld, rdp, searches, zcdp
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Repeated, compose, from_json, to_json
 from privlearn.accounting.filters import PrivacyFilter
@@ -216,7 +215,7 @@ def check_what_is_solved_for_never_overshoots() -> None:
         shape = schedules.parse(spec, free_rate=True)
         plan = Plan(Shuffle(600), epochs=60, schedule=shape).with_rate(budget)
         assert 0.78125 * (1 - 0.003) <= zcdp.rho(plan.event()) <= 0.78125
-    assert [budget_module.largest(lambda n, top=top: n <= top, 1000) for top in (0, 1, 2, 7, 8, 1000)] == [
+    assert [searches.largest(lambda n, top=top: n <= top, 1000) for top in (0, 1, 2, 7, 8, 1000)] == [
         0,
         1,
         2,

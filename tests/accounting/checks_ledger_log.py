@@ -15,7 +15,7 @@ from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Repeated, added, appended, compose, tally, walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger, Releases
-from privlearn.accounting.ledgers import ledger_file, ledger_log, ledger_state
+from privlearn.accounting.ledgers import ledger_file, ledger_log, ledger_run, ledger_state
 from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.accounting.ledgers.ledger_state import LedgerState, RunEntry
 from privlearn.accounting.mechanisms import Gaussian, Laplace, PoissonSampled
@@ -55,7 +55,7 @@ def read(path: Path, content: bytes) -> LedgerState | None:
 def check_what_is_appended_reads_as_what_was_done() -> None:
     """After each of many random edits of every kind, whoever reads the file anew finds what the writer knows."""
     drawn = random.Random(1)
-    with large() as path, mock.patch.object(ledger_file, "_AHEAD", 0.0):
+    with large() as path, mock.patch.object(ledger_run, "_AHEAD", 0.0):
         Ledger.open(path, Budget(rho=1e6), measure="zcdp")
         ledgers = [Ledger.open(path, what=f"writer {n}") for n in range(3)]
         ledgers[0].approve(*(Releases(Gaussian(20.0 + n), ADD) for n in range(20)))

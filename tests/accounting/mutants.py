@@ -10,6 +10,7 @@ from privlearn.accounting import (
     mechanisms,
     pld,
     rdp,
+    searches,
     trees,
     zcdp,
 )
@@ -84,7 +85,7 @@ MUTANTS = [
            "check_shufflings_interval_is_honest"),
     Mutant("partitions get the noise of the extreme ones", partition.within_reach, "min(sigma,", "max(sigma,",
            "check_partitions_have_their_golden_prices"),
-    Mutant("one more than fits", budget.largest, "return low", "return low + 1",
+    Mutant("one more than fits", searches.largest, "return low", "return low + 1",
            "check_what_is_solved_for_never_overshoots"),
     Mutant("a rate on the wrong side", budget._acceptable, "<= 0", "<= 0.004",
            "check_what_is_solved_for_never_overshoots"),

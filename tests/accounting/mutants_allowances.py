@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.accounting import accountant, budget, pld, rdp, zcdp
+from privlearn.accounting import accountant, pld, rdp, searches, zcdp
 from privlearn.accounting import rdp as accounting_rdp
 from privlearn.accounting.pld import doubling, fourier, pairs, partition
 from privlearn_studies.yu2019.accounting import strong_composition
@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant("the bracket's low end", accountant._least, "1e-6)[1]", "1e-6)[0]", STEPS),
     Mutant("a step's delta does not grow", accountant.pld_in_steps, "log_growth(one, k)", "0.0", STEPS),
     Mutant("a step's delta does not grow, in Renyi", accountant.rdp_in_steps, "log_growth(one, k)", "0.0", STEPS),
-    Mutant("a limit just above its budget", budget.to_safe_side, "while not safe(value):", "while False:", LIMITS),
-    Mutant("a limit is searched for without end", budget.to_safe_side, "if abs(step) > 0.5:", "if False:", LIMITS),
+    Mutant("a limit just above its budget", searches.to_safe_side, "while not safe(value):", "while False:", LIMITS),
+    Mutant("a limit is searched for without end", searches.to_safe_side, "if abs(step) > 0.5:", "if False:", LIMITS),
     Mutant("delta is not split", strong_composition, "slack = delta * (1 - share)", "slack = delta", STRONG),
     Mutant("no split is tried", strong_composition, "np.geomspace(1e-4, 0.9999, 60)", "()", STRONG),
     Mutant("sampling by the releases' epsilon alone", strong_composition, "math.log1p(rate * math.expm1(alone))",

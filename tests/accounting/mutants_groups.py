@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.accounting import budget, guarantee, ledger, mechanisms, trees
-from privlearn.accounting.ledgers import ledger_file, ledger_state
+from privlearn.accounting.ledgers import ledger_run, ledger_state
 from privlearn.accounting.pld import pairs, rounding
 from privlearn.clipping import backends, gradients, row_sums
 from privlearn.data import dataset
@@ -58,7 +58,7 @@ MUTANTS = [
            "check_units_are_called_by_what_they_are"),
     Mutant("ledgers take any unit", ledger_state.LedgerState.require_unit, "self.unit in (None, unit)", "True",
            "check_units_never_mix"),
-    Mutant("a charge leaves the unit open", ledger_file.LedgerRun.charge,
+    Mutant("a charge leaves the unit open", ledger_run.LedgerRun.charge,
            "state.adjacency, state.unit = adjacency, state.protects", "state.adjacency = adjacency",
            "check_units_never_mix"),
     Mutant("the certificate leaves the group out", certificate.make, "**guarantee.unit.figures(),", "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.accounting import filters, ledger
-from privlearn.accounting.ledgers import ledger_file, ledger_state
+from privlearn.accounting.ledgers import ledger_file, ledger_run, ledger_state
 from privlearn.publishing import certificate, verify
 from tests.publishing import checks_shared_ledgers as shared_ledger_checks
 from tests.support.mutant import Mutant, suite_of
@@ -65,12 +65,12 @@ MUTANTS = [
            "check_very_many_entries_are_summed_up"),
     Mutant("old ledgers pass for fixed", ledger_file._of_version_1, "place == 0", "True",
            "check_ledgers_of_the_first_version_are_read_as_adaptive"),
-    Mutant("a run that departed goes on", ledger_file.LedgerRun.charge, "self._close(state)", "pass",
+    Mutant("a run that departed goes on", ledger_run.LedgerRun.charge, "self._close(state)", "pass",
            "check_a_run_that_departs_from_its_plan_ends"),
-    Mutant("the first charges grow with later ones", ledger_file.LedgerRun.charge,
+    Mutant("the first charges grow with later ones", ledger_run.LedgerRun.charge,
            "None if entry.declared else entry.id", "entry.id",
            "check_single_charges_after_the_first_are_adaptive"),
-    Mutant("an approved charge comes on top", ledger_file.LedgerRun.charge,
+    Mutant("an approved charge comes on top", ledger_run.LedgerRun.charge,
            "if ahead is not None and state.adjacency is adjacency:",
            "if False:", "check_a_charge_takes_up_its_approval"),
     Mutant("chosen runs claim their own price", certificate.stated, "if ledger.adaptive and ledger.budget is None:",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn import plan, reacting, schedules
-from privlearn.accounting import budget, filters, trees
+from privlearn.accounting import filters, searches, trees
 from privlearn.clipping import evaluation
 from privlearn.descent import epoch_noise
 from privlearn.runs import checkpoint, result
@@ -55,7 +55,7 @@ MUTANTS = [
     Mutant("the start is claimed, not the limit", plan.Plan.event, "[self.filter]",
            "[self.epoch_event(self.schedule.start)]", LIMIT),
     Mutant("limits forget what came before", plan.Plan.beside, "*priced(self.front), ", "", MEET),
-    Mutant("limits are rounded up", budget.to_safe_side, "while not safe(value):", "while False:", MEET),
+    Mutant("limits are rounded up", searches.to_safe_side, "while not safe(value):", "while False:", MEET),
     Mutant("the room at an order forgets what came before", filters._renyi_room, "- rdp.curve(before)", "",
            MEET),
     Mutant("a Gaussian filter lets anything through", filters.is_gaussian,

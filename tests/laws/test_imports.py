@@ -12,13 +12,13 @@ from tests.laws import measure
 
 #: Lines and files that importing a file brings.
 CLOSURES = {
-    "training.run": (29_200, 129),
-    "publishing.verify": (17_250, 79),
-    "mechanisms.release": (7_750, 35),
+    "training.run": (28_750, 129),
+    "publishing.verify": (16_800, 79),
+    "mechanisms.release": (4_600, 25),
 }
 #: Files of each circle of imports, the largest first.
 CIRCLES: list[int] = [3]
-CIRCLES_WITH_TYPES: list[int] = [6, 4, 3, 3, 3, 2, 2, 2]
+CIRCLES_WITH_TYPES: list[int] = [6, 3, 3, 2, 2, 2]
 #: Accesses to private attributes of another module's objects.
 PRIVATE_ACCESSES = 27
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn import _storage, streams
 from privlearn.accounting import ledger
-from privlearn.accounting.ledgers import ledger_file, ledger_state
+from privlearn.accounting.ledgers import ledger_file, ledger_run, ledger_state
 from privlearn.publishing import publish
 from privlearn.runs import checkpoint, session
 from tests.runs.checks_resuming import Stopped
@@ -48,16 +48,16 @@ MUTANTS = [
            "check_damaged_checkpoints_are_refused"),
     Mutant("the keys stay behind", publish.publish, "result.checkpoint.delete()", "pass",
            "check_publishing_deletes_the_checkpoint"),
-    Mutant("paper follows the draw", ledger_file.LedgerRun.pay, "max(times, self._block)", "0", PAPER),
-    Mutant("nothing is set aside", ledger_file.LedgerRun.begin, "RunEntry.new(what, approved=approved)",
+    Mutant("paper follows the draw", ledger_run.LedgerRun.pay, "max(times, self._block)", "0", PAPER),
+    Mutant("nothing is set aside", ledger_run.LedgerRun.begin, "RunEntry.new(what, approved=approved)",
            "RunEntry.new(what, approved=type(approved)(()))", PAPER),
     Mutant("what is set aside does not count", ledger_state.RunEntry.counts,
            "self.approved if self.open else self.spent", "self.spent",
            "check_two_runs_are_not_promised_the_same_budget"),
-    Mutant("what was set aside is never given back", ledger_file.LedgerRun._close, "if known and known[0].open:",
+    Mutant("what was set aside is never given back", ledger_run.LedgerRun._close, "if known and known[0].open:",
            "if False:",
            "check_two_runs_are_not_promised_the_same_budget"),
-    Mutant("a settled run forgets what it may have drawn before", ledger_file.LedgerRun._close,
+    Mutant("a settled run forgets what it may have drawn before", ledger_run.LedgerRun._close,
            "max(self._used, self._least)",
            "self._used", "check_charges_on_paper_run_ahead_and_are_settled"),
     Mutant("a slip in a name begins a ledger without a limit", ledger.Ledger.open, "budget is None and not create",
@@ -65,12 +65,12 @@ MUTANTS = [
            "check_a_slip_in_a_ledgers_name_is_no_new_ledger"),
     Mutant("a ledger shows its own process alone", ledger.Ledger._summary, "walk(self.event)", "walk(compose([]))",
            "check_a_ledger_shows_what_is_in_it"),
-    Mutant("closed runs go on", ledger_file.LedgerRun.pay, "if not entry.open:", "if False:",
+    Mutant("closed runs go on", ledger_run.LedgerRun.pay, "if not entry.open:", "if False:",
            "check_charges_on_paper_run_ahead_and_are_settled"),
-    Mutant("resuming pays again", ledger_file.LedgerRun.resume, "self._start(entry, adjacency)",
+    Mutant("resuming pays again", ledger_run.LedgerRun.resume, "self._start(entry, adjacency)",
            "self.begin(approved, adjacency, state.protects, entry.what)",
            "check_a_run_gone_on_with_is_paid_for_once"),
-    Mutant("resuming pays nothing more", ledger_file.LedgerRun._start,
+    Mutant("resuming pays nothing more", ledger_run.LedgerRun._start,
            "self._written = self._least = sum(times for _, times in walk(entry.spent))",
            "self._written = self._least = 10**9", PAPER),
     Mutant("any ledger will do to go on", ledger.Ledger.resume, "if self.path or run is not None:", "if False:",

@@ -18,10 +18,10 @@ import numpy as np
 
 from privlearn._checks import delta as valid_delta
 from privlearn.accounting import pld, rdp, zcdp
-from privlearn.accounting.budget import bisect, bracket
 from privlearn.accounting.events import Event, Mechanism, coarsen, require_adjacency, tally
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.accounting.pld.rounding import UNIT
+from privlearn.accounting.searches import bisect, bracket
 from privlearn.accounting.trees import for_group, per_block
 from privlearn.errors import UnsupportedEvent
 

@@ -1,6 +1,6 @@
 """A budget, what may be spent: a target epsilon at a delta, or a target rho.
 
-And solving for one public number so that a target is met, always on the safe side: all searches of the project.
+And solving for one public number so that it is met, always on the safe side, by the searches of `searches`.
 """
 
 from __future__ import annotations
@@ -28,69 +28,6 @@ _LOWEST, _HIGHEST = 1e-9, 1e9
 _FAR, _GUESSES = 0.7, 4
 #: Different mechanisms beyond which a price takes so long that searches look for it by a rough one; and of that.
 _MANY, _ROUGH = 24, 6
-
-
-def bracket(
-    good: Callable[[float], bool], high: float, low: float = 0.0, most: float = math.inf
-) -> tuple[float, float]:
-    """Double `high` until it is good: the last that was not (or `low`) and the first that is, inf beyond `most`."""
-    while not good(high):
-        low, high = high, 2 * high
-        if high > most:
-            return low, math.inf
-    return low, high
-
-
-def bisect(
-    good: Callable[[float], bool],
-    low: float,
-    high: float,
-    tolerance: float,
-    *,
-    geometric: bool = False,
-    most_steps: int = 10_000,
-) -> tuple[float, float]:
-    """Narrow the bracket of a number from which on a condition holds: `high` is good, `low` is not.
-
-    Args:
-        good: the condition; it holds from some number on.
-        low: below that number.
-        high: above it.
-        tolerance: the width at which to stop, as a share of `high`.
-        geometric: halve the ratio of the two ends, not their distance.
-        most_steps: stop after as many.
-
-    Returns:
-        Both ends: one of them is on the safe side.
-    """
-    for _ in range(most_steps):
-        if high - low <= tolerance * abs(high):
-            break
-        middle = math.sqrt(low * high) if geometric else (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (low, middle) if good(middle) else (middle, high)
-    return low, high
-
-
-def to_safe_side(safe: Callable[[float], bool], value: float, step: float, growth: float = 1.0) -> float:
-    """`value`, or a number close to it: the first found at which `safe` holds, despite all rounding.
-
-    Args:
-        safe: the condition.
-        value: what a search ended at.
-        step: where to look, as a share of the number: above it, or below it if negative.
-        growth: what the step is multiplied by each time.
-
-    Raises:
-        BadInput: nothing near `value` will do.
-    """
-    while not safe(value):
-        value = value * (1 + step) + (1e-300 if step > 0 else 0.0)
-        step *= growth
-        if abs(step) > 0.5:
-            raise BadInput(f"no number near {value:g} meets the target: use a larger budget")
-    return value
 
 
 def solve_noise(spent: Callable[[float], float], target: float, start: float = 1.0) -> float:
@@ -289,21 +226,6 @@ def solve_rate(
 
     guess = start / (1 - start) if below_one else start
     return rate(solve_noise(spent.by(rate), target, 1 / guess if more_is_louder else guess))
-
-
-def largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest n in 0..most with fits(n), for a condition that holds up to some n and not beyond."""
-    low, high = 0, 1
-    while high <= most and fits(high):
-        low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def require_budget(budget: object) -> None:

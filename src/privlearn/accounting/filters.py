@@ -24,14 +24,15 @@ import numpy as np
 
 from privlearn._checks import between
 from privlearn.accounting import accountant, rdp, zcdp
-from privlearn.accounting.budget import Budget, bisect, bracket, to_safe_side
+from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Mechanism, Repeated, compose, require_adjacency, tally
 from privlearn.accounting.guarantee import Adjacency, require_same
+from privlearn.accounting.searches import bisect, bracket, to_safe_side
 from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError, UnsupportedEvent
 
 if TYPE_CHECKING:
-    from privlearn.accounting.ledger import Account
+    from privlearn.accounting.account import Account
 
 #: What a ledger is charged for a filter.
 Limit = Filter | GaussianFilter

@@ -11,47 +11,22 @@ import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from privlearn._checks import checked, require_fit
 from privlearn._display import Described, Summary
 from privlearn.accounting import accountant
+from privlearn.accounting.account import Planned
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Mechanism, compose, walk
 from privlearn.accounting.filters import Limit, Measure, require_measure
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
-from privlearn.accounting.ledgers.ledger_file import LedgerFile, LedgerMemory, LedgerRun, LedgerStore
+from privlearn.accounting.ledgers.ledger_run import LedgerMemory, LedgerRun, LedgerStore
 from privlearn.accounting.ledgers.ledger_state import LedgerState, RunEntry, first
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError
 
 _ONE_EXAMPLE = PrivacyUnit()
 _Times = tuple[Mechanism, int]
-
-
-class Account(Protocol):
-    """Anything that releases can be charged to: a ledger, or a filter opened on one."""
-
-    def charge(self, event: Event, adjacency: Adjacency) -> None:
-        """Add `event`, or raise and leave everything as it was."""
-        ...
-
-
-class Planned(Protocol):
-    """A plan: public numbers that fix, before any data is touched, what a run is charged."""
-
-    def event(self) -> Composed:
-        """Everything that the run will be charged."""
-        ...
-
-    @property
-    def neighbours(self) -> Adjacency:
-        """The kind of neighbour."""
-        ...
-
-    @property
-    def unit(self) -> PrivacyUnit:
-        """Whose data are protected."""
-        ...
 
 
 @final
@@ -159,6 +134,9 @@ class Ledger(Described):
         Raises:
             BadInput: there is no such file, it can't be read or written, or it has another budget or measure.
         """
+        # Another storage, with its locks and its format: for ledgers that are in a file.
+        from privlearn.accounting.ledgers.ledger_file import LedgerFile
+
         file = LedgerFile(path)
         if not file.path.exists():
             if budget is None and not create:
@@ -185,8 +163,7 @@ class Ledger(Described):
     @property
     def path(self) -> Path | None:
         """The file that it lives in, if it lives in one."""
-        store = self._run.store
-        return store.path if isinstance(store, LedgerFile) else None
+        return self._run.store.path
 
     @property
     def run(self) -> str | None:

@@ -36,7 +36,6 @@ import numpy as np
 
 from privlearn._checks import between, count, positive
 from privlearn.accounting import rdp, zcdp
-from privlearn.accounting.budget import bisect
 from privlearn.accounting.events import (
     Composed,
     Event,
@@ -51,6 +50,7 @@ from privlearn.accounting.events import (
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import RHO, Gaussian
 from privlearn.accounting.rdp import Array
+from privlearn.accounting.searches import bisect
 from privlearn.errors import BadInput, UnsupportedEvent
 
 #: The rho of a Gaussian release with the least noise.

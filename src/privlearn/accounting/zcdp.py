@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from privlearn._checks import delta as valid_delta
 from privlearn._scipy import brentq, log_ndtr, minimize_scalar, ndtr
-from privlearn.accounting.budget import bracket, to_safe_side
 from privlearn.accounting.events import Event, tally
+from privlearn.accounting.searches import bracket, to_safe_side
 from privlearn.errors import UnsupportedEvent
 
 #: The unit roundoff of double precision.

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from privlearn._checks import checked, one_of
+from privlearn.accounting.account import Planned
 from privlearn.accounting.guarantee import hollow
-from privlearn.accounting.ledger import Ledger, Planned
+from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.descent.choices import Facts, TrainRequest

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from privlearn._checks import positive, quoted, require_fit
+from privlearn.accounting.account import Account
 from privlearn.accounting.guarantee import require_same
-from privlearn.accounting.ledger import Account
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.bounded import Bounded
 from privlearn.errors import BadInput, SampleReused, UnsoundExtension

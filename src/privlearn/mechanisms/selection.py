@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from privlearn.accounting.account import Account
 from privlearn.accounting.events import Repeated
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Account
 from privlearn.accounting.mechanisms import RandomisedResponse, Selection, gumbel_scale
 from privlearn.accounting.trees import RepeatAndSelect, law_of_runs
 from privlearn.clipping.evaluation import CandidateScores

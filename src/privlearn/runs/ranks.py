@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import privlearn
+from privlearn.accounting.account import Account
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Account
 from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput, PrivlearnError, ProcessLost, first_line
 from privlearn.runs.process_group import JOINED, LAUNCHED, LEFT, answered, join, leave, leave_at_exit

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from privlearn._storage import canonical
+from privlearn.accounting.account import Account
 from privlearn.accounting.events import Event, compose
 from privlearn.accounting.guarantee import Adjacency, hollow
-from privlearn.accounting.ledger import Account, Ledger, Releases
+from privlearn.accounting.ledger import Ledger, Releases
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.sharded.groups import is_shard

@@ -19,8 +19,9 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from privlearn._checks import one_of, positive, require_fit
 from privlearn._display import shortened
+from privlearn.accounting.account import Planned
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger, Planned
+from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan

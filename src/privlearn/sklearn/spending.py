@@ -11,11 +11,12 @@ from typing import Any, final
 from privlearn._checks import count
 from privlearn._display import Described, Summary, shortened
 from privlearn.accounting import accountant
+from privlearn.accounting.account import Planned
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.filters import least_budget
 from privlearn.accounting.guarantee import Guarantee, require_same
-from privlearn.accounting.ledger import Ledger, Planned, Releases
+from privlearn.accounting.ledger import Ledger, Releases
 from privlearn.accounting.tradeoff import TradeOff, tradeoff
 from privlearn.errors import BadInput, UnsupportedEvent, warn
 from privlearn.plan import AbstractPlan

@@ -22,7 +22,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.ledger import Account, Ledger
+from privlearn.accounting.account import Account
+from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.row_sums import Prepare, least_squares_sums, symmetric
 from privlearn.mechanisms.release import release
 from privlearn.runs.result import Result

@@ -18,8 +18,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from privlearn.accounting.account import Account
 from privlearn.accounting.filters import PrivacyFilter
-from privlearn.accounting.ledger import Account, Ledger
+from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.bounded import Bounded
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput

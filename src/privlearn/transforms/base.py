@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn import _public
+from privlearn.accounting.account import Account
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Account
 from privlearn.errors import BadInput
 from privlearn.streams import NoiseStream
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import count, positive
+from privlearn.accounting.account import Account
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Account
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release

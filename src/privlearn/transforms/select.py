@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import between, count, one_of
+from privlearn.accounting.account import Account
 from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Account
 from privlearn.accounting.mechanisms import Gaussian, Selection, draw_epsilon
 from privlearn.errors import BadInput
 from privlearn.sampling import FullBatch

@@ -32,8 +32,8 @@ from typing import Protocol, final
 import numpy as np
 
 from privlearn._scipy import ndtr, ndtri
-from privlearn.accounting.budget import bisect
 from privlearn.accounting.pld.rounding import UNIT, Array, Tails, onto_grid, rounded_up, share_error, split, tails
+from privlearn.accounting.searches import bisect
 from privlearn.errors import UnsupportedEvent
 
 

@@ -23,12 +23,12 @@ from typing import final
 import numpy as np
 
 from privlearn._checks import count
-from privlearn.accounting.budget import largest
 from privlearn.accounting.events import Event, Mechanism, kind
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.accounting.pld.pairs import Pair, PairBuilder
 from privlearn.accounting.pld.rounding import TINY, UNIT, Array, rounded_up
+from privlearn.accounting.searches import largest
 from privlearn.errors import BadInput, UnsupportedEvent
 
 #: How often a batch is cut, at most, with the usual maximum.
