@@ -16,7 +16,8 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 import privlearn as pv
-from privlearn.clipping.sharded.gradients_in_rounds import ShardedGradients, clipped_gradients
+from privlearn.clipping.gradients import clipped_gradients
+from privlearn.clipping.sharded.gradients_in_rounds import ShardedGradients
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.mechanisms.release import release
 from privlearn.publishing.verify import verify

@@ -30,6 +30,7 @@ from privlearn.clipping.randomness import RowRandom, drawn_by, fresh_key, unmove
 from privlearn.data.rows import Rows, TensorRows, digests
 from privlearn.errors import BadInput, PrivlearnError, first_line
 from privlearn.models.check import Structure
+from privlearn.models.fsdp import is_sharded, require_whole
 from privlearn.precision import single_precision
 from privlearn.sampling import Sample
 from privlearn.world import Share, World
@@ -502,3 +503,18 @@ class ClippedGradients:
         choice = Choice(self._problem(self._autocast), self._kernels, self._views, rows.like)
         self.reason = self.reason or choice.reason
         return choice.way, self._microbatch or max(1, room(self._device) // max(choice.held, 1))
+
+
+def clipped_gradients(model: nn.Module, *arguments: Any, **options: Any) -> ClippedGradients:
+    """`ClippedGradients` of a model, whole or under FSDP2, with the arguments of that.
+
+    Raises:
+        BadInput: the model is under the FSDP of before.
+    """
+    require_whole(model)
+    if not is_sharded(model):
+        return ClippedGradients(model, *arguments, **options)
+    # Several processes keep parts of the model: one process by itself has no use for what they need.
+    from privlearn.clipping.sharded.gradients_in_rounds import ShardedGradients
+
+    return ShardedGradients(model, *arguments, **options)

@@ -20,17 +20,16 @@ from torch import Tensor, nn
 
 from privlearn._checks import one_of
 from privlearn._display import Described, Summary
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.gradients import ClippedGradients, clipped_gradients
 from privlearn.clipping.losses import BatchShape, Loss, Losses, same_loss
 from privlearn.clipping.separation.meeting import name_meeting
-from privlearn.clipping.sharded.gradients_in_rounds import clipped_gradients
-from privlearn.clipping.sharded.groups import is_sharded, require_plain
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, Whole, ahead
 from privlearn.descent.epoch_noise import public_rows, require_scores
 from privlearn.errors import BadInput, SampleReused
 from privlearn.models.check import require_per_example, require_separate
+from privlearn.models.fsdp import is_sharded, require_plain
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import facts
 from privlearn.runs.code_digest import code_digest

@@ -34,14 +34,13 @@ from privlearn.errors import BadInput, first_line
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.post_processing import ROWS, PostProcessed
-from privlearn.runs.ranks import launched
 from privlearn.sampling import Sampler, Shuffle
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform, shape_after
 from privlearn.transforms.select import SelectFeatures, require_classes
 from privlearn.transforms.specs import Rescale
-from privlearn.world import World
+from privlearn.world import World, may_be_several
 
 #: A factory of optimizers: parameters to a torch.optim optimizer.
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -88,7 +87,14 @@ def world_of(compute: Compute) -> World:
     Raises:
         BadInput: a launcher started several, and not as torchrun does.
     """
-    return compute["world"] if "world" in compute else launched()
+    if "world" in compute:
+        return compute["world"]
+    joined = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if not joined and not may_be_several():
+        return World()
+    from privlearn.runs.ranks import launched  # several processes train together
+
+    return launched()
 
 
 def require_loss(loss: Any) -> None:

@@ -24,12 +24,20 @@ from privlearn.accounting.guarantee import Adjacency, hollow
 from privlearn.accounting.ledger import Account, Ledger, Releases
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.clipping.kernels import Kernels, kernels
-from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput, PrivacyWarning, UnsoundExtension, warn
+from privlearn.models.fsdp import is_shard
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.runs.checkpoint import Checkpoint, Saved, digest_of, flattened, require_same_run, run_of, whole
+from privlearn.runs.checkpoint import (
+    Checkpoint,
+    Saved,
+    delete_shards,
+    digest_of,
+    flattened,
+    require_same_run,
+    run_of,
+    whole,
+)
 from privlearn.runs.repeats import Repeats
-from privlearn.runs.shards import delete_shards, load_shards, save_shards
 from privlearn.sampling import Sample
 from privlearn.sampling.draws import Draws
 from privlearn.streams import NoiseStream, Streams
@@ -550,7 +558,11 @@ class TrainingSession(Session):
             "generators": flattened(self._generators, "generators", tensors),
             **({"left": True} if left else {}),
         }
-        shards = save_shards(self.file.path, tensors, self.world) if self._shared else None
+        shards = None
+        if self._shared:
+            from privlearn.runs.shards import save_shards  # several processes keep parts of the model
+
+            shards = save_shards(self.file.path, tensors, self.world)
         if self.keeps:
             here = {name: tensor for name, tensor in tensors.items() if not is_shard(tensor)}
             self.file.write(Saved(here, plain | ({"shards": shards} if shards else {})))
@@ -559,7 +571,11 @@ class TrainingSession(Session):
     def _restore(self, saved: Saved) -> None:
         assert self.file is not None
         like = self.parts["network"].state_dict().values()
-        tensors = {**saved.tensors, **load_shards(self.file.path, saved.plain.get("shards"), iter(like))}
+        tensors = {**saved.tensors}
+        if saved.plain.get("shards"):
+            from privlearn.runs.shards import load_shards  # several processes keep parts of the model
+
+            tensors |= {**load_shards(self.file.path, saved.plain["shards"], iter(like))}
         for name, part in self.parts.items():
             part.load_state_dict(whole(saved.plain["parts"][name], tensors))
         self._released = [(config, whole(state, saved.tensors)) for config, state in saved.plain["fitted"]]
