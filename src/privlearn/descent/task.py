@@ -26,7 +26,6 @@ from privlearn.clipping.separation.meeting import name_meeting
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, Whole, ahead
-from privlearn.descent.epoch_noise import public_rows, require_scores
 from privlearn.errors import BadInput, SampleReused
 from privlearn.models.check import require_per_example, require_separate
 from privlearn.models.fsdp import is_sharded, require_plain
@@ -55,7 +54,7 @@ from privlearn.runs.given import (
 from privlearn.runs.result import Diagnostics, Scalars, accuracy_facts, choice_facts, training_facts
 from privlearn.runs.session import TrainingSession
 from privlearn.sampling import Sample
-from privlearn.schedules import Schedule
+from privlearn.schedules import Schedule, spec
 from privlearn.world import World
 
 #: Of rows that are fetched by index, so many are compared when a run is resumed.
@@ -112,7 +111,7 @@ class Task:
         self.x, self.y = self.data.tensors() if indexed is None else (indexed.like[0], indexed.like[-1])
         require_same_examples(plan, self.data)
         require_rows_once(plan, given, self.data, indexed)
-        self.validation = public_rows(plan, validation, self.data, self.x, self.y)
+        self.validation = _validation_rows(plan, validation, self.data, self.x, self.y)
         rows = len(self.x) if indexed is None else len(indexed)
         self.persons = _rows_of_examples(plan, self.data, rows, bytes.fromhex(session.origin["persons"]))
         augmentation = compute.get("augmentation")
@@ -226,6 +225,8 @@ class Task:
         self.gradients.prepare(self.rows)
         self.gradients.load_state_dict(session.world.once(self.gradients.state_dict, "the way of gradients"))
         if self.plan.reacts:
+            from privlearn.descent.validation import require_scores  # for schedules that follow accuracies alone
+
             require_scores(self.network, single[0])
         session.parts |= {"network": self.network, "gradients": self.gradients, "diagnostics": self.watch,
                          "accuracies": Scalars(self.accuracies)}  # fmt: skip
@@ -318,6 +319,26 @@ def _unknown(rows: Rows | None) -> Dataset:
     assert rows is not None
     x = np.zeros((0, *rows.like[0].shape[1:]), np.float32)
     return Dataset(x, groups=getattr(rows, "groups", None), name="data that are fetched by index")
+
+
+def _validation_rows(
+    plan: Plan, validation: Dataset | None, data: Dataset, x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """The public rows that the plan's schedule looks at, if it does (`descent.validation.public_rows`).
+
+    Raises:
+        BadInput: rows that nothing looks at, or that are not fit.
+    """
+    if plan.reacts:
+        from privlearn.descent.validation import public_rows  # for schedules that follow accuracies alone
+
+        return public_rows(plan, validation, data, x, y)
+    if validation is not None:
+        raise BadInput(
+            f"validation= is for validation schedules, and the schedule is {spec(plan.schedule).partition(':')[0]}: "
+            "nothing looks at these rows. Leave them out, or use a schedule that looks (validation:k=0.7)"
+        )
+    return None
 
 
 def _rows_of_examples(plan: Plan, data: Dataset, rows: int, key: bytes) -> Tensor | None:
