@@ -44,7 +44,6 @@ from privlearn.runs.given import (
     optimizer_from,
     require_changeable,
     require_finite,
-    require_labels_to_select,
     require_public_numbers,
     require_rows_once,
     require_same_examples,
@@ -125,7 +124,8 @@ class Task:
         self.steps = plan.sampling.steps(self.present)
         session.draws(self.present)
         require_public_numbers(self.examples, rates)
-        require_labels_to_select(plan, self.y)
+        for transform in plan.front:
+            transform.require_labels(self.y)
         self.network = model if isinstance(model, nn.Module) else network_from(model, self.front.shape)
         self.network.to(device_of(compute.get("device"), self.network)).train()
         session.world.copy(self.network.state_dict())
@@ -294,7 +294,7 @@ class Task:
 
     def chosen(self) -> dict[str, Any]:
         """The features that selections chose: released, and so free to tell."""
-        return choice_facts(self.plan.front, self.front.chain, self.data)
+        return choice_facts(self.front.chain, self.data)
 
     def architecture(self) -> dict[str, Any]:
         """How to rebuild the model: shapes, and the table or the scans that rows came from."""

@@ -38,8 +38,6 @@ from privlearn.sampling import Sampler, Shuffle
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform, shape_after
-from privlearn.transforms.select import SelectFeatures, require_classes
-from privlearn.transforms.specs import Rescale
 from privlearn.world import World, may_be_several
 
 #: A factory of optimizers: parameters to a torch.optim optimizer.
@@ -147,17 +145,6 @@ def require_public_numbers(examples: int, rates: Schedule) -> None:
             f"the learning rate schedule is {start:g} at epoch 0: expected a finite number above 0, which later ones "
             "are relative to"
         )
-
-
-def require_labels_to_select(plan: Plan, y: Tensor) -> None:
-    """Refuse targets that are not the classes by which features are to be selected: for the data's curator.
-
-    Raises:
-        BadInput: they are no classes, or others than declared.
-    """
-    for earlier in plan.front:
-        if isinstance(earlier, SelectFeatures):
-            require_classes(y, earlier.classes)
 
 
 def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
@@ -299,7 +286,7 @@ def require_changeable(augmentation: Augmentation | None, plan: Plan, x: Tensor,
     """
     if augmentation is None:
         return
-    public = [own.spec for own in plan.front if isinstance(own, PublicTransform) and not isinstance(own, Rescale)]
+    public = [own.spec for own in plan.front if isinstance(own, PublicTransform) and not own.keeps_places]
     require_no_features(augmentation, public[0] if public else None)
     if isinstance(augmentation.transform, str):
         FlipAndShift.parse(augmentation.transform).require_images(shape_after(plan.front, tuple(x.shape[1:])))

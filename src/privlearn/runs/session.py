@@ -41,7 +41,7 @@ from privlearn.runs.repeats import Repeats
 from privlearn.sampling import Sample
 from privlearn.sampling.draws import Draws
 from privlearn.streams import NoiseStream, Streams
-from privlearn.transforms.modules import RowTransform
+from privlearn.transforms.row_transform import RowTransform
 from privlearn.world import World
 
 #: Parts that say how sums are computed, or what the curator sees: sums do not follow from them.
