@@ -24,7 +24,6 @@ from privlearn.clipping.gradients import ClippedGradients, clipped_gradients
 from privlearn.clipping.losses import BatchShape, Loss, Losses, same_loss
 from privlearn.clipping.separation.meeting import name_meeting
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
-from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, Whole, ahead
 from privlearn.errors import BadInput, SampleReused
 from privlearn.models.check import require_per_example, require_separate
@@ -143,7 +142,7 @@ class Task:
                 "a checkpoint and a validation schedule need the loss before the first step: give it with loss= when "
                 "the run is made"
             )
-        if isinstance(indexed, DatasetRows) and indexed.fresh:
+        if indexed is not None and indexed.fresh:
             if "rows" not in session.origin:
                 session.origin["rows"] = session.streams.views.bytes(16).hex()
             self._row_key = bytes.fromhex(session.origin["rows"])
@@ -299,7 +298,7 @@ class Task:
     def architecture(self) -> dict[str, Any]:
         """How to rebuild the model: shapes, and the table or the scans that rows came from."""
         shape, own = tuple(self.data.x.shape[1:]), tuple(self.rows.like[0].shape[1:])
-        if isinstance(self.indexed, DatasetRows) and self.indexed.padded:
+        if self.indexed is not None and self.indexed.padded:
             shape = own = self.indexed.stated[0]  # lengths are private
         shapes = {"input_shape": list(shape), "network_input_shape": list(own)}
         return shapes | self.data.origin()
@@ -464,8 +463,8 @@ def _with_rows(
     drawn: Iterator[tuple[int, Sample]], task: Task, number: int, world: World
 ) -> Iterator[tuple[int, Sample, Rows]]:
     """Each sample with its rows, which workers fetch ahead: those of this process, made afresh from a batch's key."""
-    workers = getattr(task.indexed, "workers", 0)
-    if not (workers or getattr(task.indexed, "fresh", False)) or task.persons is not None:
+    indexed = task.indexed
+    if indexed is None or not (indexed.workers or indexed.fresh) or task.persons is not None:
         for step, sample in drawn:
             yield step, sample, task.rows
         return

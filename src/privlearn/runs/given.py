@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from privlearn._checks import quoted
@@ -26,15 +26,13 @@ from privlearn.clipping.clips import Clip
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.data.dataset_rows import DatasetRows, NumberedRows
 from privlearn.data.origins import require_once
-from privlearn.data.rows import Rows, TensorRows, TransformedRows
-from privlearn.data.torch_rows import rows_of, shuffled_batch_size
+from privlearn.data.rows import AllRows, Rows, TensorRows
 from privlearn.errors import BadInput, first_line
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.post_processing import ROWS, PostProcessed
-from privlearn.sampling import Sampler, Shuffle
+from privlearn.sampling import Sampler
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform, shape_after
@@ -385,59 +383,34 @@ def rows(given: Given, sampling: Sampler) -> Dataset:
     Raises:
         BadInput: no data set, or a loader that draws other batches than the plan.
     """
-    if isinstance(given, DataLoader):
-        return rows_of(dataset_of(given, sampling))
-    return rows_of(given) if isinstance(given, TorchDataset) else Dataset.of(given)  # type: ignore[arg-type]
+    if isinstance(given, TorchDataset | DataLoader):
+        from privlearn.runs.structured import rows_in_memory  # one kind of data: what PyTorch has for it
+
+        return rows_in_memory(given, sampling)
+    return Dataset.of(given)  # type: ignore[arg-type]
 
 
-def dataset_of(loader: DataLoader[Any], sampling: Sampler) -> TorchDataset[Any]:
-    """The data set of a loader.
-
-    The plan's sampler draws the batches, whatever was given. So a loader must be one that `sampling` describes: it
-    shuffles, which is `Shuffle` with its batch size, and is not amplified.
-
-    Raises:
-        BadInput: it draws other batches than the plan.
-    """
-    size = shuffled_batch_size(loader)
-    if sampling != Shuffle(size):
-        raise BadInput(
-            f"the DataLoader shuffles and cuts batches of {size}, and the plan says {sampling}: expected "
-            f"pv.Shuffle(batch_size={size}), whose guarantee has no amplification by sampling. To have one, give "
-            "loader.dataset instead, and pv.Poisson or pv.Partition in the plan: privlearn draws the batches itself",
-            batch_size=size,
-        )
-    return loader.dataset
-
-
-def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
+def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, AllRows | None]:
     """What was given, as rows in memory or as rows that are fetched by index: one of the two.
 
     Memory-mapped arrays and map-style data sets are fetched by index, but where a release before training or a
     validation that is charged computes on all rows.
     """
-    whole, workers = bool(plan.releases) or plan.reacts, 0
-    if isinstance(given, DataLoader):
-        workers = given.num_workers
-        given = dataset_of(given, plan.sampling)
+    whole = bool(plan.releases) or plan.reacts
+    if isinstance(given, TorchDataset | DataLoader) or hasattr(given, "with_format"):
+        from privlearn.runs.structured import read  # one kind of data: what PyTorch and Hugging Face have for it
+
+        given = read(given, plan.sampling, whole=whole)
     if isinstance(given, dict) or (isinstance(given, tuple) and any(isinstance(part, dict | tuple) for part in given)):
         given = TensorRows(given)
-    if isinstance(given, TensorRows | DatasetRows | TransformedRows):
+    if isinstance(given, AllRows):
         if whole:
             raise BadInput(
                 "a release before training, or a validation schedule, computes on all rows, and these are fetched by "
                 "index: give a privlearn Dataset or a pair of arrays, or leave it out"
             )
         return None, given
-    if hasattr(given, "with_format") and _indexed(given):
-        given = NumberedRows(given)
-    if isinstance(given, TorchDataset) and not isinstance(given, TensorDataset) and not whole and _indexed(given):
-        return None, DatasetRows(given, workers=workers)
     data = rows(given, plan.sampling)
     if any(isinstance(part, np.memmap) for part in (data.x, data.y)) and not whole:
         return data, TensorRows((data.x, data.y))
     return data, None
-
-
-def _indexed(given: Any) -> bool:
-    return hasattr(given, "__getitem__") and hasattr(given, "__len__")
