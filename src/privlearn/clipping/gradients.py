@@ -17,7 +17,7 @@ from privlearn._checks import count
 from privlearn._public import is_own
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.agreement import Choice, room, warn_of_slowness
-from privlearn.clipping.augmentation import Augmentation, Views
+from privlearn.clipping.augmentation import AsTheyAre, Augmentation, Copies
 from privlearn.clipping.backends import Backend, Gradients, Loop, PerOperation, Problem, gradients_apart
 from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, ROOM, Bounded, Contributions, rounded
 from privlearn.clipping.clips import Clip, PerLayer, Quantile, require_clipped, weigh
@@ -139,7 +139,8 @@ class ClippedGradients:
         self.clip_norm, self._structure = clip.clip_norm, Structure(model)
         self.reason: str | None = None
         self._random, self._seeds = RowRandom(), view_seeds
-        self._model, self._views, self._observe = model, Views(augmentation), observe
+        self._model, self._observe = model, observe
+        self._views: Copies = AsTheyAre() if augmentation is None else augmentation.views()
         self.fixed, self._world, self._shape = FrozenState(model, loss), world, PAIR
         self._rows, self._copies = rows, (1 if rows is None else rows.shape[1]) * self._views.copies
         self._autocast, self._loss = autocast, loss

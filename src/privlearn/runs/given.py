@@ -21,7 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 from privlearn._checks import quoted
 from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.augmentation import Augmentation, FlipAndShift
+from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.clips import Clip
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives
 from privlearn.clipping.losses import Loss
@@ -287,7 +287,7 @@ def require_changeable(augmentation: Augmentation | None, plan: Plan, x: Tensor,
     public = [own.spec for own in plan.front if isinstance(own, PublicTransform) and not own.keeps_places]
     require_no_features(augmentation, public[0] if public else None)
     if isinstance(augmentation.transform, str):
-        FlipAndShift.parse(augmentation.transform).require_images(shape_after(plan.front, tuple(x.shape[1:])))
+        augmentation.require_images(shape_after(plan.front, tuple(x.shape[1:])))
         if y.dim() > 2:
             raise BadInput(
                 f"augmentation {augmentation.transform!r} would move images and not their targets, which have shape "

@@ -18,7 +18,6 @@ from privlearn._figures import private_figures
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
@@ -31,6 +30,7 @@ from privlearn.world import World
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from privlearn.clipping.augmentation import Augmentation
     from privlearn.runs.checkpoint import Checkpoint
 
 #: Stated as the schedule of learning rates where the caller's own script may change the optimizer's.
