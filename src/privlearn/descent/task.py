@@ -29,8 +29,6 @@ from privlearn.errors import BadInput, SampleReused
 from privlearn.models.check import require_per_example, require_separate
 from privlearn.models.fsdp import is_sharded, require_plain
 from privlearn.plan import Plan
-from privlearn.runs.checkpoint import facts
-from privlearn.runs.code_digest import code_digest
 from privlearn.runs.front import Front
 from privlearn.runs.given import (
     Compute,
@@ -277,6 +275,9 @@ class Task:
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
         if session.file or session.world.size > 1:
+            from privlearn.runs.checkpoint import facts  # what a resumed run, or another process, must have in common
+            from privlearn.runs.code_digest import code_digest
+
             session.facts = facts(
                 self.network, self.loss, _digested(self.rows) if self.indexed else (self.front.rows, self.y),
                 self.persons, self.validation, copies.transform if copies else None, plan=self.plan,
@@ -442,12 +443,12 @@ class Epoch:
 class DescribedRun(Described):
     """A run that says how far it is."""
 
-    _session: TrainingSession
-    _task: Task
+    session: TrainingSession
+    task: Task
 
     def _summary(self) -> Summary:
-        session, plan = self._session, self._session.plan
-        steps = f"{session.taken} of {'at most ' * bool(plan.filter)}{plan.epochs * self._task.steps} steps"
+        session, plan = self.session, self.session.plan
+        steps = f"{session.taken} of {'at most ' * bool(plan.filter)}{plan.epochs * self.task.steps} steps"
         rows = plan._summary().rows
         return Summary(
             f"Run of DP-SGD, {session.state}: {steps}",

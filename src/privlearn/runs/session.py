@@ -37,10 +37,9 @@ from privlearn.runs.checkpoint import (
     run_of,
     whole,
 )
-from privlearn.runs.repeats import Repeats
 from privlearn.sampling import Sample
 from privlearn.sampling.draws import Draws
-from privlearn.streams import NoiseStream, Streams
+from privlearn.streams import NoiseStream, Places, Streams
 from privlearn.transforms.row_transform import RowTransform
 from privlearn.world import World
 
@@ -58,6 +57,22 @@ class Part(Protocol):
 
     def load_state_dict(self, state: dict[str, Any], /) -> Any:
         """Go on from a state."""
+
+
+class Notes(Protocol):
+    """What a run's noise was drawn for (`runs.repeats.Repeats`)."""
+
+    def forget(self) -> None:
+        """A run begins, with keys that no other has."""
+
+    def recall(self) -> None:
+        """A run goes on: what was noted counts."""
+
+    def take(self, settings: str) -> None:
+        """The next step is taken with these settings of the optimizer."""
+
+    def see(self, stream: NoiseStream, values: Sequence[Tensor], places: Places | None) -> None:
+        """Note what noise is about to be drawn for."""
 
 
 def warn_of_target(
@@ -199,9 +214,17 @@ class TrainingSession(Session):
         self._steps = 0  # of an epoch, once one was begun
         self._generators: list[Tensor] | None = None
         self.taken, self.complete, self.unclaimed, self.figure_use = 0, False, "", ""
-        self.repeats = Repeats(file if self.keeps else None, self.world)
+        self.repeats = self._notes_of(file)
         self._open = self._stopped = self.left = False
         self._draws: Draws | None = None
+
+    def _notes_of(self, file: Checkpoint | None) -> Notes:
+        """What keeps what noise was drawn for."""
+        if file is None:
+            return _NoNotes()
+        from privlearn.runs.repeats import Repeats  # for runs that can be interrupted alone
+
+        return Repeats(file if self.keeps else None, self.world)
 
     def _require_own_streams(self) -> None:
         """Streams of a secret that outlives the call are bound when the run begins, by its checkpoint."""
@@ -586,6 +609,23 @@ class TrainingSession(Session):
         self._generators = whole(saved.plain["generators"], saved.tensors)
         if (end := self.file.left_at) is not None and saved.plain.get("left"):
             self.left, self.taken, self._epoch = True, end, self.first[0]
+
+
+@final
+class _NoNotes:
+    """The notes of a run that keeps no checkpoint, and so repeats no step."""
+
+    def forget(self) -> None:
+        """There are none."""
+
+    def recall(self) -> None:
+        """There are none."""
+
+    def take(self, settings: str) -> None:
+        """Nothing is compared."""
+
+    def see(self, stream: NoiseStream, values: Sequence[Tensor], places: Places | None) -> None:
+        """Nothing is noted."""
 
 
 @final
