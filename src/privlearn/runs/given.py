@@ -23,7 +23,6 @@ from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.clips import Clip
-from privlearn.clipping.derivative_bounds import Analytic, Derivatives
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.data.origins import require_once
@@ -108,13 +107,12 @@ def gradient_clip(plan: Plan) -> Clip:
     Raises:
         BadInput: it is a plan for DP-MAC.
     """
-    if isinstance(plan.clip, Derivatives | Analytic):
-        raise BadInput(
-            f"the plan's clip is {plan.clip!r}, for dpmac: dpsgd clips gradients, with pv.Flat, "
-            f"pv.clipping.PerLayer, pv.clipping.Automatic or "
-            "pv.clipping.Quantile"
-        )
-    return plan.clip
+    if isinstance(plan.clip, Clip):
+        return plan.clip
+    raise BadInput(
+        f"the plan's clip is {plan.clip!r}, for dpmac: dpsgd clips gradients, with pv.Flat, pv.clipping.PerLayer, "
+        "pv.clipping.Automatic or pv.clipping.Quantile"
+    )
 
 
 def network_from(make: Callable[[tuple[int, ...]], nn.Module], shape: tuple[int, ...]) -> nn.Module:
