@@ -25,8 +25,8 @@ from privlearn.clipping.clips import Flat as Flat
 from privlearn.data import Dataset as Dataset
 from privlearn.data import load as load
 from privlearn.descent.dpsgd import Run as Run
-from privlearn.descent.dpsgd import dpsgd as dpsgd
 from privlearn.descent.train import train as train
+from privlearn.descent.whole_run import dpsgd as dpsgd
 from privlearn.loop import make_private as make_private
 from privlearn.mac.dpmac import dpmac as dpmac
 from privlearn.mechanisms.release import release as release

@@ -129,7 +129,7 @@ def make_private(
         learning_rate_schedule=rates, ledger=own["ledger"], streams=own["streams"], checkpoint=own["checkpoint"],
         **compute,
     )  # fmt: skip
-    if (plan.budget or run._session.ledger.budget) is None:
+    if (plan.budget or run.session.ledger.budget) is None:
         for warning in hollow(None, delta, own["examples"] or len(rows)):  # of a target the session warns
             warn(warning)
     return PrivateLoop(run, plan, model, optimizer, delta, scripts_rates=isinstance(rates, Constant))
@@ -159,10 +159,10 @@ class PrivateLoop(Described):
         scripts_rates: bool = False,
     ) -> None:  # fmt: skip
         self.run, self.plan, self.model, self.optimizer, self._delta = run, plan, model, optimizer, delta
-        self.steps_per_epoch = run._task.steps
+        self.steps_per_epoch = run.task.steps
         self.steps = plan.epochs * self.steps_per_epoch
         self._rates = {"learning_rate_schedule": SCRIPTS_RATES} if scripts_rates else {}
-        saved = run._session.saved
+        saved = run.session.saved
         self._kept: int = saved.plain["epoch"] * self.steps_per_epoch + saved.plain["step"] if saved else 0
         self._epoch: Epoch | None = None  # the one that was handed out last
         self._result: Result | None = None
@@ -170,12 +170,12 @@ class PrivateLoop(Described):
     @property
     def ledger(self) -> Ledger:
         """What is charged."""
-        return self.run._session.ledger
+        return self.run.session.ledger
 
     @property
     def taken(self) -> int:
         """How many steps were taken."""
-        return max(self.run._session.taken, self._kept)
+        return max(self.run.session.taken, self._kept)
 
     @property
     def epoch(self) -> int:
@@ -188,7 +188,7 @@ class PrivateLoop(Described):
         Raises:
             BadInput: the run is over; or an epoch is asked for, and no batch was of the one before.
         """
-        if _state(self.run._epochs) == inspect.GEN_CLOSED:
+        if _state(iter(self.run)) == inspect.GEN_CLOSED:
             raise BadInput(
                 f"all epochs are over, or the run was ended: batches() goes through all {self.plan.epochs} epochs, "
                 "once. For one epoch at a time: `for epoch in private: for batch in epoch: private.step(batch, loss)`"
@@ -206,10 +206,10 @@ class PrivateLoop(Described):
 
     def _next_epoch(self) -> Epoch | None:
         """The next one, or again the last one if no batch of it was asked for: none is lost."""
-        if self._epoch is not None and _state(self._epoch._batches) == inspect.GEN_CREATED:
+        if self._epoch is not None and _state(iter(self._epoch)) == inspect.GEN_CREATED:
             return self._epoch
         try:
-            self._epoch = next(self.run._epochs, None)
+            self._epoch = next(iter(self.run), None)
         except BadInput as error:
             if not isinstance(error.__cause__, Timeout):
                 raise
@@ -260,7 +260,7 @@ class PrivateLoop(Described):
         To be called before the first batch, with what has a `state_dict` and a `load_state_dict`.
         """
         for number, scheduler in enumerate(schedulers):
-            self.run._session.parts[f"scheduler {number}"] = scheduler
+            self.run.session.parts[f"scheduler {number}"] = scheduler
 
     def spent(self, delta: float | None = None) -> Guarantee:
         """What was charged so far, priced as if the number of steps had been fixed beforehand: an estimate, for a log.
@@ -284,7 +284,7 @@ class PrivateLoop(Described):
 
         A ledger in a file has all of the run set aside.
         """
-        session, plan = self.run._session, self.plan
+        session, plan = self.run.session, self.plan
         if self.ledger.path or session.complete or session.taken >= self._kept:
             return []
         if plan.filter is not None:
@@ -311,7 +311,7 @@ class PrivateLoop(Described):
 
     def close(self) -> None:
         """End the run: what was not charged is given back. One with a checkpoint keeps it, and can be continued."""
-        self.run._epochs.close()
+        iter(self.run).close()
 
     def __enter__(self) -> PrivateLoop:
         return self

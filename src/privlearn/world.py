@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: What launchers tell each of their processes: torchrun and accelerate, Open MPI, MPICH and Intel MPI, srun.
 #: (SLURM_NTASKS is set in a batch script, too, which is one process.)
 _COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+#: What torchrun tells each of its processes.
+_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 _Value = TypeVar("_Value")
 #: Examples, and the tensors to which what they add up to is to be added.
@@ -128,6 +130,11 @@ class World:
     def facts(self) -> dict[str, Any]:
         """For the certificate."""
         return {}
+
+
+def may_be_several() -> bool:
+    """Whether a launcher says that it started this process, by itself or among others."""
+    return any(os.environ.get(name, "").strip() for name in (*_COUNTS, _TORCHRUN))
 
 
 def require_one_process(

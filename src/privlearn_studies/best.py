@@ -18,8 +18,8 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.clips import Flat
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn.descent.dpsgd import dpsgd
 from privlearn.descent.train import train as train_by_default
+from privlearn.descent.whole_run import dpsgd
 from privlearn.models import networks
 from privlearn.plan import Plan
 from privlearn.runs.front import Front

@@ -161,7 +161,9 @@ def _projected(task: Task, seed: int, validate: bool, first: int | None, scale: 
 def projection(task: Task, seed: int, x: Tensor) -> Project:
     """The task's private projection of training rows `x`, charged by the caller."""
     assert task.pca is not None
-    return task.pca.fit(x, Adjacency.ZERO_OUT, Ledger(), Streams.new(seed, rank=1).noise)
+    project = task.pca.fit(x, Adjacency.ZERO_OUT, Ledger(), Streams.new(seed, rank=1).noise)
+    assert isinstance(project, Project)
+    return project
 
 
 def _scaled(project: Project, x: Tensor, scale: str) -> Tensor:

@@ -22,11 +22,11 @@ from privlearn import sampling
 from privlearn import streams as streams_module
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.augmentation import FlipAndShift
 from privlearn.clipping.bounded import kept
 from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.randomness import RowRandom
+from privlearn.clipping.views import FlipAndShift
 from privlearn.data.rows import digests
 from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.descent.choices import TrainRequest

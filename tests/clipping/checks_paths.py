@@ -15,9 +15,9 @@ import privlearn as pv
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.sharded.groups import is_sharded
 from privlearn.data.rows import TensorRows
 from privlearn.errors import NotPerExample
+from privlearn.models.fsdp import is_sharded
 from tests.clipping.checks import Net, drawn
 from tests.support.checks import check
 from tests.support.nets import cross_entropy, flat_norm, one_sample, require_the_loops_sum

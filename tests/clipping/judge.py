@@ -87,7 +87,7 @@ def by_privlearn(architecture: Architecture, batch: Batch | None = None) -> Verd
     plan = pv.Plan(pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(true.clip_norm))
     try:
         with pv.Run(plan, model, architecture.loss, batch) as run:
-            task = run._task
+            task = run.task
             sums = task.gradients(one_sample(examples=EXAMPLES), task.rows).values
     except PrivlearnError as error:
         return Verdict("refused", first_line(error))

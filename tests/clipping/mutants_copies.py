@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn import streams
-from privlearn.clipping import augmentation, backends, gradients, randomness
+from privlearn.clipping import backends, gradients, randomness, views
 from privlearn.descent import after_training, task
 from privlearn.models import heads
 from privlearn.publishing import card
@@ -31,18 +31,18 @@ MUTANTS = [
     Mutant("views are clipped one by one", gradients.ClippedGradients._problem, "self.parameters, self._copies,",
            "self.parameters, 1,",
            "check_one_example_with_its_views_moves_a_sum_by_the_sensitivity_at_most"),
-    Mutant("views of different examples are averaged", augmentation.Views.__call__,
+    Mutant("views of different examples are averaged", views.Views.__call__,
            "copied, *others = (leaf.repeat_interleave(self.copies, 0) for leaf in leaves)",
            "copied, *others = leaves[0].repeat(self.copies, *[1] * (leaves[0].dim() - 1)),"
            " *(leaf.repeat_interleave(self.copies, 0) for leaf in leaves[1:])", CLIPPED),
-    Mutant("views have another example's label", augmentation.Views.__call__,
+    Mutant("views have another example's label", views.Views.__call__,
            "copied, *others = (leaf.repeat_interleave(self.copies, 0) for leaf in leaves)",
            "copied, *others = leaves[0].repeat_interleave(self.copies, 0), *(leaf.repeat(self.copies) for leaf in "
            "leaves[1:])",
            CLIPPED),
     Mutant("one view is not clipped", gradients.ClippedGradients._squares, "own.squares",
            "own.squares / self._copies**2", CLIPPED),
-    Mutant("rows are not changed", augmentation.Views.__call__, "self._changed(copied, random)", "copied", CLIPPED),
+    Mutant("rows are not changed", views.Views.__call__, "self._changed(copied, random)", "copied", CLIPPED),
     Mutant("views come from the noise's stream", task.Task._gradients, "view_seeds=session.streams.views",
            "view_seeds=np.random.default_rng(int(session.streams.noise.words(1)[0]) % 2**32)", OWN),
     Mutant("views come from the batches' stream", task.Task._gradients, "view_seeds=session.streams.views",
@@ -52,14 +52,14 @@ MUTANTS = [
     Mutant("every batch has the same views", randomness.RowRandom.begin, "self._key = key", "pass", FRESH),
     Mutant("the views' stream begins anew after an interruption", streams.Streams.at,
            "initialisation, views, seeded", "initialisation, RandomStream(bytes(16), secret), seeded", AGAIN),
-    Mutant("upside down", augmentation.FlipAndShift.__call__, "places.flip(0)", "places", MOVED),
-    Mutant("what comes in is the other side", augmentation.FlipAndShift.__call__, "F.pad(rows, (self.shift,) * 4)",
+    Mutant("upside down", views.FlipAndShift.__call__, "places.flip(0)", "places", MOVED),
+    Mutant("what comes in is the other side", views.FlipAndShift.__call__, "F.pad(rows, (self.shift,) * 4)",
            "F.pad(rows, (self.shift,) * 4, mode='circular')", MOVED),
-    Mutant("shifts to one side only", augmentation.FlipAndShift.__call__, "2 * self.shift + 1", "self.shift + 1",
+    Mutant("shifts to one side only", views.FlipAndShift.__call__, "2 * self.shift + 1", "self.shift + 1",
            MOVED),
-    Mutant("all images of a batch move alike", augmentation.FlipAndShift.__call__, "(drawn[:, 0] < 0.5)",
+    Mutant("all images of a batch move alike", views.FlipAndShift.__call__, "(drawn[:, 0] < 0.5)",
            "(drawn[:1, 0].expand(len(rows)) < 0.5)", MOVED),
-    Mutant("a whole column moves with its line", augmentation.FlipAndShift.__call__, "shifts[:, :1]", "shifts[:, 1:]",
+    Mutant("a whole column moves with its line", views.FlipAndShift.__call__, "shifts[:, :1]", "shifts[:, 1:]",
            MOVED),
     Mutant("steps count alike, early or late", optimizers.MeanWeights.__init__, POWER, "0.0", WANTED),
     Mutant("the steps before the share count as much", optimizers.MeanWeights.__init__, POWER,

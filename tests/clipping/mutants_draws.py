@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn import streams
-from privlearn.clipping import agreement, augmentation, backends, evaluation, gradients, randomness
+from privlearn.clipping import agreement, backends, evaluation, gradients, randomness, views
 from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.data import rows
 from privlearn.descent import task
@@ -21,11 +21,11 @@ KNOWN = "check_known_streams_are_told"
 MUTANTS = [
     Mutant("dropout and copies by the place in the batch", gradients.ClippedGradients._named,
            "data.identities(rows)", "np.arange(len(rows), dtype=np.uint64)", MASKS),
-    Mutant("copies by the place in the batch", augmentation.Views.__call__, "self._changed(copied, random)",
+    Mutant("copies by the place in the batch", views.Views.__call__, "self._changed(copied, random)",
            "self._run(copied, torch.Generator().manual_seed(int.from_bytes(random._key[:7], 'big')))", MASKS),
     Mutant("dropout from PyTorch's own generator", randomness.RowRandom._keyed, "self.active or purpose", "purpose",
            MASKS),
-    Mutant("copies draw from numpy by the place in the batch", augmentation.Views._one_by_one, "random.seed(number)",
+    Mutant("copies draw from numpy by the place in the batch", views.Views._one_by_one, "random.seed(number)",
            "number", COPIES),
     Mutant("dropout is seeded with the initial weights, for the whole run", backends.PerOperation._computed,
            "problem.random.together(seen.drawn)", "__import__('contextlib').nullcontext()", MASKS),
@@ -66,11 +66,11 @@ MUTANTS = [
     Mutant("random is not seeded", randomness.generators_at, "random.seed(seed)", "pass", COPIES),
     Mutant("numpy stays seeded", randomness.generators_at, "np.random.set_state(legacy)", "pass", COPIES),
     Mutant("random stays seeded", randomness.generators_at, "random.setstate(plain)", "pass", COPIES),
-    Mutant("copies are never compared with those after other rows", augmentation.Views.prepare, "changed(larger(rows))",
+    Mutant("copies are never compared with those after other rows", views.Views.prepare, "changed(larger(rows))",
            "pass", COPIES),
-    Mutant("copies are never compared beside other rows", augmentation.Views.prepare, "others = rows.roll(size, 0)",
+    Mutant("copies are never compared beside other rows", views.Views.prepare, "others = rows.roll(size, 0)",
            "others = rows.clone()", COPIES),
-    Mutant("a transform is given all rows whatever it draws", augmentation.Views.prepare,
+    Mutant("a transform is given all rows whatever it draws", views.Views.prepare,
            "close(at_once, apart, rounding_of(apart))",
            "True", COPIES),
     Mutant("a loss's buffers are not put back", FrozenState.__init__, "isinstance(o, nn.Module)", "False",

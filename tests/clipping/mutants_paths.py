@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn.clipping import backends, capture, losses
 from privlearn.clipping.operations.convolution import Convolution, _patches
-from privlearn.clipping.sharded import groups
+from privlearn.models import fsdp
 from tests.support.mutant import Mutant, suite_of
 
 USED = "check_rules_that_there_are_are_used"
@@ -23,7 +23,7 @@ MUTANTS = [
     Mutant("patches of two dimensions are cut wrongly", _patches, "3 + 2 * axis, (-1", "3 + 3 * axis, (-1", USED),
     Mutant("transposed convolutions are taken for images of one channel", Convolution._formed,
            "and not self._transposed", "or self._transposed", USED),
-    Mutant("all models are sharded in old versions", groups.is_sharded, "return False\n    return any",
+    Mutant("all models are sharded in old versions", fsdp.is_sharded, "return False\n    return any",
            "return True\n    return any", "check_nothing_is_sharded_where_pytorch_can_not"),
 ]  # fmt: skip
 

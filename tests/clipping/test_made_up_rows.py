@@ -75,7 +75,7 @@ def test_a_model_that_refuses_random_rows_is_computed_on_such_as_the_loss_makes(
     ):
         pass
     with trained(Reader(), loss) as run:
-        assert run._task.gradients.way == "layers"
+        assert run.task.gradients.way == "layers"
         for epoch in run:
             for batch in epoch:
                 run.step(batch)

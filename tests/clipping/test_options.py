@@ -24,7 +24,7 @@ from privlearn.clipping import clips, kernels
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.descent.dpsgd import dpsgd
+from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from tests.support.nets import clipped_by_the_loop, cross_entropy, flat_norm, one_sample, small_data, small_net

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn.cli.commands import predict
 from privlearn.data import catalogue, dataset, encoding, formats, named, schema, tables, torch_rows
-from privlearn.runs import given
+from privlearn.runs import structured
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
@@ -56,7 +56,7 @@ MUTANTS = [
            'np.argsort(y, kind="stable")', "check_splits_do_not_look_at_rows"),
     Mutant("downloads are not compared with their digest", named._retrieve, 'f"sha256:{source.sha256}"', "None",
            "check_wrong_downloads_are_not_kept"),
-    Mutant("a shuffling loader may be priced as sampled", given.dataset_of, "sampling != Shuffle(size)", "False",
+    Mutant("a shuffling loader may be priced as sampled", structured.dataset_of, "sampling != Shuffle(size)", "False",
            "check_loaders_are_priced_as_they_shuffle"),
     Mutant("loaders may draw with replacement", torch_rows.shuffled_batch_size, "loader.sampler.replacement", "False",
            "check_loaders_that_draw_otherwise_are_refused"),

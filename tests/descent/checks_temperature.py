@@ -19,7 +19,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.evaluation import Gains
 from privlearn.data.rows import TensorRows
-from privlearn.descent import after_training
+from privlearn.descent import after_training, fitted_temperature
 from privlearn.errors import BadInput
 from privlearn.temperature import GRID, NORM, Temperature
 from tests.support.checks import check, must_raise
@@ -80,7 +80,7 @@ def check_the_release_after_training_is_charged_and_noisy() -> None:
     assert tally(plan().event()) == tally(result.ledger.event)
     assert GRID[0] <= result.facts["fitted_temperature"] <= GRID[-1]
     released: list[Tensor] = []
-    real = after_training.release
+    real = fitted_temperature.release
 
     def kept(bounded: Any, **arguments: Any) -> Any:
         before = bounded.values[0].clone()  # the noise is added in place
@@ -88,7 +88,7 @@ def check_the_release_after_training_is_charged_and_noisy() -> None:
         released.append(made[0][0] - before)
         return made
 
-    with mock.patch.object(after_training, "release", kept):
+    with mock.patch.object(fitted_temperature, "release", kept):
         for seed in range(60):
             train(replace(plan(), epochs=1), streams=pv.Streams.new(seed))
     require_standard_deviation(torch.cat(released).numpy(), NOISE)

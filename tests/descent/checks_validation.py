@@ -31,7 +31,7 @@ from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Laplace, Par
 from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.clipping.evaluation import RightAnswers
 from privlearn.descent import dpsgd as dpsgd_module
-from privlearn.descent.epoch_noise import ReactingNoise
+from privlearn.descent.validation import ReactingNoise
 from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.plan import Plan
 from privlearn.publishing import card, certificate, page, publish

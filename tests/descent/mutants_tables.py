@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.descent import after_training, centring
+from privlearn.descent import centring, fitted_temperature
 from tests.support.mutant import Mutant, suite_of
 
 ROWS = "check_rows_have_no_part_in_how_tables_are_prepared"
@@ -12,7 +12,7 @@ MUTANTS = [
     Mutant("categories are centred", centring.centred, "& ~((low == 0) & (high == 1))", "", ROWS),
     Mutant("numbers around 0 are centred", centring.centred, "(low >= 0) & ", "", ROWS),
     Mutant("numbers are not centred", centring.centred, "if columns else ()", "if False else ()", BASE),
-    Mutant("scores are divided by what noise says", after_training.AfterTraining.fit, '"sure": sure',
+    Mutant("scores are divided by what noise says", fitted_temperature.FittedTemperature.fit, '"sure": sure',
            '"sure": True', BASE),
     Mutant("gradients of networks are clipped like those of tables", centring.clip_norm,
            "is_table(request, facts) and ", "", ASKED),

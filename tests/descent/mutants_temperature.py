@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn import plan
 from privlearn.clipping import evaluation
-from privlearn.descent import after_training
+from privlearn.descent import fitted_temperature
 from tests.support.mutant import Mutant, suite_of
 
 MOVES = "check_one_example_moves_the_gains_by_at_most_the_sensitivity"
@@ -19,17 +19,17 @@ MUTANTS = [
            "sum_sensitivity(0.5)", MOVES),
     Mutant("losses at other temperatures", evaluation.Gains._answered, "scored.double()[:, None] / ",
            "scored.double()[:, None] * ", MOVES),
-    Mutant("losses are read free of charge", after_training.AfterTraining.fit, "((noisy,),) = release(",
+    Mutant("losses are read free of charge", fitted_temperature.FittedTemperature.fit, "((noisy,),) = release(",
            "((noisy,),) = (lambda bounded, **_: (bounded.values,))(", CHARGED),
-    Mutant("half the noise", after_training.AfterTraining.fit, "noise_multiplier=plan.noise_multiplier",
+    Mutant("half the noise", fitted_temperature.FittedTemperature.fit, "noise_multiplier=plan.noise_multiplier",
            "noise_multiplier=plan.noise_multiplier / 2", CHARGED),
     Mutant("the plan forgets what comes after", plan.Plan._after, "[self.temperature.event()]", "[]", CHARGED),
-    Mutant("the layer is divided twice", after_training.AfterTraining.end, "layer.weight.div_(self.value)",
+    Mutant("the layer is divided twice", fitted_temperature.FittedTemperature.divide, "layer.weight.div_(self.value)",
            "layer.weight.div_(self.value**2)", ONCE),
-    Mutant("a resumed run is not charged again", after_training.AfterTraining.fit,
+    Mutant("a resumed run is not charged again", fitted_temperature.FittedTemperature.fit,
            "session.charge_again(plan.event())", "pass", AGAIN),
-    Mutant("a resumed run releases again", after_training.AfterTraining.load_state_dict, 'state["value"]', "None",
-           AGAIN),
+    Mutant("a resumed run releases again", fitted_temperature.FittedTemperature.load_state_dict,
+           'state["value"]', "None", AGAIN),
     Mutant("a temperature may be left out", plan.Plan.follows, '!= ("fitted_temperature" in facts)', "and False", SAID),
 ]  # fmt: skip
 

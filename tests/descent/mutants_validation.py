@@ -5,7 +5,7 @@ from __future__ import annotations
 from privlearn import plan, reacting, schedules
 from privlearn.accounting import filters, searches, trees
 from privlearn.clipping import evaluation
-from privlearn.descent import epoch_noise
+from privlearn.descent import validation
 from privlearn.runs import checkpoint, result
 from tests.support.mutant import Mutant, suite_of
 
@@ -34,12 +34,12 @@ MUTANTS = [
     Mutant("the first check compares with nothing", schedules.Validation.noise_multipliers, "decays, previous = 0, 0.0",
            "decays, previous = 0, -9.0", RULE),
     Mutant("a check forgets what it saw", schedules.Validation.noise_multipliers, "previous = average", "pass", RULE),
-    Mutant("the filter is not charged", epoch_noise.ReactingNoise.begin, "PrivacyFilter(ledger, self._plan.filter,",
+    Mutant("the filter is not charged", validation.ReactingNoise.begin, "PrivacyFilter(ledger, self._plan.filter,",
            "PrivacyFilter(__import__('privlearn').Ledger(), self._plan.filter,", LIMIT),
-    Mutant("releases are charged to the ledger, past the filter", epoch_noise.ReactingNoise.begin,
+    Mutant("releases are charged to the ledger, past the filter", validation.ReactingNoise.begin,
            "return self._filter",
            "return ledger", LIMIT),
-    Mutant("an epoch begins without room", epoch_noise.ReactingNoise.__iter__, "not self._filter.has_room(",
+    Mutant("an epoch begins without room", validation.ReactingNoise.__iter__, "not self._filter.has_room(",
            "False and (", HOLDS),
     Mutant("room for the batches alone", plan.Plan.epoch_event, "batches if paid is None", "batches if True", HOLDS),
     Mutant("what was spent is claimed, not the limit", filters.PrivacyFilter.__init__,
@@ -67,10 +67,10 @@ MUTANTS = [
     Mutant("a Gaussian filter's mu is its rho", trees.GaussianFilter.mu_squared, "times * 2 *", "times *",
            "check_gaussian_filters_are_exact"),
     Mutant("groups have the room of one example", filters._widest_in_rho, "/ budget.group_size**2", "", MEET),
-    Mutant("an accuracy is read for free", epoch_noise.epoch_noise,
+    Mutant("an accuracy is read for free", validation.reacting_noise,
            "((noisy,),) = release(counted, noise_multiplier=schedule.noise, ledger=account, stream=session.noise)",
            "(noisy,) = counted.values", LIMIT),
-    Mutant("the paid count is charged to nobody", epoch_noise.epoch_noise, "ledger=account",
+    Mutant("the paid count is charged to nobody", validation.reacting_noise, "ledger=account",
            "ledger=type('', (), {'charge': print})()",
            LIMIT),
     Mutant("the count has a quarter of its sensitivity", evaluation.RightAnswers.count,
@@ -96,10 +96,10 @@ MUTANTS = [
            "made_up_batch(x, y, self._at_once)", "(x, y)", FAIL),
     Mutant("what can't be computed at once is not computed", evaluation.RightAnswers._can_be_together, "return False",
            "return True", FAIL),
-    Mutant("any rows are public", epoch_noise.public_rows, "or not validation.public", "", FREE),
-    Mutant("the training rows are public", epoch_noise._are_training_rows,
+    Mutant("any rows are public", validation.public_rows, "or not validation.public", "", FREE),
+    Mutant("the training rows are public", validation._are_training_rows,
            "return overlap(rows, x)[0] == 1 or are_training_rows(rows, x)", "return False", FREE),
-    Mutant("parts of the training rows are public", epoch_noise._are_training_rows, "np.may_share_memory(",
+    Mutant("parts of the training rows are public", validation._are_training_rows, "np.may_share_memory(",
            "(lambda *_: False)(", FREE),
     Mutant("accuracies with dropout", evaluation.evaluating, "model.eval()", "pass",
            "check_public_validations_are_plain_accuracies"),

@@ -231,7 +231,7 @@ def check_an_authors_texts_are_one_example() -> None:
             groups=groups, rows_per_person=5, examples=1,
         )  # fmt: skip
         trainer.train()
-        task = trainer.private.run._task
+        task = trainer.private.run.task
         assert task.present == 1
         assert task.persons.shape == (1, 5)
 

@@ -45,7 +45,7 @@ def by_trainer(
             compute_loss_func=compute_loss_func, streams=pv.Streams.new(0),
         )  # fmt: skip
         trainer.train()
-    return trainer.private.run._task.gradients.way
+    return trainer.private.run.task.gradients.way
 
 
 @check

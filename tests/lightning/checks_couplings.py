@@ -52,7 +52,7 @@ def by_strategy(
             enable_model_summary=False, enable_checkpointing=False, default_root_dir=folder, callbacks=[Moves()],
         )  # fmt: skip
         trainer.fit(Module(), DataLoader(data, batch_size=len(data)))
-    return private.private.run._task.gradients.way
+    return private.private.run.task.gradients.way
 
 
 @check

@@ -503,7 +503,7 @@ def check_hooks_that_are_put_in_on_the_way_are_looked_at() -> None:
                 model.zero_grad()
                 loop.step(batch, loss)
                 torch.testing.assert_close(before - weights(model), 0.5 * expected / 60, rtol=5e-3, atol=1e-6)
-        assert loop.run._task.gradients.way == way
+        assert loop.run.task.gradients.way == way
         assert sum("training will be slow" in str(own.message) for own in caught) == warned
     loop = private()
     batches = loop.batches()

@@ -203,7 +203,7 @@ def interrupted(checkpoint: Path, at: int, *, kept: bool = True, beside: bool = 
                 loop.keep(scheduler)
             for batch in loop.batches():
                 if loop.taken == 3 and at < STEPS:
-                    loop.run._session.keep(batch.step, now=True)
+                    loop.run.session.keep(batch.step, now=True)
                 loop.step(batch)
                 scheduler.step()
                 seen.append(weights(model).clone())
@@ -238,7 +238,7 @@ def on_rows(checkpoint: Path, at: int, labels: torch.Tensor, of: Callable[..., A
     with private(network(), given, checkpoint=checkpoint, epochs=2, loss=of) as loop:
         for batch in loop.batches():
             if loop.taken == 3 and at < STEPS:
-                loop.run._session.keep(batch.step, now=True)
+                loop.run.session.keep(batch.step, now=True)
             loop.step(batch)
             if loop.taken == at:
                 raise KeyboardInterrupt

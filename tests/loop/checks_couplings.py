@@ -46,7 +46,7 @@ def by_make_private(
     for batch in private.batches():
         move(network)
         private.step(batch, losses_of_batch(losses))
-    return private.run._task.gradients.way
+    return private.run.task.gradients.way
 
 
 def by_dpsgd(

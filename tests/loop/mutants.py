@@ -50,9 +50,9 @@ MUTANTS = [
            "range(0, len(own), size)", "range(0, len(own) - min(size, len(own)) + 1, size)", MICRO),
     Mutant("the door skips empty batches", loop.PrivateLoop.batches, "yield from epoch",
            "for batch in epoch:\n            if len(batch.sample):\n                yield batch\n"
-           "            else:\n                self.run._session.taken += 1", EMPTY),
+           "            else:\n                self.run.session.taken += 1", EMPTY),
     Mutant("the door takes no step on empty batches", loop.PrivateLoop.step, "return self.run.step(",
-           "if not len(batch.sample):\n        self.run._session.taken += 1; return None\n    return self.run.step(",
+           "if not len(batch.sample):\n        self.run.session.taken += 1; return None\n    return self.run.step(",
            EMPTY),
     Mutant("batches are drawn from PyTorch's own seed", sampling.Poisson.draw,
            "taken(examples, self.sampling_rate, rng)",

@@ -212,7 +212,7 @@ def check_noise_over_all_steps_is_charged_by_the_epoch() -> None:
             for epoch in run:
                 for batch in epoch:
                     run.step(batch)
-                    assert tally(run._session.ledger.event) == {FixedBatches(Gaussian(1.5)): batch.epoch + 1}
+                    assert tally(run.session.ledger.event) == {FixedBatches(Gaussian(1.5)): batch.epoch + 1}
                     if batch.number == 4:
                         break
                 if batch.number == 4:

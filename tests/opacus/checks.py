@@ -202,7 +202,7 @@ def check_nothing_is_drawn_before_it_is_charged() -> None:
     engine, model, optimizer, batches = private()
     x, y = next(iter(batches))
     mean(model, x, y).backward()
-    session, before = engine.loop.run._session, weights(model)
+    session, before = engine.loop.run.session, weights(model)
     noise = session.streams.state()["noise"]
 
     class Refuses:
@@ -442,4 +442,4 @@ def check_what_a_scripts_forward_writes_is_undone() -> None:
         warnings.simplefilter("always")
         made[2].step()
     assert not [own for own in said if issubclass(own.category, pv.errors.PrivacyWarning)]
-    assert not engine.loop.run._session.unclaimed
+    assert not engine.loop.run.session.unclaimed

@@ -28,7 +28,7 @@ def by_script(
         optimizer.zero_grad()
         losses_of_batch(losses)(model, batch).mean().backward()
         optimizer.step()
-    way: str | None = engine._run.loop.run._task.gradients.way
+    way: str | None = engine._run.loop.run.task.gradients.way
     return way
 
 

@@ -292,10 +292,10 @@ def check_processes_that_fall_apart_end() -> None:
         return train
 
     def resample(run: pv.Run, number: int) -> None:
-        run._session.streams.sampling.random(1)
+        run.session.streams.sampling.random(1)
 
     def move(run: pv.Run, number: int) -> None:
-        next(run._task.network.parameters()).data += 1e-6
+        next(run.task.network.parameters()).data += 1e-6
 
     def fail(run: pv.Run, number: int) -> None:
         raise Stopped
@@ -319,8 +319,8 @@ def check_hooks_that_are_put_in_on_the_way_are_refused() -> None:
             for epoch in run:
                 for batch in epoch:
                     run.step(batch)
-                    if run._session.taken == 3:
-                        next(run._task.network.children()).register_forward_hook(lambda module, given, out: 2 * out)
+                    if run.session.taken == 3:
+                        next(run.task.network.children()).register_forward_hook(lambda module, given, out: 2 * out)
             return run.result()
 
     for result in outcomes(2, train):
@@ -356,7 +356,7 @@ def check_processes_end_with_the_same_weights() -> None:
                 for batch in epoch:
                     run.step(batch)
             if world.rank == 1:
-                next(run._task.network.parameters()).data += 1e-6
+                next(run.task.network.parameters()).data += 1e-6
             return run.result()
 
     for result in outcomes(2, work):

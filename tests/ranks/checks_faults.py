@@ -23,7 +23,7 @@ from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.errors import ProcessLost
 from privlearn.mechanisms import release
 from privlearn.publishing.verify import verify
-from privlearn.runs import session
+from privlearn.runs import session, shards
 from privlearn.runs.ranks import Ranks
 from tests.ranks import checks, checks_sharded
 from tests.ranks.forks import forked, sharing
@@ -37,10 +37,10 @@ PLACES: dict[str, tuple[Any, str, bool]] = {
     "before its sum is sent": (Ranks, "scattered", True),
     "before its noise": (release, "_noised", True),
     "after its noise": (release, "_noised", False),
-    "before a checkpoint": (session, "save_shards", True),
+    "before a checkpoint": (shards, "save_shards", True),
     "before its shards are written": (FileSystemWriter, "write_data", True),
     "after its shards were written": (FileSystemWriter, "write_data", False),
-    "after all shards were written": (session, "save_shards", False),
+    "after all shards were written": (shards, "save_shards", False),
 }
 #: The same; only the first process is there.
 OF_THE_FIRST: dict[str, tuple[Any, str, bool]] = {

@@ -16,7 +16,8 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 import privlearn as pv
-from privlearn.clipping.sharded.gradients_in_rounds import ShardedGradients, clipped_gradients
+from privlearn.clipping.gradients import clipped_gradients
+from privlearn.clipping.sharded.gradients_in_rounds import ShardedGradients
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.mechanisms.release import release
 from privlearn.publishing.verify import verify
@@ -231,12 +232,12 @@ def check_each_process_keeps_its_share_alone() -> None:
             batch = next(iter(next(iter(run))))
             run.step(batch)
             moments = [own["exp_avg"].to_local().numel() for own in run.optimizer.state.values()]
-            sums = [own.to_local().numel() for own in run._task.sums]  # type: ignore[attr-defined]
-            held = [own.to_local().numel() for own in run._task.network.parameters()]  # type: ignore[attr-defined]
-            free = [own.untyped_storage().nbytes() for own in run._task.gradients.parameters.values()]
+            sums = [own.to_local().numel() for own in run.task.sums]  # type: ignore[attr-defined]
+            held = [own.to_local().numel() for own in run.task.network.parameters()]  # type: ignore[attr-defined]
+            free = [own.untyped_storage().nbytes() for own in run.task.gradients.parameters.values()]
             assert not any(free), free
             assert sum(moments) == sum(sums) == sum(held)
-            return sum(held), sum(own.numel() for own in run._task.network.parameters())
+            return sum(held), sum(own.numel() for own in run.task.network.parameters())
 
     for size in (2, 4):
         kept = sharing(size, sizes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn.clipping import gradients, losses
 from privlearn.data import dataset_rows, rows
-from privlearn.descent import dpsgd, task
+from privlearn.descent import dpsgd, task, whole_run
 from privlearn.runs import optimizers, session
 from tests.runs.checks_resuming import Stopped
 from tests.support.mutant import Mutant, suite_of
@@ -50,8 +50,8 @@ MUTANTS = [
            "self._generators = self._generators or held", ALONE),
     Mutant("sums stay in the gradients of a run by hand", optimizers.Descent.step, "parameter.grad = None", "pass",
            ALONE),
-    Mutant("dpsgd is not what a run by hand is", dpsgd.dpsgd, "run.step(batch)",
-           "run.step(batch); run.optimizer.zero_grad(); run._task.parameters[0].data.mul_(0.99)",
+    Mutant("dpsgd is not what a run by hand is", whole_run.dpsgd, "run.step(batch)",
+           "run.step(batch); run.optimizer.zero_grad(); run.task.parameters[0].data.mul_(0.99)",
            "check_a_run_by_hand_is_dpsgd"),
     # Nested batches
     Mutant("targets are taken from among the inputs", losses.losses_of, "inputs, targets = batch",

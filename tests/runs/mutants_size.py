@@ -8,7 +8,7 @@ from privlearn.cli import pate as pate_command
 from privlearn.cli import tune as candidates
 from privlearn.cli.commands import train
 from privlearn.data import dataset
-from privlearn.descent import choices, epoch_noise, task
+from privlearn.descent import choices, task, validation
 from privlearn.descent import train as descent
 from privlearn.mac import dpmac
 from privlearn.publishing import card
@@ -81,7 +81,7 @@ MUTANTS = [
     Mutant("a warning of how many rows teachers share", pate_command._votes_job, *REAL, ALIKE + "pate"),
     Mutant("the progress of features counts rows", jobs.featured, "100 * done // rows, 100", "done, rows",
            ALIKE + "usual_moments"),
-    Mutant("validations are of the real number", epoch_noise.epoch_noise, "task.examples",
+    Mutant("validations are of the real number", validation.reacting_noise, "task.examples",
            "task.present", ALIKE + "validations"),
     Mutant("the exactness of validations is of the real number", train._say_more, "noisy_validations(plan, examples)",
            "noisy_validations(plan, data.examples)", ALIKE + "validations"),

@@ -19,7 +19,7 @@ MUTANTS = [
     Mutant("train warns of its target beside the session", train.train,
            "settled.plan.budget is None and (ledger is None or ledger.budget is None)", "True", DOORS),
     Mutant("a loop of one's own warns of its target beside the session", loop.make_private,
-           "(plan.budget or run._session.ledger.budget) is None", "True", DOORS),
+           "(plan.budget or run.session.ledger.budget) is None", "True", DOORS),
     Mutant("a method that counts no examples charges", session.Session._require_counted, "assert self._counted",
            "assert True", "check_nothing_is_charged_before_the_examples_are_counted"),
     Mutant("a warning tells of a private number of rows", session.warn_of_target,

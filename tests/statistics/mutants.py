@@ -8,10 +8,10 @@ from privlearn.clipping import row_sums
 from privlearn.data import dataset
 from privlearn.mechanisms import selection
 from privlearn.publishing import verify
-from privlearn.runs import result, session
+from privlearn.runs import session
 from privlearn.statistics import classifiers, features, opening
 from privlearn.statistics import plan as statistics_plan
-from privlearn.transforms import select
+from privlearn.transforms import row_transform, select
 from privlearn_studies.shen2021 import published
 from tests.support.mutant import Mutant, suite_of
 
@@ -144,8 +144,8 @@ MUTANTS = [
     Mutant("noise of one class in a distance", select.scored, " + inverse[bottom.indices] ** 2", "", SCORED),
     Mutant("noise of another pair in a t statistic", select.scored, "pair.gather(0, other[None])[0].where(",
            "pair.mean().expand_as(noise).where(", SCORED),
-    Mutant("names of features stand for components", result.choice_facts,
-           "tuple(names[index] for index in indices) if names else ()", "names",
+    Mutant("names of features stand for components", row_transform.RowTransform.names_after,
+           "return ()", "return names",
            "check_a_selection_before_training_tells_what_it_chose"),
     Mutant("a choice of any length is certified", select.check_choices, "len(indices) != min(keep, MOST) or ",
            "", SAID),

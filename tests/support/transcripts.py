@@ -36,7 +36,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.auditing import installation
 from privlearn.boosting import rounds
-from privlearn.descent import after_training, dpsgd, epoch_noise
+from privlearn.descent import dpsgd, fitted_temperature, validation
 from privlearn.mac import dpmac
 from privlearn.mechanisms import release as release_module
 from privlearn.runs.given import ABSENT
@@ -47,8 +47,8 @@ from privlearn.tuning import tune
 
 #: All modules that release. Imported before a run is recorded: their calls of `release` are.
 RELEASING = (
-    after_training, answers, classifiers, draft, dpmac, dpsgd, epoch_noise, features, installation, metrics, pca,
-    regression, rounds, select, tune,
+    answers, classifiers, draft, dpmac, dpsgd, features, fitted_temperature, installation, metrics, pca, regression,
+    rounds, select, tune, validation,
 )  # fmt: skip
 
 #: More rows than any data here have: with the same key, row i draws the same numbers whoever else is there.

@@ -6,7 +6,7 @@ from privlearn.cli import jobs
 from privlearn.models import check as models_check
 from privlearn.publishing import model, verify
 from privlearn.runs import front
-from privlearn.transforms import base, chain, made_up_images, modules, scattering, sources, specs
+from privlearn.transforms import base, chain, made_up_images, modules, row_transform, scattering, sources, specs
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
@@ -29,7 +29,7 @@ MUTANTS = [
            "check_kept_features_are_those_of_these_rows"),
     Mutant("everybody may read kept features", chain.features_of, "0o600", "0o644",
            "check_kept_features_are_those_of_these_rows"),
-    Mutant("blocks but the first are lost", chain._made, "encoded[start : start + len(part)] = part",
+    Mutant("blocks but the first are lost", row_transform.in_blocks, "encoded[start : start + len(part)] = part",
            "encoded[: len(part)] = part", "check_long_data_are_encoded_in_blocks"),
     Mutant("an encoder may mix rows", front.public_modules, "module.require_per_example(row)", "pass",
            "check_an_encoder_that_mixes_rows_is_refused"),

@@ -28,7 +28,7 @@ from privlearn.auditing.report import Audit
 from privlearn.auditing.steps import warn_of_rows
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.descent.dpsgd import dpsgd
+from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.runs.given import gradient_clip

@@ -30,7 +30,7 @@ from privlearn.auditing.steps import audit
 from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data.dataset import Dataset
-from privlearn.descent.dpsgd import dpsgd
+from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BudgetExceeded, PrivlearnError
 from privlearn.mechanisms.noise import kernel, known_answer
 from privlearn.mechanisms.release import release

@@ -26,7 +26,7 @@ from privlearn.auditing.distinguishing import Claim
 from privlearn.auditing.report import Audit
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.descent.dpsgd import dpsgd
+from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.plan import Plan
 from privlearn.runs.callbacks import Callback, TrainingProgress

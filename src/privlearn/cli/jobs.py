@@ -22,7 +22,7 @@ from privlearn.cli import methods, screen
 from privlearn.cli.checkpoints import Kept
 from privlearn.cli.options import BOOSTING, DPSGD, PATE
 from privlearn.cli.request import Request
-from privlearn.clipping.augmentation import Augmentation, FlipAndShift
+from privlearn.clipping.augmentation import Augmentation
 from privlearn.data import NAMES, Dataset, hippocampus, load
 from privlearn.data.dataset import overlap, require_others
 from privlearn.data.schema import read_schema
@@ -376,7 +376,7 @@ def _require_movable(chosen: TrainRequest, shape: tuple[int, ...]) -> None:
         return
     augment = str(chosen.augmentation.transform)
     try:
-        FlipAndShift.parse(augment).require_images(shape)
+        chosen.augmentation.require_images(shape)
     except BadInput as error:
         raise BadInput(f"--augment {augment}: {error}") from error
 

@@ -10,12 +10,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from privlearn.clipping.augmentation import Copies
 from privlearn.clipping.backends import Backend, Gradients, Loop, PerOperation, Problem, Vmap, layouts, layouts_of_draws
 from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.layout import NotLayerwise
@@ -24,9 +25,6 @@ from privlearn.clipping.per_example import Dense
 from privlearn.clipping.randomness import drawn_by, foreign_state, generators_at
 from privlearn.errors import NotPerExample, PrivlearnError, first_line
 from privlearn.models.check import layer_of, made_up_rows
-
-if TYPE_CHECKING:
-    from privlearn.clipping.augmentation import Views
 
 #: Made-up batches have so many examples; of those that are compared with single ones.
 SIZES, COMPARED = (5, 7), 4
@@ -56,7 +54,7 @@ class Choice:
         NotPerExample: the loss is not one value for each example.
     """
 
-    def __init__(self, problem: Problem, kernels: Kernels, views: Views, like: Leaves) -> None:
+    def __init__(self, problem: Problem, kernels: Kernels, views: Copies, like: Leaves) -> None:
         self._copies, self._shape = problem.copies, problem.shape
         self.reason: str | None = None
         device = next(iter(problem.parameters.values())).device

@@ -17,7 +17,7 @@ from privlearn._checks import count
 from privlearn._public import is_own
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.agreement import Choice, room, warn_of_slowness
-from privlearn.clipping.augmentation import Augmentation, Views
+from privlearn.clipping.augmentation import AsTheyAre, Augmentation, Copies
 from privlearn.clipping.backends import Backend, Gradients, Loop, PerOperation, Problem, gradients_apart
 from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, ROOM, Bounded, Contributions, rounded
 from privlearn.clipping.clips import Clip, PerLayer, Quantile, require_clipped, weigh
@@ -30,6 +30,7 @@ from privlearn.clipping.randomness import RowRandom, drawn_by, fresh_key, unmove
 from privlearn.data.rows import Rows, TensorRows, digests
 from privlearn.errors import BadInput, PrivlearnError, first_line
 from privlearn.models.check import Structure
+from privlearn.models.fsdp import is_sharded, require_whole
 from privlearn.precision import single_precision
 from privlearn.sampling import Sample
 from privlearn.world import Share, World
@@ -138,7 +139,8 @@ class ClippedGradients:
         self.clip_norm, self._structure = clip.clip_norm, Structure(model)
         self.reason: str | None = None
         self._random, self._seeds = RowRandom(), view_seeds
-        self._model, self._views, self._observe = model, Views(augmentation), observe
+        self._model, self._observe = model, observe
+        self._views: Copies = AsTheyAre() if augmentation is None else augmentation.views()
         self.fixed, self._world, self._shape = FrozenState(model, loss), world, PAIR
         self._rows, self._copies = rows, (1 if rows is None else rows.shape[1]) * self._views.copies
         self._autocast, self._loss = autocast, loss
@@ -502,3 +504,18 @@ class ClippedGradients:
         choice = Choice(self._problem(self._autocast), self._kernels, self._views, rows.like)
         self.reason = self.reason or choice.reason
         return choice.way, self._microbatch or max(1, room(self._device) // max(choice.held, 1))
+
+
+def clipped_gradients(model: nn.Module, *arguments: Any, **options: Any) -> ClippedGradients:
+    """`ClippedGradients` of a model, whole or under FSDP2, with the arguments of that.
+
+    Raises:
+        BadInput: the model is under the FSDP of before.
+    """
+    require_whole(model)
+    if not is_sharded(model):
+        return ClippedGradients(model, *arguments, **options)
+    # Several processes keep parts of the model: one process by itself has no use for what they need.
+    from privlearn.clipping.sharded.gradients_in_rounds import ShardedGradients
+
+    return ShardedGradients(model, *arguments, **options)

@@ -1,7 +1,7 @@
 """Data: what a data set is, the named ones, and readers."""
 
-from privlearn.data.dataset import Dataset
-from privlearn.data.named import NAMES, load
-from privlearn.data.packed import pack
+from __future__ import annotations
 
-__all__ = ["NAMES", "Dataset", "load", "pack"]
+from privlearn._lazy import lazy
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -22,7 +22,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from privlearn._checks import count
 from privlearn.data.padding import Padding, Shapes, shapes_of
-from privlearn.data.rows import Leaves, Rows, Whole, described, digests, inputs_in
+from privlearn.data.rows import AllRows, Leaves, Rows, Whole, described, digests, inputs_in
 from privlearn.errors import BadInput
 
 #: Rows of a data set are made with PyTorch's, numpy's and Python's generators at this seed, so that none depends on
@@ -33,7 +33,7 @@ _LOOKED_AT, _TRIED = 32, 6
 
 
 @final
-class DatasetRows(Whole):
+class DatasetRows(AllRows):
     """Rows of a map-style `torch.utils.data.Dataset`, made anew whenever they are asked for, with a collate function.
 
     A row that can't be made or collated raises when it is fetched: who computes with rows takes it for one that is
@@ -71,7 +71,7 @@ class DatasetRows(Whole):
         fresh: bool = False,
         begin: Callable[[int], None] | None = None,
     ) -> None:
-        self._made, self.dataset = _Made(dataset, collate or _collated), dataset
+        self._made, self.dataset, self.source = _Made(dataset, collate or _collated), dataset, dataset
         self.workers, self.fresh, self._begin = count("workers", workers, least=0), fresh, begin
         self._key: bytes | None = None
         self.groups: Any = None

@@ -19,8 +19,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from privlearn.accounting.guarantee import MOST_IN_A_GROUP, PrivacyUnit
 from privlearn.data.dataset import Dataset
-from privlearn.data.dataset_rows import DatasetRows
-from privlearn.data.rows import TensorRows, TransformedRows
+from privlearn.data.rows import AllRows, TensorRows, TransformedRows
 from privlearn.errors import BadInput
 
 #: A number for the original row of each row: consecutive ones where nothing is left out, so that they take no memory.
@@ -126,12 +125,14 @@ class Origins:
 
     def _of(self, given: Any) -> list[Column]:
         """The columns of a data set, each as long as it is."""
-        if isinstance(given, DataLoader | DatasetRows):
+        if isinstance(given, DataLoader):
             return self._of(given.dataset)
         if isinstance(given, TransformedRows):
             return self._of(given.rows)
+        if isinstance(given, AllRows) and given.source is not None:
+            return self._of(given.source)
         if isinstance(given, TensorRows):
-            return self._in_memory(given.leaves) if given.source is None else self._of(given.source)
+            return self._in_memory(given.leaves)
         if isinstance(given, Dataset):
             return self._in_memory((given.x, given.y))
         length = _length(given)

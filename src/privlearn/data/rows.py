@@ -7,6 +7,7 @@ batches is given their tensors in the order of `torch.utils._pytree`, and the ne
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -81,6 +82,42 @@ class Whole:
         return self
 
 
+class AllRows(Whole, ABC):
+    """All rows that a run trains on, by index: what `Rows` says, and where they are from.
+
+    Attributes:
+        source: the data set that they are rows of; None if there is none, or it is not known.
+        workers: threads or processes that fetch rows ahead of their use; 0 where that gains nothing.
+        fresh: whether rows are made anew for each batch, from its key.
+        stated: where rows are padded, the shapes of a row's tensors, with 1 for a length that differs.
+    """
+
+    like: Leaves
+    structure: TreeSpec
+    inputs: int
+    stated: tuple[tuple[int, ...], ...]
+    source: Any = None
+    workers: int = 0
+    fresh: bool = False
+
+    @property
+    def padded(self) -> bool:
+        """Whether rows have lengths of their own: then they are computed by `by_shape`."""
+        return False
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many there are."""
+
+    @abstractmethod
+    def fetch(self, rows: Tensor) -> Leaves:
+        """As of `Rows`."""
+
+    @abstractmethod
+    def identities(self, rows: Tensor) -> NDArray[np.uint64]:
+        """As of `Rows`."""
+
+
 def nested(leaves: Sequence[Tensor], structure: TreeSpec) -> Any:
     """The batch of this structure."""
     return tree_unflatten(list(leaves), structure)
@@ -99,7 +136,7 @@ def digests(*tensors: Tensor) -> NDArray[np.uint64]:
 
 
 @final
-class TensorRows(Whole):
+class TensorRows(AllRows):
     """Rows of a nest of tensors, or of memory-mapped arrays, which are read when they are asked for.
 
     Args:
@@ -122,7 +159,6 @@ class TensorRows(Whole):
                 "with one row for each example"
             )
         self.leaves: list[Any] = leaves
-        self.source: Any = None
         self.like = tuple(_typed(leaf[:0]) for leaf in leaves)
         self.workers = _READERS if any(isinstance(leaf, np.memmap) for leaf in leaves) else 0
         self._given = given
@@ -213,7 +249,7 @@ def inputs_in(batch: Any) -> int:
 
 
 @final
-class TransformedRows(Whole):
+class TransformedRows(AllRows):
     """Rows whose first tensor, the inputs, goes through public modules whenever they are fetched.
 
     Args:

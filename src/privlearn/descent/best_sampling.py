@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from privlearn import solving
 from privlearn._public import kinds
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.descent.choices import TrainRequest
-from privlearn.errors import BadInput, PrivlearnError
+from privlearn.errors import PrivlearnError
 from privlearn.mechanisms.correlated import Correlation
 from privlearn.plan import Plan
 from privlearn.sampling import FullBatch, Sampler
-
-if TYPE_CHECKING:
-    from privlearn.descent.rules import Settled
 
 BEST, INDEPENDENT = "best", "independent"
 WHY = "of those that were tried, it leaves the least noise in the weights"
@@ -81,30 +76,3 @@ def least(
     if not tried:
         raise refusals[0]
     return min(tried, key=lambda own: solving.noise_in_weights(planned(own), examples))
-
-
-def settled(request: TrainRequest, settle: Callable[[TrainRequest], Settled], examples: int) -> Settled:
-    """The request with the best sampler and mechanism of those that are priced for the same neighbours.
-
-    Noise is compared as the weights of SGD hold it; with another optimizer, and on a grid, it stays independent.
-
-    Args:
-        request: with `sampling="best"`.
-        settle: settles a request that names its sampler.
-        examples: how many there are.
-
-    Raises:
-        BadInput: no target that is met by the noise, or no sampler that goes with the request.
-    """
-    if request.target is None or request.solve not in (None, "noise") or request.noise_multiplier is not None:
-        raise BadInput(NO_TARGET)
-
-    def made(name: str, mechanism: Correlation | str, neighbours: Adjacency | None) -> Settled:
-        return settle(replace(request, sampling=name, mechanism=mechanism, adjacency=neighbours))
-
-    adjacency = None if request.adjacency is None else Adjacency.parse(str(request.adjacency))
-    best = least(
-        made, lambda own: own.plan, examples, request.mechanism, adjacency,
-        correlated=request.optimizer in (None, "SGD") and not request.discrete,
-    )  # fmt: skip
-    return replace(best, request=replace(best.request, sampling=BEST, mechanism=request.mechanism))

@@ -5,7 +5,7 @@ A step is three lines: clip, release, descend. Noise is drawn in `release` alone
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Unpack, final
 
@@ -21,9 +21,8 @@ from privlearn.descent.task import Batch, DescribedRun, Epoch, Task
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs import given
-from privlearn.runs.callbacks import Callback, Callbacks
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.given import Compute, Given, OptimizerFactory, RunArguments
+from privlearn.runs.given import Compute, Given, OptimizerFactory
 from privlearn.runs.optimizers import Descent
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
@@ -49,6 +48,10 @@ class Run(DescribedRun):
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
         validation: for `schedules.Validation` without noise: rows declared public, `Dataset(..., public=True)`.
 
+    Attributes:
+        optimizer: what descends.
+        session, task: for what drives the run: what is charged and drawn, and what is trained on what.
+
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
         NotPerExample: the model or the loss couples examples.
@@ -63,8 +66,8 @@ class Run(DescribedRun):
         checkpoint: Checkpoint | str | Path | None = None, **compute: Unpack[Compute],
     ) -> None:  # fmt: skip
         given.require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, compute)
-        self._session = session = TrainingSession(plan, ledger, streams, checkpoint, world=given.world_of(compute))
-        self._task = task = Task(session, model, loss, data, learning_rate_schedule, compute, validation)
+        self.session = session = TrainingSession(plan, ledger, streams, checkpoint, world=given.world_of(compute))
+        self.task = task = Task(session, model, loss, data, learning_rate_schedule, compute, validation)
         self.optimizer = task.optimizer(optimizer)
         self._descent = Descent(self.optimizer, learning_rate_schedule, task.parameters, session)
         self._noise = epoch_noise(task, session)
@@ -73,12 +76,12 @@ class Run(DescribedRun):
         self._facts = task.facts(session, self.optimizer, learning_rate_schedule)
         self._epochs = self._run()
 
-    def __iter__(self) -> Iterator[Epoch]:
+    def __iter__(self) -> Generator[Epoch]:
         """The epochs that are still to run, each an iterable of batches; what was released before is charged again."""
         return self._epochs
 
     def _run(self) -> Generator[Epoch]:
-        session, task = self._session, self._task
+        session, task = self.session, self.task
         with session.charging():
             task.fit(session)
             session.account = session.world.agreed(self._noise.begin(session.agreed))
@@ -94,7 +97,7 @@ class Run(DescribedRun):
 
     def step(self, batch: Batch, loss: Loss | None = None) -> PrivateDiagnostics:
         """Clip, release, descend, by `loss` from now on; once for each batch, else `SampleReused`. Private figures."""
-        session, task = self._session, self._task
+        session, task = self.session, self.task
         batch.require_unused(session)
         task.use(loss, session)
         with session.generators(), self._descent.step(task.sums):
@@ -112,7 +115,7 @@ class Run(DescribedRun):
 
     def result(self) -> Result:
         """The trained model, and what can be published of it. A run that was left early ends here and says so."""
-        session, task = self._session, self._task
+        session, task = self.session, self.task
         session.stop(self._epochs)
         self._after.end()
         return Result(
@@ -129,20 +132,4 @@ class Run(DescribedRun):
 
     def __exit__(self, *error: object) -> None:
         """However the block ends, what was not charged is given back; an interrupted run keeps its checkpoint."""
-        self._session.close(self._epochs, error[1] if error else None)
-
-
-def dpsgd(
-    plan: Plan, model: nn.Module | Callable[[tuple[int, ...]], nn.Module], loss: Loss, dataset: Given, *,
-    callbacks: Callback | Sequence[Callback] = (), **arguments: Unpack[RunArguments],
-) -> Result:  # fmt: skip
-    """Train `model` with differential privacy: a `Run` from beginning to end, with its arguments and guarantee.
-
-    `callbacks` are called with public numbers alone, and can stop it (`runs.callbacks`); early, it claims all the plan.
-    """
-    calls = Callbacks(callbacks)
-    given.require_loss(loss)
-    with Run(plan, model, loss, dataset, **arguments) as run:
-        for batch in calls.around(run, run._session, run._task.steps, run.optimizer):
-            run.step(batch)
-        return calls.ended(run.result())
+        self.session.close(self._epochs, error[1] if error else None)

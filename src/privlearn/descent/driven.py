@@ -44,9 +44,9 @@ class Driven:
     """
 
     def __init__(self, run: Run, parts: Mapping[str, Part] | None = None) -> None:
-        self.run, self._session = run, run._session
+        self.run, self._session = run, run.session
         self._session.parts |= dict(parts or {})
-        self.steps, self.epochs = run._task.steps, self._session.plan.epochs
+        self.steps, self.epochs = run.task.steps, self._session.plan.epochs
         self._epoch: Epoch | None = None
         self.done, self._begun = 0, False
 

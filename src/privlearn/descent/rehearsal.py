@@ -101,7 +101,7 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
             streams=streams, microbatch=request.microbatch, augmentation=request.augmentation, device=request.device,
             precision=request.precision,
         )  # fmt: skip
-    task = run._task
+    task = run.task
     private = mean([*_step_seconds(run)][1:])  # the first one has to warm up
     gradients, share = task.gradients, batch * rows / size
     at_once = gradients.state_dict()["microbatch"]

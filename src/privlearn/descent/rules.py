@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, final
 
 from privlearn import sampling, schedules, solving
@@ -21,6 +20,7 @@ from privlearn.descent import best_sampling, centring
 from privlearn.descent.choices import Facts, TrainRequest, weights_of
 from privlearn.errors import BadInput
 from privlearn.mechanisms import matrices
+from privlearn.mechanisms.correlated import Correlation
 from privlearn.models.heads import CLASSIFICATION, HEADS, Head, head_of
 from privlearn.plan import Plan
 from privlearn.runs import post_processing
@@ -194,7 +194,7 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
         BadInput: numbers out of range, no target and no noise, or a target that can't be met.
     """
     if request.sampling == best_sampling.BEST:
-        return best_sampling.settled(request, partial(settle, facts=facts), facts.examples)
+        return _settle_best(request, facts)
     request = replace(request, task=head_of(request.task, facts).task)  # or refused
     plan = draft(request, facts.examples, centring.clip_norm(request, facts, CLIP_NORM))
     made = (*centring.centred(request, facts), *_moments(request, facts), *_selection(request, facts))
@@ -218,6 +218,32 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
         )
     free = isinstance(request.sampling, str)  # a sampler that is given stays as it is
     return Settled(request, facts, solving.with_least_noise(plan, mechanisms, solved, facts.examples, adjust=free))
+
+
+def _settle_best(request: TrainRequest, facts: Facts) -> Settled:
+    """The request with the best sampler and mechanism of those that are priced for the same neighbours.
+
+    Noise is compared as the weights of SGD hold it; with another optimizer, and on a grid, it stays independent.
+
+    Args:
+        request: with `sampling="best"`.
+        facts: what it is settled by.
+
+    Raises:
+        BadInput: no target that is met by the noise, or no sampler that goes with the request.
+    """
+    if request.target is None or request.solve not in (None, "noise") or request.noise_multiplier is not None:
+        raise BadInput(best_sampling.NO_TARGET)
+
+    def made(name: str, mechanism: Correlation | str, neighbours: Adjacency | None) -> Settled:
+        return settle(replace(request, sampling=name, mechanism=mechanism, adjacency=neighbours), facts)
+
+    adjacency = None if request.adjacency is None else Adjacency.parse(str(request.adjacency))
+    best = best_sampling.least(
+        made, lambda own: own.plan, facts.examples, request.mechanism, adjacency,
+        correlated=request.optimizer in (None, "SGD") and not request.discrete,
+    )  # fmt: skip
+    return replace(best, request=replace(best.request, sampling=best_sampling.BEST, mechanism=request.mechanism))
 
 
 def draft(request: TrainRequest, examples: int, clip_norm: float = CLIP_NORM) -> Plan:

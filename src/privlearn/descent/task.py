@@ -20,20 +20,15 @@ from torch import Tensor, nn
 
 from privlearn._checks import one_of
 from privlearn._display import Described, Summary
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.gradients import ClippedGradients, clipped_gradients
 from privlearn.clipping.losses import BatchShape, Loss, Losses, same_loss
 from privlearn.clipping.separation.meeting import name_meeting
-from privlearn.clipping.sharded.gradients_in_rounds import clipped_gradients
-from privlearn.clipping.sharded.groups import is_sharded, require_plain
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
-from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, Whole, ahead
-from privlearn.descent.epoch_noise import public_rows, require_scores
 from privlearn.errors import BadInput, SampleReused
 from privlearn.models.check import require_per_example, require_separate
+from privlearn.models.fsdp import is_sharded, require_plain
 from privlearn.plan import Plan
-from privlearn.runs.checkpoint import facts
-from privlearn.runs.code_digest import code_digest
 from privlearn.runs.front import Front
 from privlearn.runs.given import (
     Compute,
@@ -46,7 +41,6 @@ from privlearn.runs.given import (
     optimizer_from,
     require_changeable,
     require_finite,
-    require_labels_to_select,
     require_public_numbers,
     require_rows_once,
     require_same_examples,
@@ -56,7 +50,7 @@ from privlearn.runs.given import (
 from privlearn.runs.result import Diagnostics, Scalars, accuracy_facts, choice_facts, training_facts
 from privlearn.runs.session import TrainingSession
 from privlearn.sampling import Sample
-from privlearn.schedules import Schedule
+from privlearn.schedules import Schedule, spec
 from privlearn.world import World
 
 #: Of rows that are fetched by index, so many are compared when a run is resumed.
@@ -113,7 +107,7 @@ class Task:
         self.x, self.y = self.data.tensors() if indexed is None else (indexed.like[0], indexed.like[-1])
         require_same_examples(plan, self.data)
         require_rows_once(plan, given, self.data, indexed)
-        self.validation = public_rows(plan, validation, self.data, self.x, self.y)
+        self.validation = _validation_rows(plan, validation, self.data, self.x, self.y)
         rows = len(self.x) if indexed is None else len(indexed)
         self.persons = _rows_of_examples(plan, self.data, rows, bytes.fromhex(session.origin["persons"]))
         augmentation = compute.get("augmentation")
@@ -127,7 +121,8 @@ class Task:
         self.steps = plan.sampling.steps(self.present)
         session.draws(self.present)
         require_public_numbers(self.examples, rates)
-        require_labels_to_select(plan, self.y)
+        for transform in plan.front:
+            transform.require_labels(self.y)
         self.network = model if isinstance(model, nn.Module) else network_from(model, self.front.shape)
         self.network.to(device_of(compute.get("device"), self.network)).train()
         session.world.copy(self.network.state_dict())
@@ -145,7 +140,7 @@ class Task:
                 "a checkpoint and a validation schedule need the loss before the first step: give it with loss= when "
                 "the run is made"
             )
-        if isinstance(indexed, DatasetRows) and indexed.fresh:
+        if indexed is not None and indexed.fresh:
             if "rows" not in session.origin:
                 session.origin["rows"] = session.streams.views.bytes(16).hex()
             self._row_key = bytes.fromhex(session.origin["rows"])
@@ -227,6 +222,8 @@ class Task:
         self.gradients.prepare(self.rows)
         self.gradients.load_state_dict(session.world.once(self.gradients.state_dict, "the way of gradients"))
         if self.plan.reacts:
+            from privlearn.descent.validation import require_scores  # for schedules that follow accuracies alone
+
             require_scores(self.network, single[0])
         session.parts |= {"network": self.network, "gradients": self.gradients, "diagnostics": self.watch,
                          "accuracies": Scalars(self.accuracies)}  # fmt: skip
@@ -278,6 +275,9 @@ class Task:
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
         if session.file or session.world.size > 1:
+            from privlearn.runs.checkpoint import facts  # what a resumed run, or another process, must have in common
+            from privlearn.runs.code_digest import code_digest
+
             session.facts = facts(
                 self.network, self.loss, _digested(self.rows) if self.indexed else (self.front.rows, self.y),
                 self.persons, self.validation, copies.transform if copies else None, plan=self.plan,
@@ -294,12 +294,12 @@ class Task:
 
     def chosen(self) -> dict[str, Any]:
         """The features that selections chose: released, and so free to tell."""
-        return choice_facts(self.plan.front, self.front.chain, self.data)
+        return choice_facts(self.front.chain, self.data)
 
     def architecture(self) -> dict[str, Any]:
         """How to rebuild the model: shapes, and the table or the scans that rows came from."""
         shape, own = tuple(self.data.x.shape[1:]), tuple(self.rows.like[0].shape[1:])
-        if isinstance(self.indexed, DatasetRows) and self.indexed.padded:
+        if self.indexed is not None and self.indexed.padded:
             shape = own = self.indexed.stated[0]  # lengths are private
         shapes = {"input_shape": list(shape), "network_input_shape": list(own)}
         return shapes | self.data.origin()
@@ -319,6 +319,26 @@ def _unknown(rows: Rows | None) -> Dataset:
     assert rows is not None
     x = np.zeros((0, *rows.like[0].shape[1:]), np.float32)
     return Dataset(x, groups=getattr(rows, "groups", None), name="data that are fetched by index")
+
+
+def _validation_rows(
+    plan: Plan, validation: Dataset | None, data: Dataset, x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """The public rows that the plan's schedule looks at, if it does (`descent.validation.public_rows`).
+
+    Raises:
+        BadInput: rows that nothing looks at, or that are not fit.
+    """
+    if plan.reacts:
+        from privlearn.descent.validation import public_rows  # for schedules that follow accuracies alone
+
+        return public_rows(plan, validation, data, x, y)
+    if validation is not None:
+        raise BadInput(
+            f"validation= is for validation schedules, and the schedule is {spec(plan.schedule).partition(':')[0]}: "
+            "nothing looks at these rows. Leave them out, or use a schedule that looks (validation:k=0.7)"
+        )
+    return None
 
 
 def _rows_of_examples(plan: Plan, data: Dataset, rows: int, key: bytes) -> Tensor | None:
@@ -423,12 +443,12 @@ class Epoch:
 class DescribedRun(Described):
     """A run that says how far it is."""
 
-    _session: TrainingSession
-    _task: Task
+    session: TrainingSession
+    task: Task
 
     def _summary(self) -> Summary:
-        session, plan = self._session, self._session.plan
-        steps = f"{session.taken} of {'at most ' * bool(plan.filter)}{plan.epochs * self._task.steps} steps"
+        session, plan = self.session, self.session.plan
+        steps = f"{session.taken} of {'at most ' * bool(plan.filter)}{plan.epochs * self.task.steps} steps"
         rows = plan._summary().rows
         return Summary(
             f"Run of DP-SGD, {session.state}: {steps}",
@@ -444,8 +464,8 @@ def _with_rows(
     drawn: Iterator[tuple[int, Sample]], task: Task, number: int, world: World
 ) -> Iterator[tuple[int, Sample, Rows]]:
     """Each sample with its rows, which workers fetch ahead: those of this process, made afresh from a batch's key."""
-    workers = getattr(task.indexed, "workers", 0)
-    if not (workers or getattr(task.indexed, "fresh", False)) or task.persons is not None:
+    indexed = task.indexed
+    if indexed is None or not (indexed.workers or indexed.fresh) or task.persons is not None:
         for step, sample in drawn:
             yield step, sample, task.rows
         return

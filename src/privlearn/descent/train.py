@@ -20,9 +20,9 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.descent.choices import Facts, TrainRequest
-from privlearn.descent.dpsgd import dpsgd
 from privlearn.descent.rules import Settled, settle, usual_features
 from privlearn.descent.weighted import weighted
+from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput, warn
 from privlearn.models import heads, networks
 from privlearn.runs.callbacks import Callback

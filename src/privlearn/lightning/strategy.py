@@ -97,7 +97,7 @@ class _PrivateSteps(Strategy):
         try:
             with no_metrics_in(module):
                 private = make_private(module, self.optimizers[0], dataloader, epochs=trainer.max_epochs, **settings)
-                task = private.run._task
+                task = private.run.task
                 require_gradients(module, task.loss, task.rows)
             self._logs.require_public_monitors(_PRIVATE_LOSS)
         except BaseException:

@@ -36,7 +36,7 @@ class ScriptRun:
 
     def __init__(self, loop: PrivateLoop, *, batch_first: bool) -> None:
         self.loop, self._batch_first = loop, batch_first
-        self.divisor: float = loop.run._task.divisor
+        self.divisor: float = loop.run.task.divisor
         self.noise_multiplier = loop.plan.noise_multipliers()[0]
         self._fixed: FrozenState | None = None  # what the model holds beside trained weights
         self._watch = Watch()
@@ -173,7 +173,7 @@ class ScriptRun:
         Raises:
             BadInput: a step was taken with another number.
         """
-        compute: Any = self.loop.run._task.compute
+        compute: Any = self.loop.run.task.compute
         if compute.get("microbatch") != rows and self._loss is not None:
             raise BadInput(
                 f"max_physical_batch_size is {rows}, and steps were taken with another number: give microbatch= to "
@@ -311,7 +311,7 @@ class PrivateLoader:
     @property
     def sample_rate(self) -> float:
         """The expected share of the rows in a batch."""
-        return float(self._run.divisor / self._run.loop.run._task.examples)
+        return float(self._run.divisor / self._run.loop.run.task.examples)
 
 
 @final

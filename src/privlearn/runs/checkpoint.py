@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,6 @@ from privlearn._checks import checked, positive, quoted, require_fit
 from privlearn._storage import draft_of, loads, write_durably
 from privlearn.clipping.losses import Loss
 from privlearn.errors import BadInput
-from privlearn.runs.shards import delete_shards
 from privlearn.sampling import Indices
 from privlearn.streams import Streams
 
@@ -233,6 +233,13 @@ class Checkpoint:
                 f"{self.path} cannot be deleted: {error.strerror}. Delete it yourself: anyone who reads it can take "
                 "the noise off"
             ) from error
+
+
+def delete_shards(path: Path, keep: str = "") -> None:
+    """Remove the folders of shards (`runs.shards`) beside `path`, but for the one that is to be kept."""
+    for folder in path.parent.glob(f"{path.name}.shards.*"):
+        if folder.name != keep:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def streams_for(checkpoint: Checkpoint | str | Path | None) -> Streams:

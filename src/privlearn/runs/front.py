@@ -13,8 +13,7 @@ from privlearn import _storage
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.transforms.base import PrivateTransform, PublicTransform, Transform
-from privlearn.transforms.chain import features_of
-from privlearn.transforms.modules import ExternalModule, RowTransform, Scale
+from privlearn.transforms.row_transform import MAKE_FEATURES, RowTransform, Scale
 
 if TYPE_CHECKING:
     from privlearn.runs.session import TrainingSession
@@ -33,8 +32,8 @@ def encoded(modules: Iterable[RowTransform], x: Tensor, *, finite: bool = True) 
         BadInput: features that are not finite, or rows that a module does not take.
     """
     for module in modules:
-        features = features_of(module, x)
-        if finite and isinstance(module, ExternalModule):
+        features = MAKE_FEATURES.get()(module, x)
+        if finite and module.is_users_code:
             module.require_finite(features, x)
         x = features
     return x
@@ -58,7 +57,7 @@ def public_modules(front: Iterable[Transform], row: Tensor) -> tuple[list[RowTra
         shape, module = tuple(row.shape[1:]), None
         if isinstance(transform, PublicTransform):
             module = transform.module(shape, _storage.cache() / "directions")
-        if isinstance(module, ExternalModule):
+        if module is not None and module.is_users_code:
             if len(leading(modules)) < len(modules):
                 raise BadInput(
                     f"features {module.spec!r} stand behind a release, where what the user's code does could tell of "

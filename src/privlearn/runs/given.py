@@ -15,33 +15,27 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from privlearn._checks import quoted
 from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.augmentation import Augmentation, FlipAndShift
+from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.clips import Clip
-from privlearn.clipping.derivative_bounds import Analytic, Derivatives
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.data.dataset_rows import DatasetRows, NumberedRows
 from privlearn.data.origins import require_once
-from privlearn.data.rows import Rows, TensorRows, TransformedRows
-from privlearn.data.torch_rows import rows_of, shuffled_batch_size
+from privlearn.data.rows import AllRows, Rows, TensorRows
 from privlearn.errors import BadInput, first_line
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.post_processing import ROWS, PostProcessed
-from privlearn.runs.ranks import launched
-from privlearn.sampling import Sampler, Shuffle
+from privlearn.sampling import Sampler
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform, shape_after
-from privlearn.transforms.select import SelectFeatures, require_classes
-from privlearn.transforms.specs import Rescale
-from privlearn.world import World
+from privlearn.world import World, may_be_several
 
 #: A factory of optimizers: parameters to a torch.optim optimizer.
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -88,7 +82,14 @@ def world_of(compute: Compute) -> World:
     Raises:
         BadInput: a launcher started several, and not as torchrun does.
     """
-    return compute["world"] if "world" in compute else launched()
+    if "world" in compute:
+        return compute["world"]
+    joined = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if not joined and not may_be_several():
+        return World()
+    from privlearn.runs.ranks import launched  # several processes train together
+
+    return launched()
 
 
 def require_loss(loss: Any) -> None:
@@ -106,13 +107,12 @@ def gradient_clip(plan: Plan) -> Clip:
     Raises:
         BadInput: it is a plan for DP-MAC.
     """
-    if isinstance(plan.clip, Derivatives | Analytic):
-        raise BadInput(
-            f"the plan's clip is {plan.clip!r}, for dpmac: dpsgd clips gradients, with pv.Flat, "
-            f"pv.clipping.PerLayer, pv.clipping.Automatic or "
-            "pv.clipping.Quantile"
-        )
-    return plan.clip
+    if isinstance(plan.clip, Clip):
+        return plan.clip
+    raise BadInput(
+        f"the plan's clip is {plan.clip!r}, for dpmac: dpsgd clips gradients, with pv.Flat, pv.clipping.PerLayer, "
+        "pv.clipping.Automatic or pv.clipping.Quantile"
+    )
 
 
 def network_from(make: Callable[[tuple[int, ...]], nn.Module], shape: tuple[int, ...]) -> nn.Module:
@@ -141,17 +141,6 @@ def require_public_numbers(examples: int, rates: Schedule) -> None:
             f"the learning rate schedule is {start:g} at epoch 0: expected a finite number above 0, which later ones "
             "are relative to"
         )
-
-
-def require_labels_to_select(plan: Plan, y: Tensor) -> None:
-    """Refuse targets that are not the classes by which features are to be selected: for the data's curator.
-
-    Raises:
-        BadInput: they are no classes, or others than declared.
-    """
-    for earlier in plan.front:
-        if isinstance(earlier, SelectFeatures):
-            require_classes(y, earlier.classes)
 
 
 def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
@@ -293,10 +282,10 @@ def require_changeable(augmentation: Augmentation | None, plan: Plan, x: Tensor,
     """
     if augmentation is None:
         return
-    public = [own.spec for own in plan.front if isinstance(own, PublicTransform) and not isinstance(own, Rescale)]
+    public = [own.spec for own in plan.front if isinstance(own, PublicTransform) and not own.keeps_places]
     require_no_features(augmentation, public[0] if public else None)
     if isinstance(augmentation.transform, str):
-        FlipAndShift.parse(augmentation.transform).require_images(shape_after(plan.front, tuple(x.shape[1:])))
+        augmentation.require_images(shape_after(plan.front, tuple(x.shape[1:])))
         if y.dim() > 2:
             raise BadInput(
                 f"augmentation {augmentation.transform!r} would move images and not their targets, which have shape "
@@ -392,59 +381,34 @@ def rows(given: Given, sampling: Sampler) -> Dataset:
     Raises:
         BadInput: no data set, or a loader that draws other batches than the plan.
     """
-    if isinstance(given, DataLoader):
-        return rows_of(dataset_of(given, sampling))
-    return rows_of(given) if isinstance(given, TorchDataset) else Dataset.of(given)  # type: ignore[arg-type]
+    if isinstance(given, TorchDataset | DataLoader):
+        from privlearn.runs.structured import rows_in_memory  # one kind of data: what PyTorch has for it
+
+        return rows_in_memory(given, sampling)
+    return Dataset.of(given)  # type: ignore[arg-type]
 
 
-def dataset_of(loader: DataLoader[Any], sampling: Sampler) -> TorchDataset[Any]:
-    """The data set of a loader.
-
-    The plan's sampler draws the batches, whatever was given. So a loader must be one that `sampling` describes: it
-    shuffles, which is `Shuffle` with its batch size, and is not amplified.
-
-    Raises:
-        BadInput: it draws other batches than the plan.
-    """
-    size = shuffled_batch_size(loader)
-    if sampling != Shuffle(size):
-        raise BadInput(
-            f"the DataLoader shuffles and cuts batches of {size}, and the plan says {sampling}: expected "
-            f"pv.Shuffle(batch_size={size}), whose guarantee has no amplification by sampling. To have one, give "
-            "loader.dataset instead, and pv.Poisson or pv.Partition in the plan: privlearn draws the batches itself",
-            batch_size=size,
-        )
-    return loader.dataset
-
-
-def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
+def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, AllRows | None]:
     """What was given, as rows in memory or as rows that are fetched by index: one of the two.
 
     Memory-mapped arrays and map-style data sets are fetched by index, but where a release before training or a
     validation that is charged computes on all rows.
     """
-    whole, workers = bool(plan.releases) or plan.reacts, 0
-    if isinstance(given, DataLoader):
-        workers = given.num_workers
-        given = dataset_of(given, plan.sampling)
+    whole = bool(plan.releases) or plan.reacts
+    if isinstance(given, TorchDataset | DataLoader) or hasattr(given, "with_format"):
+        from privlearn.runs.structured import read  # one kind of data: what PyTorch and Hugging Face have for it
+
+        given = read(given, plan.sampling, whole=whole)
     if isinstance(given, dict) or (isinstance(given, tuple) and any(isinstance(part, dict | tuple) for part in given)):
         given = TensorRows(given)
-    if isinstance(given, TensorRows | DatasetRows | TransformedRows):
+    if isinstance(given, AllRows):
         if whole:
             raise BadInput(
                 "a release before training, or a validation schedule, computes on all rows, and these are fetched by "
                 "index: give a privlearn Dataset or a pair of arrays, or leave it out"
             )
         return None, given
-    if hasattr(given, "with_format") and _indexed(given):
-        given = NumberedRows(given)
-    if isinstance(given, TorchDataset) and not isinstance(given, TensorDataset) and not whole and _indexed(given):
-        return None, DatasetRows(given, workers=workers)
     data = rows(given, plan.sampling)
     if any(isinstance(part, np.memmap) for part in (data.x, data.y)) and not whole:
         return data, TensorRows((data.x, data.y))
     return data, None
-
-
-def _indexed(given: Any) -> bool:
-    return hasattr(given, "__getitem__") and hasattr(given, "__len__")

@@ -17,8 +17,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from privlearn._figures import COMPARED, FigureUse, PrivateFigure, watch_figures
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.models.fsdp import is_shard
 from privlearn.models.trained_state import versions
 from privlearn.runs.session import TrainingSession
 from privlearn.runs.traced_settings import TracedSettings, copied, follows_a_number

@@ -29,8 +29,8 @@ import privlearn
 from privlearn.accounting.account import Account
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput, PrivlearnError, ProcessLost, first_line
+from privlearn.models.fsdp import is_shard
 from privlearn.runs.process_group import JOINED, LAUNCHED, LEFT, answered, join, leave, leave_at_exit
 from privlearn.streams import Streams
 from privlearn.world import Part, Share, World, require_one_process

@@ -18,22 +18,19 @@ from privlearn._figures import private_figures
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.post_processing import chosen
 from privlearn.schedules import Schedule, spec
-from privlearn.transforms.base import Transform
-from privlearn.transforms.modules import Keep
-from privlearn.transforms.select import choice_json
-from privlearn.transforms.specs import Rescale
+from privlearn.transforms.row_transform import RowTransform
 from privlearn.world import World
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from privlearn.clipping.augmentation import Augmentation
     from privlearn.runs.checkpoint import Checkpoint
 
 #: Stated as the schedule of learning rates where the caller's own script may change the optimizer's.
@@ -92,22 +89,18 @@ def accuracy_facts(compute: Mapping[str, Any], loss: Loss | None) -> dict[str, A
     }
 
 
-def choice_facts(front: Sequence[Transform], transforms: Sequence[nn.Module], data: Dataset) -> dict[str, Any]:
+def choice_facts(transforms: Sequence[RowTransform], data: Dataset) -> dict[str, Any]:
     """The features that selections before training chose: released, and so free to tell. Empty where there were none.
 
     Args:
-        front: of the plan.
-        transforms: what was made of each transform of it, in their order.
+        transforms: what was made of each transform of the plan's front, in their order.
         data: whose features may have names, which stand for them until something else is made of them.
     """
     names, choices = data.feature_names, []
-    for own, transform in zip(front, transforms, strict=True):
-        if isinstance(own, Rescale):
-            continue  # of the same numbers
-        chosen = isinstance(transform, Keep)
-        indices = transform.get_buffer("indices").tolist() if chosen else []
-        choices += [choice_json(indices, names)] if chosen else []
-        names = tuple(names[index] for index in indices) if names else ()
+    for transform in transforms:
+        choice = transform.choice(names)
+        choices += [] if choice is None else [choice]
+        names = transform.names_after(names)
     return {"chosen": choices} if choices else {}
 
 

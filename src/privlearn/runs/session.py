@@ -25,16 +25,23 @@ from privlearn.accounting.guarantee import Adjacency, hollow
 from privlearn.accounting.ledger import Ledger, Releases
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.clipping.kernels import Kernels, kernels
-from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput, PrivacyWarning, UnsoundExtension, warn
+from privlearn.models.fsdp import is_shard
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.runs.checkpoint import Checkpoint, Saved, digest_of, flattened, require_same_run, run_of, whole
-from privlearn.runs.repeats import Repeats
-from privlearn.runs.shards import delete_shards, load_shards, save_shards
+from privlearn.runs.checkpoint import (
+    Checkpoint,
+    Saved,
+    delete_shards,
+    digest_of,
+    flattened,
+    require_same_run,
+    run_of,
+    whole,
+)
 from privlearn.sampling import Sample
 from privlearn.sampling.draws import Draws
-from privlearn.streams import NoiseStream, Streams
-from privlearn.transforms.modules import RowTransform
+from privlearn.streams import NoiseStream, Places, Streams
+from privlearn.transforms.row_transform import RowTransform
 from privlearn.world import World
 
 #: Parts that say how sums are computed, or what the curator sees: sums do not follow from them.
@@ -51,6 +58,22 @@ class Part(Protocol):
 
     def load_state_dict(self, state: dict[str, Any], /) -> Any:
         """Go on from a state."""
+
+
+class Notes(Protocol):
+    """What a run's noise was drawn for (`runs.repeats.Repeats`)."""
+
+    def forget(self) -> None:
+        """A run begins, with keys that no other has."""
+
+    def recall(self) -> None:
+        """A run goes on: what was noted counts."""
+
+    def take(self, settings: str) -> None:
+        """The next step is taken with these settings of the optimizer."""
+
+    def see(self, stream: NoiseStream, values: Sequence[Tensor], places: Places | None) -> None:
+        """Note what noise is about to be drawn for."""
 
 
 def warn_of_target(
@@ -192,9 +215,17 @@ class TrainingSession(Session):
         self._steps = 0  # of an epoch, once one was begun
         self._generators: list[Tensor] | None = None
         self.taken, self.complete, self.unclaimed, self.figure_use = 0, False, "", ""
-        self.repeats = Repeats(file if self.keeps else None, self.world)
+        self.repeats = self._notes_of(file)
         self._open = self._stopped = self.left = False
         self._draws: Draws | None = None
+
+    def _notes_of(self, file: Checkpoint | None) -> Notes:
+        """What keeps what noise was drawn for."""
+        if file is None:
+            return _NoNotes()
+        from privlearn.runs.repeats import Repeats  # for runs that can be interrupted alone
+
+        return Repeats(file if self.keeps else None, self.world)
 
     def _require_own_streams(self) -> None:
         """Streams of a secret that outlives the call are bound when the run begins, by its checkpoint."""
@@ -551,7 +582,11 @@ class TrainingSession(Session):
             "generators": flattened(self._generators, "generators", tensors),
             **({"left": True} if left else {}),
         }
-        shards = save_shards(self.file.path, tensors, self.world) if self._shared else None
+        shards = None
+        if self._shared:
+            from privlearn.runs.shards import save_shards  # several processes keep parts of the model
+
+            shards = save_shards(self.file.path, tensors, self.world)
         if self.keeps:
             here = {name: tensor for name, tensor in tensors.items() if not is_shard(tensor)}
             self.file.write(Saved(here, plain | ({"shards": shards} if shards else {})))
@@ -560,7 +595,11 @@ class TrainingSession(Session):
     def _restore(self, saved: Saved) -> None:
         assert self.file is not None
         like = self.parts["network"].state_dict().values()
-        tensors = {**saved.tensors, **load_shards(self.file.path, saved.plain.get("shards"), iter(like))}
+        tensors = {**saved.tensors}
+        if saved.plain.get("shards"):
+            from privlearn.runs.shards import load_shards  # several processes keep parts of the model
+
+            tensors |= {**load_shards(self.file.path, saved.plain["shards"], iter(like))}
         for name, part in self.parts.items():
             part.load_state_dict(whole(saved.plain["parts"][name], tensors))
         self._released = [(config, whole(state, saved.tensors)) for config, state in saved.plain["fitted"]]
@@ -571,6 +610,23 @@ class TrainingSession(Session):
         self._generators = whole(saved.plain["generators"], saved.tensors)
         if (end := self.file.left_at) is not None and saved.plain.get("left"):
             self.left, self.taken, self._epoch = True, end, self.first[0]
+
+
+@final
+class _NoNotes:
+    """The notes of a run that keeps no checkpoint, and so repeats no step."""
+
+    def forget(self) -> None:
+        """There are none."""
+
+    def recall(self) -> None:
+        """There are none."""
+
+    def take(self, settings: str) -> None:
+        """Nothing is compared."""
+
+    def see(self, stream: NoiseStream, values: Sequence[Tensor], places: Places | None) -> None:
+        """Nothing is noted."""
 
 
 @final

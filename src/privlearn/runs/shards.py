@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput, first_line
+from privlearn.models.fsdp import is_shard
 from privlearn.runs.process_group import answered
 from privlearn.world import World
 
@@ -93,10 +92,3 @@ def whole_state(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
         if keep:
             whole[name] = gathered.detach().cpu()
     return whole
-
-
-def delete_shards(path: Path, keep: str = "") -> None:
-    """Remove the folders beside `path`, but for the one that is to be kept."""
-    for folder in path.parent.glob(f"{path.name}.shards.*"):
-        if folder.name != keep:
-            shutil.rmtree(folder, ignore_errors=True)

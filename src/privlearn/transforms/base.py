@@ -18,7 +18,7 @@ from privlearn.streams import NoiseStream
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privlearn.transforms.modules import RowTransform
+    from privlearn.transforms.row_transform import RowTransform
 
 Shape = tuple[int, ...]
 #: With what scales rows, as many as a published model may have.
@@ -85,6 +85,14 @@ class Transform(ABC):
             BudgetExceeded: by the ledger.
         """
 
+    def require_labels(self, y: Tensor) -> None:
+        """Refuse labels that it can't be fitted with, before anything is spent: for the data's curator.
+
+        Raises:
+            BadInput: as `fit` would.
+        """
+        return
+
     @property
     def normalises(self) -> bool:
         """Whether all rows that it makes have the norm sqrt(their length), so that it is public: for learning rates."""
@@ -110,7 +118,13 @@ class Transform(ABC):
 
 
 class PublicTransform(Transform):
-    """A transform that follows from public numbers and the shape of an example alone, and costs nothing."""
+    """A transform that follows from public numbers and the shape of an example alone, and costs nothing.
+
+    Attributes:
+        keeps_places: whether each number is made of the one in its place alone, so that images are images behind it.
+    """
+
+    keeps_places: ClassVar[bool] = False
 
     @abstractmethod
     def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:

@@ -19,11 +19,9 @@ from privlearn._storage import draft_of
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.transforms.base import PublicTransform
-from privlearn.transforms.modules import RowTransform
-from privlearn.transforms.precomputed import FeatureFolder, PrecomputedRows, is_folder
+from privlearn.transforms.precomputed import FeatureFolder, is_folder
+from privlearn.transforms.row_transform import MAKE_FEATURES, RowTransform, in_blocks
 from privlearn.transforms.specs import parse
-
-_ROWS_AT_ONCE = 256
 
 
 @checked
@@ -61,9 +59,11 @@ def feature_cache(folder: str | Path | None, progress: Callable[[int, int], None
         progress: called with (rows done, rows in all) while they are made.
     """
     token = _KEPT.set((None if folder is None else Path(folder), progress))
+    maker = MAKE_FEATURES.set(features_of)
     try:
         yield
     finally:
+        MAKE_FEATURES.reset(maker)
         _KEPT.reset(token)
 
 
@@ -73,15 +73,13 @@ def features_of(encoder: RowTransform, x: Tensor) -> Tensor:
     Raises:
         BadInput: rows that it does not take, or a folder that can't be written.
     """
-    if isinstance(encoder, PrecomputedRows):
-        return encoder(x)  # type: ignore[no-any-return]  # there is nothing to wait for, or to keep
     folder, progress = _KEPT.get()
-    if folder is None or "spec" not in encoder.config():  # what is named by no spec is quickly made
-        return _made(encoder, x, progress)
+    if encoder.at_once or folder is None or "spec" not in encoder.config():  # what is named by no spec is quickly made
+        return in_blocks(encoder, x, progress)
     path = folder / f"{_digest(encoder, x)}.npy"
     if path.exists():
         return torch.from_numpy(np.load(path, allow_pickle=False))
-    encoded = _made(encoder, x, progress)
+    encoded = in_blocks(encoder, x, progress)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         draft = draft_of(path)
@@ -93,19 +91,6 @@ def features_of(encoder: RowTransform, x: Tensor) -> Tensor:
             f"features can't be kept in {folder}: {error.strerror or error}. Give another folder, or none"
         ) from error
     return encoded
-
-
-def _made(encoder: RowTransform, x: Tensor, progress: Callable[[int, int], None] | None) -> Tensor:
-    encoded: Tensor | None = None
-    with torch.no_grad():
-        for start in range(0, len(x), _ROWS_AT_ONCE):
-            part = encoder(x[start : start + _ROWS_AT_ONCE])
-            if encoded is None:
-                encoded = part.new_empty(len(x), *part.shape[1:])
-            encoded[start : start + len(part)] = part
-            if progress:
-                progress(start + len(part), len(x))
-    return encoder(x) if encoded is None else encoded
 
 
 def _digest(encoder: RowTransform, x: Tensor) -> str:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from privlearn.errors import BadInput
 from privlearn.transforms.made_up_images import directions, learned, projected
-from privlearn.transforms.modules import RowTransform
+from privlearn.transforms.row_transform import RowTransform
 from privlearn.transforms.scattering import RandomUnits
 from privlearn.transforms.specs import ENCODER_ANSWERS, ScatterRandom
 

@@ -9,8 +9,9 @@ import hashlib
 import importlib
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast, final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -19,55 +20,11 @@ from torch.nn import functional as F
 from privlearn.clipping.separation.meeting import name_meeting
 from privlearn.errors import BadInput, first_line
 from privlearn.models.check import require_per_example
+from privlearn.transforms.row_transform import RowTransform as RowTransform
+from privlearn.transforms.row_transform import Scale as Scale
+from privlearn.transforms.select import choice_json
 from privlearn.transforms.sources import External
 from privlearn.transforms.specs import RowNorm
-
-
-class RowTransform(nn.Module):
-    """A fixed transform of rows, each by itself: in front of a network, and in a published model.
-
-    Attributes:
-        kind: of the `Transform` that makes such modules, and that makes an empty one for published weights to fill.
-    """
-
-    kind: ClassVar[str]
-
-    @property
-    def spec(self) -> str:
-        """What it is called."""
-        return self.kind
-
-    def describe(self) -> dict[str, Any]:
-        """What a certificate says of public features."""
-        return self.config()
-
-    def config(self) -> dict[str, Any]:
-        """What a published configuration states of it: enough for `Transform.empty`, and none of its numbers."""
-        first = next(iter(self.buffers()))
-        return {"kind": self.kind, "shape": list(first.shape)}
-
-
-@final
-class Scale(RowTransform):
-    """Clip to declared public ranges and scale: to [0, 1], or into [-1, 1] with 0 kept where a range reaches below 0.
-
-    Part of the published model.
-    """
-
-    kind = "scale"
-
-    def __init__(self, low: Tensor, high: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("low", low)
-        self.register_buffer("high", high)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scale `x`, shape (batch, ...); the bounds are scalars or have the shape of one example."""
-        low, high = self.get_buffer("low"), self.get_buffer("high")
-        clipped = torch.minimum(torch.maximum(x.to(low), low), high)
-        signed = low < 0
-        width = torch.where(signed, torch.maximum(low.abs(), high.abs()), high - low)
-        return (clipped - low.where(~signed, 0)) / width
 
 
 @final
@@ -150,6 +107,14 @@ class Keep(RowTransform):
         """Pick from `x`, shape (batch, ...), to shape (batch, kept)."""
         return x.flatten(1)[:, self.get_buffer("indices")]
 
+    def choice(self, names: Sequence[str]) -> dict[str, Any]:
+        """The features that it keeps."""
+        return choice_json(self.get_buffer("indices").tolist(), names)
+
+    def names_after(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the features that it keeps."""
+        return tuple(names[index] for index in self.get_buffer("indices").tolist()) if names else ()
+
 
 @final
 class ClipRows(RowTransform):
@@ -230,6 +195,7 @@ class ExternalModule(RowTransform):
     """
 
     kind = External.kind
+    is_users_code = True
 
     def __init__(self, spec: str) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ from privlearn.transforms.select import LEAST_COUNT, SIZES, release_statistics
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privlearn.transforms.modules import Standardise
+    from privlearn.transforms.row_transform import RowTransform
 
 #: How rho is divided among the count of rows, their sums and their squares. Over a feature's own size, noise in a mean
 #: square is sqrt(features) times that in a mean.
@@ -116,7 +116,7 @@ class Moments(PrivateTransform):
         stream: NoiseStream,
         examples: Tensor | None = None,
         labels: Tensor | None = None,
-    ) -> Standardise:
+    ) -> RowTransform:
         """Release the moments of `x`, shape (rows, ...), and return the transform that standardises by them.
 
         `x` is a tensor, a (memory-mapped) array, or `pv.statistics.Chunks`; rows are taken a few at a time. `labels`
@@ -145,7 +145,7 @@ class Moments(PrivateTransform):
         return Standardise(mean.float(), deviation.float(), torch.tensor(float(self.row_norm)))
 
     @classmethod
-    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Standardise:
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """A transform with room for means and deviations of the stated shape."""
         import torch
 

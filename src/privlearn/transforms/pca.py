@@ -21,7 +21,7 @@ from privlearn.transforms.base import PrivateTransform, Shape
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privlearn.transforms.modules import Project
+    from privlearn.transforms.row_transform import RowTransform
 
 
 def components_of(spec: str) -> int | None:
@@ -91,7 +91,7 @@ class PrivatePCA(PrivateTransform):
         stream: NoiseStream,
         examples: Tensor | None = None,
         labels: Tensor | None = None,
-    ) -> Project:
+    ) -> RowTransform:
         """Release the directions of `x`, shape (rows, ...), and return the projection onto them.
 
         `x` is a tensor, a (memory-mapped) array, or `pv.statistics.Chunks`; rows are taken a few at a time.
@@ -126,7 +126,7 @@ class PrivatePCA(PrivateTransform):
         )
 
     @classmethod
-    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Project:
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """A projection with room for its components, of shape (features, components)."""
         import torch
 

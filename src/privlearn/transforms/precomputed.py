@@ -22,7 +22,7 @@ from privlearn._checks import checked, count
 from privlearn._storage import loads, write_durably
 from privlearn.data.dataset import Dataset, require_finite
 from privlearn.errors import BadInput, first_line
-from privlearn.transforms.modules import RowTransform
+from privlearn.transforms.row_transform import RowTransform
 from privlearn.transforms.sources import EACH_EXAMPLE, NONE, Precomputed, is_digest
 
 #: What a folder says of its features.
@@ -271,6 +271,7 @@ class PrecomputedRows(RowTransform):
     """
 
     kind = Precomputed.kind
+    at_once = True
 
     def __init__(self, encoder: Precomputed) -> None:
         super().__init__()

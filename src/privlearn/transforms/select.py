@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privlearn.clipping.row_sums import Prepare
-    from privlearn.transforms.modules import Keep
+    from privlearn.transforms.row_transform import RowTransform
 
 
 #: How rho is divided among counts, class sums and second moments, where all three are released.
@@ -347,7 +347,7 @@ class SelectFeatures(PrivateTransform):
         stream: NoiseStream,
         examples: Tensor | None = None,
         labels: Tensor | None = None,
-    ) -> Keep:
+    ) -> RowTransform:
         """Choose features of `x`, shape (rows, ...), by the classes in `labels`; returns the transform that keeps them.
 
         Raises:
@@ -365,8 +365,12 @@ class SelectFeatures(PrivateTransform):
         require_classes(labels, self.classes)
         return Keep(self.chosen(rows, labels, adjacency, ledger, stream)[0])
 
+    def require_labels(self, y: Tensor) -> None:
+        """Refuse targets that are not the declared classes."""
+        require_classes(y, self.classes)
+
     @classmethod
-    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Keep:
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """A transform with room for the places of the kept features."""
         import torch
 

@@ -12,8 +12,7 @@ from privlearn.errors import BadInput
 from privlearn.transforms.base import PublicTransform, Shape
 
 if TYPE_CHECKING:
-    from privlearn.transforms.modules import ExternalModule
-    from privlearn.transforms.precomputed import PrecomputedRows
+    from privlearn.transforms.row_transform import RowTransform
 
 #: What is done to each row of features that were made elsewhere: mean 0 and variance 1, or nothing.
 EACH_EXAMPLE, NONE = "of each example", "none"
@@ -54,16 +53,14 @@ class External(PublicTransform):
         with torch.no_grad():
             return tuple(self.module(shape)(torch.zeros(1, *shape)).shape[1:])
 
-    def module(
-        self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None
-    ) -> ExternalModule:
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
         """What the function returns."""
         from privlearn.transforms.modules import ExternalModule
 
         return ExternalModule(self.name)
 
     @classmethod
-    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> ExternalModule:
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """The user's own encoder, if they name it, and it has the weights that it had."""
         import torch
 
@@ -136,16 +133,14 @@ class Precomputed(PublicTransform):
         """That of the row of features."""
         return shape
 
-    def module(
-        self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None
-    ) -> PrecomputedRows:
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
         """The module for features of any shape."""
         from privlearn.transforms.precomputed import PrecomputedRows
 
         return PrecomputedRows(self)
 
     @classmethod
-    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> PrecomputedRows:
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """The module itself: it keeps no numbers."""
         name = stated["spec"].removeprefix(_PREFIX)
         if not stated["spec"].startswith(_PREFIX):

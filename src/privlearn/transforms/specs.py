@@ -15,8 +15,7 @@ from privlearn.transforms.base import PublicTransform, Shape
 from privlearn.transforms.sources import External
 
 if TYPE_CHECKING:
-    from privlearn.transforms.modules import Centred, ClipRows, Normalised, RowTransform, Scale
-    from privlearn.transforms.scattering import Scattering
+    from privlearn.transforms.row_transform import RowTransform
 
 #: Angles of wavelets.
 ANGLES = 8
@@ -54,6 +53,7 @@ class Rescale(PublicTransform):
     high: float
 
     kind: ClassVar[str] = "scale"
+    keeps_places: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         between("low of Rescale", self.low, -_LARGEST_BOUND, _LARGEST_BOUND)
@@ -70,20 +70,20 @@ class Rescale(PublicTransform):
         """That of the example."""
         return shape
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> Scale:
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
         """The module for examples of any shape."""
         import torch
 
-        from privlearn.transforms.modules import Scale
+        from privlearn.transforms.row_transform import Scale
 
         return Scale(torch.tensor(float(self.low)), torch.tensor(float(self.high)))
 
     @classmethod
-    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Scale:
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """A module with room for bounds of the stated shape."""
         import torch
 
-        from privlearn.transforms.modules import Scale
+        from privlearn.transforms.row_transform import Scale
 
         return Scale(torch.empty(stated["shape"]), torch.empty(stated["shape"]))
 
@@ -124,7 +124,7 @@ class Centre(PublicTransform):
             )
         return shape
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> Centred:
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
         """The module for vectors of `shape`."""
         import torch
 
@@ -135,7 +135,7 @@ class Centre(PublicTransform):
         return Centred(own)
 
     @classmethod
-    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Centred:
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """A module with room for its places."""
         import torch
 
@@ -169,7 +169,7 @@ class ClipToNorm(PublicTransform):
         """All numbers in a row."""
         return (math.prod(shape),)
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> ClipRows:
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
         """The module for examples of any shape."""
         import torch
 
@@ -178,7 +178,7 @@ class ClipToNorm(PublicTransform):
         return ClipRows(torch.tensor(float(self.norm)))
 
     @classmethod
-    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> ClipRows:
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """A module with room for a norm."""
         import torch
 
@@ -222,7 +222,7 @@ class Scatter(PublicTransform):
         require_images(self.J, shape)
         return (self.kept,) if self.kept else maps_of(self.J, shape)
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> Scattering:
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
         """The module for images of `shape`."""
         from privlearn.transforms.scattering import Scattering
 
@@ -230,7 +230,7 @@ class Scatter(PublicTransform):
         return Scattering.learned(self.J, self.kept, shape, cache, begin) if self.kept else Scattering(self.J)
 
     @classmethod
-    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Scattering:
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """A module with room for the directions that it keeps."""
         import torch
 
@@ -349,14 +349,14 @@ class RowNorm(PublicTransform):
         """All numbers in a row."""
         return (math.prod(shape),)
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> Normalised:
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
         """The module for examples of any shape."""
         from privlearn.transforms.modules import Normalised
 
         return Normalised(self.power)
 
     @classmethod
-    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Normalised:
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
         """The module itself: it keeps no numbers."""
         own = parse(stated["spec"][:80])
         if not isinstance(own, cls):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from privlearn._checks import one_of
 from privlearn.clipping.clips import PerLayer
 from privlearn.data.dataset import Dataset
-from privlearn.descent.dpsgd import dpsgd
+from privlearn.descent.whole_run import dpsgd
 from privlearn.models.networks import volume_decoder, volume_encoder
 from privlearn.plan import Plan
 from privlearn.sampling import Poisson

@@ -15,7 +15,7 @@ from privlearn._checks import one_of
 from privlearn.accounting.ledger import Ledger, Releases
 from privlearn.clipping.clips import Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Histogram
-from privlearn.descent.dpsgd import dpsgd
+from privlearn.descent.whole_run import dpsgd
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.dpmac import dpmac
 from privlearn.models.networks import build

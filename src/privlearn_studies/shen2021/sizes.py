@@ -12,7 +12,7 @@ from torch import nn
 
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.clips import Flat
-from privlearn.descent.dpsgd import dpsgd
+from privlearn.descent.whole_run import dpsgd
 from privlearn.models.networks import build
 from privlearn.plan import Plan
 from privlearn.sampling import Poisson

@@ -15,7 +15,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger, Releases
 from privlearn.clipping.clips import Clip, Flat, PerLayer
 from privlearn.data.dataset import Dataset
-from privlearn.descent.dpsgd import dpsgd
+from privlearn.descent.whole_run import dpsgd
 from privlearn.models.networks import build
 from privlearn.plan import Plan
 from privlearn.sampling import FullBatch, Partition, Sampler, Shuffle

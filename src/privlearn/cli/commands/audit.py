@@ -19,7 +19,7 @@ from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.data.dataset import Dataset
 from privlearn.descent.best_sampling import BEST
-from privlearn.descent.dpsgd import dpsgd
+from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.sampling import FullBatch, named

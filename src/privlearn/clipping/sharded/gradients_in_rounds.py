@@ -28,7 +28,7 @@ from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.losses import Leaves
 from privlearn.clipping.randomness import drawn_by
 from privlearn.clipping.separation.tracker import Coupled, CoupledElsewhere
-from privlearn.clipping.sharded.groups import Groups, OtherFailed, Shards, is_sharded
+from privlearn.clipping.sharded.groups import Groups, OtherFailed, Shards
 from privlearn.data.rows import Rows
 from privlearn.errors import BadInput, ProcessLost, first_line
 from privlearn.models.check import made_up_rows
@@ -293,14 +293,3 @@ class ShardedGradients(ClippedGradients):
         for parameter, grad in zip(self._held, held, strict=True):
             parameter.grad = grad
         return loss.detach(), [cast(Any, own).to_local().detach().clone() for own in grads]
-
-
-def clipped_gradients(model: nn.Module, *given: Any, **options: Any) -> ClippedGradients:
-    """`ClippedGradients` of a model, whole or under FSDP2, with the arguments of that.
-
-    Raises:
-        BadInput: the model is under the FSDP of before.
-    """
-    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
-        raise BadInput("the model is in FullyShardedDataParallel: give the module in it to fully_shard, and train that")
-    return (ShardedGradients if is_sharded(model) else ClippedGradients)(model, *given, **options)

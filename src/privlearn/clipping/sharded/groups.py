@@ -239,38 +239,6 @@ def _piece(name: str, whole: nn.Parameter, kept: Any, world: World) -> Piece:
     return Piece(name, whole, kept.to_local().detach(), -(-whole.shape[0] // world.size), world.rank)
 
 
-def is_sharded(model: nn.Module) -> bool:
-    """Whether a part of the model is under FSDP2."""
-    if not torch.distributed.is_available():
-        return False
-    try:
-        from torch.distributed.fsdp import FSDPModule
-    except ImportError:  # of PyTorch before 2.6
-        return False
-    return any(isinstance(module, FSDPModule) for module in model.modules())
-
-
-def is_shard(tensor: Tensor) -> bool:
-    """Whether a tensor is one of which each process keeps a part (a DTensor)."""
-    return hasattr(tensor, "placements")
-
-
-def require_plain(**asked: Any) -> None:
-    """Raise `BadInput` if a run asks for what is not done with a model under FSDP2.
-
-    Args:
-        asked: by name.
-    """
-    names = {
-        "reacts": "a schedule that follows validations",
-        "temperature": "a temperature of the scores",
-        "average": "an average of the weights",
-    }
-    for name, what in names.items():
-        if asked.get(name):
-            raise BadInput(f"the run has {what}, and the model is under fully_shard: leave it out, or train it whole")
-
-
 def require_usable(model: nn.Module, world: World) -> None:
     """Raise `BadInput` unless every parameter is in float32 and sharded by rows over all processes of `world`."""
     from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
