@@ -245,11 +245,9 @@ def write_page(saved: Mapping[str, Any]) -> str:
     """The page of a study, made of its JSON object and of the text `pages/NAME.md`.
 
     Tables of that text have some columns of a table of the object, and name some of its lines by the cells that they
-    fill in; the other cells are filled in here. The text tells what the whole study found: for a quick run, and for a
-    study without one, the notes and the first rows take its place.
-
-    Raises:
-        ValueError: a table of the text is in no table of the object.
+    fill in; the other cells are filled in here, and lines that the object does not have are left out. The text tells
+    what the whole study found: for a quick run, and for a study without a text, the notes and the first rows take its
+    place.
     """
     name, quick = saved["name"], saved["quick"]
     rows = _row_table([Row(**row) for row in saved["rows"]])
@@ -273,22 +271,27 @@ def write_page(saved: Mapping[str, Any]) -> str:
 
 
 def _filled(choice: Mapping[str, Any], tables: Iterable[Mapping[str, Any]]) -> str:
-    """The chosen columns and lines, as Markdown, of the first of the tables that has them."""
+    """The chosen columns and lines, as Markdown, of the table that has most of these lines; empty if none has any."""
+    most: list[Sequence[str]] = []
     for each_table in tables:
-        try:
-            places: list[int] = []
-            for head in choice["heads"]:
-                places.append(each_table["heads"].index(head, places[-1] + 1 if places else 0))
-        except ValueError:
+        places = _places(choice["heads"], each_table["heads"])
+        if places is None:
             continue
         short = [[line[place] for place in places] for line in each_table["lines"]]
-        lines = [next((line for line in short if _agree(cells, line)), None) for cells in choice["lines"]]
-        if None not in lines:
-            return table(choice["heads"], [line for line in lines if line is not None])
-    raise ValueError(
-        f"no table has the columns {choice['heads']} with the cells {choice['lines']}. "
-        "Expected columns and cells of one table of the study"
-    )
+        chosen = (next((line for line in short if _agree(cells, line)), None) for cells in choice["lines"])
+        most = max(most, [line for line in chosen if line is not None], key=len)
+    return table(choice["heads"], most) if most else ""
+
+
+def _places(heads: Sequence[str], others: Sequence[str]) -> list[int] | None:
+    """Where `heads` stand among `others`, in their order; None if one of them is missing."""
+    places: list[int] = []
+    for head in heads:
+        start = places[-1] + 1 if places else 0
+        if head not in others[start:]:
+            return None
+        places.append(others.index(head, start))
+    return places
 
 
 def _agree(cells: Sequence[str], line: Sequence[str]) -> bool:
