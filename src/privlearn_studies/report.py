@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -242,32 +243,43 @@ def write_json(saved: Mapping[str, Any]) -> str:
 
 
 def write_page(saved: Mapping[str, Any]) -> str:
-    """The page of a study, made of its JSON object and of the text `pages/NAME.md`.
+    """The page of a study, made of its JSON object and of the text `pages/NAME.md`, which says what was found.
 
-    Tables of that text have some columns of a table of the object, and name some of its lines by the cells that they
-    fill in; the other cells are filled in here, and lines that the object does not have are left out. The text tells
-    what the whole study found: for a quick run, and for a study without a text, the notes and the first rows take its
-    place.
+    The text belongs to the rows whose digest its first line has. For others, those of a quick run among them, the
+    notes and the first rows take its place. Tables of the text have some columns of a table of the object, and name
+    some of its lines by the cells that they fill in; the other cells are filled in here.
     """
-    name, quick = saved["name"], saved["quick"]
-    rows = _row_table([Row(**row) for row in saved["rows"]])
-    text = files("privlearn_studies").joinpath("pages", f"{name}.md")
-    if text.is_file() and not quick:
-        tables = [rows, *(block for block in saved["notes"] if not isinstance(block, str))]
-        parts = [
-            block if isinstance(block, str) else _filled(block, tables)
-            for block in blocks(text.read_text(encoding="utf-8"))
-        ]
+    name, rows = saved["name"], [Row(**row) for row in saved["rows"]]
+    text = "" if saved["quick"] else _text_of(name, digest(rows))
+    if text:
+        tables = [_row_table(rows), *(block for block in saved["notes"] if not isinstance(block, str))]
+        parts = [block if isinstance(block, str) else _filled(block, tables) for block in blocks(text)]
     else:
+        shown = _row_table(rows[:_SHOWN])
         parts = [block for block in saved["notes"] if isinstance(block, str)]
-        parts.append(table(rows["heads"], rows["lines"][:_SHOWN]))
+        parts.append(table(shown["heads"], shown["lines"]))
     parts.insert(1, f"![{saved['what']}]({name}.png)")
-    if quick:
+    if saved["quick"]:
         parts.insert(0, "*A quick run: fewer seeds, points and training rows. Not the figures to quote.*")
     parts.insert(0, f"# {saved['source']}: {saved['what']}")
     parts.append(f"All {len(saved['rows'])} rows, all tables and all settings: [{name}.json]({name}.json).")
     joined = "\n\n".join(part for part in parts if part)
     return wrap(re.sub(r"(?<=\n)(- .*)\n\n(?=- )", r"\1\n", joined)) + "\n"
+
+
+def digest(rows: Iterable[Row]) -> str:
+    """Twelve hexadecimal digits that change with any of the rows, to the six digits that are shown."""
+    lines = [
+        (row.label, row.metric, number(row.paper), number(row.ours), number(row.ours_std), row.seeds) for row in rows
+    ]
+    return hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:12]
+
+
+def _text_of(name: str, rows: str) -> str:
+    """What `pages/NAME.md` says of the rows with this digest; empty if it speaks of others, or is not there."""
+    place = files("privlearn_studies").joinpath("pages", f"{name}.md")
+    first, _, text = place.read_text(encoding="utf-8").partition("\n") if place.is_file() else ("", "", "")
+    return text if first == f"<!-- of the rows {rows} -->" else ""
 
 
 def _filled(choice: Mapping[str, Any], tables: Iterable[Mapping[str, Any]]) -> str:

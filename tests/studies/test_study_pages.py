@@ -14,6 +14,7 @@ from privlearn_studies.harder2020 import mnist, usps
 from privlearn_studies.report import (
     Row,
     blocks,
+    digest,
     number,
     page,
     read_rows,
@@ -88,19 +89,28 @@ def test_a_page_is_short_and_shows_about_ten_rows(name: str) -> None:
     assert len(" ".join(line for line in lines if not line.startswith("|")).split()) <= 400
 
 
-def test_a_quick_run_and_a_study_without_a_text_show_their_notes_and_first_rows() -> None:
+def test_what_was_found_is_said_of_the_rows_that_it_was_found_in_and_of_no_others() -> None:
     saved = json.loads(text_of("best", "json"))
-    for other in (saved | {"quick": True}, saved | {"name": "made-up"}):
-        text = flat(write_page(other))
+    said = "**behind the best published**"
+    assert said in write_page(saved)
+    rows = saved["rows"]
+    finer = [rows[0] | {"ours": rows[0]["ours"] + 1e-9}, *rows[1:]]
+    assert said in write_page(saved | {"rows": finer})
+    other = [rows[0] | {"ours": rows[0]["ours"] + 1e-5}, *rows[1:]]
+    for without in ({"rows": other}, {"rows": rows[:-1]}, {"name": "made-up"}, {"quick": True}):
+        changed = saved | without
+        text = flat(write_page(changed))
+        assert said not in text
         assert saved["notes"][0] in text
-        assert ("*A quick run" in text) == other["quick"]
-        assert text.count(" | ") > 0
-        assert f"All {len(saved['rows'])} rows" in text
+        assert ("*A quick run" in text) == changed["quick"]
+        assert f"| {rows[9]['label']} | {rows[9]['metric']} |" in text
+        assert f"All {len(changed['rows'])} rows" in text
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_line_that_the_text_of_a_page_names_is_on_the_page(name: str) -> None:
     text = PAGES.parents[1].joinpath("src", "privlearn_studies", "pages", f"{name}.md").read_text(encoding="utf-8")
+    assert text.splitlines()[0] == f"<!-- of the rows {digest(read_rows(text_of(name, 'json')))} -->"
     chosen = [block for block in blocks(text) if not isinstance(block, str)]
     written = [block for block in blocks(text_of(name)) if not isinstance(block, str)]
     assert chosen
@@ -112,12 +122,15 @@ def test_every_line_that_the_text_of_a_page_names_is_on_the_page(name: str) -> N
 
 
 def test_lines_that_a_study_does_not_have_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A run with other lines than the committed one still has its page."""
     saved = json.loads(text_of("pate-mnist", "json"))
     place = tmp_path / "pages" / "pate-mnist.md"
     place.parent.mkdir()
     monkeypatch.setattr("privlearn_studies.report.files", lambda package: tmp_path)
-    line, choice = "| 400 | 0.9030 ± 0.0096 |", "Found.\n\n| queries | no spreading |\n| --- | --- |\n| 400 | |\n"
+    head = f"<!-- of the rows {digest(read_rows(text_of('pate-mnist', 'json')))} -->\n\n"
+    line, choice = (
+        "| 400 | 0.9030 ± 0.0096 |",
+        head + "Found.\n\n| queries | no spreading |\n| --- | --- |\n| 400 | |\n",
+    )
     place.write_text(choice, encoding="utf-8")
     assert line in write_page(saved)
     place.write_text(choice + "| 401 | |\n", encoding="utf-8")
@@ -170,6 +183,13 @@ def test_the_notes_of_dp_macs_classifier_follow_from_its_numbers() -> None:
 )
 def test_notes_say_what_their_generators_say_of_settings(name: str, text: str) -> None:
     assert flat(text) in notes_of(name)
+
+
+def test_tables_and_lists_in_a_text_of_notes_stay_tables_and_lists() -> None:
+    notes, ceiling = json.loads(text_of("best", "json"))["notes"], list(blocks(page("best-parts:ceiling")))
+    start = notes.index(ceiling[0])
+    assert notes[start : start + len(ceiling)] == ceiling
+    assert len([block for block in ceiling if not isinstance(block, str)]) == 3
 
 
 def test_places_are_filled_and_empty_paragraphs_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
