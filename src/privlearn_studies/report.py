@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from privlearn_studies.charts import Figure
     from privlearn_studies.registry import Study
 
+#: So many rows stand on the page of a study that does not choose any.
+_SHOWN = 10
 #: What training accuracies are called: exact figures on private rows, outside every guarantee.
 UNPROTECTED = "training accuracy (exact, of private rows: not protected)"
 
@@ -51,7 +54,7 @@ class Row:
 @final
 @dataclass(frozen=True)
 class Findings:
-    """All that a study computed: rows, a figure, and a text in Markdown that explains them."""
+    """All that a study computed: rows, a figure, and notes in Markdown, which say how, with tables made of the rows."""
 
     rows: tuple[Row, ...]
     figure: Figure
@@ -154,8 +157,8 @@ def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def page(name: str, **places: Any) -> str:
     """The text `notes/NAME.md` with its places filled in.
 
-    `NAME:PART` is the part of it below the line `<!-- PART -->`. The lines of a paragraph are joined, and a paragraph
-    that is empty once it is filled in is left out.
+    `NAME:PART` is the part of it below the line `<!-- PART -->`. The lines of a paragraph are joined, except in tables
+    and lists, and a paragraph that is empty once it is filled in is left out.
     """
     filled = (paragraph.format(**places) for paragraph in _paragraphs(name))
     return "\n\n".join(paragraph for paragraph in filled if paragraph.strip())
@@ -167,12 +170,22 @@ def _paragraphs(name: str) -> tuple[str, ...]:
     text = files("privlearn_studies").joinpath("notes", f"{place}.md").read_text(encoding="utf-8")
     if part:
         text = text.split(f"<!-- {part} -->\n", 1)[1].split("<!-- ", 1)[0]
-    return tuple(paragraph.replace("\n", " ") for paragraph in text.strip().split("\n\n"))
+    return tuple(
+        paragraph if paragraph.startswith(("| ", "- ")) else paragraph.replace("\n", " ")
+        for paragraph in text.strip().split("\n\n")
+    )
 
 
-def as_json(study: Study, findings: Findings) -> dict[str, Any]:
-    """The JSON object that scripts rely on."""
-    return {"name": study.name, "source": study.source, "rows": [asdict(row) for row in findings.rows]}
+def as_json(study: Study, findings: Findings, *, quick: bool = False) -> dict[str, Any]:
+    """The JSON object that scripts rely on, and that the page is made from: all rows, and the notes as `blocks`."""
+    return {
+        "name": study.name,
+        "source": study.source,
+        "what": study.what,
+        "quick": quick,
+        "rows": [asdict(row) for row in findings.rows],
+        "notes": list(blocks(findings.notes)),
+    }
 
 
 def save(study: Study, findings: Findings, folder: Path, quick: bool = False) -> None:
@@ -185,45 +198,121 @@ def save(study: Study, findings: Findings, folder: Path, quick: bool = False) ->
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(as_json(study, findings), indent=2)
-        (folder / f"{study.name}.json").write_text(text + "\n", encoding="utf-8")
-        (folder / f"{study.name}.md").write_text(_markdown(study, findings, quick), encoding="utf-8")
+        saved = as_json(study, findings, quick=quick)
+        (folder / f"{study.name}.json").write_text(write_json(saved), encoding="utf-8")
+        (folder / f"{study.name}.md").write_text(write_page(saved), encoding="utf-8")
         charts.save(findings.figure, folder / f"{study.name}.png")
     except OSError as error:
         raise BadInput(f"{folder} cannot be written: {error.strerror}. Give another folder") from error
 
 
-def row_cells(findings: Findings, wide: Callable[[Row], tuple[str, ...]]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Heads and cells of all rows; `wide` says what stands of chance where it plays a part."""
-    chance = any(row.ours_std is not None for row in findings.rows)
+def row_cells(rows: Sequence[Row], wide: Callable[[Row], tuple[str, ...]]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Heads and cells of rows; `wide` says what stands of chance where it plays a part."""
+    chance = any(row.ours_std is not None for row in rows)
     return ["what", "metric", "paper", "ours", *(["deviation"] if chance else [])], [
-        (row.label, row.metric, number(row.paper), number(row.ours), *(wide(row) if chance else ()))
-        for row in findings.rows
+        (row.label, row.metric, number(row.paper), number(row.ours), *(wide(row) if chance else ())) for row in rows
     ]
 
 
-def read_rows(page: str) -> list[Row]:
-    """The numbers of a page that `save` wrote, to the six digits that stand there."""
-    lines = [line for line in page.split("## All numbers")[1].splitlines() if line.startswith("|")][2:]
-    rows = []
-    for line in lines:
-        label, metric, *cells = line.strip("| ").split(" | ")
-        paper, ours, deviation, seeds = (None if c == "–" else float(c) for c in (*cells, "–", "1")[:4])
-        rows.append(Row(label, metric, ours or 0.0, paper, deviation, int(seeds or 1)))
-    return rows
+def read_rows(text: str) -> list[Row]:
+    """The rows of a study, from the text of the NAME.json that `save` wrote."""
+    return [Row(**row) for row in json.loads(text)["rows"]]
 
 
-def _markdown(study: Study, findings: Findings, quick: bool) -> str:
-    heads, lines = row_cells(findings, lambda row: (number(row.ours_std), str(row.seeds)))
-    parts = [
-        f"# {study.source}: {study.what}",
-        *(["*A quick run: fewer seeds, points and training rows. Not the figures to quote.*"] if quick else []),
-        findings.notes,
-        f"![{study.what}]({study.name}.png)",
-        "## All numbers",
-        table([*heads, "seeds"] if "deviation" in heads else heads, lines),
+def blocks(text: str) -> Iterator[str | dict[str, Any]]:
+    """The paragraphs and list items of a Markdown text, each on one line, and its tables as heads and lines."""
+    for paragraph in text.strip().split("\n\n"):
+        lines = paragraph.splitlines()
+        if paragraph.startswith("|"):
+            heads, _, *cells = ([cell.strip() for cell in line.strip()[1:-1].split("|")] for line in lines)
+            yield {"heads": heads, "lines": cells}
+        else:
+            yield from (" ".join(item.split()) for item in re.split(r"\n(?=- )", paragraph) if item.strip())
+
+
+def write_json(saved: Mapping[str, Any]) -> str:
+    """The object of `as_json` as text, with one line a row."""
+    parts = []
+    for key, value in saved.items():
+        if isinstance(value, list):
+            items = ",\n".join(json.dumps(item, ensure_ascii=False) for item in value)
+            parts.append(f"{json.dumps(key)}: [\n{items}\n]")
+        else:
+            parts.append(f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def write_page(saved: Mapping[str, Any]) -> str:
+    """The page of a study, made of its JSON object and of the text `pages/NAME.md`, which says what was found.
+
+    The text belongs to the rows whose digest its first line has. For others, those of a quick run among them, the
+    notes and the first rows take its place. Tables of the text have some columns of a table of the object, and name
+    some of its lines by the cells that they fill in; the other cells are filled in here.
+    """
+    name, rows = saved["name"], [Row(**row) for row in saved["rows"]]
+    text = "" if saved["quick"] else _text_of(name, digest(rows))
+    if text:
+        tables = [_row_table(rows), *(block for block in saved["notes"] if not isinstance(block, str))]
+        parts = [block if isinstance(block, str) else _filled(block, tables) for block in blocks(text)]
+    else:
+        shown = _row_table(rows[:_SHOWN])
+        parts = [block for block in saved["notes"] if isinstance(block, str)]
+        parts.append(table(shown["heads"], shown["lines"]))
+    parts.insert(1, f"![{saved['what']}]({name}.png)")
+    if saved["quick"]:
+        parts.insert(0, "*A quick run: fewer seeds, points and training rows. Not the figures to quote.*")
+    parts.insert(0, f"# {saved['source']}: {saved['what']}")
+    parts.append(f"All {len(saved['rows'])} rows, all tables and all settings: [{name}.json]({name}.json).")
+    joined = "\n\n".join(part for part in parts if part)
+    return wrap(re.sub(r"(?<=\n)(- .*)\n\n(?=- )", r"\1\n", joined)) + "\n"
+
+
+def digest(rows: Iterable[Row]) -> str:
+    """Twelve hexadecimal digits that change with any of the rows, to the six digits that are shown."""
+    lines = [
+        (row.label, row.metric, number(row.paper), number(row.ours), number(row.ours_std), row.seeds) for row in rows
     ]
-    return wrap("\n\n".join(parts)) + "\n"
+    return hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:12]
+
+
+def _text_of(name: str, rows: str) -> str:
+    """What `pages/NAME.md` says of the rows with this digest; empty if it speaks of others, or is not there."""
+    place = files("privlearn_studies").joinpath("pages", f"{name}.md")
+    first, _, text = place.read_text(encoding="utf-8").partition("\n") if place.is_file() else ("", "", "")
+    return text if first == f"<!-- of the rows {rows} -->" else ""
+
+
+def _filled(choice: Mapping[str, Any], tables: Iterable[Mapping[str, Any]]) -> str:
+    """The chosen columns and lines, as Markdown, of the table that has most of these lines; empty if none has any."""
+    most: list[Sequence[str]] = []
+    for each_table in tables:
+        places = _places(choice["heads"], each_table["heads"])
+        if places is None:
+            continue
+        short = [[line[place] for place in places] for line in each_table["lines"]]
+        chosen = (next((line for line in short if _agree(cells, line)), None) for cells in choice["lines"])
+        most = max(most, [line for line in chosen if line is not None], key=len)
+    return table(choice["heads"], most) if most else ""
+
+
+def _places(heads: Sequence[str], others: Sequence[str]) -> list[int] | None:
+    """Where `heads` stand among `others`, in their order; None if one of them is missing."""
+    places: list[int] = []
+    for head in heads:
+        start = places[-1] + 1 if places else 0
+        if head not in others[start:]:
+            return None
+        places.append(others.index(head, start))
+    return places
+
+
+def _agree(cells: Sequence[str], line: Sequence[str]) -> bool:
+    return all(cell in ("", other) for cell, other in zip(cells, line, strict=True))
+
+
+def _row_table(rows: Sequence[Row]) -> dict[str, Any]:
+    heads, lines = row_cells(rows, lambda row: (number(row.ours_std), str(row.seeds)))
+    return {"heads": [*heads, "seeds"] if "deviation" in heads else heads, "lines": lines}
 
 
 def wrap(text: str) -> str:

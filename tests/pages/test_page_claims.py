@@ -204,7 +204,8 @@ def test_noise_on_votes_and_codes() -> None:
 
 
 def test_what_votes_on_mnist_bring() -> None:
-    found = {(row.label, row.metric): row for row in read_rows(_TEXTS["docs/results/pate-mnist.md"])}
+    rows = read_rows((ROOT / "docs" / "results" / "pate-mnist.json").read_text(encoding="utf-8"))
+    found = {(row.label, row.metric): row for row in rows}
     for line in table("docs/pate.md", "| queries | noise on each count | noisy winners"):
         queries = f"{line[0]} queries"
         wanted = [

@@ -16,6 +16,7 @@ from privlearn.accounting import rdp
 from privlearn.cli import main
 from privlearn.schedules import Constant, Exponential, Polynomial, Schedule, Step, Time
 from privlearn_studies import charts, registry
+from privlearn_studies.report import write_page
 from privlearn_studies.yu2019 import accounting, tables
 
 NAMES = [study.name for study in registry.STUDIES]
@@ -50,7 +51,7 @@ def test_the_command_writes_three_files(
     options = ["reproduce", name, "--quick", "--seeds", "2", "--out", str(tmp_path / "out"), "--json"]
     assert main(options) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert set(printed) == {"name", "source", "rows"}
+    assert set(printed) == {"name", "source", "what", "quick", "rows", "notes"}
     assert printed["name"] == name
     assert printed["source"] == registry.find(name).source
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
@@ -59,10 +60,12 @@ def test_the_command_writes_three_files(
     assert json.loads((tmp_path / "out" / f"{name}.json").read_text()) == printed
     assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     text = (tmp_path / "out" / f"{name}.md").read_text()
+    assert text == write_page(printed)
     for row in printed["rows"]:
         assert set(row) == ROW
         assert np.isfinite(row["ours"])
         assert (row["ours_std"] is None and row["seeds"] == 1) or row["seeds"] == 2
+    for row in printed["rows"][:10]:
         assert f"| {row['label']} | {row['metric']} |" in text
 
 

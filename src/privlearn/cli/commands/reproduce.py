@@ -40,7 +40,7 @@ def run(request: Request) -> int:
     save(study, findings, folder, request.quick)
     screen.notes.print(f"written: {screen.plain(folder / study.name)}.json, .md and .png")
     if request.json:
-        screen.print_json(as_json(study, findings))
+        screen.print_json(as_json(study, findings, quick=request.quick))
     else:
         screen.answers.print(_table(findings))
     return 0
@@ -61,7 +61,7 @@ def _table(findings: Findings) -> screen.Table:
     from privlearn_studies.report import row_cells
 
     table = screen.Table()
-    heads, lines = row_cells(findings, lambda row: (f"{row.ours_std or 0:.3g}",))
+    heads, lines = row_cells(findings.rows, lambda row: (f"{row.ours_std or 0:.3g}",))
     for head in heads:
         table.add_column(head, justify="left" if head in ("what", "metric") else "right")
     for line in lines:
