@@ -453,7 +453,11 @@ def no_name_of_a_room_hides_a_module() -> Iterator[str]:
 
 #: A private dialect, or riddles: docstrings, comments and messages say who and what in the field's words (the data's
 #: curator, a person, the caller, a user; a transform in front of the network; charged to the ledger).
-DIALECT = re.compile(r"\b(whoever|somebody|nobody|anybody|stands? in front|paid for|asides|born)\b", re.IGNORECASE)
+DIALECT = re.compile(
+    r"\b(whoever|somebody|nobody|anybody|stands? in front|paid for|asides|born|one's own)\b", re.IGNORECASE
+)
+#: "the schema is no TOML": an error says "is not valid TOML".
+TELEGRAM = re.compile(r"(?<!there )\b(is|are) (no (?!longer|more)|none\b(?! of))")
 
 
 @law
@@ -461,6 +465,16 @@ def words_are_the_fields() -> Iterator[str]:
     for name, text in lines().items():
         if any(DIALECT.search(line) for line in text):
             yield name
+
+
+@law
+def errors_say_what_is_not() -> Iterator[str]:
+    for name, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+                text = _filled_in(node.exc.args[0])
+                if TELEGRAM.search(text):
+                    yield f"{name}: {text[:50]}"
 
 
 @law
