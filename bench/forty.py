@@ -1,6 +1,6 @@
 """Private steps of forty networks that people train beside plain ones, in their own loops.
 
-`python bench/forty.py [--only NAME ...] [--rounds N] [--write PAGE] [--quick]`. Steps are alternated, on one thread;
+`python bench/forty.py [--only NAME ...] [--rounds N] [--write DOCS] [--quick]`. Steps are alternated, on one thread;
 the figure is the median over rounds of the ratio of processor times, with quartiles: clip and update, without noise.
 Each clipped sum is compared with that of the loop over single examples. Texts have 64 tokens of a vocabulary of 1,000,
 16 at once; images 32 to 64 pixels, 16 at once. Weights are random, also those that a network begins with at zero,
@@ -10,6 +10,7 @@ behind which no gradient would flow; and nothing is downloaded.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -43,6 +44,19 @@ WITHIN = 2e-3
 WIDTH, LAYERS, HEADS, LENGTH, VOCABULARY, EXAMPLES, CLASSES = 256, 4, 4, 64, 1000, 16, 10
 #: Clips about half of the examples, as random weights have it.
 CLIP = 3.0
+#: The rows of the page: kinds of networks that most people know, and the two dearest.
+ON_THE_PAGE = (
+    "unet: 3-D U-Net of 16, 32 and 64 channels, 32 voxels cubed, batch 4",
+    "mlp-large: MLP 784-1000-1000-10, batch 1,024",
+    "cnn: CNN of 26 thousand, batch 256",
+    "mlp-small: MLP 60-1000-10, batch 600",
+    "Llama",
+    "BERT",
+    "ResNet-18 with group norm (torchvision)",
+    "vit_tiny_patch16_224 (timm)",
+    "resnetv2_50x1_bit (timm)",
+    "lstm: LSTM of 128, length 64, batch 64",
+)
 
 
 @dataclass(frozen=True)
@@ -292,20 +306,40 @@ def _distance(network: Network, model: nn.Module, batch: Batch) -> float:
     return float((apart / max(whole, 1e-30)) ** 0.5)
 
 
-def table(rows: Sequence[Measured]) -> str:
-    """A Markdown table, the dearest last."""
-    lines = ["| network | parameters | plain step, ms | private over plain | quartiles | computed |",
-             "| --- | ---: | ---: | ---: | ---: | --- |"]  # fmt: skip
-    for own in sorted(rows, key=lambda row: statistics.median(row.ratios) if row.ratios else 99.0):
-        if not own.ratios:
-            lines.append(f"| {own.name} | {own.parameters / 1e6:.2f} M | – | – | – | {own.reason} |")
-            continue
-        low, _, high = statistics.quantiles(own.ratios, n=4)
-        lines.append(
-            f"| {own.name} | {own.parameters / 1e6:.2f} M | {own.plain * 1e3:.0f} | "
-            f"{statistics.median(own.ratios):.2f} | {low:.2f} to {high:.2f} | {own.reason or own.way} |"
-        )
+def figures(row: Measured) -> dict[str, Any]:
+    """What was measured of a network, as `docs/forty-networks.json` has it; without figures of one that is refused."""
+    stated: dict[str, Any] = {"network": row.name, "parameters_millions": round(row.parameters / 1e6, 2)}
+    if row.ratios:
+        low, _, high = statistics.quantiles(row.ratios, n=4)
+        stated["plain_ms"] = round(row.plain * 1e3)
+        stated["private_over_plain"] = round(statistics.median(row.ratios), 2)
+        stated["quartiles"] = [round(low, 2), round(high, 2)]
+    return stated | {"computed": row.reason or row.way}
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """A Markdown table of `figures`, the dearest last."""
+    lines = [
+        "| network | parameters | plain step, ms | private over plain | quartiles | computed |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for row in sorted(rows, key=lambda row: row.get("private_over_plain", 99.0)):
+        cells = [row["network"], f"{row['parameters_millions']:.2f} M", "–", "–", "–", row["computed"]]
+        if "plain_ms" in row:
+            low, high = row["quartiles"]
+            cells[2:5] = [row["plain_ms"], f"{row['private_over_plain']:.2f}", f"{low:.2f} to {high:.2f}"]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
+
+
+def write(rows: Sequence[dict[str, Any]], docs: Path) -> None:
+    """Write all rows into `forty-networks.json`, and those of `ON_THE_PAGE` into the table of `performance.md`."""
+    from architectures import write as write_table
+
+    lines = ",\n".join(f" {json.dumps(row, ensure_ascii=False)}" for row in rows)
+    (docs / "forty-networks.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    shown = [row for row in rows if row["network"] in ON_THE_PAGE]
+    write_table(docs / "performance.md", "forty", table(shown))
 
 
 def main() -> None:
@@ -316,7 +350,9 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=15, help="how often every step is timed")
     parser.add_argument("--quick", action="store_true", help="three networks, two rounds")
-    parser.add_argument("--write", type=Path, default=None, metavar="PAGE", help="write the table into a page")
+    parser.add_argument(
+        "--write", type=Path, default=None, metavar="DOCS", help="write the figures into the pages of this folder"
+    )
     given = parser.parse_args()
     make_torchvision_importable()
     torch.set_num_threads(1)
@@ -329,12 +365,10 @@ def main() -> None:
         if chosen is None or any(name in network.name for name in chosen):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                rows.append(measured(network, 2 if given.quick else given.rounds))
+                rows.append(figures(measured(network, 2 if given.quick else given.rounds)))
             print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     if given.write:
-        from architectures import write
-
-        write(given.write, "forty", table(rows))
+        write(rows, given.write)
     else:
         print(table(rows))
 

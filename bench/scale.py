@@ -1,6 +1,6 @@
 """What a step of DP-SGD takes as models and processes grow: memory, traffic and time, computed; and what is measured.
 
-`python bench/scale.py [--measure] [--json]` prints the tables of docs/scale.md. Rates are the assumptions in `Rates`,
+`python bench/scale.py [--measure] [--json]` prints tables of docs/performance.md. Rates are the assumptions in `Rates`,
 but for that of noise, which `--measure` measures here, with the time to draw from 10^10 rows and to price 10^6 steps.
 Every term follows from what the code does: each process holds the model; sums go to the process that adds up these
 numbers and adds their noise, in double precision if one process has many examples, and back in single (`runs.ranks`).
@@ -12,12 +12,14 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 PARAMETERS = {"1M": 10**6, "100M": 10**8, "1B": 10**9, "7B": 7 * 10**9}
+#: The size on the page: of the others all but norms is in proportion.
+ON_THE_PAGE = ("1B",)
 RANKS = (1, 8, 64)
 #: Bytes of a number in a model, in a sum on its way, and of a norm.
 SINGLE, DOUBLE = 4, 8
@@ -71,19 +73,19 @@ def step(parameters: int, ranks: int, rates: Rates) -> dict[str, Any]:
     }
 
 
-def table(rates: Rates) -> Iterator[str]:
-    """The table of steps, in Markdown."""
+def table(rates: Rates, sizes: Collection[str] = tuple(PARAMETERS)) -> Iterator[str]:
+    """The table of steps of models of these sizes, in Markdown."""
     heads = ("parameters", "processes", "weights and Adam", "sums", "norms", "sent a step", "compute", "sending",
              "noise", "largest", "checkpoint")  # fmt: skip
     yield f"| {' | '.join(heads)} |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: |"
-    for name, parameters in PARAMETERS.items():
+    for name in sizes:
         for ranks in RANKS:
-            own = step(parameters, ranks, rates)
-            sizes = [size(own[part]) for part in ("weights and optimizer", "sums", "norms", "traffic")]
+            own = step(PARAMETERS[name], ranks, rates)
+            memory = [size(own[part]) for part in ("weights and optimizer", "sums", "norms", "traffic")]
             times = [seconds(own["seconds"][part]) for part in ("compute", "sending", "noise")]
             kept = f"{size(own['checkpoint'])}, {seconds(own['checkpoint seconds'])}"
-            cells = [name, ranks, *sizes, *times, own["largest"], kept]
+            cells = [name, ranks, *memory, *times, own["largest"], kept]
             yield f"| {' | '.join(map(str, cells))} |"
 
 

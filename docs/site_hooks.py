@@ -19,7 +19,12 @@ def cells(text: str) -> list[tuple[str, str]]:
     for part in re.split(r"^# %%", text, flags=re.MULTILINE)[1:]:
         head, _, body = part.partition("\n")
         if "[markdown]" in head:
-            parts.append(("markdown", re.sub(r"^# ?", "", body, flags=re.MULTILINE).strip()))
+            parts.append(
+                (
+                    "markdown",
+                    re.sub(r"^# ?", "", body, flags=re.MULTILINE).strip(),
+                )
+            )
         else:
             parts.append(("python", body.strip()))
     return parts
@@ -49,7 +54,9 @@ def run(path: Path) -> list[tuple[str, str, str, list[bytes]]]:
     return done
 
 
-def page_of(path: Path, done: list[tuple[str, str, str, list[bytes]]]) -> tuple[str, dict[str, bytes]]:
+def page_of(
+    path: Path, done: list[tuple[str, str, str, list[bytes]]]
+) -> tuple[str, dict[str, bytes]]:
     """A tutorial that was run as Markdown, and its pictures by name."""
     parts, pictures = [], {}
     for kind, text, printed, drawn in done:
@@ -75,14 +82,41 @@ def notebook_of(done: list[tuple[str, str, str, list[bytes]]]) -> str:
             continue
         outputs: list[dict[str, Any]] = []
         if printed:
-            outputs.append({"output_type": "stream", "name": "stdout", "text": f"{printed}\n"})
+            outputs.append(
+                {
+                    "output_type": "stream",
+                    "name": "stdout",
+                    "text": f"{printed}\n",
+                }
+            )
         for picture in drawn:
-            data = {"image/png": base64.b64encode(picture).decode(), "text/plain": "<Figure>"}
-            outputs.append({"output_type": "display_data", "metadata": {}, "data": data})
+            data = {
+                "image/png": base64.b64encode(picture).decode(),
+                "text/plain": "<Figure>",
+            }
+            outputs.append(
+                {"output_type": "display_data", "metadata": {}, "data": data}
+            )
         count = sum(other["cell_type"] == "code" for other in made) + 1
-        made.append({"cell_type": "code", **cell, "execution_count": count, "outputs": outputs})
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    whole = {"cells": made, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+        made.append(
+            {
+                "cell_type": "code",
+                **cell,
+                "execution_count": count,
+                "outputs": outputs,
+            }
+        )
+    kernel = {
+        "display_name": "Python 3",
+        "language": "python",
+        "name": "python3",
+    }
+    whole = {
+        "cells": made,
+        "metadata": {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
     return json.dumps(whole, indent=1) + "\n"
 
 
@@ -93,15 +127,30 @@ def on_files(files: Any, config: Any) -> Any:
     for path in sorted((FOLDER / "tutorials").glob("*.py")):
         if own := files.get_file_from_path(f"tutorials/{path.name}"):
             files.remove(own)
-        if not cells(path.read_text("utf-8")):  # a program that takes minutes: shown as it is
-            text, pictures = f"# {path.stem.replace('_', ' ')}\n\n```python\n{path.read_text('utf-8')}```\n", {}
+        if not cells(
+            path.read_text("utf-8")
+        ):  # a program that takes minutes: shown as it is
+            text, pictures = (
+                f"# {path.stem.replace('_', ' ')}\n\n```python\n{path.read_text('utf-8')}```\n",
+                {},
+            )
         else:
             done = run(path)
             text, pictures = page_of(path, done)
-            files.append(File.generated(config, f"tutorials/{path.stem}.ipynb", content=notebook_of(done)))
-        files.append(File.generated(config, f"tutorials/{path.stem}.md", content=text))
+            files.append(
+                File.generated(
+                    config,
+                    f"tutorials/{path.stem}.ipynb",
+                    content=notebook_of(done),
+                )
+            )
+        files.append(
+            File.generated(config, f"tutorials/{path.stem}.md", content=text)
+        )
         for name, picture in pictures.items():
-            files.append(File.generated(config, f"tutorials/{name}", content=picture))
+            files.append(
+                File.generated(config, f"tutorials/{name}", content=picture)
+            )
     return files
 
 
@@ -112,4 +161,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     markdown = re.sub(outside, r"\1 (`\2` in the repository)", markdown)
     if page.file.src_uri.startswith("results/"):  # lists of digits, no links
         markdown = re.sub(r"\[(\d(?:, \d)*)\]", r"\[\1\]", markdown)
-    return re.sub(r"\]\(((?:\.\./)*)tutorials/(\w+)\.py\)", r"](\1tutorials/\2.md)", markdown)
+    return re.sub(
+        r"\]\(((?:\.\./)*)tutorials/(\w+)\.py\)",
+        r"](\1tutorials/\2.md)",
+        markdown,
+    )

@@ -11,10 +11,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
-from privlearn.opacus import PrivacyEngine  # was: from opacus import PrivacyEngine
+from privlearn.opacus import PrivacyEngine  # was: from opacus import ...
 
 x = torch.randn(1000, 20, generator=torch.Generator().manual_seed(0))
-loader = DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), batch_size=100, shuffle=True)
+loader = DataLoader(
+    TensorDataset(x, (x[:, 0] > 0).long()), batch_size=100, shuffle=True
+)
 model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 criterion = nn.CrossEntropyLoss()
@@ -25,15 +27,21 @@ criterion = nn.CrossEntropyLoss()
 # %%
 engine = PrivacyEngine()
 model, optimizer, loader = engine.make_private_with_epsilon(
-    module=model, optimizer=optimizer, data_loader=loader, target_epsilon=3.0, target_delta=1e-5, epochs=3,
+    module=model,
+    optimizer=optimizer,
+    data_loader=loader,
+    target_epsilon=3.0,
+    target_delta=1e-5,
+    epochs=3,
     max_grad_norm=1.0,
-)  # fmt: skip
+)
 for epoch in range(3):
     for inputs, targets in loader:
         optimizer.zero_grad()
         criterion(model(inputs), targets).backward()
         optimizer.step()
-    print(f"after epoch {epoch + 1}: epsilon {engine.get_epsilon(delta=1e-5):.3f}")
+    spent = engine.get_epsilon(delta=1e-5)
+    print(f"after epoch {epoch + 1}: epsilon {spent:.3f}")
 
 # %% [markdown]
 # ## What Opacus does not have: a certificate

@@ -16,7 +16,9 @@ from privlearn.data.schema import Category, Number, Schema
 rng = np.random.default_rng(0)
 age, sex = rng.integers(18, 95, 2000), rng.choice(["f", "m"], 2000)
 ill = rng.random(2000) < 1 / (1 + np.exp(-(age - 60) / 8))
-people = pd.DataFrame({"age": age, "sex": sex, "ill": np.where(ill, "yes", "no")})
+people = pd.DataFrame(
+    {"age": age, "sex": sex, "ill": np.where(ill, "yes", "no")}
+)
 print(people.head(3))
 
 # %% [markdown]
@@ -24,7 +26,9 @@ print(people.head(3))
 # Values outside the bounds count as the bounds. The number of examples is declared, too: it need not be exact.
 
 # %%
-schema = Schema("ill", ("no", "yes"), (Number("age", 0, 110), Category("sex", ("f", "m"))))
+schema = Schema(
+    "ill", ("no", "yes"), (Number("age", 0, 110), Category("sex", ("f", "m")))
+)
 data = pv.load(people[:1600], schema=schema, test=people[1600:])
 
 # %% [markdown]

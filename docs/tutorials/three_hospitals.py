@@ -40,24 +40,41 @@ public, test_x, test_y = data.x_test[:200], data.x_test[200:], data.y_test[200:]
 folder, answers = Path(tempfile.mkdtemp()), []
 for hospital in range(3):
     rows = np.arange(hospital, len(data.x), 3)  # those that it has
-    drawn = np.random.default_rng(secrets.randbits(128)).integers(10, size=len(rows))
+    drawn = np.random.default_rng(secrets.randbits(128)).integers(
+        10, size=len(rows)
+    )
     for teacher in range(10):
         own = rows[drawn == teacher]
-        trained = LogisticRegression(max_iter=300).fit(data.x[own].reshape(len(own), -1), data.y[own])
-        answers.append(str(folder / f"hospital-{hospital}-teacher-{teacher}.npz"))
-        np.savez(answers[-1], predictions=trained.predict(public[:60].reshape(60, -1)))
+        trained = LogisticRegression(max_iter=300).fit(
+            data.x[own].reshape(len(own), -1), data.y[own]
+        )
+        answers.append(
+            str(folder / f"hospital-{hospital}-teacher-{teacher}.npz")
+        )
+        np.savez(
+            answers[-1],
+            predictions=trained.predict(public[:60].reshape(60, -1)),
+        )
 
 # %% [markdown]
 # ## At the trusted party: noisy votes, and a student
 # With 30 teachers the noise is loud; twice the teachers have half the share of noise.
 
 # %%
-plan = pv.teachers.PatePlan(queries=60, teachers=30, aggregate=pv.teachers.Votes(classes=10))
+plan = pv.teachers.PatePlan(
+    queries=60, teachers=30, aggregate=pv.teachers.Votes(classes=10)
+)
 plan = plan.calibrate(epsilon=8.0, delta=1e-5)
 pool = pv.Dataset(public, low=data.low, high=data.high, public=True)
-student = pv.teachers.Student(lambda shape: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)))
+student = pv.teachers.Student(
+    lambda shape: torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 10)
+    )
+)
 result = pv.pate(plan, pv.teachers.Given(answers), None, pool, student)
 print(f"noise of {plan.noise_std:.1f} votes on each count")
 print(plan.guarantee(delta=1e-5))
-tested = pv.Dataset(test_x, test_y, test_x, test_y, classes=10, low=data.low, high=data.high)
+tested = pv.Dataset(
+    test_x, test_y, test_x, test_y, classes=10, low=data.low, high=data.high
+)
 print(pv.evaluate(result, tested))

@@ -80,7 +80,7 @@ def unfit(value: Any, shape: Any, name: str = "") -> Iterator[str]:
     elif origin is list:
         most = value if isinstance(value, list) and len(value) <= LONGEST_LIST else None
         if most is None:
-            yield f"{where} is no list of at most {LONGEST_LIST}"
+            yield f"{where} is not a list of at most {LONGEST_LIST}"
         else:
             wrong = (
                 problem for place, part in enumerate(value) for problem in unfit(part, parts[0], f"{name}[{place}]")
@@ -88,13 +88,13 @@ def unfit(value: Any, shape: Any, name: str = "") -> Iterator[str]:
             yield from _first(wrong)
     elif origin is tuple:
         if not isinstance(value, list | tuple) or len(value) != len(parts):
-            yield f"{where} is no list of {len(parts)}"
+            yield f"{where} is not a list of {len(parts)}"
         else:
             for place, (part, kind) in enumerate(zip(value, parts, strict=True)):
                 yield from unfit(part, kind, f"{name}[{place}]")
     elif origin is dict:
         if not isinstance(value, dict) or len(value) > LONGEST_LIST:
-            yield f"{where} is no table"
+            yield f"{where} is not a table"
         else:
             for key, part in value.items():
                 yield from unfit(key, parts[0], f"a name in {where}")
@@ -118,7 +118,7 @@ def fields_of(shape: Any) -> Mapping[str, Any]:
 
 def _unfit_fields(value: Any, shape: Any, name: str) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{name or 'the whole'} is no table"
+        yield f"{name or 'the whole'} is not a table"
         return
     known = fields_of(shape)
     for key in sorted(map(str, set(value) - set(known)))[:5]:

@@ -60,7 +60,7 @@ def _whole(text: str) -> int:
 
 def _constant(text: str) -> float:
     if text != "Infinity":
-        raise ValueError(f"{text} is no number")
+        raise ValueError(f"{text} is not a number")
     return float(text)  # the shape of a Poisson number of repetitions
 
 

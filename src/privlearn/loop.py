@@ -110,8 +110,8 @@ def make_private(
         settings: see `LoopSettings`, `runs.given.Compute` (`microbatch`, `precision`, `device`, ...).
 
     Raises:
-        BadInput, NotPerExample, UnsupportedEvent, BudgetExceeded: what can't be private, before anything is spent; of a
-            loss that comes with the first step, then.
+        BadInput, NotPerExample, UnsupportedEvent, BudgetExceeded: the model, the optimizer, the loader or the plan
+            can't be private, or the ledger has no room. Nothing was spent. The first step raises the same for the loss.
 
     Warns:
         PrivacyWarning: delta is one over the number of examples or more, or epsilon promises next to nothing.
@@ -322,7 +322,7 @@ class PrivateLoop(Described):
     def _summary(self) -> Summary:
         rows = self.run._summary().rows[:-1]
         loop = "for batch in private.batches(): private.step(batch, loss); then private.publish(folder)"
-        return Summary(f"A loop of one's own, {self.taken} of {self.steps} steps taken", [*rows, ("use", loop)])
+        return Summary(f"Private training loop: {self.taken} of {self.steps} steps taken", [*rows, ("use", loop)])
 
 
 def _state(generator: Any) -> str:

@@ -159,7 +159,7 @@ def evaluate(
         bounds = getattr(data if isinstance(data, Dataset) else network, "target_bounds", None)
         return of_values(outputs.double().reshape(-1).numpy(), y.double().numpy(), bounds)
     if y.is_floating_point() and not bool((y == y.round()).all()):
-        raise BadInput("the targets are no whole numbers, and the model gives classes: expected classes from 0")
+        raise BadInput("the targets are not whole numbers, and the model predicts classes: expected classes from 0")
     return of_classes(outputs.double().softmax(1).numpy(), y.long().numpy())
 
 

@@ -330,7 +330,7 @@ class Streams(Described):
             )
             return cls(sampling, noise, initialisation, views, seeded=not secret)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise BadInput(f"that is no state of random streams: {error}") from error
+            raise BadInput(f"this is not a state of random streams: {error}") from error
 
 
 def _key(seed: int | None, rank: int, purpose: int) -> bytes:

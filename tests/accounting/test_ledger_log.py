@@ -82,7 +82,7 @@ def test_a_file_that_is_no_large_ledger_is_refused(tmp_path: Path, monkeypatch, 
     path = tmp_path / "ledger"
     Ledger.open(path, create=True).charge(Gaussian(9.0), ADD)
     path.write_bytes(changed(path.read_bytes()))
-    with pytest.raises(BadInput, match="no ledger that can be trusted"):
+    with pytest.raises(BadInput, match="not a ledger that can be trusted"):
         Ledger.open(path)
 
 

@@ -46,7 +46,7 @@ def stopped(steps: int) -> Callable[[Any], Result]:
 
 
 def broken_off(steps: int, *, closed: bool = False) -> Callable[[Any], Result]:
-    """A loop of one's own that is left; `closed` says that the run is closed before its result is asked for."""
+    """A custom loop that is left; `closed` says that the run is closed before its result is asked for."""
 
     def own(checkpoint: Any) -> Result:
         plan = pv.Plan(pv.sampling.Poisson(0.25), 6, pv.schedules.Constant(1.0), examples=40)
@@ -71,7 +71,7 @@ def broken_off(steps: int, *, closed: bool = False) -> Callable[[Any], Result]:
 
 
 def scripted(steps: int) -> Callable[[Any], Result]:
-    """A script of one's own around `make_private`."""
+    """A custom script around `make_private`."""
 
     def own(checkpoint: Any) -> Result:
         data = rows()

@@ -228,8 +228,8 @@ def test_the_page_on_size_has_the_table_that_is_computed(monkeypatch: pytest.Mon
     """And it says what the code does: sums travel in single precision, and a process makes its part of noise."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     scale = importlib.import_module("scale")
-    page = (ROOT / "docs" / "scale.md").read_text("utf-8")
-    assert "\n".join(scale.table(scale.Rates())) in page
+    page = (ROOT / "docs" / "performance.md").read_text("utf-8")
+    assert "\n".join(scale.table(scale.Rates(), scale.ON_THE_PAGE)) in page
     one, many = (scale.step(10**6, ranks, scale.Rates()) for ranks in (1, 8))
     assert (one["traffic"], many["traffic"]) == (0, 7e6)
     assert (one["seconds"]["noise"], many["seconds"]["noise"]) == (0.01, 0.00125)
@@ -311,9 +311,24 @@ def test_forty_networks_are_measured_beside_plain_steps(monkeypatch: pytest.Monk
         assert len(row.ratios) == 2
     refused = replace(every["FNet"], loss=lambda model, batch: forty.of_classes(model, batch).mean())
     assert forty.measured(refused, 1).way == "refused"
-    lines = forty.table([*rows, forty.measured(refused, 1)]).splitlines()
+    lines = forty.table([forty.figures(row) for row in (*rows, forty.measured(refused, 1))]).splitlines()
     assert len(lines) == 5
     assert "NotPerExample" in lines[-1]
+
+
+def test_the_page_has_ten_rows_of_the_forty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All are in the file beside it, and writing both again changes nothing."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    forty = importlib.import_module("forty")
+    names = ("forty-networks.json", "performance.md")
+    texts = {name: (ROOT / "docs" / name).read_text("utf-8") for name in names}
+    rows = json.loads(texts["forty-networks.json"])
+    assert {row["network"] for row in rows} == {network.name for network in forty.every()}
+    (tmp_path / "performance.md").write_text(texts["performance.md"], "utf-8")
+    forty.write(rows, tmp_path)
+    assert {name: (tmp_path / name).read_text("utf-8") for name in names} == texts
+    assert all(f"| {name} |" in texts["performance.md"] for name in forty.ON_THE_PAGE)
+    assert len(forty.ON_THE_PAGE) == 10
 
 
 def test_exponents_of_a_sweep_are_those_of_the_powers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,8 +146,8 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown option": ((*TRAIN, "--epsilom", "1"), ("--epsilom",)),
     "unknown command": (("tarin",), ("tarin",)),
     "missing configuration": ((*BUDGET, "--config", "gone.toml"), ("gone.toml cannot be read",)),
-    "not a model": (("verify", "nowhere"), ("no published model", "privacy.json")),
-    "prediction from nothing": (("predict", "nowhere", "--data", "digits"), ("no published model",)),
+    "not a model": (("verify", "nowhere"), ("not a published model", "privacy.json")),
+    "prediction from nothing": (("predict", "nowhere", "--data", "digits"), ("not a published model",)),
 }
 
 

@@ -422,7 +422,7 @@ def check_a_run_goes_on_with_the_same_views_mean_and_labels_only() -> None:
         "no views": {"augmentation": None},
         "more views": {"augmentation": pv.clipping.Augmentation(3, SPEC)},
         "other views": {"augmentation": pv.clipping.Augmentation(2, "shift:2")},
-        "views of one's own": {"augmentation": pv.clipping.Augmentation(2, lambda rows, generator: rows)},
+        "custom views": {"augmentation": pv.clipping.Augmentation(2, lambda rows, generator: rows)},
     }
     with folder() as here:
         path = here / "run"

@@ -43,7 +43,7 @@ class Around(Dataset[Any]):
 
 
 class Holding(Dataset[Any]):
-    """A data set of one's own that holds arrays."""
+    """A custom data set that holds arrays."""
 
     def __init__(self, x: Any, y: Any) -> None:
         self.pixels, self.labels = x, y
@@ -102,7 +102,7 @@ def check_rows_that_come_again_are_counted_as_often() -> None:
 
 @check
 def check_rows_in_shared_memory_are_one_row() -> None:
-    """Of tensors, of arrays, in data sets of one's own; not where labels alone are shared."""
+    """Of tensors, of arrays, in custom data sets; not where labels alone are shared."""
     x, y = torch.randn(ROWS, 3), torch.arange(ROWS) % 2
     views = [TensorDataset(x[:16], y[:16]), TensorDataset(x[15:], y[15:])]
     repeated: list[Any] = [

@@ -35,7 +35,7 @@ MUTANTS = [
            "places", COUNTED),
     Mutant("joined data sets are apart", Origins._of_structure, "isinstance(given, ConcatDataset)", "False", COUNTED),
     Mutant("data sets around others are apart", Origins._held, "columns += self._of(value)", "columns += []", COUNTED),
-    Mutant("a data set of one's own has no rows", Origins._of_structure,
+    Mutant("a custom data set has no rows", Origins._of_structure,
            "range(first := self._first(id(given)), first + length)", "range(0)", COUNTED),
     Mutant("columns that share rows are counted apart", Origins._are_apart, "one[1] < other[0]", "True", MEMORY),
     Mutant("rows of lists are missed", Origins._held, "columns += [objects] if", "columns += [] if", LISTS),

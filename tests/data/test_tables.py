@@ -18,8 +18,8 @@ from tests.data.checks import CSV, FEATURES, SCHEMA, declared, table
 
 #: (what becomes what in the schema, what the message must contain)
 SCHEMAS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "no TOML": ("[columns.age]", "[columns.age", ("is no TOML", "docs/data.md")),
-    "a number without end": ("17", "1" * 5000, ("is no TOML",)),
+    "no TOML": ("[columns.age]", "[columns.age", ("is not valid TOML", "docs/data.md")),
+    "a number without end": ("17", "1" * 5000, ("is not valid TOML",)),
     "nested too deeply": ("17", "[" * 2000 + "]" * 2000, ("nested too deeply",)),
     "no target": ('target = "income"', "", ("target is not there", "'age', 'work', 'hours', 'income'")),
     "a target that is no column": ('"income"', '"wage"', ("target is 'wage'", "one of the columns")),
@@ -103,7 +103,7 @@ TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "two columns that are ignored": ("work,name", "work,name,name", ("two columns 'name'",)),
     "too few cells": ("98.5,", "", ("row 3 (line 4) has 4 cells", "expected 5", "double quotes")),
     "too many cells": ("98.5,", "98.5,1,", ("row 3 (line 4) has 6 cells", "expected 5")),
-    "a quote that stays open": ('Dr"', "Dr", ("no CSV", "double quotes")),
+    "a quote that stays open": ('Dr"', "Dr", ("not valid CSV", "double quotes")),
     "a zero byte": ("Eve", "E\0ve", ("zero byte in line 6",)),
     "another separator": (",", ";", ("no column 'age'", "income;age;hours")),
     "only a header": (CSV, "income,age,hours,work\n", ("0 inputs",)),

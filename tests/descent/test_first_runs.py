@@ -39,7 +39,7 @@ def test_the_default_optimizer_learns_digits() -> None:
 
 
 def test_the_default_rate_follows_from_public_numbers() -> None:
-    """As the rules give it for a network of one's own; initial weights as long as PyTorch usually makes them."""
+    """As the rules give it for a custom network; initial weights as long as PyTorch usually makes them."""
     made = run().optimizer
     norm = math.sqrt((7 + 3) / 3)
     assert isinstance(made, torch.optim.SGD)

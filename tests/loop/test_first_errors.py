@@ -70,7 +70,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a part of the rows": (lambda: private(None, loader(shuffle=False, sampler=SubsetRandomSampler([1, 2]))), "Subset"),
     "with replacement": (lambda: private(None, loader(shuffle=False, sampler=RandomSampler(X, replacement=True))),
                          "epochs="),
-    "batches of one's own": (
+    "custom batches": (
         lambda: private(None, DataLoader(dataset(), batch_sampler=BatchSampler(RandomSampler(X), 5, False))),
         "batch_size=B",
     ),

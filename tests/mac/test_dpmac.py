@@ -68,7 +68,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a convolution, first": (lambda: nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(6, 3)), "Conv1d at '0'"),
     "dropout": (lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Dropout(), nn.Linear(4, 3)), "Dropout at '2'"),
     "batch norm": (lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), "BatchNorm1d at '1'"),
-    "a module of one's own": (lambda: nn.Sequential(nn.Linear(5, 4), Residual(), nn.Linear(4, 3)), "Residual at '1'"),
+    "a custom module": (lambda: nn.Sequential(nn.Linear(5, 4), Residual(), nn.Linear(4, 3)), "Residual at '1'"),
     "no sequence": (Residual, "Residual"),
     "no layer": (lambda: nn.Sequential(nn.Flatten()), "no Linear layer"),
     "an activation that is not known": (lambda: net(5, 4, 3, kind=nn.GELU), "GELU at '1'"),

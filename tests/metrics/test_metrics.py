@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ((net, x), "without targets"),
         ((net, x, [0, 1]), "5 rows and 2 targets"),
         ((net, x, [0, 1, 2, 3, 0]), "expected classes from 0 to 2"),
-        ((net, x, [0.5, 1, 2, 1, 0]), "no whole numbers"),
+        ((net, x, [0.5, 1, 2, 1, 0]), "not whole numbers"),
         ((net, torch.zeros(5, 7), [0] * 5), "the model cannot run on these rows"),
         ((net, x[:0], []), "at least one"),
         ((net, data), "no test rows"),

@@ -28,8 +28,7 @@ def test_the_page_runs_from_top_to_bottom(page: str, folder: Path, capsys: pytes
     if page == "docs/segmentation.md":
         pytest.importorskip("monai", reason="MONAI is not here: pip install 'privlearn[medical]'")
     for module in {
-        "docs/huggingface.md": ("transformers", "peft"),
-        "docs/lightning.md": ("lightning", "accelerate"),
+        "docs/trainers.md": ("transformers", "peft", "lightning", "accelerate"),
     }.get(page, ()):
         pytest.importorskip(module, reason=f"{module} is not installed")
     needs = NEEDS.get(page, Page())

@@ -74,7 +74,7 @@ MUTANTS = [
     Mutant("infinite numbers are lost", _public.to_json, 'return {"kind": _INFINITY}', "return 1e308", READ),
     Mutant("fields at their defaults are left out", _public._left_out, '"omitted" in part.metadata and ', "",
            READ),
-    Mutant("a schedule of one's own is written as its start", plan.Plan.stated, "PerEpoch(self.noise_multipliers())",
+    Mutant("a custom schedule is written as its start", plan.Plan.stated, "PerEpoch(self.noise_multipliers())",
            "PerEpoch(self.noise_multipliers()[:1])", READ),
     Mutant("what is missing is as usual", _public.from_json, "if not expected - optional <= set(values) <= expected:",
            "if set(values) - expected:", REFUSED),

@@ -57,7 +57,7 @@ def test_pipes_devices_and_folders_are_no_files(name: str, model: Path, capsys: 
         code = main(["verify", str(model)])
         shown = capsys.readouterr()
         assert code == (2 if name == "privacy.json" else 1)
-        assert f"{name} is no plain file" in shown.out + shown.err or f"{name} is missing" in shown.out + shown.err
+        assert f"{name} is not a plain file" in shown.out + shown.err or f"{name} is missing" in shown.out + shown.err
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
@@ -208,11 +208,14 @@ CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "a table": ("[epsilon]\na = 1", ("[epsilon]", "is a table", "expected plain options")),
     "a key twice": ("epsilon = 1\nepsilon = 2", ("cannot be read",)),
     "a key in two spellings": ("clip_norm = 1\nclip-norm = 2", ("stands twice", "keep one of them")),
-    "another configuration": ('config = "other.toml"', ("'config'", "is no option", "such as epsilon")),
-    "help": ("help = true", ("'help'", "is no option")),
-    "an option with an equals sign": ('"epsilon=3" = true', ("is no option", "expected names as on the command line")),
-    "an option with a space": ('"a b" = 1', ("is no option",)),
-    "an empty option": ('"" = 1', ("is no option",)),
+    "another configuration": ('config = "other.toml"', ("'config'", "is not an option", "such as epsilon")),
+    "help": ("help = true", ("'help'", "is not an option")),
+    "an option with an equals sign": (
+        '"epsilon=3" = true',
+        ("is not an option", "expected names as on the command line"),
+    ),
+    "an option with a space": ('"a b" = 1', ("is not an option",)),
+    "an empty option": ('"" = 1', ("is not an option",)),
     "an option nobody knows": ("epsilom = 3", ("--epsilom",)),
     "text for a number": ('epsilon = "much"', ("--epsilon", "'much'")),
     "a list for a number": ("epsilon = [1, 2]", ("--epsilon", "'1,2'")),

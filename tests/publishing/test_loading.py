@@ -1,4 +1,4 @@
-"""Published models are loaded and used: networks of one's own, rows in any form, one row."""
+"""Published models are loaded and used: custom networks, rows in any form, one row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Own(nn.Module):
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pv.Result]:
-    """A scaled model of a network of one's own."""
+    """A scaled model of a custom network."""
     plan = pv.Plan(pv.Poisson(0.5), epochs=30, examples=40).calibrate(epsilon=50.0, delta=1e-5)
     torch.manual_seed(0)
     data = pv.Dataset(X, Y, classes=2, low=0.0, high=8.0)

@@ -187,7 +187,7 @@ REFUSALS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "something behind a public key": ("--key", "tail.pub", ("no single public key",)),
     "half a public key": ("--key", "cut.pub", ("cannot be read as a public key", "expected Ed25519 in PEM")),
     "half an OpenSSH public key": ("--key", "cut-ssh.pub", ("cannot be read as a public key",)),
-    "a public key of small order": ("--key", "small.pub", ("no usable Ed25519 key", "large order", "privlearn key")),
+    "a public key of small order": ("--key", "small.pub", ("not a usable Ed25519 key", "large order", "privlearn key")),
     "text for a public key": ("--key", "text", ("no single public key", "expected a FILE.pub")),
     "nothing for a public key": ("--key", "empty", ("no single public key",)),
 }  # fmt: skip

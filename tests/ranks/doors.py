@@ -41,7 +41,7 @@ def _rank() -> int:
 
 
 def accelerate(folder: Path) -> pv.Result:
-    """A loop of one's own, all of whose objects were prepared by an Accelerator."""
+    """A custom loop, all of whose objects were prepared by an Accelerator."""
     from accelerate import Accelerator, DataLoaderConfiguration
 
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))

@@ -18,7 +18,7 @@ MUTANTS = [
            "plan.budget", "check_a_plan_without_a_target_is_measured_by_its_ledger"),
     Mutant("train warns of its target beside the session", train.train,
            "settled.plan.budget is None and (ledger is None or ledger.budget is None)", "True", DOORS),
-    Mutant("a loop of one's own warns of its target beside the session", loop.make_private,
+    Mutant("a custom loop warns of its target beside the session", loop.make_private,
            "(plan.budget or run.session.ledger.budget) is None", "True", DOORS),
     Mutant("a method that counts no examples charges", session.Session._require_counted, "assert self._counted",
            "assert True", "check_nothing_is_charged_before_the_examples_are_counted"),

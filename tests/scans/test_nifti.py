@@ -57,7 +57,7 @@ def bomb(path: Path) -> Path:
 
 HOSTILE: dict[str, tuple[Callable[[Path], Path], str]] = {
     "missing": (lambda at: at / "no.nii.gz", "there is no file"),
-    "empty": (lambda at: cut(at / "a.nii", scan_file(at / "b.nii", VALUES), 0), "no NIfTI file"),
+    "empty": (lambda at: cut(at / "a.nii", scan_file(at / "b.nii", VALUES), 0), "not a NIfTI file"),
     "in the header": (lambda at: cut(at / "a.nii", scan_file(at / "b.nii", VALUES), 0.3), "cut short"),
     "in the voxels": (lambda at: cut(at / "a.nii", scan_file(at / "b.nii", VALUES), 0.8), "cut short"),
     "packed, cut": (lambda at: cut(at / "a.nii.gz", scan_file(at / "b.nii.gz", VALUES), 0.8), "cut short or damaged"),
@@ -67,8 +67,8 @@ HOSTILE: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a series": (lambda at: saved(at / "a.nii", np.zeros((3, 4, 5, 2), np.float32)), "three dimensions"),
     "a slice": (lambda at: saved(at / "a.nii", np.zeros((3, 4), np.float32)), "three dimensions"),
     "complex": (lambda at: saved(at / "a.nii", np.zeros((3, 4, 5), np.complex64)), "plain numbers"),
-    "NaN affine": (lambda at: with_header(at / "a.nii", srow_x=[np.nan] * 4), "no place of voxels in space"),
-    "flat affine": (lambda at: with_header(at / "a.nii", srow_x=[0, 1, 0, 0]), "no place of voxels in space"),
+    "NaN affine": (lambda at: with_header(at / "a.nii", srow_x=[np.nan] * 4), "does not place voxels in space"),
+    "flat affine": (lambda at: with_header(at / "a.nii", srow_x=[0, 1, 0, 0]), "does not place voxels in space"),
     "NaN voxels": (lambda at: scan_file(at / "a.nii", np.where(VALUES == 7, np.nan, VALUES)), "not finite"),
     "infinite scale": (lambda at: with_header(at / "a.nii", scl_slope=3e38), "not finite|cannot be read"),
     "voxels far away": (lambda at: with_header(at / "a.nii", vox_offset=3e9), "behind its header"),
@@ -116,7 +116,7 @@ def test_written_masks_take_nothing_along(tmp_path: Path) -> None:
     assert b"Jane" not in files[2].read_bytes()
     for wrong, said in (
         (lambda: write_mask(files[0], mask, scan), "nothing is overwritten"),
-        (lambda: write_mask(tmp_path / "d.png", mask, scan), "no name of a NIfTI file"),
+        (lambda: write_mask(tmp_path / "d.png", mask, scan), "not the name of a NIfTI file"),
         (lambda: write_mask(tmp_path / "d.nii", mask[1:], scan), "the mask has shape"),
         (lambda: write_mask(tmp_path / "d.nii", mask * 0.5, scan), "float64 values"),
         (lambda: write_mask(tmp_path / "d.nii", mask - 2, scan), "whole numbers"),

@@ -93,7 +93,7 @@ def test_a_pipeline_of_transform_and_classifier_shares_a_ledger() -> None:
     [
         ({"estimator": DECLARED["PATEClassifier"]()}, "budget_for"),
         ({"estimator": make_pipeline(DECLARED["DPStandardScaler"]())}, "budget_for"),
-        ({"metric": "auc"}, "no sum over examples"),
+        ({"metric": "auc"}, "not a sum over examples"),
         ({"metric": "rmse"}, "the targets are classes"),
         ({"param_grid": {"bounds": [(-1, 1), (-2, 2)]}}, "the same for all"),
         ({"param_grid": {"epsilon": [1, 2]}}, "the same for all"),

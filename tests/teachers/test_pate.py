@@ -256,7 +256,7 @@ def test_beliefs_follow_bayes() -> None:
     )
     assert torch.equal(both.beliefs(0.8)[0], answers.beliefs(0.8)[0])
     assert both.beliefs(0.8)[1].tolist() == [0.0, 0.0, 0.0], "nobody answered, and it is believed"
-    with pytest.raises(BadInput, match="no classes"):
+    with pytest.raises(BadInput, match="not classes"):
         replace(answers, scores=None).beliefs(0.8)
     assert "1 of 2 queries, one of 3 classes" in repr(both)
     assert "1 of 1 queries, targets" in repr(replace(answers, scores=None))

@@ -294,7 +294,7 @@ def test_what_python_refuses() -> None:
         pv.tuning.Blocks((a, pv.tuning.Candidate("c", pv.Plan(pv.Poisson(0.3), examples=9))))
     with pytest.raises(BadInput, match="leave out again="):
         pv.tuning.RandomStopping((a, pv.tuning.Candidate("c", plan, again=plan)), mean=2.0)
-    with pytest.raises(BadInput, match="no tuple of candidates"):
+    with pytest.raises(BadInput, match="not a tuple of candidates"):
         pv.tuning.Blocks([a, b])  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="validation schedule"):
         pv.tuning.Candidate("reacts", pv.Plan(pv.Poisson(0.1), schedule=pv.schedules.Validation(0.7)))

@@ -252,7 +252,7 @@ def _count(event: Event, times: int, total: dict[Mechanism, int]) -> None:
         for part in event.events:
             _count(part, times, total)
     else:
-        raise AssertionError(f"{type(event).__name__} is no mechanism")
+        raise AssertionError(f"{type(event).__name__} is not a mechanism")
 
 
 #: Distinct mechanisms beyond which noise levels are put together.

@@ -35,7 +35,7 @@ def distinguish(
     delta: float = 1e-5,
     trials: int = 1_000,
     confidence: float = 0.99,
-    attack: str = "outputs of one's own code on neighbouring data sets",
+    attack: str = "outputs of custom code on neighbouring data sets",
 ) -> Audit:
     """Attack `run` through its outputs: can they tell whether the example took part better than `event` allows?
 

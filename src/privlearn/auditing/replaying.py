@@ -451,7 +451,9 @@ class _Published:
         try:
             tensors = load(folder.weights(contents))
         except (CertificateMismatch, SafetensorError, KeyError, ValueError, TypeError) as error:
-            raise BadInput(f"{path} is no published model: {first_line(error)}. Expected what publish wrote") from error
+            raise BadInput(
+                f"{path} is not a published model: {first_line(error)}. Expected what publish wrote"
+            ) from error
         problems = tuple(verify_contents(contents).problems)
         return cls(contents, problems, certificate.parse(contents.files[CERTIFICATE]), tensors)
 

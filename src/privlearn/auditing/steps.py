@@ -67,7 +67,7 @@ def audit(
     Each trial is one step of `dpsgd` with the plan's sampler, clip and first noise multiplier (a whole epoch where that
     is what is charged at once), on `data` with the canary in one half of the trials and without it in the other. By
     default the model is linear, with two weights, and the canary's is far longer than the clipping norm:
-    the worst case. Give a model, a loss and data to attack code of one's own.
+    the worst case. Give a model, a loss and data to attack your own code.
 
     Guarantee of what is said: `ok` is False by chance in at most 1 - `confidence` of all audits of a sound claim.
 
@@ -95,7 +95,7 @@ def audit(
     if plan.neighbours is Adjacency.REPLACE_ONE:
         raise BadInput("the plan is for replace_one neighbours: expected add_remove or zero_out, of which one is empty")
     if (model is None) != (loss is None) or (model is not None and data is None):
-        raise BadInput("a model of one's own is attacked with its loss and some data: give all three, or none")
+        raise BadInput("to attack your own model give model, loss and data: expected all three, or none")
     if model is None:
         model, loss, data, canary = nn.Linear(1, 1), _product, _others(sampler), ([1.0], 1.0)
     else:
@@ -144,7 +144,7 @@ def warn_of_rows(data: Dataset) -> None:
     """Warn that a report follows from the rows that an audit ran on, which no ledger was charged for."""
     if not data.public:
         warnings.warn(
-            "an audit is no release: no ledger is charged for the rows that it runs on, and its report follows from "
+            "an audit is not a release: no ledger is charged for the rows that it runs on, and its report follows from "
             "them. Audit with made-up rows, or public ones, Dataset(..., public=True)", PrivacyWarning, stacklevel=3,
         )  # fmt: skip
 

@@ -157,7 +157,7 @@ def features_plan(request: Request, facts: Facts) -> tuple[ClassifierPlan, dict[
     )
     if facts.classes is None:
         raise BadInput(
-            "features are selected by classes, and the targets of these data are none: declare them with --classes"
+            "features are selected by classes, and these data have other targets: declare them with --classes"
         )
     norm, bound = rules.bounds(request, facts)
     shared: dict[str, Any] = {
@@ -363,7 +363,7 @@ def require_metric(request: Request, data: Any) -> None:
     task = request.task or ("multilabel" if data.labels else None)
     there = _METRICS.get(str(task), _OF_VALUES if data.classes is None and not data.labels else _OF_CLASSES)
     if request.metric is not None and request.tune is None and request.metric not in there:
-        raise BadInput(f"--metric {request.metric} is no figure of such targets: expected one of {', '.join(there)}")
+        raise BadInput(f"--metric {request.metric} is not a metric of such targets: expected one of {', '.join(there)}")
 
 
 def metrics_plan(request: Request, plan: AbstractPlan | None, data: Any) -> MetricsPlan | ValueMetricsPlan | None:

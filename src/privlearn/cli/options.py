@@ -311,7 +311,7 @@ _OTHERS = (
         Option("examples", "N", "declared number of examples", int, 1000),
         Option("batch-size", "B", "expected examples in a batch", int),
         Option("adjacency", "A", "add_remove or zero_out (default: the first that goes with the sampling)"),
-        Option("code", "FILE.py", "attack code of one's own: a file that defines plan, and model, loss and data, or a "
+        Option("code", "FILE.py", "attack your own code: a file that defines plan, and model, loss and data, or a "
                "function run(took_part)"),
         Option("canaries", "N", "with --code: train once, with N canaries of which half take part", int),
         Option("shadows", "N", "with --code: tell whom the model was trained on, by N models beside it (LiRA)", int),

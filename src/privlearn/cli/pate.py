@@ -192,7 +192,7 @@ def _votes_job(request: Request, data: Dataset) -> Job:
 def _apart(request: Request, data: Dataset) -> tuple[Dataset, Dataset]:
     """The data with rows to test on, and the public inputs: of --public, or nine tenths of named data's test rows."""
     if data.classes is None:
-        raise BadInput("teachers vote for classes, and the targets of these data are none: declare them with --classes")
+        raise BadInput("teachers vote for classes, and these data have other targets: declare them with --classes")
     if request.public is not None:
         return data, public_rows(request, data)
     assert data.x_test is not None  # a named data set has some

@@ -198,7 +198,7 @@ def snippet(plan: Plan, delta: float) -> str:
 def _request(given: Mapping[str, str]) -> Request:
     """The request of a command line with these options."""
     if unknown := next((name for name in given if name not in OPTIONS), None):
-        raise BadInput(f"{unknown[:40]!r} is no number of the planner: expected {', '.join(OPTIONS)} or runs")
+        raise BadInput(f"{unknown[:40]!r} is not a number of the planner: expected {', '.join(OPTIONS)} or runs")
     return parse(["budget", *(f"--{name}={text}" for name, text in given.items())])
 
 

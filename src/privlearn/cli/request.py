@@ -291,7 +291,7 @@ def plain_options(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
             raise BadInput(f"{key} stands twice in {path}, once with _ and once with -: keep one of them")
         if name in ("config", "help", "help-all") or not key.isascii() or not name.replace("-", "a").isalnum():
             raise BadInput(
-                f"{key[:40]!r} in {path} is no option: expected names as on the command line, such as epsilon"
+                f"{key[:40]!r} in {path} is not an option: expected names as on the command line, such as epsilon"
             )
         if isinstance(value, dict):
             raise BadInput(f"[{key}] in {path} is a table: expected plain options, as on the command line")

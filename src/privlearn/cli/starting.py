@@ -63,7 +63,7 @@ def labelled_volumes(request: Request, data: Dataset) -> Dataset:
         BadInput: targets are no maps, or the volumes have no masks, or are private ones.
     """
     if not has_maps(data):
-        raise BadInput("--start is for maps of classes (segmentation), and the targets are none: leave it out")
+        raise BadInput("--start is for maps of classes (segmentation), and these data have other targets: leave it out")
     if request.public is None:
         if data.name != "hippocampus":
             raise BadInput("--start public needs public volumes with masks: give --public PATH")

@@ -243,7 +243,7 @@ def read_schema(path: str | Path, targets: Sequence[str] = ()) -> Schema:
             f"the schema {path} cannot be read: {error.strerror}. Expected a TOML file; docs/data.md has one"
         ) from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"the schema {path} is no UTF-8 text: expected a TOML file; docs/data.md has one") from error
+        raise BadInput(f"the schema {path} is not UTF-8 text: expected a TOML file; docs/data.md has one") from error
     return parse_schema(text, str(path), targets)
 
 
@@ -258,7 +258,7 @@ def parse_schema(text: str, name: str, targets: Sequence[str] = ()) -> Schema:
     except RecursionError as error:
         raise BadInput(f"the schema {name} is nested too deeply: docs/data.md shows what it holds") from error
     except ValueError as error:  # TOML errors, and numbers of thousands of digits
-        raise BadInput(f"the schema {name} is no TOML: {error}. docs/data.md has an example") from error
+        raise BadInput(f"the schema {name} is not valid TOML: {error}. docs/data.md has an example") from error
     if targets:
         settings["target"] = targets[0] if len(targets) == 1 else list(targets)
         for column in _other_targets(settings, targets):

@@ -210,8 +210,8 @@ def _csv_rows(raw: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, row
     except csv.Error as error:
         raise BadInput(
-            f"{name}, line {reader.line_num} is no CSV: {error}. Expected commas between cells, and double quotes "
-            "around those that hold commas, quotes or line breaks",
+            f"{name}, line {reader.line_num} is not valid CSV: {error}. Expected commas between cells, and double "
+            "quotes around those that hold commas, quotes or line breaks",
             line=reader.line_num,
         ) from error
 

@@ -269,7 +269,7 @@ def weights_of(request: TrainRequest, classes: int | None, names: tuple[str, ...
     if given is None:
         return None
     if classes is None:
-        raise BadInput("class_weights is for classes, and the targets of these data are none: leave it out")
+        raise BadInput("class_weights is for classes, and these data have other targets: leave it out")
     if isinstance(given, str) and given == BALANCED:
         if request.class_frequencies is None:
             raise BadInput(

@@ -210,7 +210,9 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
 
     mechanisms = matrices.choices(request.mechanism)
     if request.discrete and mechanisms != [None]:
-        raise BadInput("correlated noise is no whole number of grid steps: leave out discrete noise, or the mechanism")
+        raise BadInput(
+            "correlated noise is not a whole number of grid steps: leave out discrete noise, or the mechanism"
+        )
     if len(mechanisms) > 1 and (target is None or _unknown(request) != "noise"):
         raise BadInput(
             f"the mechanism {request.mechanism!r} leaves a number open, which is chosen where the noise is solved for: "
@@ -349,7 +351,7 @@ def _selection(request: TrainRequest, facts: Facts) -> tuple[SelectFeatures, ...
     noise = _noise_for(request, probability("select_share", share, open_top=True), "select")
     if facts.classes is None:
         raise BadInput(
-            "features are selected by classes, and the targets of these data are none: declare them with classes=K"
+            "features are selected by classes, and these data have other targets: declare them with classes=K"
         )
     norm, bound = bounds(request, facts)
     selection = SelectFeatures(request.select, noise, facts.classes, norm, bound, request.criterion or "distance")

@@ -1,4 +1,4 @@
-"""A task: rows, a network and a loss that fit each other and the plan. What can be refused is refused when it is made.
+"""A task: rows, a network and a loss that fit each other and the plan. Its constructor refuses what does not fit.
 
 Its epochs and batches, for a run that is driven by hand.
 """
@@ -229,10 +229,10 @@ class Task:
                          "accuracies": Scalars(self.accuracies)}  # fmt: skip
 
     def optimizer(self, given: OptimizerFactory | None) -> torch.optim.Optimizer:
-        """The optimizer that is given, or SGD at the learning rate that the rules give for a network of one's own.
+        """The optimizer that the caller chose, or SGD at the learning rate of the rules for a custom network.
 
-        Its initial weights are taken to be as long as PyTorch usually makes them, which follows from their shapes: a
-        matrix with n outputs has a norm of about sqrt(n / 3). So a run that is resumed gets the same rate.
+        The rule takes the initial weights to be as long as PyTorch usually makes them: a matrix with n outputs has a
+        norm of about sqrt(n / 3). This follows from shapes alone, so a resumed run gets the same rate.
 
         Raises:
             BadInput: it is none, or needs a closure or sparse gradients.
@@ -242,7 +242,7 @@ class Task:
         from privlearn.descent.rules import learning_rate  # a default, which no guarantee rests on
 
         norm = math.sqrt(sum(own.shape[0] for own in self.parameters if own.dim() > 1) / 3) or math.inf
-        rate = learning_rate("SGD", self.plan, self.examples, "a network of one's own", norm)
+        rate = learning_rate("SGD", self.plan, self.examples, "a custom network", norm)
         return torch.optim.SGD(self.parameters, lr=rate)
 
     def fit(self, session: TrainingSession) -> None:

@@ -232,7 +232,7 @@ class CorrelatedStream(ABC):
     def __init__(self, stream: NoiseStream, steps: int | None = None) -> None:
         if stream.discrete:
             raise BadInput(
-                "correlated noise is no whole number of grid steps: leave out discrete noise, or the mechanism"
+                "correlated noise is not a whole number of grid steps: leave out discrete noise, or the mechanism"
             )
         self._stream, self._steps = stream, steps
         self._taken, self._std = 0, None  # type: int, float | None

@@ -75,8 +75,8 @@ def _require_noise(
     stream = correlation.stream(NoiseStream(bytes(16)), steps, separation)
     if not isinstance(stream, CorrelatedStream) or (stream.changes and not correlation.disjoint):
         raise UnsoundExtension(
-            f"the stream of the correlation {name} is no CorrelatedStream, or one whose noise may change from step to "
-            "step where that has no price"
+            f"the stream of the correlation {name} is not a CorrelatedStream, or it is one whose noise may change from "
+            "step to step where that has no price"
         )
     noise = torch.zeros(rows, _NUMBERS, dtype=torch.float64)
     try:

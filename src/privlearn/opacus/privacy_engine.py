@@ -66,12 +66,13 @@ class PrivacyEngine:
                 as of Opacus; all others as of `pv.make_private` (`examples`, `microbatch`, `ledger`, `streams`, ...).
 
         Raises:
-            BadInput, NotPerExample: what can't be private, before anything is spent; of the loss with the first step.
+            BadInput, NotPerExample: the model, the optimizer or the loader can't be private. Nothing was spent. The
+                first step raises the same for the loss, before it spends anything.
         """
         if not noise_multiplier:
             raise BadInput(
-                "noise_multiplier is 0, which is no privacy: expected a number above 0. To train without privacy use "
-                "the module, the optimizer and the loader as they are"
+                "noise_multiplier is 0, which gives no privacy: expected a number above 0. To train without privacy "
+                "use the module, the optimizer and the loader as they are"
             )
         if epochs is None:
             warnings.warn(

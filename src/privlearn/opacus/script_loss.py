@@ -144,8 +144,8 @@ def _require_of_rows(tape: list[Entry]) -> None:
             if isinstance(value, Tensor) and value.requires_grad:
                 raise NotPerExample(
                     f"the loss holds parameters beside the model's output ({entry.name}), such as a norm of the "
-                    "weights: its gradient is no example's. Use the optimizer's weight_decay=, and call the model as a "
-                    "whole"
+                    "weights: its gradient belongs to no example. Use the optimizer's weight_decay=, and call "
+                    "the model as a whole"
                 )
 
 

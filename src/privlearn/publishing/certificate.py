@@ -93,7 +93,7 @@ def parse(content: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise BadInput(f"{CERTIFICATE} is not readable JSON: {error}. Get an unchanged copy") from error
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise BadInput(f"{CERTIFICATE} is no certificate of privlearn: its format is not {_FORMAT!r}")
+        raise BadInput(f"{CERTIFICATE} is not a certificate of privlearn: its format is not {_FORMAT!r}")
     if type(data.get("version")) is not int or data["version"] != VERSION:
         raise BadInput(
             f"{CERTIFICATE} has version {str(data.get('version'))[:40]}: this privlearn reads version {VERSION} alone, "

@@ -74,7 +74,7 @@ def read(folder: str | Path) -> Contents:
         except _Unreadable as error:
             if name == CERTIFICATE:
                 raise BadInput(
-                    f"{path} is no published model: {error}. Expected the folder that train or publish wrote"
+                    f"{path} is not a published model: {error}. Expected the folder that train or publish wrote"
                 ) from error
             problems.append(str(error))
     heavy = weights_in(names)
@@ -83,7 +83,7 @@ def read(folder: str | Path) -> Contents:
             wrong = weights_file.problem_of(file, os.fstat(file.fileno()).st_size)
             file.seek(0)
             digests[heavy] = hashlib.file_digest(file, "sha256").hexdigest()
-        problems += [f"{heavy} is no file of weights alone: {wrong}"] if wrong else []
+        problems += [f"{heavy} is not a file of weights alone: {wrong}"] if wrong else []
     except _Unreadable as error:
         problems.append(str(error))
     return Contents(path, files, digests, tuple(problems), _strangers(path, names), names)
@@ -145,10 +145,10 @@ class _Unreadable(Exception):
 def _opened(path: Path) -> Iterator[BufferedReader]:
     try:
         if not path.is_file():  # opening a pipe would wait for a writer
-            raise _Unreadable(f"{path.name} is missing" if not path.exists() else f"{path.name} is no plain file")
+            raise _Unreadable(f"{path.name} is missing" if not path.exists() else f"{path.name} is not a plain file")
         with path.open("rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise _Unreadable(f"{path.name} is no plain file")
+                raise _Unreadable(f"{path.name} is not a plain file")
             yield file
     except (OSError, ValueError) as error:
         raise _Unreadable(f"{path.name} cannot be read: {_reason(error)}") from error

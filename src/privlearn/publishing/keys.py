@@ -58,7 +58,7 @@ class PublicKey:
         height = int.from_bytes(self.raw, "little") & ((1 << 255) - 1)
         if len(self.raw) != 32 or height >= _PRIME or height in _SMALL_ORDER:
             raise BadInput(
-                f"the public key is no usable Ed25519 key ({len(self.raw)} bytes): expected 32 bytes that encode a "
+                f"the public key is not a usable Ed25519 key ({len(self.raw)} bytes): expected 32 bytes that encode a "
                 "point of large order, as `privlearn key` makes"
             )
 

@@ -77,7 +77,7 @@ def parse(content: bytes) -> dict[str, Any]:
         count(f"classes in {CONFIG}", data["classes"], most=10**7)
     transforms = data["transforms"]
     if not isinstance(transforms, list) or len(transforms) > _MOST_TRANSFORMS:
-        raise BadInput(f"transforms in {CONFIG} is no list of at most {_MOST_TRANSFORMS}: get an unchanged copy")
+        raise BadInput(f"transforms in {CONFIG} is not a list of at most {_MOST_TRANSFORMS}: get an unchanged copy")
     for part in transforms:
         _require_transform(part)
     _require_bounds(data)

@@ -206,7 +206,7 @@ def _require_publishable(audit: AuditReport | None) -> None:
         raise BadInput(f"audit is a {type(audit).__name__}: expected what pv.audit or privlearn.auditing returned")
     if audit is not None and not audit.public:
         raise BadInput(
-            "the audit ran on rows that were not declared public, so that its report is no release: audit with "
+            "the audit ran on rows that were not declared public, so that its report is not a release: audit with "
             "made-up or public rows, Dataset(..., public=True)"
         )
 

@@ -113,7 +113,7 @@ def unfit_files(contents: Contents) -> list[str]:
             problems.append(f"{name} is not readable JSON: {printable(error)[:80]}")
             continue
         if not isinstance(data, dict):
-            problems.append(f"{name} is no table of fields")
+            problems.append(f"{name} is not a table of fields")
             continue
         theirs = {} if name == AUDIT else _of_another_library(data, shape)
         own = {field: value for field, value in data.items() if field not in theirs}

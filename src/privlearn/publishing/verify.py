@@ -276,7 +276,7 @@ def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee
     """
     plan, facts = read_plan(certificate["plan"]), certificate["facts"]
     if not isinstance(facts, dict):
-        return [f"the facts in {CERTIFICATE} are no table of fields"]
+        return [f"the facts in {CERTIFICATE} are not a table of fields"]
     planned = plan.event()
     problems = contradictions(certificate["claim"], event, planned, guarantee)
     problems += unpaid(certificate["facts"], event, planned)

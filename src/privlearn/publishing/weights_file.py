@@ -53,7 +53,7 @@ def _layout(tensors: dict[str, Any], size: int) -> str:
     places = []
     for name, stated in tensors.items():
         if len(name) > _LONGEST or not name.isprintable():
-            return f"the name of a tensor is none: {printable(name)[:40]!r}"
+            return f"this is not the name of a tensor: {printable(name)[:40]!r}"
         if not isinstance(stated, dict) or set(stated) != _FIELDS:
             return f"the tensor {name[:60]!r} has other fields than {', '.join(sorted(_FIELDS))}"
         shape, place = stated["shape"], stated["data_offsets"]

@@ -256,7 +256,7 @@ def run_of(file: Checkpoint) -> Saved | None:
     """
     saved = file.read()
     if saved and not saved.plain.keys() >= _FIELDS:
-        raise BadInput(f"{file.path} is no checkpoint of privlearn: it does not say where the run was")
+        raise BadInput(f"{file.path} is not a checkpoint of privlearn: it does not say where the run was")
     return saved
 
 
@@ -283,8 +283,8 @@ def unpacked(content: bytes, path: Path) -> Saved:
     body = content[len(head) :]
     if head != _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n":
         raise BadInput(
-            f"{path} is no checkpoint of this version of privlearn, or it is damaged. To begin anew, delete it; what "
-            "the run was charged stays charged"
+            f"{path} is not a checkpoint of this version of privlearn, or it is damaged. To begin anew, delete it; "
+            "what the run was charged stays charged"
         )
     try:
         tensors = load_tensors(body)
@@ -292,7 +292,7 @@ def unpacked(content: bytes, path: Path) -> Saved:
         if not isinstance(plain, dict):
             raise ValueError("it holds no fields by name")
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise BadInput(f"{path} is no checkpoint of privlearn: {error}") from error
+        raise BadInput(f"{path} is not a checkpoint of privlearn: {error}") from error
     return Saved(tensors, plain)
 
 

@@ -282,7 +282,7 @@ class Recording:
             content = (folder / LINES).read_bytes()
             *lines, _ = content.split(b"\n")
             head, *rest = [loads(line) for line in lines]
-            _require(all(isinstance(line, dict) for line in rest), "a line is none")
+            _require(all(isinstance(line, dict) for line in rest), "a line is not a table")
             self.challenge, self.discrete = bytes.fromhex(head["challenge"]).hex(), bool(head["discrete"])
             commitment, at = head["commitment"], [n for n, line in enumerate(rest) if "state" in line]
             self.states = [str(rest[n]["digest"]) for n in at]
@@ -293,7 +293,7 @@ class Recording:
             self.complete = [line + b"\n" for line in lines[: at[-1] + 2]]
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             why = f"{type(error).__name__}: {first_line(error)}"
-            raise BadInput(f"{folder / LINES} is no transcript of a run: {why}") from error
+            raise BadInput(f"{folder / LINES} is not a transcript of a run: {why}") from error
         if commitment != self.secret.commitment:
             raise BadInput(f"the transcript in {folder} is of another commitment: get the unchanged folder")
         stated = [line["step"] for line in self.steps]
@@ -400,7 +400,7 @@ def new_secret() -> bytes:
 
 
 def _whole(number: Any) -> int:
-    _require(type(number) is int and number >= 0, "a number of steps is none")
+    _require(type(number) is int and number >= 0, "a number of steps is not a number")
     return int(number)
 
 

@@ -139,7 +139,7 @@ def write_mask(path: str | Path, mask: Any, scan: Scan) -> Path:
             f"shape {scan.values.shape}, as the scan"
         )
     if not is_scan(path):
-        raise BadInput(f"{path} is no name of a NIfTI file: expected one that ends in .nii or .nii.gz")
+        raise BadInput(f"{path} is not the name of a NIfTI file: expected one that ends in .nii or .nii.gz")
     content = _bytes(scan.as_in_file(given.astype(np.uint8 if given.max() < 1 << 8 else np.uint16)), scan.image)
     # Without a time or a name in it: the same mask makes the same bytes.
     content = gzip.compress(content, mtime=0) if path.suffix.lower() == ".gz" else content
@@ -330,7 +330,7 @@ def _image(path: Path) -> Any:
     affine = np.asarray(image.affine, dtype=np.float64)
     volume = abs(float(np.linalg.det(affine[:3, :3]))) if np.isfinite(affine).all() else 0.0
     if not (1e-9 < volume < 1e9 and np.isfinite(image.header.get_zooms()).all()):
-        raise BadInput(f"{path} has an affine or a spacing that is no place of voxels in space: correct its header")
+        raise BadInput(f"{path} has an affine or a spacing that does not place voxels in space: correct its header")
     return image
 
 
@@ -344,7 +344,7 @@ def _declared(path: Path, file: Any) -> tuple[bytes, str, int]:
     sizes = {int.from_bytes(head[:4], order): order for order in ("little", "big")}
     version = next((size for size in _HEADERS if size in sizes and len(head) >= size), None)
     if version is None:
-        raise BadInput(f"{path} is no NIfTI file, or is cut short in its header: get an unchanged copy")
+        raise BadInput(f"{path} is not a NIfTI file, or is cut short in its header: get an unchanged copy")
     kind = _HEADERS[version]
     header = getattr(_nibabel(), kind).header_class(head[:version])
     shape, values, before = header.get_data_shape(), header.get_data_dtype(), header.get_data_offset()

@@ -110,7 +110,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise
         except ValueError as error:
             if str(error).startswith("could not convert"):  # it quotes a cell
-                raise BadInput("X holds values that are no numbers: encode texts first, and leave out ids") from None
+                raise BadInput("X holds values that are not numbers: encode texts first, and leave out ids") from None
             raise BadInput(str(error)) from error
 
     def _labelled(self, X: Any, y: Any) -> tuple[Array, Array, tuple[str, ...]]:

@@ -195,7 +195,7 @@ class PrivateRegressor(RegressorMixin, NetworkEstimator):  # type: ignore[misc]
             try:
                 y = y.astype(np.float64)
             except (TypeError, ValueError) as error:
-                raise BadInput(f"the targets are no numbers: {error}") from error
+                raise BadInput(f"the targets are not numbers: {error}") from error
         if self.target_bounds is not None:
             return X, y.astype(np.float64), pair("target_bounds", self.target_bounds), ()
         low, high = float(y.min()), float(y.max())

@@ -119,7 +119,7 @@ class Answers:
             BadInput: answers that are no classes.
         """
         if self.scores is None:
-            raise BadInput("these answers are no classes: there are no counts to believe in")
+            raise BadInput("these answers are not classes: there are no counts to believe in")
         others = self.scores.shape[1] - 1
         apart = agreement - (1 - agreement) / others  # the right class's share less that of any other
         believed = (self.scores * (self.expected * apart)).softmax(1)

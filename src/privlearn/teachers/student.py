@@ -61,7 +61,7 @@ class Spread:
             BadInput: answers that are no classes.
         """
         if answers.classes is None:
-            raise BadInput("labels are spread, and these answers are no classes: leave out spread=")
+            raise BadInput("labels are spread, and these answers are not classes: leave out spread=")
         near = Neighbourhood(answers.inputs, self.components, self.neighbours)
         beliefs = np.zeros((len(answers.inputs), answers.classes))
         beliefs[: len(answers.targets)] = answers.beliefs(self.agreement).numpy()

@@ -242,7 +242,7 @@ class ExternalModule(RowTransform):
         for name, value in self._held[0].state_dict().items():
             if bool(value.isnan().any()):
                 raise BadInput(
-                    f"features {self.name!r} have weights that are no numbers (NaN), in {name!r}: mend the encoder"
+                    f"features {self.name!r} have weights that are not numbers (NaN), in {name!r}: mend the encoder"
                 )
         require_per_example(self._held[0], row, fixed=True, explain=name_meeting)
 

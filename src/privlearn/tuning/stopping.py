@@ -197,8 +197,9 @@ def require_metric(metric: str) -> None:
     """Raise `BadInput` unless it is a sum over examples, to which each adds a bounded amount by itself."""
     if not isinstance(metric, str) or metric not in _LOSSES:
         raise BadInput(
-            f"candidates are to be chosen by {str(metric)[:40]}, which is no sum over examples, so that one could move "
-            f"it by more than its own share: choose by {', '.join(OF_CLASSES)}, or for numbers {', '.join(OF_VALUES)}"
+            f"candidates are to be chosen by {str(metric)[:40]}, which is not a sum over examples, so that one could "
+            f"move it by more than its own share: choose by {', '.join(OF_CLASSES)}, or for numbers "
+            f"{', '.join(OF_VALUES)}"
         )
 
 
@@ -302,7 +303,7 @@ def require_candidates(candidates: Sequence[Candidate]) -> None:
         AdjacencyMismatch: different kinds of neighbour.
     """
     if not isinstance(candidates, tuple) or not all(isinstance(candidate, Candidate) for candidate in candidates):
-        raise BadInput("candidates is no tuple of candidates: expected (pv.tuning.Candidate(name, plan), ...)")
+        raise BadInput("candidates is not a tuple of candidates: expected (pv.tuning.Candidate(name, plan), ...)")
     if not 2 <= len(candidates) <= MOST:
         raise BadInput(f"there are {len(candidates)} candidates: expected from 2 to {MOST} to choose among")
     names = [candidate.name for candidate in candidates]

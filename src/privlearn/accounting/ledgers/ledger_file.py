@@ -80,8 +80,8 @@ class LedgerFile:
                 return self._read(file)
         except (OSError, ValueError) as error:
             raise BadInput(
-                f"{self.path} is no ledger that can be trusted: {str(error)[:500]}. Bring back the file as privlearn "
-                "wrote it; what was spent can't be known without it"
+                f"{self.path} is not a ledger that can be trusted: {str(error)[:500]}. Bring back the file as "
+                "privlearn wrote it; what was spent can't be known without it"
             ) from error
 
     def _read(self, file: BinaryIO) -> LedgerState:

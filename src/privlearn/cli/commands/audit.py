@@ -26,7 +26,7 @@ from privlearn.sampling import FullBatch, named
 from privlearn.schedules import Constant
 from privlearn.streams import Streams
 
-#: Trials of a function of one's own, by default: each may be a whole training.
+#: Trials of a custom function, by default: each may be a whole training.
 _RUNS = 1_000
 _FORMATS = (".md", ".json", ".png")
 
@@ -98,7 +98,7 @@ def _streams(request: Request) -> Streams:
 
 @contextmanager
 def _defined(path: str | None) -> Iterator[dict[str, Any]]:
-    """What a file of one's own defines.
+    """What a custom file defines.
 
     Raises:
         BadInput: it can't be run.
@@ -139,7 +139,7 @@ def _of_code(request: Request, own: dict[str, Any]) -> Audit:
         given = {name: own[name] for name in ("model", "loss", "data", "canary") if name in own}
         return _attacked(request, plan, **given)
     if not callable(attacked):
-        raise BadInput(f"run in --code {request.code} is no function: expected run(took_part)")
+        raise BadInput(f"run in --code {request.code} is not a function: expected run(took_part)")
     return distinguish(
         attacked, plan.event(), plan.neighbours, delta=request.delta, trials=request.trials or _RUNS,
         confidence=request.confidence, attack=f"run of {Path(request.code).name}",

@@ -1,9 +1,9 @@
 """Runs of stock layers in `nn.Sequential`, computed as one operation.
 
 What autograd and a function mode cost for each operation is then paid once for all of them: on a network of two small
-layers these cost .3 of a plain step (docs/performance.md). Each layer computes what it computes by itself, by the same
-rules. A layer of another type, or that has hooks, a forward of its own or frozen parameters, ends a run and is called
-as always.
+layers these cost .3 of a plain step (docs/decisions/runs-of-stock-layers-are-one-operation.md). Each layer computes
+what it computes by itself, by the same rules. A layer of another type, or that has hooks, a forward of its own or
+frozen parameters, ends a run and is called as always.
 """
 
 from __future__ import annotations
