@@ -1,4 +1,4 @@
-"""Named checks of docs/accounting-proofs.md, on masses that are put on grids: beside 40 digits, point by point.
+"""Named checks of docs/decisions/proofs-of-prices.md, on masses on grids: beside 40 digits, point by point.
 
 Between its points a pair's curve is a chord, and the exact curve is convex: at the points alone it could be too low.
 """

@@ -1,4 +1,4 @@
-"""Named checks of docs/accounting-proofs.md: the arithmetic against exact fractions and many digits, lemma by lemma."""
+"""Named checks of docs/decisions/proofs-of-prices.md: the arithmetic beside exact fractions and many digits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lost terms of lemmas 8 to 15 in docs/accounting-proofs.md, each of which a named check must catch."""
+"""Lost terms of lemmas 8 to 15 in docs/decisions/proofs-of-prices.md, each of which a named check must catch."""
 
 from __future__ import annotations
 

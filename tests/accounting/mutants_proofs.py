@@ -1,4 +1,4 @@
-"""Lost terms of docs/accounting-proofs.md, each of which a named check must catch: most move no figure at all."""
+"""Lost terms of docs/decisions/proofs-of-prices.md that a named check must catch: most move no figure at all."""
 
 from __future__ import annotations
 

@@ -1,16 +1,19 @@
 """Thirty planted bugs, each run through the audits that fit: which of them refute its claim, and with how many trials.
 
-`python -m tests.auditing.broken_builds` prints the table of docs/auditing.md. The bugs are those of the rooms' own
-`mutants*.py`, by name; what no audit finds is caught by the named check that they are planted for.
+`python -m tests.auditing.broken_builds` writes docs/measured/broken-builds.json and prints the table of
+docs/auditing.md. The bugs are those of the rooms' own `mutants*.py`, by name; what no audit finds is caught by the
+named check that they are planted for.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +25,11 @@ from privlearn.auditing import Audit, audit_training
 from privlearn.clipping import per_example
 from privlearn.errors import PrivlearnError
 from privlearn.sampling import FullBatch, Sampler
+from tests.conftest import ROOT
 from tests.support.mutant import Mutant, _forget
+
+#: What came of each audit of each build, as the program below measured it last.
+MEASURED = ROOT / "docs" / "measured" / "broken-builds.json"
 
 #: Trials of each kind, or canaries, one number after the other until a claim is refuted.
 EFFORTS = (100, 400, 1600)
@@ -169,21 +176,47 @@ def effort(build: Build, audit: str, efforts: tuple[int, ...] = EFFORTS) -> str:
     return "no"
 
 
-def rows() -> Iterator[str]:
-    """The table, line by line."""
-    yield "| broken build | refuted by an audit of | not by | else caught by |"
-    yield "| --- | --- | --- | --- |"
-    for build in BUILDS:
-        outcomes = {audit: effort(build, audit) for audit in build.audits}
-        by = ", ".join(f"{audit} ({trials})" for audit, trials in outcomes.items() if trials != "no")
-        missed = ", ".join(audit for audit, trials in outcomes.items() if trials == "no")
-        why = f"`{build.mutant().caught_by}`: {build.why}" if not by else ""
-        yield f"| {build.name} | {by or '-'} | {missed or '-'} | {why} |"
+def outcomes() -> list[dict[str, Any]]:
+    """Each build by name, with the outcome of each of its audits, the check that catches it, and why no audit does."""
+    return [
+        {
+            "build": build.name,
+            "audits": {audit: effort(build, audit) for audit in build.audits},
+            "check": build.mutant().caught_by,
+            "why": build.why,
+        }
+        for build in BUILDS
+    ]
+
+
+def rows(builds: list[dict[str, Any]]) -> Iterator[str]:
+    """The page's table: the builds that are refuted, by the trials of the best audit, and those that no audit finds."""
+    yield "| refuted | broken builds |"
+    yield "| --- | --- |"
+    refuted: dict[int, list[str]] = {trials: [] for trials in EFFORTS}
+    stopped: dict[str, list[str]] = {}
+    missed: dict[tuple[str, str], list[str]] = {}
+    for build in builds:
+        results = [result for result in build["audits"].values() if result != "no"]
+        trials = [int(result.replace(",", "")) for result in results if not result.startswith("stopped")]
+        if trials:
+            refuted[min(trials)].append(build["build"])
+        elif results:
+            stopped.setdefault(results[0].removeprefix("stopped: "), []).append(build["build"])
+        else:
+            missed.setdefault((build["check"], build["why"]), []).append(build["build"])
+    for least, names in refuted.items():
+        yield f"| with {least:,} trials | {'; '.join(names)} |"
+    for error, names in stopped.items():
+        yield f"| stopped: `{error}` | {'; '.join(names)} |"
+    for (check, why), names in missed.items():
+        yield f"| by no audit: {why} | {'; '.join(names)} (`{check}`) |"
 
 
 if __name__ == "__main__":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for row in rows():
-            sys.stdout.write(row + "\n")
-            sys.stdout.flush()
+        builds = outcomes()
+    lines = ",\n".join(" " + json.dumps(build) for build in builds)
+    MEASURED.write_text(f"[\n{lines}\n]\n", "utf-8")
+    sys.stdout.write("".join(f"{row}\n" for row in rows(builds)))

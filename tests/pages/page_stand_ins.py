@@ -204,7 +204,7 @@ class Page:
 NEEDS: dict[str, Page] = {
     "docs/command-line.md": Page(files=patients, toml="tune.toml"),
     "docs/data.md": Page(names=pairs, files=people, toml="people.toml"),
-    "docs/tuning.md": Page(toml="tune.toml"),
+    "docs/settings.md": Page(toml="tune.toml"),
     "docs/pate.md": Page(after=segments),
     "docs/segmentation.md": Page(
         names=scans, files=nifti_files, smaller={"epochs=40": "epochs=1"}, before={2: predictions_of_hospitals}

@@ -138,7 +138,7 @@ def test_the_price_of_a_step_is_that_of_the_table() -> None:
     assert f"median is {median(forty):.2f}" in text
     assert all(row["computed"] == "layers" for row in rows)
     noisy = [float(row[3].split()[0]) for row in table("docs/performance.md", "| network | plain step, ms |")]
-    assert f"takes {min(noisy):.1f} to {max(noisy):.1f} times as long as a plain one" in page("docs/coverage.md")
+    assert f"takes {min(noisy):.1f} to {max(noisy):.1f} times as long as a plain one" in page("docs/accounting.md")
     assert not any("costs little more" in page(name) for name in PAGES)
 
 

@@ -74,7 +74,7 @@ def test_the_readme_has_the_figures_of_the_study() -> None:
     assert checked == 28
 
 
-@pytest.mark.parametrize(("page", "data"), [("docs/defaults.md", ("mnist", "fashion-mnist", "cifar10"))])
+@pytest.mark.parametrize(("page", "data"), [("docs/settings.md", ("mnist", "fashion-mnist", "cifar10"))])
 def test_the_pages_have_the_figures_of_the_study(page: str, data: tuple[str, ...]) -> None:
     text = " ".join((ROOT / page).read_text().split())
     for name in data:
@@ -83,9 +83,9 @@ def test_the_pages_have_the_figures_of_the_study(page: str, data: tuple[str, ...
 
 
 def test_the_pages_agree_on_what_was_looked_at() -> None:
-    """One account, in docs/defaults.md, and no other page denies it."""
+    """One account, in docs/settings.md, and no other page denies it."""
     pages = {page.name: " ".join(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md")}
-    account = pages["defaults.md"].split("## What was looked at")[1].split(" ## ")[0]
+    account = pages["settings.md"].split("## What was looked at")[1].split(" ## ")[0]
     for said in (
         "Test figures were seen in between",
         "Of **Adult**, breast cancer and Wisconsin, rules for [tables](#tables) were chosen on training rows held back",
@@ -93,7 +93,7 @@ def test_the_pages_agree_on_what_was_looked_at() -> None:
         "No default was chosen on **USPS**",
     ):
         assert said in account
-    assert "(docs/defaults.md, What was looked at)" in pages["best.md"]
+    assert "(docs/settings.md, What was looked at)" in pages["best.md"]
     for text in pages.values():
         assert "not looked at for any choice" not in text
         assert "nothing was chosen on" not in text

@@ -137,8 +137,8 @@ class GroupSampled(Mechanism):
     """One release on a Poisson batch, for a person with `group_size` of the examples, each drawn independently.
 
     For accountants alone: it is never charged and never stored, because group sizes are no part of what happened.
-    Dominated, in both directions, by sum_j Binomial(k, q)(j) N(j, sigma^2) against N(0, sigma^2); docs/accounting.md
-    has the proof (for Poisson sampling: Ganesh 2024).
+    Dominated, in both directions, by sum_j Binomial(k, q)(j) N(j, sigma^2) against N(0, sigma^2):
+    docs/decisions/proofs-of-prices.md has the proof (for Poisson sampling: Ganesh 2024).
     """
 
     sampling_rate: float

@@ -234,7 +234,7 @@ _HOW = _group(
     Option("clip-norm", "C", "(default: 0.1; 1 for tables; 0.3 for dpmac)", float, candidate=True),
     Option("pca", "L", "project onto L private principal directions first", int, candidate=True),
     Option("pca-noise", "S", "their noise multiplier (default: 16)", float, candidate=True),
-    Option("tune", "F.toml", "choose privately among the candidates in this file (docs/tuning.md)"),
+    Option("tune", "F.toml", "choose privately among the candidates in this file (docs/settings.md)"),
     part="plan",
 )  # fmt: skip
 _CONFIG = _group(

@@ -259,7 +259,7 @@ def explanation(settings: Iterable[Setting]) -> None:
     table = Table(show_header=False)
     for setting in settings:
         table.add_row(setting.name, f"{BOLD}{plain(setting.value)}{END}", setting.why or "as given")
-    notes.print("Chosen from public numbers alone (docs/defaults.md):")
+    notes.print("Chosen from public numbers alone (docs/settings.md):")
     notes.print(table)
 
 

@@ -1,6 +1,6 @@
 """The rules by which a run of DP-SGD is settled: what was not given, from public numbers alone, each with its reason.
 
-docs/defaults.md has the study behind the rule for linear models, docs/decisions that for networks, and both say which
+docs/settings.md has the study behind the rule for linear models, docs/decisions that for networks, and both say which
 choices saw test accuracies. Looking at results on private data to choose better ones would cost privacy.
 """
 

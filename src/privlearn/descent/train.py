@@ -54,7 +54,7 @@ def train(
     """Train a classifier or a regressor at a target, the rest chosen by rule: as `privlearn train`, the same weights.
 
     Guarantee: as that of `pv.dpsgd`, at most the target, for add/remove neighbours where `examples` is declared, else
-    for zero-out ones, unless `adjacency` says otherwise. The rules (docs/defaults.md) look at public numbers alone, so
+    for zero-out ones, unless `adjacency` says otherwise. The rules (docs/settings.md) look at public numbers alone, so
     they cost nothing, where a search would.
 
     Args:

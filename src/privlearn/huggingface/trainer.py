@@ -60,7 +60,7 @@ class Privacy(TypedDict, total=False):
         groups: an author's id for each row: examples are then authors, and batch sizes and `examples` count them.
         rows_per_person: with `groups`: how many rows of each author are used at most.
         sampling: how batches are drawn, by name or as one of `pv.sampling`: `poisson` by default, `truncated-poisson`
-            (`docs/truncated-sampling.md`), `partition`, ...
+            (`docs/settings.md`), `partition`, ...
         plan: in place of all these.
         max_length: to which public number of tokens texts are padded or cut; needed where rows have several lengths.
         max_target_length: the same for what a decoder gives; by default `max_length`.

@@ -169,7 +169,7 @@ def fisher_weights(statistics: Statistics, plan: FisherPlan | RowsPlan) -> tuple
     return statistics.means(plan.least_count) / variances, bias
 
 
-#: The ridge over the spectral norm of the noise in X'X: accuracy is flat from 0.2 to 0.6 (docs/defaults.md).
+#: The ridge over the spectral norm of the noise in X'X: accuracy is flat from 0.2 to 0.6 (docs/settings.md).
 RIDGE = 0.35
 
 

@@ -4,7 +4,7 @@ Convex order survives products of independent ratios, so composing dominating pa
 directions (`pairs` says how one mechanism gets onto the grid, `partition` how an epoch of balls in bins does; Zhu et
 al. 2021 for composition by domination). Each direction is composed with itself, and the larger epsilon is the answer.
 
-What rounding does to the transforms is part of that proof (`fourier`, docs/accounting-proofs.md).
+What rounding does to the transforms is part of that proof (`fourier`, docs/decisions/proofs-of-prices.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The mean of independent likelihood ratios by doubling, for several laws at once on one grid.
 
-Positive arithmetic on a geometric grid, with what rounding may move (docs/accounting-proofs.md, lemma 13). Laws of
-nearby noise multipliers share cells, offsets and windows: what is computed of one diagonal is a table with a column for
-each law, and most of the time goes into its numbers and not into calls.
+Positive arithmetic on a geometric grid, with what rounding may move (docs/decisions/proofs-of-prices.md, lemma 13).
+Laws of nearby noise multipliers share cells, offsets and windows: what is computed of one diagonal is a table with a
+column for each law, and most of the time goes into its numbers and not into calls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Powers of laws by Fourier transform, with a bound on what rounding does to them (docs/accounting-proofs.md).
+"""Powers of laws by Fourier transform, with a bound on their rounding (docs/decisions/proofs-of-prices.md).
 
 The laws are nonnegative vectors, and what comes out is an upper bound on every cell of their convolution.
 """

@@ -1,6 +1,6 @@
 """What rounding does to the masses of laws: values come with a bound on how far they may be off.
 
-docs/accounting-proofs.md has the lemmas, and what is assumed of exp, log and ndtr.
+docs/decisions/proofs-of-prices.md has the lemmas, and what is assumed of exp, log and ndtr.
 """
 
 from __future__ import annotations

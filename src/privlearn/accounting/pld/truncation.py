@@ -9,8 +9,9 @@ neighbours, and given T, the example is kept with the probability
     0                      if T has B.
 
 Telling T as well can only help, so a step is dominated by a mixture: with a public probability, that of the second
-case, the example is drawn at the larger rate, and else at q. docs/accounting.md has the proof. (Chua et al. 2024 add
-T (1 + e^epsilon) P(X > B) to the delta of T steps of Poisson sampling, which is useless where cuts are not rare.)
+case, the example is drawn at the larger rate, and else at q. docs/decisions/proofs-of-prices.md has the proof. (Chua
+et al. 2024 add T (1 + e^epsilon) P(X > B) to the delta of T steps of Poisson sampling, which is useless where cuts are
+not rare.)
 """
 
 from __future__ import annotations
