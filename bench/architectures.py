@@ -2,7 +2,8 @@
 
 `python bench/architectures.py [--write PAGE]` sums clipped gradients of every architecture of
 `tests/clipping/architectures.py` by privlearn and by both ways of Opacus, and holds each sum against a loop over single
-examples in double precision. It prints a Markdown table, or writes it into a page, between its marks.
+examples in double precision. It prints Markdown tables, or writes them into a page, between its marks, and all outcomes
+into `architectures.json` beside the page.
 
 `python bench/architectures.py --steps [--write PAGE] [--quick] [--rounds N]` measures steps of six of them in place of
 that: time and peak memory of private steps over plain ones.
@@ -15,13 +16,12 @@ import gc
 import os
 import sys
 import warnings
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import common
 import torch
+from architecture_tables import Judged, as_json, table, write_json
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -30,28 +30,7 @@ from tests.clipping.architectures import ARCHITECTURES, Architecture
 from tests.clipping.judge import Verdict, by_opacus, by_privlearn, changed_for_opacus, with_group_norms
 from tests.support.vision import make_torchvision_importable
 
-#: Who is compared, as the table's columns are called.
-LIBRARIES = ("privlearn", "Opacus, hooks", "Opacus, ghost")
-#: What a cell says, and what the summary says of it.
-OUTCOMES = {
-    "right": "right, all examples at once",
-    "right, loop": "right, one example after another",
-    "right, changed": "right once the model or the batch is changed",
-    "refused": "refused by name",
-    "error": "another error",
-    "**wrong**": "wrong, without an error",
-}
-_BY_VERDICT = {"layers": "right", "vmap": "right", "loop": "right, loop", "fails": "error", "wrong": "**wrong**"}
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What became of an architecture: for each library a key of `OUTCOMES`, and what was said."""
-
-    name: str
-    package: str
-    outcomes: tuple[str, ...]
-    reasons: tuple[str, ...]
+_BY_VERDICT = {"layers": "right", "vmap": "right", "loop": "right, loop", "fails": "error", "wrong": "wrong"}
 
 
 def _tried(judge: Callable[[], Verdict]) -> Verdict:
@@ -70,7 +49,7 @@ def _twice(first: Callable[[], Verdict], changed: Callable[[], Verdict]) -> tupl
         if again.outcome in ("right", "layers", "vmap", "loop"):
             return "right, changed", verdict.reason
         if again.outcome == "wrong":
-            return "**wrong**", f"changed, {again.reason}"
+            return "wrong", f"changed, {again.reason}"
     return outcome, verdict.reason
 
 
@@ -92,64 +71,6 @@ def judged(architecture: Architecture) -> Judged:
 
 
 # Markdown
-
-
-def table(rows: Sequence[Judged]) -> str:
-    """How many of each outcome, then every architecture, then what was said."""
-    lines = ["| | " + " | ".join(LIBRARIES) + " |", "| --- |" + " ---: |" * len(LIBRARIES)]
-    for outcome, about in OUTCOMES.items():
-        counts = [sum(row.outcomes[number] == outcome for row in rows) for number in range(len(LIBRARIES))]
-        lines.append(f"| {about} | " + " | ".join(map(str, counts)) + " |")
-    lines += ["", "| architecture | package | " + " | ".join(LIBRARIES) + " |", "| --- " * 5 + "|"]
-    lines += [f"| {row.name} | {row.package} | " + " | ".join(row.outcomes) + " |" for row in rows]
-    return "\n".join([*lines, "", *said(rows)])
-
-
-def said(rows: Sequence[Judged]) -> list[str]:
-    """What was said of models as they are that was not computed, with how many it was said of; and what was wrong."""
-    counts: dict[str, Counter[int]] = {}
-    wrong = []
-    for row in rows:
-        for number, (outcome, reason) in enumerate(zip(row.outcomes, row.reasons, strict=True)):
-            if outcome in ("refused", "error", "right, changed"):
-                counts.setdefault(_kind(reason), Counter())[number] += 1
-            elif outcome == "**wrong**":
-                wrong.append(f"| {row.name} | {LIBRARIES[number]} | {reason} |")
-    lines = ["| what is said of models as they are | " + " | ".join(LIBRARIES) + " |"]
-    lines.append("| --- |" + " ---: |" * len(LIBRARIES))
-    for reason, own in sorted(counts.items(), key=lambda item: -item[1].total()):
-        lines.append(f"| {reason} | " + " | ".join(str(own[n] or "") for n in range(len(LIBRARIES))) + " |")
-    return [
-        *lines,
-        "",
-        "| wrong without an error | by | first parameter, and how far its sum is off |",
-        "| --- " * 3 + "|",
-        *wrong,
-    ]
-
-
-#: Marks of messages, and what they come under in the table.
-_KINDS = {
-    "moves when other examples": "the loss of one example depends on other examples",
-    "BatchNorm": "batch norm",
-    "with buffers": "a trainable layer with buffers",
-    "Parameter tying": "tied parameters",
-    "MultiheadAttention": "nn.MultiheadAttention",
-    "being modified inplace": "an operation in place",
-    "stack expects each": "tensors of unequal size (a layer whose input has no batch dimension, or one for all)",
-    "not initialized": "a parameter without a per-example gradient (used outside of its layer)",
-    "_norm_sample": "a parameter without a per-example norm (used outside of its layer)",
-    "has no attribute 'detach'": "a layer called with something other than tensors",
-    "has no attribute 'requires_grad'": "a layer called with something other than tensors",
-    "missing": "a layer called with arguments by name",
-    "NoneType": "a layer called with arguments by name",
-    "integer tensors of a single element": "a layer called with something other than tensors",
-    "view size": "a layer whose gradient is not contiguous",
-}
-
-
-def _kind(reason: str) -> str:
-    return next((kind for mark, kind in _KINDS.items() if mark in reason), "other")
 
 
 def write(page: Path, mark: str, text: str) -> None:
@@ -187,11 +108,12 @@ def main() -> None:
             warnings.simplefilter("ignore")
             rows.append(judged(architecture))
         print(*rows[-1].outcomes, architecture.name, sep="\t", file=sys.stderr)
-    text = table(rows)
+    results = as_json(rows)
     if given.write:
-        write(given.write, "table", text)
+        write(given.write, "table", table(results))
+        write_json(given.write, results)
     else:
-        print(text)
+        print(table(results))
 
 
 def measured(given: argparse.Namespace) -> None:

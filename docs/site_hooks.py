@@ -1,16 +1,26 @@
-"""What `make docs` does beside mkdocs: tutorials are run, and become pages and notebooks; links out become text."""
+"""What `make docs` does beside mkdocs.
+
+Tutorials are run, and become pages and notebooks. Links out of the site become text. The page on the API lists every
+public class with the first sentence of its docstring.
+"""
 
 from __future__ import annotations
 
+import ast
 import base64
 import io
 import json
 import re
+from collections.abc import Iterator
 from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
+PACKAGE = FOLDER.parent / "src" / "privlearn"
+#: Where the page on the API lists the public classes.
+CLASSES = "<!-- public classes -->"
 
 
 def cells(text: str) -> list[tuple[str, str]]:
@@ -120,6 +130,66 @@ def notebook_of(done: list[tuple[str, str, str, list[bytes]]]) -> str:
     return json.dumps(whole, indent=1) + "\n"
 
 
+@cache
+def _tree(module: str) -> ast.Module:
+    """The syntax tree of a module of the package; of a folder that of its stub, if it has one."""
+    path = PACKAGE.parent.joinpath(*module.split("."))
+    files = (path.with_suffix(".py"), path / "__init__.pyi", path / "__init__.py")
+    return ast.parse(next(file for file in files if file.exists()).read_text("utf-8"))
+
+
+def _exported(module: str) -> Iterator[str]:
+    """The names that a module defines as classes or imports under their name, as in `import Plan as Plan`."""
+    for node in _tree(module).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        if isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names if alias.asname == alias.name)
+
+
+def _class(module: str, name: str) -> ast.ClassDef | None:
+    """The class that a module exports under a name; None if the name is not a class of the package."""
+    for node in _tree(module).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return node
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("privlearn"):
+            for alias in node.names:
+                path = PACKAGE.parent.joinpath(*(node.module or "").split("."), alias.name)
+                module_of_that_name = path.is_dir() or path.with_suffix(".py").exists()
+                if name == (alias.asname or alias.name) and not module_of_that_name:
+                    return _class(node.module or "", alias.name)
+    return None
+
+
+def public_classes() -> dict[str, dict[str, str]]:
+    """The public classes by package or module, each with the first sentence of its docstring (or nothing)."""
+    packages = [path.parent.relative_to(PACKAGE.parent) for path in sorted(PACKAGE.rglob("__init__.py"))]
+    modules = [".".join(path.parts) for path in packages if "cli" not in path.parts]
+    modules += [f"privlearn.{name}" for name in _exported("privlearn") if (PACKAGE / f"{name}.py").exists()]
+    listed: dict[str, dict[str, str]] = {}
+    for module in modules:
+        classes = {name: _class(module, name) for name in _exported(module) if not name.startswith("_")}
+        sentences = {name: _first_sentence(node) for name, node in classes.items() if node is not None}
+        if sentences:
+            listed[module] = dict(sorted(sentences.items()))
+    return listed
+
+
+def _first_sentence(node: ast.ClassDef) -> str:
+    text = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
+    sentence = re.match(r".*?[.!?](?=\s+[A-Z`(]|$)", text)
+    return sentence.group() if sentence else ""
+
+
+def table_of_classes() -> str:
+    """A table for each package or module."""
+    parts = []
+    for module, classes in public_classes().items():
+        rows = "\n".join(f"| `{name}` | {sentence} |" for name, sentence in classes.items())
+        parts.append(f"### {module}\n\n| class | meaning |\n| --- | --- |\n{rows}")
+    return "\n\n".join(parts)
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Put a page in the place of each tutorial."""
     from mkdocs.structure.files import File
@@ -155,7 +225,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to the repository's other files become their paths, and links to tutorials lead to their pages."""
+    """Links out of the site become paths, links to tutorials lead to their pages, and the API's classes are listed."""
+    if page.file.src_uri == "api.md":
+        markdown = markdown.replace(CLASSES, table_of_classes())
     depth = page.file.src_uri.count("/")
     outside = r"\[([^\]]+)\]\((?:\.\./){" + str(depth + 1) + r"}([^)]*)\)"
     markdown = re.sub(outside, r"\1 (`\2` in the repository)", markdown)

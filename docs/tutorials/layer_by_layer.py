@@ -1,6 +1,6 @@
 # %% [markdown]
 # # DP-MAC: layer by layer
-# Each layer has an objective of its own, whose derivatives are bounded and released; see [DP-MAC](../dpmac.md).
+# Each layer has an objective, whose derivatives are bounded and released; see [DP-MAC](../methods.md#dp-mac).
 
 # %%
 import torch

@@ -197,18 +197,24 @@ def test_the_table_of_architectures(architectures: ModuleType, tmp_path: Path) -
         ("right", changed, changed),
         (changed, "refused", "refused"),
         ("refused", "refused", "refused"),
-        ("right", "**wrong**", "**wrong**"),
+        ("right", "wrong", "wrong"),
     ]
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table -->\nold\n<!-- end of table -->\nafter\n")
-    architectures.write(page, "table", architectures.table(rows))
+    results = architectures.as_json(rows)
+    architectures.write(page, "table", architectures.table(results))
+    architectures.write_json(page, results)
+    assert json.loads((tmp_path / "architectures.json").read_text()) == results
     text = page.read_text()
     assert text.startswith("before\n<!-- table -->\n\n| |")
     assert text.endswith("<!-- end of table -->\nafter\n")
     assert "old" not in text
-    assert "| Llama | transformers | right | right | right |" in text
-    assert "| batch norm | 1 | 1 | 1 |" in text
-    assert "| ConvNeXT | Opacus, hooks | convnext.embeddings" in text
+    assert "| right | transformers | Llama; BERT; ConvNeXT |" in text
+    assert "| wrong, without an error | 0 | 1 | 1 |" in text
+    assert results["architectures"][0] == ["Llama", "transformers", "right", "right", "right"]
+    assert results["messages"]["batch norm"] == [1, 1, 1]
+    assert results["wrong"][0][:2] == ["ConvNeXT", "Opacus, hooks"]
+    assert results["wrong"][0][2].startswith("convnext.embeddings")
     with pytest.raises(ValueError, match="steps"):
         architectures.write(page, "steps", "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import re
@@ -142,16 +143,23 @@ def test_the_price_of_a_step_is_that_of_the_table() -> None:
     assert not any("costs little more" in page(name) for name in PAGES)
 
 
-def test_the_table_of_architectures_is_that_of_the_tests() -> None:
-    """privlearn's column says what `tests/clipping/test_architectures.py` holds of each row."""
+def test_the_table_of_architectures_is_that_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """privlearn's outcomes are what `tests/clipping/test_architectures.py` holds; the page is up to date."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    results = json.loads((ROOT / "docs" / "architectures.json").read_text("utf-8"))
+    assert importlib.import_module("architecture_tables").table(results) in _TEXTS["docs/models.md"]
     outcomes = {"layers": "right", "vmap": "right", "loop": "right, loop"}
     held = {
         row.name: "right, changed" if "BatchNorm" in row.reason else outcomes.get(row.outcome, row.outcome)
         for row in ARCHITECTURES
     }
-    stated = table("docs/architectures.md", "| architecture | package |")
+    stated = results["architectures"]
     assert {row[0]: row[2] for row in stated} == held
-    counts = {row[0]: row[1:] for row in table("docs/architectures.md", "| | privlearn | Opacus, hooks |")}
+    counts = {row[0]: row[1:] for row in table("docs/models.md", "| | privlearn | Opacus, hooks |")}
+    listed = table("docs/models.md", "| privlearn | package | architectures |")
+    by_outcome = [(row[0], row[1], name) for row in listed for name in row[2].split("; ")]
+    assert sorted(by_outcome) == sorted((row[2], row[1], row[0].removesuffix(f" ({row[1]})")) for row in stated)
+    assert sum("wrong" in row[3:] for row in stated) == len({name for name, _, _ in results["wrong"]})
     assert counts["wrong, without an error"][0] == "0"
     for number in range(3):
         assert sum(int(row[number]) for row in counts.values()) == len(ARCHITECTURES)

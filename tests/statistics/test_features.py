@@ -207,9 +207,9 @@ def test_a_pipeline_of_selection_and_classifier() -> None:
 
 
 def test_the_example_for_scikit_learn_runs_and_costs_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "features.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
     example = page.split("## In scikit-learn")[1].split("```python\n")[1].split("```")[0]
-    exec(compile(example, "docs/features.md", "exec"), {})
+    exec(compile(example, "docs/methods.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()[0]
     assert f"print(budget)  # {printed}" in example
 

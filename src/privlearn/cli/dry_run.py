@@ -61,7 +61,7 @@ def _figures(took: Rehearsal) -> dict[str, Any]:
 
 def _rows(took: Rehearsal) -> dict[str, str]:
     why = f": {screen.plain(took.reason)}" if took.reason else ""
-    advice = "" if took.way == "layers" else f"{screen.BREAK}docs/architectures.md says which layers have a fast way"
+    advice = "" if took.way == "layers" else f"{screen.BREAK}docs/models.md says which models have a fast way"
     memory = "not estimated with --microbatch" if took.memory is None else f"about {screen.size(took.memory)}"
     # In shorter steps most is a fixed cost, and the quotient is not the network's.
     factor = f", {took.factor:.1f} times as long as without privacy" if took.plain_seconds >= _COMPARABLE else ""

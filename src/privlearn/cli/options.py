@@ -212,7 +212,7 @@ _SPENT = _group(
 _HOW = _group(
     "how it is spent", _BOTH,
     Option("task", None, "what is learned, by dpsgd or boosting (default: classification, or regression of a number "
-           "with declared bounds; docs/tasks.md)", choices=tuple(HEADS)),
+           "with declared bounds; docs/models.md)", choices=tuple(HEADS)),
     Option("noise-multiplier", "S", "noise of the first epoch; else solved for", float),
     Option("solve", None, "what meets the target: the noise (default), the epochs (default with "
            "--noise-multiplier), the schedule's k, or the batch size",

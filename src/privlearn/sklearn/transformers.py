@@ -29,7 +29,7 @@ from privlearn.transforms.modules import Project, Standardise
 from privlearn.transforms.moments import Moments
 from privlearn.transforms.pca import PrivatePCA
 
-#: DP-MAC's settings for an autoencoder, as on docs/dpmac.md.
+#: DP-MAC's settings for an autoencoder, as on docs/methods.md.
 _RATE, _EPOCHS, _THRESHOLD = 0.2, 15, 1.0
 _LEARNING_RATE, _MOMENTUM = 0.1, 0.9
 

@@ -221,7 +221,7 @@ class Metrics(Described):
     Attributes:
         figures: of classes `accuracy`, `balanced_accuracy`, `auc` (the mean over classes, one against the rest),
             `log_loss` and `expected_calibration_error`; of values `rmse`, `mae` and `r2`; of maps `dice`; of
-            named tasks others (docs/tasks.md).
+            named tasks others (docs/models.md).
         rows: how many rows they are of.
         confusion_matrix: how many rows of each class (first index) were predicted to be of each class.
         plan: what they were released by, with noise; None: they are exact.

@@ -56,7 +56,7 @@ def share_of(spec: str, name: str = "normalise") -> float | None:
 @final
 @dataclass(frozen=True)
 class Moments(PrivateTransform):
-    """A release of each feature's mean and variance, to stand in a plan's `before`: rows are then standardised by them.
+    """A release of each feature's mean and variance, in a plan's `front`: rows are then standardised by them.
 
     One Gaussian release of the number of rows, their sums and their squares, number by number, over rows clipped to a
     declared norm. What is done with them is free: rows are clipped to that norm, standardised, and each brought to norm

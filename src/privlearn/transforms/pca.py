@@ -43,7 +43,7 @@ def components_of(spec: str) -> int | None:
 @final
 @dataclass(frozen=True)
 class PrivatePCA(PrivateTransform):
-    """A release of the top principal directions, to stand in a plan's `before`.
+    """A release of the top principal directions, in a plan's `front`.
 
     Rows are clipped to norm 1 and never centred or scaled by private statistics. One Gaussian release on all the data,
     whatever the number of components.

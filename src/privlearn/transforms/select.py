@@ -203,7 +203,7 @@ def scored(statistics: Statistics, criterion: str, least_count: float = LEAST_CO
 @final
 @dataclass(frozen=True)
 class SelectFeatures(PrivateTransform):
-    """A private choice of features, to stand in a plan's `before`: training then sees these alone.
+    """A private choice of features, in a plan's `front`: training then sees these alone.
 
     All in it is public. Rows are clipped, never scaled by private statistics. It costs rho = 1 / (2
     noise_multiplier^2):
