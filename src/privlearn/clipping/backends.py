@@ -21,6 +21,7 @@ from privlearn.clipping.kernels import Kernels, UnusedKernels
 from privlearn.clipping.layout import Layout, NotLayerwise
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of, require_one_each
 from privlearn.clipping.operations import RULES
+from privlearn.clipping.operations.sequential import FusedLayers
 from privlearn.clipping.parameters.derived import CallShapes, shared_calls
 from privlearn.clipping.parameters.frozen import FrozenState
 from privlearn.clipping.per_example import Dense, ExampleGradients
@@ -165,32 +166,8 @@ class SeenModel:
     calls: SeenCalls
     trace: int
     drawn: list[Layout]
-    fused: Fused
+    fused: FusedLayers
     verdicts: dict[int, str] = field(default_factory=dict)
-
-
-class Fused(Protocol):
-    """The layers of a model that are computed as one operation."""
-
-    def under(self, mode: Any) -> AbstractContextManager[None]:
-        """A block in which they are, to `mode` a call of its own."""
-
-
-@final
-class Unfused:
-    """No layers are."""
-
-    def under(self, mode: Any) -> AbstractContextManager[None]:
-        """A block in which each layer is computed by itself."""
-        return nullcontext()
-
-
-def _fused(model: nn.Module, trained: Sequence[Tensor], batches: Sequence[Callable[[], object]]) -> Fused:
-    if not any(isinstance(module, nn.Sequential) for module in model.modules()):
-        return Unfused()
-    from privlearn.clipping.operations.sequential import FusedLayers  # for models with layers in containers alone
-
-    return FusedLayers(model, trained, batches)
 
 
 def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> SeenModel:
@@ -216,7 +193,7 @@ def _layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves], *, a
             problem.forward(*own)
 
     trained, shapes = list(problem.parameters.values()), [CallShapes(all_hold=all_hold) for _ in batches]
-    fused = _fused(problem.model, trained, [partial(compute, leaves) for leaves in batches])
+    fused = FusedLayers(problem.model, trained, [partial(compute, leaves) for leaves in batches])
     for leaves, own in zip(batches, shapes, strict=True):
         compute(leaves, own, fused.under(own))
     shared = shared_calls(*shapes)

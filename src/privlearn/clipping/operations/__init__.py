@@ -1,46 +1,22 @@
-"""The operations that have a rule: what each does with trained parameters, by torch's function.
-
-A rule is read when a model has its operation. What it gives is compared with autograd's gradient of an example.
-"""
+"""The operations that have a rule: what each does with trained parameters, by torch's function."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, final
+from functools import partial
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from privlearn.clipping.capture import Rule
-
-
-@final
-@dataclass(frozen=True)
-class RuleIn:
-    """A rule in a file of this folder.
-
-    Attributes:
-        file: its name, without the ending.
-        name: of the function.
-        first: what that is given before the operation's own arguments.
-    """
-
-    file: str
-    name: str
-    first: Any = None
-
-    @property
-    def function(self) -> Rule:
-        """The function."""
-        rule: Rule = getattr(import_module(f"{__name__}.{self.file}"), self.name)
-        return rule
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """What the rule gives for an operation."""
-        first = () if self.first is None else (self.first,)
-        return self.function(*first, *arguments, **options)
-
+from privlearn.clipping.operations.attention import attention
+from privlearn.clipping.operations.contraction import einsum
+from privlearn.clipping.operations.convolution import convolution, transposed_convolution
+from privlearn.clipping.operations.elementwise import add, expand, expand_as, multiply, repeat, spread
+from privlearn.clipping.operations.embedding import embedding, one_hot, rows_of
+from privlearn.clipping.operations.linear import addmm, linear, matmul
+from privlearn.clipping.operations.normalisation import group_norm, instance_norm, layer_norm, rms_norm
+from privlearn.clipping.operations.recurrent import gru, lstm
 
 #: Functions that broadcast, beside those that have a rule of their own.
 _BROADCASTING = (
@@ -53,34 +29,30 @@ _BROADCASTING = (
 
 #: Torch's functions, and the rules that stand in for them.
 RULES: dict[Any, Rule] = {
-    **{func: RuleIn("elementwise", "spread", func) for func in _BROADCASTING},
-    F.linear: RuleIn("linear", "linear"),
-    F.conv1d: RuleIn("convolution", "convolution", 1),
-    F.conv2d: RuleIn("convolution", "convolution", 2),
-    F.conv3d: RuleIn("convolution", "convolution", 3),
-    F.conv_transpose1d: RuleIn("convolution", "transposed_convolution", 1),
-    F.conv_transpose2d: RuleIn("convolution", "transposed_convolution", 2),
-    F.conv_transpose3d: RuleIn("convolution", "transposed_convolution", 3),
-    F.embedding: RuleIn("embedding", "embedding"),
-    F.one_hot: RuleIn("embedding", "one_hot"),
-    F.layer_norm: RuleIn("normalisation", "layer_norm"),
-    F.rms_norm: RuleIn("normalisation", "rms_norm"),
-    F.group_norm: RuleIn("normalisation", "group_norm"),
-    F.instance_norm: RuleIn("normalisation", "instance_norm"),
-    F.multi_head_attention_forward: RuleIn("attention", "attention"),
-    torch.lstm: RuleIn("recurrent", "lstm"),
-    torch.gru: RuleIn("recurrent", "gru"),
-    torch.addmm: RuleIn("linear", "addmm"),
-    torch.einsum: RuleIn("contraction", "einsum"),
-    torch.Tensor.__getitem__: RuleIn("embedding", "rows_of"),
-    torch.Tensor.expand: RuleIn("elementwise", "expand"),
-    torch.Tensor.expand_as: RuleIn("elementwise", "expand_as"),
-    torch.Tensor.repeat: RuleIn("elementwise", "repeat"),
-    **dict.fromkeys(
-        [torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__], RuleIn("elementwise", "add")
-    ),
-    **dict.fromkeys([torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__], RuleIn("linear", "matmul")),
-    **dict.fromkeys(
-        [torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__], RuleIn("elementwise", "multiply")
-    ),
+    **{func: partial(spread, func) for func in _BROADCASTING},
+    F.linear: linear,
+    F.conv1d: partial(convolution, 1),
+    F.conv2d: partial(convolution, 2),
+    F.conv3d: partial(convolution, 3),
+    F.conv_transpose1d: partial(transposed_convolution, 1),
+    F.conv_transpose2d: partial(transposed_convolution, 2),
+    F.conv_transpose3d: partial(transposed_convolution, 3),
+    F.embedding: embedding,
+    F.one_hot: one_hot,
+    F.layer_norm: layer_norm,
+    F.rms_norm: rms_norm,
+    F.group_norm: group_norm,
+    F.instance_norm: instance_norm,
+    F.multi_head_attention_forward: attention,
+    torch.lstm: lstm,
+    torch.gru: gru,
+    torch.addmm: addmm,
+    torch.einsum: einsum,
+    torch.Tensor.__getitem__: rows_of,
+    torch.Tensor.expand: expand,
+    torch.Tensor.expand_as: expand_as,
+    torch.Tensor.repeat: repeat,
+    **dict.fromkeys([torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__], add),
+    **dict.fromkeys([torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__], matmul),
+    **dict.fromkeys([torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__], multiply),
 }
