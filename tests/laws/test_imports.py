@@ -6,9 +6,11 @@ doesn't grow again. Lines are rounded up, with some room for lines within the fi
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.laws import measure
+from tests.laws import measure, trusted_base
 
 #: Lines and files that importing a file brings.
 CLOSURES = {
@@ -40,3 +42,12 @@ def test_circles_of_files_only_vanish(types: bool) -> None:
 def test_private_attributes_are_read_by_fewer_modules() -> None:
     accesses = [access for file in measure.sources() for access in measure.private_accesses(file)]
     assert len(accesses) == PRIVATE_ACCESSES, accesses
+
+
+def test_the_page_on_the_trusted_base_lists_what_is_imported() -> None:
+    """`python -m tests.laws.trusted_base` writes it. Numbers of lines may be a little behind."""
+    numbers = re.compile(r"(?<=\| )[\d,]+(?= \|)|[\d,]+(?= files?\b)|[\d,]+(?= lines)")
+    text = trusted_base.PAGE.read_text("utf-8")
+    assert numbers.sub("", text) == numbers.sub("", trusted_base.page())
+    for old, new in zip(numbers.findall(text), numbers.findall(trusted_base.page()), strict=True):
+        assert int(old.replace(",", "")) == pytest.approx(int(new.replace(",", "")), rel=0.2, abs=20)
