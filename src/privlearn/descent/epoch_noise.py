@@ -21,14 +21,13 @@ from privlearn.accounting.filters import PrivacyFilter
 from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
 from privlearn.data.dataset import Dataset, are_training_rows, as_tensor, overlap
 from privlearn.errors import BadInput, first_line
-from privlearn.mechanisms.correlated import CorrelatedStream
+from privlearn.mechanisms.correlated_stream import CorrelatedStream
 from privlearn.mechanisms.covariance import require_priced
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.front import through
 from privlearn.sampling import FullBatch
-from privlearn.schedules import ReactingSchedule, spec
-from privlearn.solving import LEAST_NOISE
+from privlearn.schedules import LEAST_NOISE, ReactingSchedule, spec
 from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:
