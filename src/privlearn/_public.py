@@ -1,7 +1,7 @@
 """Public values as JSON, by a closed table that every class enters itself into: how plans are written and read.
 
-A file never chooses what runs here. Only kinds that were entered are read back, with exactly their fields, and every
-value goes through the checks of its class.
+A file never chooses what runs here. Only kinds that were entered, or that a module is expected to enter, are read
+back, with exactly their fields, and every value goes through the checks of its class.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass
+from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
 from privlearn._checks import printable
@@ -24,6 +25,8 @@ class Public(Protocol):
 
 _Class = TypeVar("_Class", bound=type)
 _KINDS: dict[str, type] = {}
+#: The modules that enter a kind once they are imported: when a file names the kind, and not before.
+_HOMES: dict[str, str] = {}
 #: Kinds with a JSON form of their own: (class, write, read).
 _FORMS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {}
 _INFINITY, _TABLE = "infinity", "table"
@@ -59,6 +62,22 @@ def enter(cls: type[Any]) -> None:
     if kind in (_INFINITY, _TABLE) or (taken is not None and not same):
         raise BadInput(f"the kind {kind!r} of {cls.__name__} is taken: choose another name")
     _KINDS[kind] = cls
+
+
+def expect(kind: str, module: str) -> None:
+    """Say which module enters a kind: it is imported when a file names the kind.
+
+    Raises:
+        BadInput: another module is expected to.
+    """
+    if _HOMES.setdefault(kind, module) != module:
+        raise BadInput(f"the kind {kind!r} of {module} is that of {_HOMES[kind]}: choose another name")
+
+
+def enter_expected() -> None:
+    """Have all kinds entered that are expected: for those who list them all."""
+    for module in dict.fromkeys(_HOMES.values()):
+        import_module(module)
 
 
 def with_own_form(kind: str, cls: type, write: Callable[[Any], Any], read: Callable[[Any], Any]) -> None:
@@ -137,6 +156,8 @@ def from_json(data: Any, *, _depth: int = 0) -> Any:
         return {name: from_json(value, _depth=_depth + 1) for name, value in values["values"].items()}
     if isinstance(kind, str) and kind in _FORMS and set(values) == {"value"}:
         return _FORMS[kind][2](values["value"])
+    if isinstance(kind, str) and kind in _HOMES:
+        import_module(_HOMES[kind])
     if not isinstance(kind, str) or kind not in _KINDS:
         raise BadInput(
             f"a plan holds a {printable(kind)[:40]!r}, which this privlearn does not know: use a matching one"

@@ -1,20 +1,18 @@
 """The methods: a row each, from which certificates know a method's plans, and the command line its options and runs.
 
-Nothing here imports torch: what trains does so when it is called.
+Nothing here imports a method: the module of a plan is imported when a file names the plan's kind, what settles and
+trains when it is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from privlearn.boosting.plan import BoostingPlan, settled
-from privlearn.plan import AbstractPlan, Plan
+from privlearn._public import expect
+from privlearn.plan import AbstractPlan
 from privlearn.runs.post_processing import ROWS
-from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
-from privlearn.statistics.regression import RidgePlan
-from privlearn.teachers.plan import PatePlan
 
 
 @final
@@ -24,8 +22,8 @@ class Method:
 
     Attributes:
         name: what it is called.
-        plans: the classes of its plans: registered, and free of torch. What the card says of its facts they say, too
-            (`AbstractPlan.fact_rows`).
+        plans: the kinds of its plans, each with the module, free of torch, that registers its class. What the card says
+            of its facts the plans say, too (`AbstractPlan.fact_rows`).
         takes: the names of the options that it takes, of those that not every method takes.
         unsuited: why it takes no others.
         after_steps: whether it takes the rows of `runs.post_processing`.
@@ -39,7 +37,7 @@ class Method:
     """
 
     name: str
-    plans: tuple[type[AbstractPlan], ...]
+    plans: Mapping[str, str]
     takes: frozenset[str] = frozenset()
     unsuited: str = ""
     after_steps: bool = False
@@ -47,10 +45,20 @@ class Method:
     settle: Callable[[Any, Any], AbstractPlan] | None = None
     train: Callable[..., Any] | None = None
 
+    def __post_init__(self) -> None:
+        for kind, module in self.plans.items():
+            expect(kind, module)
+
     def suits(self, option: str) -> bool:
         """Whether an option is one of those that not every method takes, and this one does."""
         own = (name for name, *_ in self.fields)
         return option in self.takes or option in own or (self.after_steps and option in ROWS)
+
+
+def _settle_boosting(options: Any, facts: Any) -> AbstractPlan:
+    from privlearn.boosting.plan import settled
+
+    return settled(options, facts)
 
 
 def _boost(plan: Any, data: Any, options: Any, *, ledger: Any, streams: Any) -> Any:
@@ -69,13 +77,20 @@ _DESCENT = frozenset({
 })  # fmt: skip
 _BOUNDS = frozenset({"row_norm", "coordinate_bound", "criterion"})
 
+#: Of DP-SGD and DP-MAC.
+_GRADIENTS = {"gradients": "privlearn.plan"}
+#: The kinds of plans that choose among candidates, each trained by a method's plan, with their modules.
+CHOICES = {"blocks": "privlearn.tuning.blocks", "random-stopping": "privlearn.tuning.stopping"}
+for _kind, _module in CHOICES.items():
+    expect(_kind, _module)
+
 #: The methods, by name; the first is the usual one.
 METHODS = {
     method.name: method
     for method in (
         Method(
             "dpsgd",
-            (Plan,),
+            _GRADIENTS,
             _DESCENT
             | _BOUNDS
             | {"public", "clip", "tune", "normalise", "explain", "views", "augment", "label_smoothing", "precision"}
@@ -83,23 +98,24 @@ METHODS = {
             | {"select", "select_share", "temperature", "jobs", "start"},
             after_steps=True,
         ),
-        Method("dpmac", (Plan,), _DESCENT | {"z_steps", "z_rate"}),
+        Method("dpmac", _GRADIENTS, _DESCENT | {"z_steps", "z_rate"}),
         Method(
             "pate",
-            (PatePlan,),
+            {"pate": "privlearn.teachers.plan"},
             frozenset({"public", "epochs", "model", "learning_rate", "resume", "teacher", "jobs"})
             | {"teachers", "queries", "threshold", "answers", "maps"},
             "epochs, learning rate and model are the student's, teacher the teachers'",
         ),
         Method(
             "features",
-            (FisherPlan, LeastSquaresPlan, RidgePlan, RowsPlan, SelectionPlan),
+            dict.fromkeys(("fisher", "least-squares", "rows", "selection"), "privlearn.statistics.plan")
+            | {"ridge": "privlearn.statistics.regression"},
             _BOUNDS | {"features", "features_cache", "keep", "mode"},
             "it makes a linear classifier from released statistics in one go",
         ),
         Method(
             "boosting",
-            (BoostingPlan,),
+            {"boosting": "privlearn.boosting.plan"},
             unsuited="it adds up tables over binned columns",
             fields=(
                 ("trees", "N", "for boosting: random trees beside the histograms of the columns (default: 0)", int),
@@ -107,7 +123,7 @@ METHODS = {
                 ("passes", "N", "for boosting: how often all histograms are gone through (default: 4)", int),
                 ("bins", "B", "for boosting: of a column of numbers, of equal width (default: 16)", int),
             ),
-            settle=settled,
+            settle=_settle_boosting,
             train=_boost,
         ),
     )

@@ -11,33 +11,35 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
-from privlearn import _public, pictures, reacting, solving
+from privlearn import _public
 from privlearn._checks import count
 from privlearn._display import Described, plan_summary
-from privlearn._public import OMITTED, registered
+from privlearn._public import OMITTED, expect, is_registered, registered
 from privlearn.accounting import accountant
 from privlearn.accounting.account import Planned
-from privlearn.accounting.budget import Budget, Spending, require_budget, solve_noise
+from privlearn.accounting.budget import Budget, require_budget
 from privlearn.accounting.events import Composed, Event, compose
-from privlearn.accounting.filters import Limit
+from privlearn.accounting.filters import Limit, fits
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian
-from privlearn.clipping.clips import Clip, Flat
+from privlearn.clipping.clips import Clip, Flat, Quantile
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput, UnsoundExtension
 from privlearn.mechanisms.correlated import Correlation
 from privlearn.run_facts import GradientFacts, RunFacts
 from privlearn.sampling import Sampler
-from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, ReactingSchedule
-from privlearn.solving import LEAST_NOISE, MOST_EPOCHS
-from privlearn.temperature import Temperature
+from privlearn.schedules import LEAST_NOISE, MOST_EPOCHS, Constant, NoiseSchedule, PerEpoch, ReactingSchedule
 from privlearn.transforms.base import PrivateTransform, Transform, other_features, priced, require_chain
-from privlearn.transforms.pca import PrivatePCA
-from privlearn.transforms.select import SelectFeatures, check_choices
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from privlearn.temperature import Temperature
+
+expect("temperature", "privlearn.temperature")
+
+#: In place of a number of examples that is not known: more than there are.
+_MANY = 10**15
 _STEEPEST = 1e6
 #: Why add/remove neighbours need a declared number of examples, and what to do.
 UNDECLARED = (
@@ -110,6 +112,11 @@ class AbstractPlan(Described, ABC):
         return self
 
     @property
+    def trainings(self) -> tuple[AbstractPlan, ...]:
+        """The plans of the runs that it chooses among; none of a plan of one run."""
+        return ()
+
+    @property
     def neighbours(self) -> Adjacency:
         """The plan's adjacency, settled."""
         return self.adjacency  # type: ignore[attr-defined,no-any-return]
@@ -138,6 +145,8 @@ class AbstractPlan(Described, ABC):
             BadInput: a target out of range, or one that what is not scaled exceeds by itself.
             UnsupportedEvent: a target rho under Poisson sampling, or by random stopping.
         """
+        from privlearn.accounting.calibration import Spending  # for those who calibrate
+
         budget = Budget(epsilon, delta, rho, self.unit.group_size)
         at, start = self._by_factor(budget)
         factor = self._solved(budget, Spending(budget, lambda factor: at(factor).event(), self.neighbours), start)
@@ -155,6 +164,8 @@ class AbstractPlan(Described, ABC):
                 up the target.
             AdjacencyMismatch: another kind of neighbour.
         """
+        from privlearn import solving  # for those who solve for a number of a plan
+
         return self.scaled(solving.factor_beside(self, others))
 
     def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Self], float]:
@@ -163,6 +174,8 @@ class AbstractPlan(Described, ABC):
 
     def _solved(self, budget: Budget, spent: Callable[[float], float], start: float) -> float:
         """The factor at which what is spent meets `budget`."""
+        from privlearn.accounting.calibration import solve_noise  # for those who calibrate
+
         return solve_noise(spent, budget.limit, start)
 
     def stated(self) -> AbstractPlan:
@@ -233,8 +246,13 @@ class Plan(AbstractPlan):
             if not isinstance(getattr(self, name), kind):
                 raise BadInput(f"{name} is {getattr(self, name)!r}: expected a {name} such as {_EXAMPLES[name]}")
         require_chain(self.front, Transform)
-        if self.temperature is not None and not isinstance(self.temperature, Temperature):
-            raise BadInput(f"temperature is {str(self.temperature)[:60]}: expected a privlearn Temperature, or None")
+        if self.temperature is not None:
+            from privlearn.temperature import Temperature  # a release of its own, which few plans have
+
+            if not isinstance(self.temperature, Temperature):
+                raise BadInput(
+                    f"temperature is {str(self.temperature)[:60]}: expected a privlearn Temperature, or None"
+                )
         require_budget(self.budget)
         count("epochs", self.epochs, most=MOST_EPOCHS)
         if self.examples is not None:
@@ -243,7 +261,7 @@ class Plan(AbstractPlan):
         PrivacyUnit(self.group_size, self.rows_per_person)
         if self.rows_per_person is not None:
             count("rows_per_person", self.rows_per_person)  # "all" would have no limit to what a person adds
-        if self.rows_per_person is not None and not all(isinstance(release, PrivatePCA) for release in self.releases):
+        if self.rows_per_person is not None and self.releases and not self._release_directions_alone():
             raise BadInput(
                 "features are selected and standardised by rows, and the plan's examples are persons: leave out "
                 "pv.transforms.SelectFeatures (select=) and pv.transforms.Moments (normalise=), or protect up to K "
@@ -256,14 +274,20 @@ class Plan(AbstractPlan):
             )
         if self.budget is not None:
             object.__setattr__(self, "budget", self.budget.for_group(self.group_size))
-        reacting.require_filter(self)
+        require_filter(self)
         if self.correlation is not None:
-            solving.require_correlated(self, self.correlation)
+            require_correlated(self, self.correlation)
 
     @property
     def releases(self) -> tuple[PrivateTransform, ...]:
         """The transforms in front that are made by a release, in their order."""
         return tuple(transform for transform in self.front if isinstance(transform, PrivateTransform))
+
+    def _release_directions_alone(self) -> bool:
+        """Whether all releases before training are priced for persons: only that of principal directions is."""
+        from privlearn.transforms.pca import PrivatePCA  # a release of its own, which few plans have
+
+        return all(isinstance(release, PrivatePCA) for release in self.releases)
 
     @property
     def reacts(self) -> bool:
@@ -364,11 +388,15 @@ class Plan(AbstractPlan):
         """
         if not isinstance(self.schedule, ReactingSchedule):
             return super().calibrate(epsilon=epsilon, delta=delta, rho=rho)
+        from privlearn import solving  # for those who solve for a number of a plan
+
         budget = Budget(epsilon, delta, rho, self.group_size)
         solving.require_room(self, budget)
-        return reacting.started(self, self.schedule, budget)
+        return solving.start_reacting(self, self.schedule, budget)
 
     def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Plan], float]:
+        from privlearn import solving  # for those who solve for a number of a plan
+
         solving.require_room(self, budget)
         shape = self.noise_multipliers()
         if max(shape) > _STEEPEST * min(shape):
@@ -380,7 +408,7 @@ class Plan(AbstractPlan):
 
     def stated(self) -> Plan:
         """Itself, with the values that a schedule of the user's own gave."""
-        if _public.is_registered(self.schedule):
+        if is_registered(self.schedule):
             return self
         return replace(self, schedule=PerEpoch(self.noise_multipliers()))
 
@@ -394,7 +422,7 @@ class Plan(AbstractPlan):
         number = "the length of the data, not protected"
         return [
             ("batches", f"{self.sampling.kind}{': ' + sampling if sampling else ''}"),
-            *(reacting.rows(self) if self.reacts else self._noise_rows()),
+            *(describe_reacting(self) if self.reacts else self._noise_rows()),
             ("clipping", f"{self.clip.kind}, norm {self.clip.clip_norm:g}{expansion}"),
             (
                 f"{counted} (divisor of sums)",
@@ -406,6 +434,8 @@ class Plan(AbstractPlan):
 
     def plot(self, axes: Axes | None = None, *, of: str = "noise", delta: float | None = None) -> Axes:
         """The noise by epoch, or `of="epsilon"` what is spent by step; on new axes by default (`pictures.draw`)."""
+        from privlearn import pictures  # for those who have matplotlib and draw
+
         return pictures.draw(self, axes, of, delta)
 
     def _noise_rows(self) -> list[tuple[str, str]]:
@@ -416,7 +446,7 @@ class Plan(AbstractPlan):
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
         """What contradicts the plan: another divisor than declared, other choices, noise that follows anything else."""
-        problems = solving.contradictions(self, facts["examples"])
+        problems = compare_rows(self, facts["examples"])
         if self.examples is not None and facts["examples"] != self.examples:
             problems.append(
                 f"sums were divided by {str(facts['examples'])[:40]} examples, and the plan declares {self.examples}"
@@ -429,8 +459,12 @@ class Plan(AbstractPlan):
             problems.append(f"{str(stated)[:40]} steps are stated, and {epochs} epochs have {most}")
         if (self.temperature is not None and facts.get("left_early") is not True) != ("fitted_temperature" in facts):
             problems.append("a temperature is stated that the plan does not release, or none that it does")
-        check_choices(facts, [release.keep for release in self.releases if isinstance(release, SelectFeatures)])
-        return problems + other_features(self.front, facts) + reacting.contradictions(self, facts)
+        if self.releases or "chosen" in facts:
+            # A release of its own, which few plans have.
+            from privlearn.transforms.select import SelectFeatures, check_choices
+
+            check_choices(facts, [release.keep for release in self.releases if isinstance(release, SelectFeatures)])
+        return problems + other_features(self.front, facts) + contradictions(self, facts)
 
     def within(self, budget: Budget, most: int | None = None) -> Plan:
         """Keep the schedule as it is and run until the budget ends, or for `most` epochs.
@@ -442,6 +476,8 @@ class Plan(AbstractPlan):
             BadInput: not even one epoch fits.
             UnsupportedEvent: a budget of rho under Poisson sampling.
         """
+        from privlearn import solving  # for those who solve for a number of a plan
+
         return solving.within(self, budget, most)
 
     def with_rate(self, budget: Budget) -> Plan:
@@ -450,6 +486,8 @@ class Plan(AbstractPlan):
         Raises:
             BadInput: a constant schedule, or no k meets the budget.
         """
+        from privlearn import solving  # for those who solve for a number of a plan
+
         return solving.with_rate(self, budget)
 
     def with_batch_size(self, budget: Budget, examples: int) -> Plan:
@@ -460,6 +498,8 @@ class Plan(AbstractPlan):
         Raises:
             BadInput: batches are not sampled, so that their size costs nothing; or not even one example a batch fits.
         """
+        from privlearn import solving  # for those who solve for a number of a plan
+
         return solving.with_batch_size(self, budget, examples)
 
     def _settle_adjacency(self) -> None:
@@ -480,3 +520,115 @@ class Plan(AbstractPlan):
     def beside(self) -> Composed:
         """What is released before and after training."""
         return compose([*priced(self.front), *self._after()])
+
+
+def require_filter(plan: Plan) -> None:
+    """Refuse a filter where noise does not react, one that not even an epoch fits in, and what can't be published."""
+    limit = plan.filter
+    if plan.reacts and not is_registered(plan.schedule):
+        raise BadInput(
+            f"the schedule {repr(plan.schedule)[:80]} follows accuracies, which could not be checked: give its class a "
+            "kind, and @privlearn.plan.registered"
+        )
+    if limit is None:
+        return
+    if not isinstance(limit, Limit) or not isinstance(plan.schedule, ReactingSchedule):
+        raise BadInput(
+            f"filter is {repr(limit)[:80]}, and the schedule {repr(plan.schedule)[:80]}: a filter is for "
+            "a schedule that reacts alone, such as schedules.Validation, and within and calibrate set it. Leave it out"
+        )
+    if not fits(limit, plan.epoch_event(plan.schedule.start)):
+        raise BadInput(
+            f"not one epoch at noise multiplier {plan.schedule.start:g} fits into {limit}: use more noise, or settle "
+            "the limit with within or calibrate"
+        )
+
+
+def describe_reacting(plan: Plan) -> list[tuple[str, str]]:
+    """What a card says of the epochs and their noise."""
+    assert isinstance(plan.schedule, ReactingSchedule)
+    paid = plan.schedule.noise
+    on = "rows that the publisher declares public" if paid is None else "the training examples"
+    counted = "not protected" if paid is None else f"counted with noise multiplier {paid:g}"
+    return [
+        ("epochs at most", str(plan.epochs)),
+        ("noise multiplier at first", f"{plan.schedule.start:.4g}"),
+        ("noise follows accuracy on", f"{on}, {counted}; epsilon is for the limit that was set beforehand"),
+    ]
+
+
+def contradictions(plan: Plan, facts: Mapping[str, Any]) -> list[str]:
+    """What contradicts the plan in what a run tells of its validations: where noise did not react there were none.
+
+    Else the noise must follow from the accuracies, and all epochs together must have fitted into the filter.
+
+    Raises:
+        BadInput, KeyError, TypeError, ValueError, AttributeError: facts are missing or of other types.
+    """
+    if not isinstance(plan.schedule, ReactingSchedule):
+        if {"validation", "noise_multipliers"} & set(facts):
+            return ["validations are stated, and noise followed none: the plan's schedule is known beforehand"]
+        return []
+    stated, sigmas = facts["validation"], facts["noise_multipliers"]
+    accuracies = stated["accuracies"]
+    if set(stated) != {"rows", "public", "noise", "accuracies"} or len(accuracies) > plan.epochs:
+        return [
+            f"expected rows, public, noise and at most {plan.epochs} accuracies of the validations, one for each epoch"
+        ]
+    if stated["noise"] != plan.schedule.noise or stated["public"] is not (plan.schedule.noise is None):
+        return ["the validations are not what the schedule says: with noise= they are charged, else public"]
+    follow = list(plan.schedule.noise_multipliers(accuracies))[:-1]
+    assert plan.filter is not None  # or the plan would have no price
+    if (
+        sigmas == follow
+        and facts["epochs"] == len(follow)
+        and fits(plan.filter, compose(map(plan.epoch_event, follow)))
+    ):
+        return []
+    return [
+        "the noise multipliers do not follow from the plan's schedule and the accuracies, or are more than its filter "
+        "lets through"
+    ]
+
+
+def require_correlated(plan: Plan, correlation: Correlation) -> None:
+    """Refuse what noise that is correlated over steps is not priced for: a norm or a noise that changes, few rests."""
+    if not isinstance(correlation, Correlation):
+        raise BadInput(f"correlation is {correlation!r}: expected one such as pv.mechanisms.Banded(bands=8), or None")
+    if isinstance(plan.schedule, ReactingSchedule):
+        raise BadInput(
+            "correlated noise is for a schedule that is known beforehand, and a validation schedule follows "
+            "accuracies: use another schedule, or independent noise"
+        )
+    if not isinstance(plan.schedule, Constant) and not correlation.disjoint:
+        raise BadInput(
+            f"{correlation.kind} noise is for a constant schedule, and this one is {plan.schedule.kind}: its matrix is "
+            "scaled for times of an example that cost alike. Use banded noise, or a constant schedule"
+        )
+    if not isinstance(plan.clip, Clip) or isinstance(plan.clip, Quantile):
+        raise BadInput(
+            f"correlated noise is for DP-SGD with a clipping norm that stays, and the clip is {plan.clip.kind}: use "
+            "flat clipping"
+        )
+    if plan.group_size > 1:
+        raise BadInput(
+            "correlated noise protects one example, or one person by rows_per_person=: the rows of a group may be in "
+            "neighbouring steps, whose noise is not independent. Leave out group_size, or the mechanism"
+        )
+    correlation.require_suited(plan.sampling, plan.examples or _MANY)  # a run asks again, for the rows that are there
+
+
+def compare_rows(plan: Plan, examples: int) -> list[str]:
+    """What contradicts that a run by `plan` had so many rows, which its facts state: each a sentence.
+
+    A plan that declares no number of rows is priced for those with which its batches and its noise go together. With
+    others a run is refused before it releases anything, so that its price holds for every data set; and facts that
+    state them are of no run.
+    """
+    problems = plan.sampling.contradictions(examples)
+    if plan.correlation is not None and not problems:
+        try:
+            plan.correlation.require_suited(plan.sampling, examples)
+        except BadInput as error:
+            problems.append(str(error))
+    return problems

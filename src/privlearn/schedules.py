@@ -17,6 +17,10 @@ from privlearn._checks import between, checked, count, parse_spec, positive, req
 from privlearn._public import is_registered, kinds, registered
 from privlearn.errors import BadInput
 
+#: Epochs that a plan has at most.
+MOST_EPOCHS = 100_000
+#: Below this noise multiplier there is no privacy.
+LEAST_NOISE = 1e-6
 #: Accuracies closer than this are hardly ever worth telling apart.
 _FINE = 0.005
 #: No run has more epochs.

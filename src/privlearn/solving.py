@@ -1,4 +1,4 @@
-"""Other numbers of a plan than its noise, solved for: epochs, the rate of a schedule, and the size of batches."""
+"""Numbers of plans, solved for: noise beside other releases, epochs, the rate of a schedule, the size of batches."""
 
 from __future__ import annotations
 
@@ -10,28 +10,22 @@ import numpy as np
 
 from privlearn._checks import checked, count, require_fit
 from privlearn.accounting.account import Planned
-from privlearn.accounting.budget import Budget, Spending, solve_noise, solve_rate
+from privlearn.accounting.budget import Budget
+from privlearn.accounting.calibration import Spending, solve_noise, solve_rate
 from privlearn.accounting.events import Event, Repeated, compose
-from privlearn.accounting.filters import fits, largest_filter
+from privlearn.accounting.filters import Limit, fits, largest_filter, share
 from privlearn.accounting.guarantee import require_same
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.accounting.searches import largest
-from privlearn.clipping.clips import Clip, Quantile
 from privlearn.errors import BadInput
 from privlearn.mechanisms.banded import Banded
 from privlearn.mechanisms.correlated import Correlation, deviation_of
 from privlearn.sampling import Partition, Poisson, TruncatedPoisson
-from privlearn.schedules import Constant, Polynomial, ReactingSchedule, Step
+from privlearn.schedules import LEAST_NOISE, MOST_EPOCHS, Constant, Polynomial, ReactingSchedule, Step
 
 if TYPE_CHECKING:
     from privlearn.plan import AbstractPlan, Plan
 
-#: Epochs that a plan has at most.
-MOST_EPOCHS = 100_000
-#: Below this noise multiplier there is no privacy.
-LEAST_NOISE = 1e-6
-#: In place of a number of examples that is not known: more than there are.
-_MANY = 10**15
 _NOT_KNOWN = (
     "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise "
     "or the epochs, or give another schedule=: {}"
@@ -219,44 +213,28 @@ def noise_in_weights(plan: Plan, examples: int, momentum: float = 0.0) -> float:
     return deviation_of(correlation.inverse(steps, rest), correlation.momentum, np.repeat(multipliers, epoch))
 
 
-def require_correlated(plan: Plan, correlation: Correlation) -> None:
-    """Refuse what noise that is correlated over steps is not priced for: a norm or a noise that changes, few rests."""
-    if not isinstance(correlation, Correlation):
-        raise BadInput(f"correlation is {correlation!r}: expected one such as pv.mechanisms.Banded(bands=8), or None")
-    if isinstance(plan.schedule, ReactingSchedule):
-        raise BadInput(
-            "correlated noise is for a schedule that is known beforehand, and a validation schedule follows "
-            "accuracies: use another schedule, or independent noise"
-        )
-    if not isinstance(plan.schedule, Constant) and not correlation.disjoint:
-        raise BadInput(
-            f"{correlation.kind} noise is for a constant schedule, and this one is {plan.schedule.kind}: its matrix is "
-            "scaled for times of an example that cost alike. Use banded noise, or a constant schedule"
-        )
-    if not isinstance(plan.clip, Clip) or isinstance(plan.clip, Quantile):
-        raise BadInput(
-            f"correlated noise is for DP-SGD with a clipping norm that stays, and the clip is {plan.clip.kind}: use "
-            "flat clipping"
-        )
-    if plan.group_size > 1:
-        raise BadInput(
-            "correlated noise protects one example, or one person by rows_per_person=: the rows of a group may be in "
-            "neighbouring steps, whose noise is not independent. Leave out group_size, or the mechanism"
-        )
-    correlation.require_suited(plan.sampling, plan.examples or _MANY)  # a run asks again, for the rows that are there
+def start_reacting(plan: Plan, shape: ReactingSchedule, budget: Budget) -> Plan:
+    """`plan` with the widest filter in `budget`, and the start at which all epochs would fit if noise never fell.
 
-
-def contradictions(plan: Plan, examples: int) -> list[str]:
-    """What contradicts that a run by `plan` had so many rows, which its facts state: each a sentence.
-
-    A plan that declares no number of rows is priced for those with which its batches and its noise go together. With
-    others a run is refused before it releases anything, so that its price holds for every data set; and facts that
-    state them are of no run.
+    Raises:
+        BadInput: its validations alone take more.
     """
-    problems = plan.sampling.contradictions(examples)
-    if plan.correlation is not None and not problems:
-        try:
-            plan.correlation.require_suited(plan.sampling, examples)
-        except BadInput as error:
-            problems.append(str(error))
-    return problems
+    if shape.noise is not None:
+        paid = Gaussian(shape.noise)
+        if share(largest_filter(budget, plan.beside(), paid, plan.neighbours), Repeated(paid, plan.epochs)) >= 1:
+            raise BadInput(
+                f"{plan.epochs} validations at noise multiplier {shape.noise:g} alone take more than {budget}: give "
+                "them more noise (noise= of the schedule), or use fewer epochs"
+            )
+
+    def at(factor: float) -> tuple[ReactingSchedule, Limit, Event]:
+        schedule = shape.scaled(factor)
+        epoch = replace(plan, schedule=schedule, filter=None).epoch_event(schedule.start)
+        return schedule, largest_filter(budget, plan.beside(), epoch, plan.neighbours), Repeated(epoch, plan.epochs)
+
+    def taken(factor: float) -> float:
+        _, limit, all_epochs = at(factor)
+        return share(limit, all_epochs)
+
+    schedule, limit, _ = at(solve_noise(taken, 1.0, start=1.0 / shape.start))
+    return replace(plan, schedule=schedule, budget=budget, filter=limit)

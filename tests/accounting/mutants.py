@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn.accounting import (
     accountant,
-    budget,
+    calibration,
     comparisons,
     filters,
     mechanisms,
@@ -25,7 +25,7 @@ MUTANTS = [
            "check_masses_are_kept"),
     Mutant("folded tails are forgotten", doubling.trim, "kept[0] + mean", "kept[0]",
            "check_masses_are_kept"),
-    Mutant("a price of few levels decides", budget.solve_noise, "_solved(exact, target", "_solved(rough, target",
+    Mutant("a price of few levels decides", calibration.solve_noise, "_solved(exact, target", "_solved(rough, target",
            "check_calibration_of_many_noise_levels_is_decided_by_their_own_price"),
     Mutant("only one direction is read", pld.Composition.epsilon, "max(self.epsilons(delta))",
            "min(self.epsilons(delta))", "check_partitions_have_their_golden_prices"),
@@ -87,7 +87,7 @@ MUTANTS = [
            "check_partitions_have_their_golden_prices"),
     Mutant("one more than fits", searches.largest, "return low", "return low + 1",
            "check_what_is_solved_for_never_overshoots"),
-    Mutant("a rate on the wrong side", budget._acceptable, "<= 0", "<= 0.004",
+    Mutant("a rate on the wrong side", calibration._acceptable, "<= 0", "<= 0.004",
            "check_what_is_solved_for_never_overshoots"),
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ import pytest
 from privlearn import Budget, Ledger
 from privlearn._storage import digest
 from privlearn.accounting import comparisons, rdp, zcdp
-from privlearn.accounting.budget import solve_noise
+from privlearn.accounting.calibration import solve_noise
 from privlearn.accounting.events import Repeated, compose, from_json, tally
 from privlearn.accounting.filters import PrivacyFilter, of_ledger
 from privlearn.accounting.guarantee import Adjacency

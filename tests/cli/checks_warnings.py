@@ -25,7 +25,7 @@ from privlearn.cli import jobs, methods, starting
 from privlearn.cli import pate as pate_command
 from privlearn.metrics import Metrics
 from privlearn.opacus import PrivacyEngine
-from privlearn.publishing import keys
+from privlearn.publishing import signing
 from privlearn.publishing import verify as verify_module
 from privlearn.publishing.verify import verify
 from privlearn.sklearn import DPFisherClassifier
@@ -36,7 +36,7 @@ from tests.teachers.checks import Said, public
 
 SOURCE = Path(pv.__file__).parent
 #: Functions that return warnings, where others yield them, append them to `warnings`, or call `warn`.
-RETURNING = [f"{f.__module__}:{f.__name__}" for f in (keys._open_to_others, verify_module._also_holds)]
+RETURNING = [f"{f.__module__}:{f.__name__}" for f in (signing._open_to_others, verify_module._also_holds)]
 #: Files whose generators of texts give warnings.
 YIELDING = ("cli/", "accounting/guarantee.py", "teachers/chances.py")
 NOISE = ("--noise-multiplier", "4", "--delta", "1e-6", "--examples", "1000")
@@ -70,9 +70,9 @@ def verified(place: Path) -> str:
 
 
 def key_of_others(place: Path) -> str:
-    keys.make(place / "key")
+    signing.make(place / "key")
     (place / "key").chmod(0o644)
-    key = keys.read_private(place / "key")
+    key = signing.read_private(place / "key")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         published(place, "signed", sign=place / "key")

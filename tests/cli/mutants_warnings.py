@@ -6,7 +6,7 @@ from privlearn import schedules
 from privlearn.accounting import guarantee
 from privlearn.cli import methods, screen
 from privlearn.cli import pate as pate_command
-from privlearn.publishing import keys, verify
+from privlearn.publishing import signing, verify
 from privlearn.teachers import chances, pate
 from tests.support.mutant import Mutant, suite_of
 
@@ -31,7 +31,7 @@ MUTANTS = [
            "asked.threshold >= plan.teachers", CAUSE),
     Mutant("half of the examples are a crowd of teachers", methods.crowded, "teachers * 2 > examples",
            "teachers * 2 >= examples", CAUSE),
-    Mutant("keys that others can read pass in silence", keys._open_to_others, "& 0o077", "& 0o000", GIVEN),
+    Mutant("keys that others can read pass in silence", signing._open_to_others, "& 0o077", "& 0o000", GIVEN),
     Mutant("noise that drowns votes passes in silence in Python", pate._warn_of_noise, "drowned(plan)", "()",
            "check_python_warns_of_noise_as_the_command_line_does"),
     Mutant("commands warn of noise twice", pate_command._warned_before, "the (noise|threshold) o", "the noises",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn import plan, reacting, schedules
+from privlearn import plan, schedules
 from privlearn.accounting import filters, searches, trees
 from privlearn.clipping import evaluation
 from privlearn.descent import validation
@@ -107,21 +107,21 @@ MUTANTS = [
            "check_public_validations_are_plain_accuracies"),
     Mutant("accuracies are forgotten in an interruption", result.Scalars.state_dict, "self.values", "[]", AGAIN),
     Mutant("other validation rows are welcome", checkpoint.facts, "digest_of(*(validation or ()))", '""', AGAIN),
-    Mutant("the noise of a certificate is not recomputed", reacting.contradictions,
+    Mutant("the noise of a certificate is not recomputed", plan.contradictions,
            "sigmas == follow", "True", CERTIFIED),
-    Mutant("a certificate may leave its filter", reacting.contradictions,
+    Mutant("a certificate may leave its filter", plan.contradictions,
            "and fits(plan.filter, compose(map(plan.epoch_event, follow)))", "", CERTIFIED),
-    Mutant("a plain run may have had a filter", reacting.require_filter,
+    Mutant("a plain run may have had a filter", plan.require_filter,
            "or not isinstance(plan.schedule, ReactingSchedule)", "", REACTED),
-    Mutant("a plain run may have had validations", reacting.contradictions,
+    Mutant("a plain run may have had validations", plan.contradictions,
            'if {"validation", "noise_multipliers"} & set(facts):', "if False:", REACTED),
-    Mutant("the facts tell whether a run reacted", reacting.contradictions,
+    Mutant("the facts tell whether a run reacted", plan.contradictions,
            'if not isinstance(plan.schedule, ReactingSchedule):\n'
            '        if {"validation", "noise_multipliers"} & set(facts):',
            'if "validation" not in facts:\n        if False:', REACTED),
-    Mutant("paid validations may be said to be free", reacting.contradictions,
+    Mutant("paid validations may be said to be free", plan.contradictions,
            'stated["noise"] != plan.schedule.noise or', "", REACTED),
-    Mutant("any validations may be said to be public", reacting.contradictions,
+    Mutant("any validations may be said to be public", plan.contradictions,
            'or stated["public"] is not (plan.schedule.noise is None)', "", REACTED),
 ]  # fmt: skip
 

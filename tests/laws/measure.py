@@ -59,6 +59,11 @@ def _files() -> dict[str, str]:
     return names | modules
 
 
+def file_of(module: str) -> str:
+    """The file of a module of the package, by the module's full name."""
+    return _files()[module]
+
+
 def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 

@@ -516,7 +516,7 @@ def sums_of_classes() -> Method:
 
     return Method(
         "sums",
-        (Sums,),
+        {Sums.kind: Sums.__module__},
         frozenset({"numbers"}),
         "it is one release",
         fields=(("radius", "R", "for sums: rows are clipped to this norm", float),),

@@ -26,7 +26,7 @@ from privlearn.clipping.derivative_bounds import Derivatives
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.mechanisms import banded, correlated, noise
 from privlearn.mechanisms.banded import Banded, BandedStream
-from privlearn.mechanisms.correlated import CorrelatedStream
+from privlearn.mechanisms.correlated_stream import CorrelatedStream
 from privlearn.mechanisms.release import release
 from privlearn.publishing import certificate
 from privlearn.runs.checkpoint import Checkpoint

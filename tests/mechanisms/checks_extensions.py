@@ -21,7 +21,8 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.bounded import Bounded, Contributions
 from privlearn.errors import UnsoundExtension
 from privlearn.mechanisms import noise as noise_module
-from privlearn.mechanisms.correlated import Column, CorrelatedStream, Correlation, filtered, impulse
+from privlearn.mechanisms.correlated import Column, Correlation, filtered, impulse
+from privlearn.mechanisms.correlated_stream import CorrelatedStream
 from privlearn.mechanisms.covariance import require_priced
 from privlearn.streams import NoiseStream
 from privlearn.transforms.base import PrivateTransform

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from privlearn import sampling, solving
+from privlearn import plan, sampling
 from privlearn.descent import epoch_noise
 from privlearn.mechanisms import banded, release
-from privlearn.mechanisms.correlated import CorrelatedStream
+from privlearn.mechanisms.correlated_stream import CorrelatedStream
 from privlearn.sampling.sampler import CyclicSampler
 from tests.support.mutant import Mutant, suite_of
 
@@ -55,14 +55,14 @@ MUTANTS = [
            "rest + 1 < self.bands", REFUSED),
     Mutant("the rows that are there are not counted", epoch_noise._steps_stream,
            "plan.correlation.require_suited(plan.sampling, task.present)", "pass", REFUSED),
-    Mutant("a schedule that follows accuracies", solving.require_correlated,
+    Mutant("a schedule that follows accuracies", plan.require_correlated,
            "isinstance(plan.schedule, ReactingSchedule)", "False", REFUSED),
-    Mutant("facts may state too few rows", solving.contradictions,
+    Mutant("facts may state too few rows", plan.compare_rows,
            "plan.correlation.require_suited(plan.sampling, examples)", "pass", REFUSED),
-    Mutant("groups of rows", solving.require_correlated, "plan.group_size > 1", "False", REFUSED),
+    Mutant("groups of rows", plan.require_correlated, "plan.group_size > 1", "False", REFUSED),
     Mutant("groups of rows in different steps of a cycle", CyclicSampler.prices_groups, "self.cycle == 1",
            "True", REFUSED),
-    Mutant("a clipping norm that moves", solving.require_correlated, "isinstance(plan.clip, Quantile)", "False",
+    Mutant("a clipping norm that moves", plan.require_correlated, "isinstance(plan.clip, Quantile)", "False",
            REFUSED),
     Mutant("several parts of a release", release.release, "len(parts) > 1", "False", REFUSED),
     Mutant("groups are drawn anew in each cycle", sampling.CyclicPoisson.draw,

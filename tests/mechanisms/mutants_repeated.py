@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from privlearn import solving
+from privlearn import plan
 from privlearn.descent import epoch_noise
-from privlearn.mechanisms import bisr, blt, correlated, release
+from privlearn.mechanisms import bisr, blt, correlated, correlated_stream, release
 from tests.support.mutant import Mutant, suite_of
 
 PRICE = "check_no_times_of_an_example_cost_more_than_is_claimed"
@@ -16,7 +16,7 @@ RESUMED = "check_noise_over_all_steps_goes_on_after_an_interruption"
 REFUSED = "check_noise_over_all_steps_is_refused_where_it_has_no_price"
 SHARED = "check_processes_share_noise_that_is_drawn_again"
 WRITTEN = "check_the_error_is_that_of_the_matrix_written_out"
-REDRAWN, BUFFERED, STREAM = bisr.RedrawnStream, blt.BufferedStream, correlated.CorrelatedStream
+REDRAWN, BUFFERED, STREAM = bisr.RedrawnStream, blt.BufferedStream, correlated_stream.CorrelatedStream
 
 MUTANTS = [
     # What all times of an example cost.
@@ -79,13 +79,13 @@ MUTANTS = [
     Mutant("batches that are sampled", correlated.Correlation.require_suited, "not whole or ", "", REFUSED),
     Mutant("batches in another order in each epoch", correlated.Correlation.require_suited,
            "sampling.separation(examples) != sampling.steps(examples)", "False", REFUSED),
-    Mutant("as if there was one example, where their number is open", solving.require_correlated,
+    Mutant("as if there was one example, where their number is open", plan.require_correlated,
            "plan.examples or _MANY", "plan.examples or 1", REFUSED),
-    Mutant("a schedule that falls", solving.require_correlated, "not isinstance(plan.schedule, Constant)", "False",
+    Mutant("a schedule that falls", plan.require_correlated, "not isinstance(plan.schedule, Constant)", "False",
            REFUSED),
-    Mutant("a clipping norm that moves", solving.require_correlated, "isinstance(plan.clip, Quantile)", "False",
+    Mutant("a clipping norm that moves", plan.require_correlated, "isinstance(plan.clip, Quantile)", "False",
            REFUSED),
-    Mutant("groups of rows", solving.require_correlated, "plan.group_size > 1", "False", REFUSED),
+    Mutant("groups of rows", plan.require_correlated, "plan.group_size > 1", "False", REFUSED),
     # Several processes.
     Mutant("every process adds the noise of the whole's beginning", release._noised,
            "add(stream, values, multiplier * part.sensitivity, places)",

@@ -24,7 +24,7 @@ from privlearn import sampling, streams
 from privlearn._storage import canonical
 from privlearn.errors import BadInput, CertificateMismatch, PrivlearnError
 from privlearn.models import networks
-from privlearn.publishing import certificate, folder, keys, model, publish
+from privlearn.publishing import certificate, folder, keys, model, publish, signing
 from privlearn.publishing import model as published_model
 from privlearn.publishing.verify import Verification, verify
 from tests.publishing import edwards
@@ -53,7 +53,7 @@ def published(place: Path, name: str = "model", **options: Any) -> Path:
 
 
 def key_in(place: Path, name: str = "key") -> Path:
-    keys.make(place / name)
+    signing.make(place / name)
     return place / name
 
 
@@ -145,7 +145,7 @@ def check_a_signature_does_not_move() -> None:
         plain = {name: value for name, value in body_of(other).items() if name != "signature"}
         who = {name: body_of(other)["signature"][name] for name in ("algorithm", "public_key")}
         for message in (canonical({**plain, "signature": who}), canonical(plain)):
-            value = base64.b64encode(keys.read_private(key).sign(message)).decode()
+            value = base64.b64encode(signing.read_private(key).sign(message)).decode()
             store(other, {**plain, "signature": {**who, "value": value}})
             assert says(verify(other), "the signature does not fit")
 
@@ -195,7 +195,7 @@ def check_another_key_is_found() -> None:
         (out / "README.md").write_text(card.replace(str(found.signed_by), keys.read_public(f"{mine}.pub").fingerprint))
         body = {name: value for name, value in body_of(out).items() if name != "signature"}
         forge(out, body)
-        store(out, keys.sign(body_of(out), keys.read_private(theirs)))
+        store(out, signing.sign(body_of(out), signing.read_private(theirs)))
         assert says(verify(out), "README.md does not begin with what is certified")
         assert not says(verify(out), "card.html")
 
@@ -253,7 +253,7 @@ def check_signatures_have_one_spelling() -> None:
             # Signed as it stands by the holder of the key: what is unknown is refused all the same.
             body = {**original, "signature": {**original["signature"], **changes}}
             who = {name: value for name, value in body["signature"].items() if name != "value"}
-            value = keys.read_private(key).sign(keys._message(original, who))
+            value = signing.read_private(key).sign(keys.bytes_to_sign(original, who))
             body["signature"]["value"] = base64.b64encode(value).decode()
             store(out, body)
             assert says(
@@ -273,21 +273,21 @@ def check_private_keys_stay_private() -> None:
         for taken, other in ((path, Path(f"{path}.pub")), (Path(f"{path}.pub"), path)):
             content = taken.read_bytes()
             other.unlink()
-            must_raise(BadInput, lambda: keys.make(path))
+            must_raise(BadInput, lambda: signing.make(path))
             assert taken.read_bytes() == content
             assert not other.exists()
             taken.unlink()
             key_in(place)
         (place / "link").symlink_to(place / "elsewhere")
-        must_raise(BadInput, lambda: keys.make(place / "link"))
+        must_raise(BadInput, lambda: signing.make(place / "link"))
         assert not (place / "elsewhere").exists()
-        key = keys.read_private(key_in(place, "another"))
+        key = signing.read_private(key_in(place, "another"))
         assert key.warnings == ()
         raw = b"".join((place / "another").read_bytes().splitlines()[1:-1]).decode()
         assert raw[20:] not in repr(key)
         (place / "another").chmod(0o640)
-        assert "can be read by others" in keys.read_private(place / "another").warnings[0]
-        out = published(place, sign=keys.read_private(place / "another"))
+        assert "can be read by others" in signing.read_private(place / "another").warnings[0]
+        out = published(place, sign=signing.read_private(place / "another"))
         for file in out.iterdir():
             assert raw[20:].encode() not in file.read_bytes()
 
@@ -333,7 +333,7 @@ def check_the_page_says_what_is_certified() -> None:
             (out / "card.html").write_text(original.replace(old, new, 1))
             body = {name: value for name, value in body_of(out).items() if name != "signature"}
             forge(out, body)
-            store(out, keys.sign(body_of(out), keys.read_private(key)))
+            store(out, signing.sign(body_of(out), signing.read_private(key)))
             assert says(verify(out), "card.html does not begin with what is certified"), new
             assert not says(verify(out), "README.md"), new
 
@@ -513,7 +513,7 @@ def check_a_failed_write_leaves_nothing() -> None:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
             with mock.patch("os.fsync", full_at):
-                must_raise(BadInput, lambda: keys.make(place / "key"))
+                must_raise(BadInput, lambda: signing.make(place / "key"))
             assert [path.name for path in place.iterdir()] == ["a"]
 
 

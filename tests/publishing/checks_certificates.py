@@ -23,7 +23,7 @@ from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import BINARY
 from privlearn.plan import AbstractPlan
-from privlearn.publishing import certificate, folder, keys, publish, verify
+from privlearn.publishing import certificate, folder, keys, publish, signing, verify
 from privlearn.publishing.folder import CERTIFICATE, Contents
 from privlearn.publishing.verify import Verification
 from privlearn.temperature import Temperature
@@ -347,11 +347,13 @@ def check_plans_of_strangers_are_refused() -> None:
         {**plan, "front": [plan["clip"]]}, {**plan, "budget": plan["clip"]}, {**plan, "adjacency": [[]]},
         pv.tuning.Blocks(many).to_json(),
         {**plan, "filter": {"kind": "event", "value": {"kind": "gaussian", "noise_multiplier": 1.0}}},
+        pv.statistics.MetricsPlan(3, noise_multiplier=30.0).to_json(),
     ):  # fmt: skip
         must_raise(BadInput, lambda wrong=wrong: certificate.read_plan(wrong))  # type: ignore[misc]
     bare = {"kind": "table", "values": {}}
     must_raise(BadInput, lambda: _public.registered(type("Flat", (), {"kind": "flat"})))
     assert _public.from_json(bare) == {}
+    must_raise(BadInput, lambda: _public.expect("bisr", "elsewhere"))
     for kind in ("flat", "table"):
         taken = dataclass(frozen=True)(type("Taken", (), {"kind": kind}))
         must_raise(BadInput, lambda taken=taken: _public.registered(taken))  # type: ignore[misc]
@@ -361,10 +363,10 @@ def check_plans_of_strangers_are_refused() -> None:
 def check_every_value_of_every_methods_certificate_is_signed() -> None:
     """One value is edited, all digests mended: the signature fits no longer, whichever method's certificate it is."""
     with tempfile.TemporaryDirectory() as place:
-        keys.make(Path(place) / "key")
-        key = keys.read_private(Path(place) / "key")
+        signing.make(Path(place) / "key")
+        key = signing.read_private(Path(place) / "key")
     for name, contents in published().items():
-        body = keys.sign(json.loads(contents.files[CERTIFICATE]), key)
+        body = signing.sign(json.loads(contents.files[CERTIFICATE]), key)
         assert keys.signer_of(body) == key.public
         for path, value in leaves(body):
             for other in others(value):
@@ -378,9 +380,9 @@ def check_what_is_signed_is_what_the_documentation_says() -> None:
     """A prefix, and the certificate with algorithm and public key in it: the message is put together by hand here."""
     contents = published()["pate"]
     with tempfile.TemporaryDirectory() as place:
-        keys.make(Path(place) / "key")
-        key = keys.read_private(Path(place) / "key")
-    body = keys.sign(json.loads(contents.files[CERTIFICATE]), key)
+        signing.make(Path(place) / "key")
+        key = signing.read_private(Path(place) / "key")
+    body = signing.sign(json.loads(contents.files[CERTIFICATE]), key)
     who = {"algorithm": "ed25519", "public_key": base64.b64encode(key.public.raw).decode()}
     text = json.dumps({**body, "signature": who}, sort_keys=True, separators=(",", ":"))
     value = base64.b64decode(body["signature"]["value"])

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from privlearn import _storage
-from privlearn.publishing import certificate, folder, keys, model, verify
+from privlearn.publishing import certificate, folder, keys, model, signing, verify
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
     Mutant("any signature fits", keys.PublicKey.fits, "return False", "return True",
            "check_a_signature_covers_every_part"),
-    Mutant("the claim alone is signed", keys._message, "{**certificate, ", '{**{"claim": certificate["claim"]}, ',
+    Mutant("the claim alone is signed", keys.bytes_to_sign, "{**certificate, ", '{**{"claim": certificate["claim"]}, ',
            "check_a_signature_covers_every_part"),
-    Mutant("the hashes of files are not signed", keys._message, "{**certificate, ",
+    Mutant("the hashes of files are not signed", keys.bytes_to_sign, "{**certificate, ",
            '{**{k: v for k, v in certificate.items() if k not in ("files", "digests")}, ',
            "check_swapped_files_are_found"),
-    Mutant("the facts are not signed", keys._message, "{**certificate, ",
+    Mutant("the facts are not signed", keys.bytes_to_sign, "{**certificate, ",
            '{**{k: v for k, v in certificate.items() if k not in ("facts", "digests")}, ',
            "check_a_signature_covers_every_part"),
-    Mutant("the plan is not signed", keys._message, "{**certificate, ",
+    Mutant("the plan is not signed", keys.bytes_to_sign, "{**certificate, ",
            '{**{k: v for k, v in certificate.items() if k not in ("plan", "digests")}, ',
            "check_a_signature_covers_every_part"),
-    Mutant("no prefix of its own", keys._message, "_PREFIX + ", "", "check_a_signature_does_not_move"),
+    Mutant("no prefix of its own", keys.bytes_to_sign, "_PREFIX + ", "", "check_a_signature_does_not_move"),
     Mutant("a missing signature passes for a trusted one", verify._signature, "if trusted else []",
            "if False else []", "check_a_stripped_signature_is_found"),
     Mutant("a signature that is null counts as none", keys.signer_of, 'if "signature" not in certificate:',
@@ -35,10 +35,10 @@ MUTANTS = [
            "check_keys_of_small_order_are_refused"),
     Mutant("spare bits of base64 are not looked at", keys.decoded, "base64.b64encode(raw).decode() != text", "False",
            "check_signatures_have_one_spelling"),
-    Mutant("any algorithm", keys.signer_of, 'signature["algorithm"] != _ALGORITHM', "False",
+    Mutant("any algorithm", keys.signer_of, 'signature["algorithm"] != ALGORITHM', "False",
            "check_signatures_have_one_spelling"),
-    Mutant("keys as the umask likes them", keys.make, "0o600", "0o644", "check_private_keys_stay_private"),
-    Mutant("keys are overwritten", keys._write_new, "os.O_EXCL", "os.O_TRUNC", "check_private_keys_stay_private"),
+    Mutant("keys as the umask likes them", signing.make, "0o600", "0o644", "check_private_keys_stay_private"),
+    Mutant("keys are overwritten", signing._write_new, "os.O_EXCL", "os.O_TRUNC", "check_private_keys_stay_private"),
     Mutant("the cards may name another key", certificate._in_front, "if signed_by else {}", "if False else {}",
            "check_the_card_says_what_is_certified"),
     Mutant("the cards' heads are not compared", verify._card_contradictions, "name in contents.files and", "False and",
@@ -59,7 +59,7 @@ MUTANTS = [
            "check_a_network_gets_no_memory_before_it_fits"),
     Mutant("drafts stay behind", folder.write, "shutil.rmtree(draft, ignore_errors=True)", "pass",
            "check_a_failed_write_leaves_nothing"),
-    Mutant("half a pair of keys stays behind", keys.make, "path.unlink()", "pass",
+    Mutant("half a pair of keys stays behind", signing.make, "path.unlink()", "pass",
            "check_a_failed_write_leaves_nothing"),
     Mutant("dangling links count as free", folder.require_free, "path.lstat()", "path.stat()",
            "check_nothing_published_is_overwritten"),

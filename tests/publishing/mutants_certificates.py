@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from privlearn import _public, plan, reacting
+from privlearn import _public, plan
 from privlearn.publishing import certificate, keys, verify
 from privlearn.teachers import plan as teachers_plan
 from privlearn.tuning import blocks
@@ -49,12 +49,12 @@ MUTANTS = [
            "for name in (CARD,)\n", COMPARED),
     Mutant("events may lack what the plan has", verify._of_the_plan,
            'contradictions(certificate["claim"], event, planned, guarantee)', "[]", COMPARED),
-    Mutant("reacting runs are not followed", plan.Plan.follows, "+ reacting.contradictions(self, facts)", "",
+    Mutant("reacting runs are not followed", plan.Plan.follows, "+ contradictions(self, facts)", "",
            COMPARED),
     Mutant("a run need not follow its plan", verify._of_the_plan, "problems + plan.follows(facts)",
            "problems",
            FOLLOWS),
-    Mutant("any number of epochs", reacting.contradictions, 'and facts["epochs"] == len(follow)', "", FOLLOWS),
+    Mutant("any number of epochs", plan.contradictions, 'and facts["epochs"] == len(follow)', "", FOLLOWS),
     Mutant("any noise of votes", teachers_plan.PatePlan.follows, "not math.isclose(stated, true, rel_tol=1e-6)",
            "False",
            FOLLOWS),
@@ -78,15 +78,15 @@ MUTANTS = [
            "PerEpoch(self.noise_multipliers()[:1])", READ),
     Mutant("what is missing is as usual", _public.from_json, "if not expected - optional <= set(values) <= expected:",
            "if set(values) - expected:", REFUSED),
-    Mutant("any kind will do for a plan", certificate.read_plan, "if not isinstance(plan, tuple(plans)):", "if False:",
-           REFUSED),
+    Mutant("any kind will do for a plan", certificate._is_plan, " and value.kind in known", "", REFUSED),
+    Mutant("a kind has two homes", _public.expect, "_HOMES.setdefault(kind, module) != module", "False", REFUSED),
     Mutant("plans of any size are priced", certificate.read_plan, "> _MOST_EPOCHS", "> 10**12", REFUSED),
     Mutant("plans of any depth are read", _public.from_json, "_depth > _DEEPEST or", "", REFUSED),
-    Mutant("the public key is not in the message", keys._message, "canonical({**certificate, \"signature\": who})",
+    Mutant("the public key is not in the message", keys.bytes_to_sign, "canonical({**certificate, \"signature\": who})",
            "canonical({**certificate, \"signature\": {**who, \"public_key\": \"\"}})", MESSAGE),
-    Mutant("the algorithm is not in the message", keys._message, "canonical({**certificate, \"signature\": who})",
+    Mutant("the algorithm is not in the message", keys.bytes_to_sign, "canonical({**certificate, \"signature\": who})",
            "canonical({**certificate, \"signature\": {**who, \"algorithm\": \"\"}})", MESSAGE),
-    Mutant("randomness is not signed", keys._message, "{**certificate, ",
+    Mutant("randomness is not signed", keys.bytes_to_sign, "{**certificate, ",
            '{**certificate, "randomness": "", "digests": "", ', SIGNED),
 ]  # fmt: skip
 

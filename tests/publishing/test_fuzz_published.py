@@ -40,7 +40,7 @@ from privlearn.accounting.trees import Filter, Parallel, RepeatAndSelect
 from privlearn.cli import main
 from privlearn.errors import PrivlearnError
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.publishing import certificate, keys
+from privlearn.publishing import certificate, signing
 from privlearn.publishing.folder import Contents
 from privlearn.publishing.verify import Verification, verify_contents
 from privlearn.sampling import FullBatch, Partition, Poisson, Shuffle
@@ -138,7 +138,7 @@ def test_the_watch_sees_what_runs(watch: Watch) -> None:
 # Certificates
 
 
-def certified(name: str, key: keys.SigningKey | None = None) -> tuple[dict[str, Any], dict[str, bytes]]:
+def certified(name: str, key: signing.SigningKey | None = None) -> tuple[dict[str, Any], dict[str, bytes]]:
     """A certificate that verifies, and the files that it speaks of."""
     event, adjacency, plan = BASES[name]
     found = accountant.guarantee(event, Adjacency(adjacency), 1e-5)
@@ -153,7 +153,7 @@ def certified(name: str, key: keys.SigningKey | None = None) -> tuple[dict[str, 
     known = {*fields_of(plan.facts_shape), *fields_of(trained.facts_shape)}
     facts = {name: value for name, value in FACTS.items() if name in known} | steps
     body = certificate.make(event, found, plan, facts, False, files, others)
-    return keys.sign(body, key) if key else body, files
+    return signing.sign(body, key) if key else body, files
 
 
 def checked(content: bytes, files: dict[str, bytes]) -> Verification | None:
@@ -182,8 +182,8 @@ def damaged(content: bytes, seed: int, count: int) -> Iterator[bytes]:
 @pytest.mark.parametrize("name", BASES)
 def test_damaged_certificates(name: str, total: int, watch: Watch, tmp_path: Path) -> None:
     share = SHARES[list(BASES).index(name)] * total // sum(SHARES)
-    keys.make(tmp_path / "key")
-    for key in (None, keys.read_private(tmp_path / "key")):
+    signing.make(tmp_path / "key")
+    for key in (None, signing.read_private(tmp_path / "key")):
         body, files = certified(name, key)
         content = json.dumps(body, indent=1).encode()
         truth = checked(content, files)

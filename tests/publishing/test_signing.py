@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 import privlearn as pv
 from privlearn.cli import main
-from privlearn.publishing import keys
+from privlearn.publishing import keys, signing
 
 TRAIN = ("train", "--data", "breast-cancer", "--examples", "455", "--epsilon", "5", "--epochs", "1")
 PEM, OPENSSH = serialization.Encoding.PEM, serialization.Encoding.OpenSSH
@@ -103,19 +103,19 @@ def test_an_unsigned_model_says_so(place: Path, capsys: pytest.CaptureFixture[st
 def test_every_form_of_a_key_is_the_same_key(
     place: Path, name: str, private: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(keys.PASSPHRASE, "open sesame")
-    assert keys.read_private(place / private).public == keys.read_public(place / name)
+    monkeypatch.setenv(signing.PASSPHRASE, "open sesame")
+    assert signing.read_private(place / private).public == keys.read_public(place / name)
     assert pv.verify(place / "signed", key=place / name).ok
 
 
 def test_a_key_is_encrypted_if_there_is_a_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(keys.PASSPHRASE, "open sesame")
-    made = keys.make(tmp_path / "key")
+    monkeypatch.setenv(signing.PASSPHRASE, "open sesame")
+    made = signing.make(tmp_path / "key")
     assert b"BEGIN ENCRYPTED PRIVATE KEY" in (tmp_path / "key").read_bytes()
-    assert keys.read_private(tmp_path / "key").public == made
-    monkeypatch.delenv(keys.PASSPHRASE)
+    assert signing.read_private(tmp_path / "key").public == made
+    monkeypatch.delenv(signing.PASSPHRASE)
     with pytest.raises(pv.errors.BadInput, match="put its passphrase into the variable"):
-        keys.read_private(tmp_path / "key")
+        signing.read_private(tmp_path / "key")
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
@@ -197,7 +197,7 @@ REFUSALS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 def test_keys_are_refused_before_anything_happens(
     case: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv(keys.PASSPHRASE, raising=False)
+    monkeypatch.delenv(signing.PASSPHRASE, raising=False)
     monkeypatch.chdir(tmp_path)
     option, name, expected = REFUSALS[case]
     command = [*TRAIN, "--out", "out"] if option == SIGN else ["verify", str(place / "signed")]
@@ -214,7 +214,7 @@ def test_keys_are_refused_before_anything_happens(
 def test_a_wrong_passphrase_is_refused(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(keys.PASSPHRASE, "abracadabra")
+    monkeypatch.setenv(signing.PASSPHRASE, "abracadabra")
     assert main([*TRAIN, "--out", "out", "--sign", str(place / "locked")]) == 2
     message = capsys.readouterr().err
     assert "cannot be read as a private key" in message

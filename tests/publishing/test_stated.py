@@ -13,7 +13,7 @@ import privlearn as pv
 from privlearn.accounting.events import compose
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
-from privlearn.publishing import certificate, folder, keys, model, publish
+from privlearn.publishing import certificate, folder, model, publish, signing
 from tests.publishing.checks import body_of, forge, key_in, published
 
 
@@ -33,7 +33,7 @@ def test_a_verification_states_what_was_recomputed(tmp_path: Path) -> None:
     verification = pv.verify(out)
     assert verification.ok
     assert verification.epsilon == pytest.approx(body_of(out)["claim"]["epsilon"], rel=1e-6)
-    assert keys.read_private(key).public.fingerprint in repr(verification)
+    assert signing.read_private(key).public.fingerprint in repr(verification)
     assert "no one: nothing says who the publisher is" in repr(pv.verify(published(tmp_path, "unsigned")))
     assert "3 classes" in repr(pv.load_model(out))
 

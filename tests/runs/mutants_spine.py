@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn import plan, samples, sampling, streams
-from privlearn.accounting import budget, events, guarantee, ledger
+from privlearn.accounting import calibration, events, guarantee, ledger
 from privlearn.accounting.ledgers import ledger_state
 from privlearn.accounting.pld import rounding
 from privlearn.clipping import agreement, clips, gradients, per_example, row_norms, row_sums
@@ -168,7 +168,7 @@ MUTANTS = [
            "check_approval_covers_only_what_was_approved"),
     Mutant("a deep copy is a fork", ledger.Ledger.__deepcopy__, "return self",
            "return Ledger(self.budget)", "check_spending_is_never_forked"),
-    Mutant("calibration on the wrong side", budget._acceptable, "<= 0", "<= 0.004",
+    Mutant("calibration on the wrong side", calibration._acceptable, "<= 0", "<= 0.004",
            "check_calibration_stays_below_its_target"),
     Mutant("releases before training are free", plan.Plan.event, "*priced(self.front), ",
            "", "check_the_ledger_ends_where_the_plan_said"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn import plan as plan_module
-from privlearn.accounting import budget
+from privlearn.accounting import calibration
 from privlearn.clipping import row_sums
 from privlearn.data import dataset
 from privlearn.mechanisms import selection
@@ -159,7 +159,7 @@ MUTANTS = [
            "return_counts=True)[1].min()", "check_nobody_has_more_rows_than_are_protected"),
     Mutant("noise is near enough", statistics_plan.StatisticsPlan._solved,
            "if budget.epsilon is not None and ", "if True or ", MET),
-    Mutant("a group has the noise of one", budget.solve_gaussian, "budget.group_size * mu", "mu",
+    Mutant("a group has the noise of one", calibration.solve_gaussian, "budget.group_size * mu", "mu",
            MET),
 ]  # fmt: skip
 

@@ -25,10 +25,10 @@ from privlearn.sampling import Sampler
 from privlearn.schedules import NoiseSchedule, PerEpoch, Schedule, spec
 from privlearn.statistics import metric_figures
 from privlearn.transforms import base
-from privlearn.tuning import blocks, stopping
 
 #: Where kinds are registered that nothing above imports.
-HOMES = (matrices, METHODS, blocks, metric_figures, stopping)
+HOMES = (matrices, METHODS, metric_figures)
+_public.enter_expected()  # of which METHODS tell
 
 Kinds = Callable[[], Mapping[str, type[Any]]]
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from privlearn._checks import between, checked, count
 from privlearn._public import registered
-from privlearn.accounting.budget import Budget, require_budget, solve_gaussian
+from privlearn.accounting.budget import Budget, require_budget
+from privlearn.accounting.calibration import solve_gaussian
 from privlearn.accounting.events import Composed, Repeated, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian

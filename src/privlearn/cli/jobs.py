@@ -35,7 +35,7 @@ from privlearn.metrics import evaluate
 from privlearn.models.heads import head_of
 from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import require_free
-from privlearn.publishing.keys import SigningKey, read_private
+from privlearn.publishing.signing import SigningKey, read_private
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
 from privlearn.statistics.metric_figures import Metrics, NoisyMetrics

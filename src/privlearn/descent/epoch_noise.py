@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privlearn.descent.task import Task
-    from privlearn.mechanisms.correlated import CorrelatedStream
+    from privlearn.mechanisms.correlated_stream import CorrelatedStream
     from privlearn.runs.session import TrainingSession
 
 

@@ -18,12 +18,12 @@ from privlearn.mechanisms.correlated import (
     MOST_BANDS,
     USUAL_BANDS,
     Column,
-    CorrelatedStream,
     Correlation,
     filtered,
     impulse,
     require_numbers,
 )
+from privlearn.mechanisms.correlated_stream import CorrelatedStream
 from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:

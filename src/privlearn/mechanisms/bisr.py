@@ -14,13 +14,13 @@ from privlearn.mechanisms.correlated import (
     MOST_BANDS,
     USUAL_BANDS,
     Column,
-    CorrelatedStream,
     Correlation,
     filtered,
     impulse,
     require_numbers,
     scale,
 )
+from privlearn.mechanisms.correlated_stream import CorrelatedStream
 from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:

@@ -12,16 +12,8 @@ import numpy as np
 
 from privlearn._checks import count
 from privlearn._public import registered
-from privlearn.mechanisms.correlated import (
-    Column,
-    CorrelatedStream,
-    Correlation,
-    deviation_of,
-    filtered,
-    impulse,
-    require_numbers,
-    scale,
-)
+from privlearn.mechanisms.correlated import Column, Correlation, deviation_of, filtered, impulse, require_numbers, scale
+from privlearn.mechanisms.correlated_stream import CorrelatedStream
 from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:

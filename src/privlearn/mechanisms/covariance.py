@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privlearn.errors import UnsoundExtension
-from privlearn.mechanisms.correlated import CorrelatedStream, Correlation, is_too_small, sensitivity, times
+from privlearn.mechanisms.correlated import Correlation, sensitivity, times
+from privlearn.mechanisms.correlated_stream import CorrelatedStream, is_too_small
 from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from privlearn.streams import NoiseStream
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privlearn.mechanisms.correlated import CorrelatedStream
+    from privlearn.mechanisms.correlated_stream import CorrelatedStream
 
 
 def release(
@@ -71,7 +71,7 @@ def release(
         raise BadInput(
             "a value is bounded in L1: Gaussian noise is for values that are bounded in L2. Nothing was charged"
         )
-    from privlearn.mechanisms.correlated import CorrelatedStream
+    from privlearn.mechanisms.correlated_stream import CorrelatedStream
 
     if not isinstance(stream, CorrelatedStream) and not hasattr(stream, "words"):
         raise BadInput(f"stream is {quoted(stream)}: expected a noise stream, such as Streams.new().noise")
@@ -101,7 +101,7 @@ def _factors(shares: Sequence[float], parts: int) -> list[float]:
 
 def _noised(part: Bounded, multiplier: float, stream: NoiseStream | CorrelatedStream) -> tuple[Tensor, ...]:
     from privlearn.mechanisms import noise
-    from privlearn.mechanisms.correlated import CorrelatedStream
+    from privlearn.mechanisms.correlated_stream import CorrelatedStream
 
     if not isinstance(stream, CorrelatedStream) and not NoiseStream.is_one(stream):
         raise UnsoundExtension(

@@ -10,25 +10,26 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from privlearn._public import from_json
+from privlearn._public import from_json, is_registered
 from privlearn._storage import digest, loads
 from privlearn._texts import for_html, for_yaml
 from privlearn.accounting import accountant
 from privlearn.accounting.events import Composed, Event, compose, tally, to_json
 from privlearn.accounting.filters import Limit, fits
 from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
-from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.methods import METHODS
+from privlearn.methods import CHOICES, METHODS
 from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import CERTIFICATE
 from privlearn.transforms import base as transforms
-from privlearn.tuning.blocks import Blocks
-from privlearn.tuning.stopping import RandomStopping
+
+if TYPE_CHECKING:
+    from privlearn.accounting.ledger import Ledger
 
 #: The parts of a certificate, each with a digest of its own.
 PARTS = ("claim", "plan", "facts", "events", "randomness", "files")
@@ -154,20 +155,19 @@ def read_plan(data: Any) -> AbstractPlan:
     """
     transforms.kinds()  # which plans hold
     plan: AbstractPlan = from_json(data)
-    plans: dict[type[AbstractPlan], str] = {own: own.kind for method in METHODS.values() for own in method.plans}
-    plans |= {Blocks: Blocks.kind, RandomStopping: RandomStopping.kind}
-    if not isinstance(plan, tuple(plans)):
-        known = ", ".join(plans.values())
-        raise BadInput(f"the plan is {repr(plan)[:40]}: expected one of the kinds {known}")
-    if isinstance(plan, Blocks | RandomStopping):
-        trainings = [
-            training for each in plan.candidates for training in (each.plan, each.again) if training is not None
-        ]
-        if not all(type(training) in plans for training in trainings):
-            raise BadInput("a candidate of the plan has a plan of no method: expected one of a method's run")
-        if sum(getattr(training, "epochs", 1) for training in trainings) > _MOST_EPOCHS:
-            raise BadInput(f"the candidates of the plan have more than {_MOST_EPOCHS:,} epochs: expected fewer")
+    known = [*(kind for method in METHODS.values() for kind in method.plans), *CHOICES]
+    if not _is_plan(plan, known):
+        raise BadInput(f"the plan is {repr(plan)[:40]}: expected one of the kinds {', '.join(known)}")
+    if not all(_is_plan(training, known) for training in plan.trainings):
+        raise BadInput("a candidate of the plan has a plan of no method: expected one of a method's run")
+    if plan.trainings and sum(getattr(training, "epochs", 1) for training in plan.trainings) > _MOST_EPOCHS:
+        raise BadInput(f"the candidates of the plan have more than {_MOST_EPOCHS:,} epochs: expected fewer")
     return plan
+
+
+def _is_plan(value: object, known: Collection[str]) -> bool:
+    """Whether a value is a plan of one of the kinds, of each of which there is one class."""
+    return isinstance(value, AbstractPlan) and is_registered(value) and value.kind in known
 
 
 #: What the claim is for, as certificates say it.

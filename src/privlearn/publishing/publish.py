@@ -14,7 +14,7 @@ from privlearn._checks import checked, count, quoted
 from privlearn._figures import PrivateFigure
 from privlearn.accounting.events import Event, compose
 from privlearn.errors import BadInput
-from privlearn.publishing import card, certificate, folder, keys, model, page
+from privlearn.publishing import card, certificate, folder, model, page, signing
 from privlearn.publishing.folder import (
     ADAPTER,
     ADAPTER_CONFIG,
@@ -28,7 +28,7 @@ from privlearn.publishing.folder import (
     PAGE,
     WEIGHTS,
 )
-from privlearn.publishing.keys import SigningKey, read_private
+from privlearn.publishing.signing import SigningKey, read_private
 from privlearn.publishing.stated_shapes import unfit_facts, unfit_files
 from privlearn.publishing.statement import AuditReport, Statement
 from privlearn.publishing.verify import verify_contents
@@ -190,7 +190,7 @@ def _complete(said: Statement, files: dict[str, bytes], key: SigningKey | None, 
 
     def certified(files: dict[str, bytes]) -> dict[str, bytes]:
         body = certificate.make(said.event, said.guarantee, said.plan, said.facts, said.seeded, files, said.others)
-        return files | {CERTIFICATE: _json(keys.sign(body, key) if key else body)}
+        return files | {CERTIFICATE: _json(signing.sign(body, key) if key else body)}
 
     report = {AUDIT: _json(said.audit.to_json())} if said.audit else {}
     files = files | {CARD: card.write(said).encode()} | report

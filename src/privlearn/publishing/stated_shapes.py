@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, TypedDict
 from privlearn._checks import printable
 from privlearn._shapes import Digest, Epsilon, Open, Share, Within, fields_of, is_short, unfit
 from privlearn._storage import loads
-from privlearn.data.schema import Schema
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import ADAPTER_CONFIG, AUDIT, CERTIFICATE, CONFIG, Contents
@@ -126,6 +125,8 @@ def unfit_files(contents: Contents) -> list[str]:
 
 
 def _is_schema(table: Any, stated: Any) -> bool:
+    from privlearn.data.schema import Schema  # for the few folders that state a table
+
     try:
         return bool(Schema.from_json(table, CONFIG).digest == stated)
     except (BadInput, TypeError, ValueError):

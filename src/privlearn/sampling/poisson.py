@@ -14,7 +14,6 @@ from privlearn._public import registered
 from privlearn.accounting.events import Event, Repeated
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
-from privlearn.accounting.pld.truncation import TruncatedPoissonSampled, require_maximum, usual_maximum
 from privlearn.errors import BadInput
 from privlearn.inclusion import taken
 from privlearn.samples import Sample
@@ -89,11 +88,15 @@ class TruncatedPoisson(Sampler):
 
     def __post_init__(self) -> None:
         probability("sampling_rate", self.sampling_rate)
+        from privlearn.accounting.pld.truncation import require_maximum  # for truncated batches alone
+
         require_maximum(self.sampling_rate, self.examples, self.maximum)
 
     @classmethod
     def of_size(cls, batch_size: int, examples: int) -> TruncatedPoisson:
         """The sampler with batches of about `batch_size` rows, and the usual maximum."""
+        from privlearn.accounting.pld.truncation import usual_maximum  # for truncated batches alone
+
         rate = batch_size / examples
         return cls(rate, examples, usual_maximum(rate, examples))
 
@@ -115,6 +118,8 @@ class TruncatedPoisson(Sampler):
 
     def event(self, mechanism: Gaussian) -> Event:
         """Every batch is a sampled release of its own, whose price holds for what is cut, too."""
+        from privlearn.accounting.pld.truncation import TruncatedPoissonSampled  # for truncated batches alone
+
         return TruncatedPoissonSampled(self.sampling_rate, self.examples, self.maximum, mechanism)
 
     def epoch_event(self, mechanism: Gaussian) -> Event:

@@ -14,7 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from privlearn._checks import count
-from privlearn.accounting.budget import Budget, solve_gaussian
+from privlearn.accounting.budget import Budget
+from privlearn.accounting.calibration import solve_gaussian
 from privlearn.accounting.ledger import Ledger, Releases
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.derivative_bounds import Derivatives

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from privlearn._checks import checked, require_fit
 from privlearn._scipy import ndtri
-from privlearn.accounting.budget import Budget, solve_gaussian
+from privlearn.accounting.budget import Budget
+from privlearn.accounting.calibration import solve_gaussian
 from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger, Releases

@@ -12,7 +12,8 @@ from privlearn._checks import between, checked, count, probability
 from privlearn._display import Described, Summary
 from privlearn._public import registered
 from privlearn.accounting import zcdp
-from privlearn.accounting.budget import Budget, require_budget, solve_gaussian
+from privlearn.accounting.budget import Budget, require_budget
+from privlearn.accounting.calibration import solve_gaussian
 from privlearn.accounting.events import Composed, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian

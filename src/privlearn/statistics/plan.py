@@ -15,7 +15,8 @@ from privlearn._checks import between, count, one_of, probability
 from privlearn._public import registered
 from privlearn._shapes import Positive
 from privlearn.accounting import zcdp
-from privlearn.accounting.budget import Budget, require_budget, solve_gaussian, solve_noise
+from privlearn.accounting.budget import Budget, require_budget
+from privlearn.accounting.calibration import solve_gaussian, solve_noise
 from privlearn.accounting.events import Composed, Event, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian, RandomisedResponse

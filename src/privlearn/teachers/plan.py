@@ -20,7 +20,8 @@ from privlearn._checks import delta as valid_delta
 from privlearn._public import registered
 from privlearn._shapes import Count, Open, Positive
 from privlearn.accounting import zcdp
-from privlearn.accounting.budget import Budget, require_budget, solve_gaussian
+from privlearn.accounting.budget import Budget, require_budget
+from privlearn.accounting.calibration import solve_gaussian
 from privlearn.accounting.events import Composed, Event, Repeated, compose
 from privlearn.accounting.guarantee import ALL, Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian

@@ -13,11 +13,11 @@ from privlearn.accounting.account import Account
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
-from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from privlearn.streams import NoiseStream
     from privlearn.transforms.row_transform import RowTransform
 
 Shape = tuple[int, ...]

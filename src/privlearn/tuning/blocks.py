@@ -9,7 +9,8 @@ from typing import Any, ClassVar, final
 
 from privlearn._checks import count, positive, probability
 from privlearn._public import registered
-from privlearn.accounting.budget import Budget, require_budget, solve_noise
+from privlearn.accounting.budget import Budget, require_budget
+from privlearn.accounting.calibration import solve_noise
 from privlearn.accounting.events import Composed, Event, compose, require_adjacency
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Selection
@@ -27,6 +28,7 @@ from privlearn.tuning.stopping import (
     require_candidates,
     require_metric,
     require_room,
+    trainings_of,
 )
 
 
@@ -88,6 +90,11 @@ class Blocks(AbstractPlan):
     def examples(self) -> int | None:
         """The declared, public number of all examples; None: the data's length."""
         return declared_by(self.candidates[0].plan)
+
+    @property
+    def trainings(self) -> tuple[AbstractPlan, ...]:
+        """The plans by which candidates are trained, and those by which they are trained again."""
+        return trainings_of(self.candidates)
 
     @property
     def neighbours(self) -> Adjacency:

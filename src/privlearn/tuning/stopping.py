@@ -14,7 +14,8 @@ from privlearn._checks import between, count, positive
 from privlearn._display import shortened
 from privlearn._public import registered
 from privlearn._shapes import Count
-from privlearn.accounting.budget import Budget, require_budget, solve_noise
+from privlearn.accounting.budget import Budget, require_budget
+from privlearn.accounting.calibration import solve_noise
 from privlearn.accounting.events import Composed, Event, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, require_same
 from privlearn.accounting.mechanisms import Gaussian
@@ -102,6 +103,11 @@ class RandomStopping(AbstractPlan):
         RepeatAndSelect(Gaussian(1.0), self.mean, self.shape)
         if not math.isinf(self.shape):
             between("shape", self.shape, 0.0, _LARGEST_SHAPE)
+
+    @property
+    def trainings(self) -> tuple[AbstractPlan, ...]:
+        """The plans by which candidates are trained, and those by which they are trained again."""
+        return trainings_of(self.candidates)
 
     @property
     def neighbours(self) -> Adjacency:
@@ -293,6 +299,11 @@ def chosen_candidate(candidates: Sequence[Candidate], facts: Mapping[str, Any]) 
         BadInput, KeyError, TypeError: there is none.
     """
     return candidates[count("chosen", facts["tuning"]["chosen"], least=0, most=len(candidates) - 1)]
+
+
+def trainings_of(candidates: Sequence[Candidate]) -> tuple[AbstractPlan, ...]:
+    """The plans by which candidates are trained, and those by which they are trained again."""
+    return tuple(plan for each in candidates for plan in (each.plan, each.again) if plan is not None)
 
 
 def require_candidates(candidates: Sequence[Candidate]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from privlearn.accounting.budget import Budget, solve_noise
+from privlearn.accounting.budget import Budget
+from privlearn.accounting.calibration import solve_noise
 from privlearn.accounting.events import Composed, Event, Mechanism, Repeated, tally
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import PrivlearnError

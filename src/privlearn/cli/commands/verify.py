@@ -7,7 +7,7 @@ from dataclasses import asdict
 from privlearn.accounting.guarantee import PrivacyUnit, readable
 from privlearn.cli import screen
 from privlearn.cli.request import Request
-from privlearn.publishing import keys
+from privlearn.publishing import signing
 from privlearn.publishing.verify import Verification, verify
 
 
@@ -60,7 +60,7 @@ def _who(checked: Verification, key: str | None) -> str:
 
 def make_key(request: Request) -> int:
     """Write both files; print the fingerprint."""
-    made = keys.make(request.file)
+    made = signing.make(request.file)
     public = f"{request.file}.pub"
     if request.json:
         screen.print_json({"fingerprint": made.fingerprint, "private": request.file, "public": public})
