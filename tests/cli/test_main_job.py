@@ -19,6 +19,7 @@ from privlearn.cli.options import options_of
 from privlearn.descent.choices import TrainRequest
 from privlearn.descent.train import _NOT_GIVEN
 from privlearn.runs.post_processing import ROWS
+from privlearn.transforms.row_transform import Scale
 
 ROOT = Path(__file__).parents[2]
 
@@ -175,7 +176,7 @@ def test_files_that_nobody_certified_are_named(capsys: pytest.CaptureFixture[str
 def test_ranges_below_zero_keep_zero() -> None:
     low, high = torch.tensor([-4.0, 0.0, -1.0]), torch.tensor([2.0, 10.0, 1.0])
     rows = torch.tensor([[-4.0, 5.0, 0.0], [0.0, 0.0, -9.0], [2.0, 99.0, 1.0]])
-    scaled = pv.transforms.modules.Scale(low, high)(rows)
+    scaled = Scale(low, high)(rows)
     assert scaled.tolist() == [[-1.0, 0.5, 0.0], [0.0, 0.0, -1.0], [0.5, 1.0, 1.0]]
 
 

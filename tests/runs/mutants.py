@@ -36,7 +36,7 @@ MUTANTS = [
     Mutant("an interrupted run without a checkpoint keeps everything", session.TrainingSession.charging,
            "(self.file is None or self._stopped) and ", "self._stopped and ", LOOP),
     Mutant("the end of a block settles nothing", dpsgd.Run.__exit__,
-           "self._session.close(self._epochs, error[1] if error else None)", "pass", LOOP),
+           "self.session.close(self._epochs, error[1] if error else None)", "pass", LOOP),
     Mutant("batches may be left out", task.Epoch._drawn, "if session.taken != batch.number + 1:", "if False:",
            "check_batches_are_stepped_on_one_after_the_other"),
     Mutant("epochs may be left in the middle", task.Epoch.require_done, "if not self.done:", "if False:",

@@ -138,12 +138,11 @@ class ClippedGradients:
         self._held, self.clip, self.adjacency = [*self.parameters.values()], clip, adjacency
         self.clip_norm, self._structure = clip.clip_norm, Structure(model)
         self.reason: str | None = None
-        self._random, self._seeds = RowRandom(), view_seeds
-        self._model, self._observe = model, observe
+        self._random, self._seeds, self._model = RowRandom(), view_seeds, model
         self._views: Copies = AsTheyAre() if augmentation is None else augmentation.views()
         self.fixed, self._world, self._shape = FrozenState(model, loss), world, PAIR
         self._rows, self._copies = rows, (1 if rows is None else rows.shape[1]) * self._views.copies
-        self._autocast, self._loss = autocast, loss
+        self._autocast, self._loss, self._observe = autocast, loss, observe
         self._kernels = kernels(fast_kernels, fitted=world.size == 1 and not world.sharded)  # or on earlier batches
         layers = [name.rpartition(".")[0] for name in self.parameters]
         self._layers = sorted(set(layers))

@@ -1,4 +1,4 @@
-"""What stands in front of a network, as modules: each row by itself, and published with the model."""
+"""The base of the modules that transform rows before a network, each row by itself, and what scales rows."""
 
 from __future__ import annotations
 
