@@ -11,6 +11,7 @@ from typing import Any, final
 
 from privlearn.boosting.plan import BoostingPlan, settled
 from privlearn.plan import AbstractPlan, Plan
+from privlearn.runs.compute import options_of
 from privlearn.runs.post_processing import ROWS
 from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
 from privlearn.statistics.regression import RidgePlan
@@ -26,7 +27,8 @@ class Method:
         name: what it is called.
         plans: the classes of its plans: registered, and free of torch. What the card says of its facts they say, too
             (`AbstractPlan.fact_rows`).
-        takes: the names of the options that it takes, of those that not every method takes.
+        takes: the names of the options that it takes, of those that not every method takes. What says how a run
+            computes (`runs.compute.ComputeConfig`) names its methods itself.
         unsuited: why it takes no others.
         after_steps: whether it takes the rows of `runs.post_processing`.
         fields: options of its own: name, what stands for the value in the help, help, and what reads it.
@@ -50,7 +52,12 @@ class Method:
     def suits(self, option: str) -> bool:
         """Whether an option is one of those that not every method takes, and this one does."""
         own = (name for name, *_ in self.fields)
-        return option in self.takes or option in own or (self.after_steps and option in ROWS)
+        return (
+            option in self.takes
+            or option in own
+            or option in options_of(self.name)
+            or (self.after_steps and option in ROWS)
+        )
 
 
 def _boost(plan: Any, data: Any, options: Any, *, ledger: Any, streams: Any) -> Any:
@@ -64,8 +71,8 @@ def _boost(plan: Any, data: Any, options: Any, *, ledger: Any, streams: Any) -> 
 
 _DESCENT = frozenset({
     "rows_per_person", "solve", "sampling", "batch_size", "epochs", "schedule", "clip_norm", "pca", "pca_noise",
-    "model", "features", "features_cache", "optimizer", "learning_rate", "momentum", "lr_schedule", "microbatch",
-    "device", "resume", "checkpoint_every", "plot",
+    "model", "features", "features_cache", "optimizer", "learning_rate", "momentum", "lr_schedule",
+    "resume", "checkpoint_every", "plot",
 })  # fmt: skip
 _BOUNDS = frozenset({"row_norm", "coordinate_bound", "criterion"})
 
@@ -78,7 +85,7 @@ METHODS = {
             (Plan,),
             _DESCENT
             | _BOUNDS
-            | {"public", "clip", "tune", "normalise", "explain", "views", "augment", "label_smoothing", "precision"}
+            | {"public", "clip", "tune", "normalise", "explain", "label_smoothing"}
             | {"class_weights", "class_frequencies"}
             | {"select", "select_share", "temperature", "jobs", "start"},
             after_steps=True,

@@ -32,7 +32,7 @@ class AfterTraining:
     Args:
         task: what is trained.
         descent: the optimizer, which knows whether something else changed the weights.
-        arguments: of the run, by name.
+        arguments: the values of the rows of `runs.post_processing`, by name.
 
     Raises:
         BadInput: the plan has a temperature, and the task is no classification of rows in memory by a network whose
@@ -88,7 +88,7 @@ class AfterTraining:
             session.charge_again(plan.event())
             return
         (sample,) = FullBatch().draw(task.present)
-        gains = Gains(task.network, at_once=task.compute.get("microbatch"), computed=task.gradients.fixed.restore).sum(
+        gains = Gains(task.network, at_once=task.compute.microbatch, computed=task.gradients.fixed.restore).sum(
             sample, task.rows, task.plan.neighbours, task.persons
         )
         sensitivity = gains.sensitivity

@@ -145,7 +145,7 @@ def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
     schedule = plan.schedule
     if not isinstance(schedule, ReactingSchedule):
         return PlannedNoise(plan, _steps_stream(task, session))
-    at_once = task.compute.get("microbatch")
+    at_once = task.compute.microbatch
     answers = RightAnswers(task.network, apart=public is None, at_once=at_once, computed=task.gradients.fixed.restore)
 
     def on_public_rows(account: Account, x: Tensor, y: Tensor) -> float:
