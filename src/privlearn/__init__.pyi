@@ -35,6 +35,7 @@ from privlearn.plan import Plan as Plan
 from privlearn.publishing.model import load_model as load_model
 from privlearn.publishing.publish import publish as publish
 from privlearn.publishing.verify import verify as verify
+from privlearn.runs.compute import ComputeConfig as ComputeConfig
 from privlearn.runs.result import Result as Result
 from privlearn.sampling import Partition as Partition
 from privlearn.sampling import Poisson as Poisson

@@ -31,7 +31,8 @@ from privlearn.mechanisms.correlated import Correlation
 from privlearn.plan import Plan
 from privlearn.publishing.publish import publish
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.given import Compute, require_optimizer_of, world_of
+from privlearn.runs.compute import ComputeConfig
+from privlearn.runs.given import ComputeArguments, require_optimizer_of, world_of
 from privlearn.runs.result import SCRIPTS_RATES, PrivateDiagnostics, Result
 from privlearn.sampling import Sampler, named
 from privlearn.schedules import Constant, NoiseSchedule, Schedule
@@ -39,8 +40,8 @@ from privlearn.solving import with_least_noise
 from privlearn.streams import Streams
 
 
-class LoopSettings(Compute, total=False):
-    """What `make_private` may be given beside a target, beyond `runs.given.Compute`.
+class LoopSettings(ComputeArguments, total=False):
+    """What `make_private` may be given beside a target, beyond `runs.compute.ComputeConfig`.
 
     Keys:
         rho: a target in zero-concentrated DP, in place of epsilon and delta.
@@ -80,7 +81,7 @@ class LoopSettings(Compute, total=False):
     learning_rate_schedule: Schedule | None
 
 
-_OWN = set(LoopSettings.__annotations__) - set(Compute.__annotations__)
+_OWN = set(LoopSettings.__annotations__) - set(ComputeArguments.__annotations__)
 
 
 @checked
@@ -107,7 +108,8 @@ def make_private(
         epsilon: the target, with delta.
         delta: below one over the number of examples.
         max_grad_norm: the clipping norm of each example's gradient.
-        settings: see `LoopSettings`, `runs.given.Compute` (`microbatch`, `precision`, `device`, ...).
+        settings: see `LoopSettings`. How to compute: `config=pv.ComputeConfig(...)`, or its fields by their names
+            (`microbatch`, `precision`, `device`, ...).
 
     Raises:
         BadInput, NotPerExample, UnsupportedEvent, BudgetExceeded: the model, the optimizer, the loader or the plan
@@ -120,14 +122,14 @@ def make_private(
     require_optimizer_of(optimizer, model)
     rows, batch_size = resampled(loader)
     own: dict[str, Any] = {name: settings.get(name) for name in _OWN}
-    compute: Any = {name: value for name, value in settings.items() if name not in _OWN}
-    correlated = _tries_correlated(optimizer, own["streams"], compute)
+    config = ComputeConfig.of({name: value for name, value in settings.items() if name not in _OWN}, sorted(_OWN))
+    correlated = _tries_correlated(optimizer, own["streams"], config)
     plan = _plan(own, epochs, epsilon, delta, max_grad_norm, batch_size, len(rows), correlated=correlated)
     loss, rates = own["loss"], own["learning_rate_schedule"] or Constant()
     run = Run(
         plan, model, None if loss is None else _of_model(loss), rows, optimizer=lambda parameters: optimizer,
         learning_rate_schedule=rates, ledger=own["ledger"], streams=own["streams"], checkpoint=own["checkpoint"],
-        **compute,
+        config=config,
     )  # fmt: skip
     if (plan.budget or run.session.ledger.budget) is None:
         for warning in hollow(None, delta, own["examples"] or len(rows)):  # of a target the session warns
@@ -396,10 +398,10 @@ def _plan(
     return best_sampling.least(made, lambda plan: plan, examples, own["mechanism"], adjacency, correlated=correlated)
 
 
-def _tries_correlated(optimizer: Any, streams: Streams | None, compute: Any) -> bool:
+def _tries_correlated(optimizer: Any, streams: Streams | None, config: ComputeConfig) -> bool:
     """Whether `best` tries correlated noise: it is compared as SGD's weights hold it, off the grid, in one process."""
     discrete = streams is not None and streams.noise.discrete
-    return type(optimizer) is optim.SGD and not discrete and world_of(compute).size == 1
+    return type(optimizer) is optim.SGD and not discrete and world_of(config).size == 1
 
 
 def _correlations(given: Correlation | str | None, *, chosen: bool) -> Sequence[Correlation | None]:

@@ -12,6 +12,7 @@ from typing import Any, final
 
 from privlearn._public import expect
 from privlearn.plan import AbstractPlan
+from privlearn.runs.compute import options_of
 from privlearn.runs.post_processing import ROWS
 
 
@@ -24,7 +25,8 @@ class Method:
         name: what it is called.
         plans: the kinds of its plans, each with the module, free of torch, that registers its class. What the card says
             of its facts the plans say, too (`AbstractPlan.fact_rows`).
-        takes: the names of the options that it takes, of those that not every method takes.
+        takes: the names of the options that it takes, of those that not every method takes. What says how
+            a run computes (`runs.compute.ComputeConfig`) names its methods itself.
         unsuited: why it takes no others.
         after_steps: whether it takes the rows of `runs.post_processing`.
         fields: options of its own: name, what stands for the value in the help, help, and what reads it.
@@ -52,7 +54,12 @@ class Method:
     def suits(self, option: str) -> bool:
         """Whether an option is one of those that not every method takes, and this one does."""
         own = (name for name, *_ in self.fields)
-        return option in self.takes or option in own or (self.after_steps and option in ROWS)
+        return (
+            option in self.takes
+            or option in own
+            or option in options_of(self.name)
+            or (self.after_steps and option in ROWS)
+        )
 
 
 def _settle_boosting(options: Any, facts: Any) -> AbstractPlan:
@@ -72,8 +79,8 @@ def _boost(plan: Any, data: Any, options: Any, *, ledger: Any, streams: Any) -> 
 
 _DESCENT = frozenset({
     "rows_per_person", "solve", "sampling", "batch_size", "epochs", "schedule", "clip_norm", "pca", "pca_noise",
-    "model", "features", "features_cache", "optimizer", "learning_rate", "momentum", "lr_schedule", "microbatch",
-    "device", "resume", "checkpoint_every", "plot",
+    "model", "features", "features_cache", "optimizer", "learning_rate", "momentum", "lr_schedule",
+    "resume", "checkpoint_every", "plot",
 })  # fmt: skip
 _BOUNDS = frozenset({"row_norm", "coordinate_bound", "criterion"})
 
@@ -93,7 +100,7 @@ METHODS = {
             _GRADIENTS,
             _DESCENT
             | _BOUNDS
-            | {"public", "clip", "tune", "normalise", "explain", "views", "augment", "label_smoothing", "precision"}
+            | {"public", "clip", "tune", "normalise", "explain", "label_smoothing"}
             | {"class_weights", "class_frequencies"}
             | {"select", "select_share", "temperature", "jobs", "start"},
             after_steps=True,

@@ -18,6 +18,7 @@ from privlearn.cli import main
 from privlearn.cli.options import options_of
 from privlearn.descent.choices import TrainRequest
 from privlearn.descent.train import _NOT_GIVEN
+from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.post_processing import ROWS
 from privlearn.transforms.row_transform import Scale
 
@@ -325,6 +326,7 @@ def test_python_and_the_command_line_train_the_same(case: str, tmp_path: Path) -
 
 def test_every_choice_is_one_of_both() -> None:
     """Whatever `pv.train` lets one choose, the command line does, too, and a case above compares them."""
-    fields = {field.name for field in dataclasses.fields(TrainRequest)} - set(_NOT_GIVEN) | set(ROWS)
+    fields = {field.name for field in dataclasses.fields(TrainRequest)} - {*_NOT_GIVEN, "config"} | set(ROWS)
+    fields |= {field.name for field in dataclasses.fields(ComputeConfig) if field.metadata["flags"]}
     assert fields == {name for _, choices in ALIKE.values() for name in choices}
     assert fields <= {option.in_python for option in options_of("train").values()}

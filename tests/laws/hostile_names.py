@@ -16,6 +16,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.data.schema import Number, Schema
 from privlearn.descent.choices import TrainRequest
 from privlearn.loop import LoopSettings
+from privlearn.runs import compute
 from privlearn.runs.given import RunArguments
 from tests.laws.hostile_calls import (
     BOOST,
@@ -166,7 +167,7 @@ def descent(folder: Path) -> dict[str, Call]:
         ),
         "train": Call(
             pv.train,
-            more=[field.name for field in fields(TrainRequest) if field.name != "post_processing"],
+            more=[*(field.name for field in fields(TrainRequest)), *compute.names()],
             dataset=Made(data),
             **TARGET,
             examples=24,

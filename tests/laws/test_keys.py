@@ -25,7 +25,9 @@ from privlearn.clipping.augmentation import Augmentation
 from privlearn.errors import BadInput
 from privlearn.mac.dpmac import MacOptions
 from privlearn.mac.network import TANH
+from privlearn.runs import compute
 from privlearn.runs.checkpoint import whole_text
+from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import RunArguments
 from privlearn.runs.transcript import Determined, RunToCommit
 from privlearn.streams import Streams
@@ -161,6 +163,7 @@ DPSGD: dict[str, list[dict[str, Any]]] = {
     "microbatch": [{"microbatch": 3}],
     "precision": [{"precision": "bf16"}],
     "average": [{"average": 0.5}],
+    "config": [{"config": ComputeConfig(microbatch=5)}, {"config": ComputeConfig(microbatch=5, precision="bf16")}],
 }  # fmt: skip
 #: The same of `pv.dpmac`.
 DPMAC: dict[str, list[dict[str, Any]]] = {
@@ -178,6 +181,7 @@ DPMAC: dict[str, list[dict[str, Any]]] = {
     "activations": [{"activations": {nn.Tanh: replace(TANH, **changed)}} for changed in
                     ({"value": torch.sin}, {"slope": torch.cos})],
     "microbatch": [{"microbatch": 3}],
+    "config": [{"config": ComputeConfig(microbatch=5)}],
 }  # fmt: skip
 
 
@@ -212,6 +216,15 @@ def test_runs_that_differ_in_anything_have_different_keys(
             keys[f"{name} {number}"] = key_of(determined_by(train, **(usual(train) | changed)))
     same = [name for name, key in keys.items() if list(keys.values()).count(key) > 1]
     assert not same, f"these have one key: {same}"
+
+
+@pytest.mark.parametrize("name", [name for name in DPSGD if name in compute.names()])
+def test_a_field_binds_alike_by_its_name_and_in_a_config(name: str) -> None:
+    """The run is the same, and so is its key."""
+    (changed,) = DPSGD[name][:1]
+    named = determined_by(pv.dpsgd, **(usual(pv.dpsgd) | changed))
+    config = ComputeConfig.of(changed)
+    assert key_of(determined_by(pv.dpsgd, **(usual(pv.dpsgd) | {"config": config}))) == key_of(named)
 
 
 def test_each_part_of_what_determines_a_run_is_in_its_key() -> None:

@@ -141,7 +141,7 @@ MUTANTS = [
            " " * 8 + "if not len(batch.sample): session.taken += 1; return\n" + " " * 8 + "clipped = task.gradients(",
            "check_every_step_is_noisy_and_paid"),
     Mutant("data read before the budget", dpsgd.Run.__init__,
-           "given.require_kinds(", "len(data[0]); given.require_kinds(",
+           "config = given.require_kinds(", "len(data[0]); config = given.require_kinds(",
            "check_training_refuses_before_touching_data"),
     Mutant("data are read whatever the budget", session.Session._require_room,
            "self.ledger.require_room(self.plan.event(), self.plan.neighbours, self.plan.unit)", "pass",

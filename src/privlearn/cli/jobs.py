@@ -348,7 +348,7 @@ def featured(
     if spec is None or spec == "raw":
         yield data, ()
         return
-    require_no_features(chosen.augmentation if chosen else None, spec)
+    require_no_features(chosen.config.augmentation if chosen else None, spec)
     if is_folder(spec):
         yield _from_folder(request, data, spec)
         return
@@ -372,11 +372,11 @@ def featured(
 
 def _require_movable(chosen: TrainRequest, shape: tuple[int, ...]) -> None:
     """Refuse moves that rows of this shape can't make, where these are what the network is given."""
-    if chosen.augmentation is None or chosen.pca is not None or chosen.select is not None:
+    if chosen.config.augmentation is None or chosen.pca is not None or chosen.select is not None:
         return
-    augment = str(chosen.augmentation.transform)
+    augment = str(chosen.config.augmentation.transform)
     try:
-        chosen.augmentation.require_images(shape)
+        chosen.config.augmentation.require_images(shape)
     except BadInput as error:
         raise BadInput(f"--augment {augment}: {error}") from error
 

@@ -24,7 +24,8 @@ from privlearn.descent.rules import Settled
 from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
 from privlearn.plan import AbstractPlan
-from privlearn.runs.post_processing import ROWS
+from privlearn.runs import compute
+from privlearn.runs.compute import ComputeConfig
 from privlearn.statistics.advice import advised
 from privlearn.statistics.metric_figures import MetricsPlan, ValueMetricsPlan
 from privlearn.statistics.plan import ClassifierPlan, FisherPlan, LeastSquaresPlan, RowsPlan
@@ -101,12 +102,14 @@ def training_request(request: Request, **more: Any) -> TrainRequest:
     Raises:
         BadInput: choices that do not go together.
     """
+    computed = {name: request.values[name] for name in compute.names() if name in request}
+    computed |= {name: more.pop(name) for name in compute.names() if name in more}
+    more["config"] = ComputeConfig.of(computed)  # --config is another thing: a file of options
     names = [field.name for field in fields(TrainRequest)]
     options = {name: _PYTHON.get(name, name) for name in names if name not in more}
     return TrainRequest(
         **{name: request.values[option] for name, option in options.items() if option in request},
         **more,
-        post_processing={name: request.values[name] for name in ROWS if name in request},
     )
 
 

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+from privlearn.errors import BadInput
 from privlearn.methods import METHODS
 from privlearn.models.heads import HEADS
+from privlearn.runs import compute
 from privlearn.runs.post_processing import ROWS
 
 #: The methods that have pages of their own here.
@@ -47,16 +49,6 @@ USUAL = {
 }  # fmt: skip
 TRAIN, BUDGET = ("train",), ("budget",)
 _BOTH = (*TRAIN, *BUDGET)
-
-
-def microbatch(text: str) -> int | None:
-    """A number of examples, or None for `auto`."""
-    if text == "auto":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number of examples nor auto") from None
 
 
 def value_range(text: str) -> tuple[float, float]:
@@ -407,6 +399,36 @@ def _without_data() -> tuple[Option, ...]:
     )  # fmt: skip
 
 
+def _computed(group: str) -> tuple[Option, ...]:
+    """The options of `runs.compute.ComputeConfig` that stand under this heading."""
+    return tuple(
+        Option(
+            flag.name,
+            flag.metavar,
+            flag.help,
+            _reader(flag.read),
+            default,
+            candidate=flag.candidate,
+            argument=None if flag.name == field else field,
+        )
+        for flag, field, default in compute.flags(group)
+    )
+
+
+def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """What reads a text as `read` does, and refuses it as the parser expects."""
+    if isinstance(read, type):
+        return read
+
+    def reads(text: str) -> Any:
+        try:
+            return read(text)
+        except BadInput as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return reads
+
+
 _RECORDED = (
     Option("transcript", "DIR", "record the run where `privlearn commit` wrote, for `privlearn replay`; as secret "
            "as the data"),
@@ -422,10 +444,7 @@ _RUN = _group(
     Option("explain", None, "for dpsgd: say what was chosen for you, and why", bool, False),
     Option("jobs", "N", "for pate and --tune: teachers or candidates that are trained at once, in as many "
            "processes, -1 for all processors; the result is the same (default: 1)", int),
-    Option("microbatch", "N|auto", "examples computed at once; the result is the same (default: auto, what fits "
-           "into memory)", microbatch),
-    Option("device", "D", "where to compute: cpu (default) or cuda"),
-    Option("precision", "P", "float32 (default), or bf16 to run the model in bfloat16", str, "float32"),
+    *_computed("the run"),
     Option("seed", "S", "repeatable run; the certificate then warns", int),
     Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
     Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
@@ -476,10 +495,7 @@ def _training() -> tuple[Option, ...]:
         Option("start", None, "for dpsgd on maps of classes: begin as a network that learns from --public first, "
                "volumes with masks (of hippocampus: its own)", choices=("public",)),
         *(Option(name, row.metavar, row.help, row.read, candidate=True) for name, row in ROWS.items()),
-        Option("views", "K", "for dpsgd, with --augment: gradients of K changed copies of each example are averaged "
-               "before clipping", int, candidate=True, argument="augmentation"),
-        Option("augment", "SPEC", "how images are changed: flip (left to right), shift:2 (pixels), or flip,shift:2",
-               candidate=True, argument="augmentation"),
+        *_computed("how it descends"),
         Option("label-smoothing", "F", "for dpsgd: share of a label that is spread over all classes (default: 0)",
                float, candidate=True),
         Option("class-weights", "C=W,..", "for dpsgd: public weights of the classes in the loss, yes=5,no=1; or "

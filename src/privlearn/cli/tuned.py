@@ -106,4 +106,4 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         optimizer_of(settled)(made_up.parameters())
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
         loss_of(data, request)
-        require_changeable(request.augmentation, plan, x, y)
+        require_changeable(request.config.augmentation, plan, x, y)

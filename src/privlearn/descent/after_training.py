@@ -24,7 +24,7 @@ class AfterTraining:
     Args:
         task: what is trained.
         descent: the optimizer, which knows whether something else changed the weights.
-        arguments: of the run, by name.
+        arguments: the values of the rows of `runs.post_processing`, by name.
 
     Raises:
         BadInput: the plan has a temperature, and the task none that it is for.

@@ -20,7 +20,7 @@ WHY = "about the length of the gradients of a table's rows: scores are then near
 def is_table(request: TrainRequest, facts: Facts) -> bool:
     """Whether a linear model learns from vectors with declared bounds, and nothing else was asked for before it."""
     plain = request.model == "linear" and len(facts.shape) == 1 and facts.low is not None and not facts.front
-    plain &= request.pca is None and request.select is None and request.augmentation is None
+    plain &= request.pca is None and request.select is None and request.config.augmentation is None
     return plain and request.normalise is None
 
 

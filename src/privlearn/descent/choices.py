@@ -14,12 +14,11 @@ from privlearn.errors import BadInput
 from privlearn.mechanisms.correlated import Correlation
 from privlearn.models.heads import HEADS
 from privlearn.plan import UNDECLARED
-from privlearn.runs import post_processing
+from privlearn.runs.compute import ComputeConfig
 from privlearn.sampling import Sampler, require_priced
 from privlearn.transforms.pca import components_of
 
 if TYPE_CHECKING:
-    from privlearn.clipping.augmentation import Augmentation
     from privlearn.transforms.base import PublicTransform
 
 #: Weights that are one over the declared frequencies.
@@ -128,11 +127,8 @@ class TrainRequest:
             classes' order: public numbers, which are never read off the rows. Their ratios count: the largest is
             brought to 1, and gradients are clipped behind. Or `balanced`: one over `class_frequencies`.
         class_frequencies: the publicly known shares of the classes, by name or number, for `balanced`.
-        augmentation: changed copies of each row, as for `pv.dpsgd`: not behind public features, which `raw` leaves out.
-        microbatch: examples computed at once; None: what fits into memory. The result is the same.
-        device: where to compute, `cpu` or `cuda`.
-        precision: `float32`, or `bf16` to run the model in bfloat16.
-        post_processing: as for `pv.dpsgd`, by name (`runs.post_processing`): `average`.
+        config: how the run computes. Copies of rows (`augmentation`) don't go behind public features: give
+            `features="raw"` with them.
 
     Raises:
         BadInput: choices out of range, or that do not go together.
@@ -171,14 +167,10 @@ class TrainRequest:
     momentum: float | None = None
     learning_rate_schedule: str | None = None
     label_smoothing: float | None = None
-    augmentation: Augmentation | None = None
-    microbatch: int | None = None
-    device: str | None = None
-    precision: str = "float32"
     task: str | None = None
     class_weights: Any = None
     class_frequencies: Any = None
-    post_processing: Mapping[str, Any] = field(default_factory=dict)
+    config: ComputeConfig = field(default_factory=ComputeConfig)
 
     def __post_init__(self) -> None:
         if self.task is not None:
@@ -207,7 +199,6 @@ class TrainRequest:
                         f"{name} is for select=M, and for a classifier from noisy statistics: leave it out, or add "
                         "select=M"
                     )
-        object.__setattr__(self, "post_processing", post_processing.chosen(self.post_processing))
         if self.examples is not None:
             count("examples", self.examples)
         if self.learning_rate is not None:

@@ -22,7 +22,7 @@ from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs import given
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.given import Compute, Given, OptimizerFactory
+from privlearn.runs.given import ComputeArguments, Given, OptimizerFactory
 from privlearn.runs.optimizers import Descent
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
@@ -43,7 +43,8 @@ class Run(DescribedRun):
         plan, ledger, streams, checkpoint: what will be spent, and how: see `runs.session.TrainingSession`.
         model: a network, or a function from the shape of one (transformed) example to one. Trained in place.
         loss: of (outputs, targets) or (model, batch), one for each example (`clipping.losses`); or `step` is given it.
-        data, compute: rows and how to compute: see `runs.given`, and `runs.post_processing.PostProcessed` (`average`).
+        data: rows: see `runs.given`.
+        compute: how to compute: `config`, or the fields of `runs.compute.ComputeConfig` by their names; and `average`.
         optimizer: makes one of torch.optim from the parameters; by default SGD at a public rate.
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
         validation: for `schedules.Validation` without noise: rows declared public, `Dataset(..., public=True)`.
@@ -63,15 +64,15 @@ class Run(DescribedRun):
         self, plan: Plan, model: nn.Module | Callable[[tuple[int, ...]], nn.Module], loss: Loss | None, data: Given, *,
         optimizer: OptimizerFactory | None = None, learning_rate_schedule: Schedule = Constant(),  # noqa: B008
         validation: Dataset | None = None, ledger: Ledger | None = None, streams: Streams | None = None,
-        checkpoint: Checkpoint | str | Path | None = None, **compute: Unpack[Compute],
+        checkpoint: Checkpoint | str | Path | None = None, **compute: Unpack[ComputeArguments],
     ) -> None:  # fmt: skip
-        given.require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, compute)
-        self.session = session = TrainingSession(plan, ledger, streams, checkpoint, world=given.world_of(compute))
-        self.task = task = Task(session, model, loss, data, learning_rate_schedule, compute, validation)
+        config = given.require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, compute)
+        self.session = session = TrainingSession(plan, ledger, streams, checkpoint, world=given.world_of(config))
+        self.task = task = Task(session, model, loss, data, learning_rate_schedule, config, validation)
         self.optimizer = task.optimizer(optimizer)
         self._descent = Descent(self.optimizer, learning_rate_schedule, task.parameters, session)
         self._noise = epoch_noise(task, session)
-        self._after = AfterTraining(task, self._descent, compute)
+        self._after = AfterTraining(task, self._descent, config.post_processing)
         session.parts |= {"optimizer": self._descent, **self._after.parts}
         self._facts = task.facts(session, self.optimizer, learning_rate_schedule)
         self._epochs = self._run()

@@ -73,7 +73,7 @@ class FittedTemperature:
             session.charge_again(plan.event())
             return
         (sample,) = FullBatch().draw(task.present)
-        gains = Gains(task.network, at_once=task.compute.get("microbatch"), computed=task.gradients.fixed.restore).sum(
+        gains = Gains(task.network, at_once=task.compute.microbatch, computed=task.gradients.fixed.restore).sum(
             sample, task.rows, task.plan.neighbours, task.persons
         )
         sensitivity = gains.sensitivity

@@ -9,7 +9,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean
 from typing import Any, final
@@ -98,15 +98,14 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
         warnings.simplefilter("ignore")  # what is said of the run is in what is measured
         run = Run(
             trial, partial(network_for, settled, data, streams), own, made_up, optimizer=optimizer_of(settled),
-            streams=streams, microbatch=request.microbatch, augmentation=request.augmentation, device=request.device,
-            precision=request.precision,
+            streams=streams, config=replace(request.config, post_processing={}),
         )  # fmt: skip
     task = run.task
     private = mean([*_step_seconds(run)][1:])  # the first one has to warm up
     gradients, share = task.gradients, batch * rows / size
     at_once = gradients.state_dict()["microbatch"]
     held = None
-    if request.microbatch is None:
+    if request.config.microbatch is None:
         held = round(min(size, at_once, BLOCK) / at_once * room(device_of(None, task.network)))
         # Weights, sums, and what the optimizer keeps.
         held += 4 * sum(parameter.nbytes for parameter in task.parameters)

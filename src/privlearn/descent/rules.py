@@ -173,8 +173,8 @@ class Settled:
         kind, given = schedules.spec(self.learning_rate_schedule), chosen.learning_rate_schedule is not None
         yield "its schedule", kind.partition(":")[0], given, "falls to 0, so that the last steps' noise hardly counts"
         for name, row in post_processing.ROWS.items():
-            given = name in chosen.post_processing
-            yield row.setting, row.text(chosen.post_processing[name]) if given else row.usual, given, row.why
+            given = name in chosen.config.post_processing
+            yield row.setting, row.text(chosen.config.post_processing[name]) if given else row.usual, given, row.why
         scaled = self.plan.temperature is not None
         why = "scores become probabilities, for 3 % of rho" if scaled else "for built-in classifiers that meet a target"
         yield "temperature", "fitted after training" if scaled else "none", chosen.temperature is not None, why
@@ -182,7 +182,7 @@ class Settled:
         yield "label smoothing", smoothing, given, "loses, where gradients are clipped short"
         if chosen.class_weights is not None:
             yield "weights of the classes", ", ".join(f"{own:.4g}" for own in chosen.class_weights), True, ""
-        made = chosen.augmentation
+        made = chosen.config.augmentation
         why = "whether rows may be moved is for you to say; they take a multiple of the time"
         yield "copies of examples", f"{made.copies}, by {made.summary}" if made else "none", made is not None, why
 

@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from privlearn._checks import one_of
 from privlearn._display import Described, Summary
 from privlearn.clipping.gradients import ClippedGradients, clipped_gradients
 from privlearn.clipping.losses import BatchShape, Loss, Losses, same_loss
@@ -29,9 +28,9 @@ from privlearn.errors import BadInput, SampleReused
 from privlearn.models.check import require_per_example, require_separate
 from privlearn.models.fsdp import is_sharded, require_plain
 from privlearn.plan import Plan
+from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.front import Front
 from privlearn.runs.given import (
-    Compute,
     Given,
     OptimizerFactory,
     by_index,
@@ -97,7 +96,7 @@ class Task:
         loss: Loss | None,
         given: Given,
         rates: Schedule,
-        compute: Compute,
+        compute: ComputeConfig,
         validation: Dataset | None = None,
     ) -> None:
         plan = session.plan
@@ -110,8 +109,7 @@ class Task:
         self.validation = _validation_rows(plan, validation, self.data, self.x, self.y)
         rows = len(self.x) if indexed is None else len(indexed)
         self.persons = _rows_of_examples(plan, self.data, rows, bytes.fromhex(session.origin["persons"]))
-        augmentation = compute.get("augmentation")
-        require_changeable(augmentation, plan, self.x, self.y)
+        require_changeable(compute.augmentation, plan, self.x, self.y)
         self.present = (len(indexed) if indexed else len(self.x)) if self.persons is None else len(self.persons)
         plan.sampling.require_rows(self.present)
         self.examples, self._row_key = plan.examples or self.present, b""
@@ -124,7 +122,7 @@ class Task:
         for transform in plan.front:
             transform.require_labels(self.y)
         self.network = model if isinstance(model, nn.Module) else network_from(model, self.front.shape)
-        self.network.to(device_of(compute.get("device"), self.network)).train()
+        self.network.to(device_of(compute.device, self.network)).train()
         session.world.copy(self.network.state_dict())
         self.watch = Diagnostics()
         self.parameters = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
@@ -180,15 +178,14 @@ class Task:
         self.sums = self.gradients.buffers()
 
     def _gradients(self, session: TrainingSession) -> ClippedGradients:
-        precision = one_of("precision", self.compute.get("precision", "float32"), ["float32", "bf16"])
         assert self.loss is not None
         return clipped_gradients(
             self.network, self.loss, gradient_clip(self.plan), self.plan.neighbours,
-            microbatch=self.compute.get("microbatch"),
+            microbatch=self.compute.microbatch,
             expected=self.divisor,
-            augmentation=self.compute.get("augmentation"),
+            augmentation=self.compute.augmentation,
             view_seeds=session.streams.views,
-            autocast=torch.bfloat16 if precision == "bf16" else None,
+            autocast=torch.bfloat16 if self.compute.precision == "bf16" else None,
             rows=self.persons,
             fast_kernels=session.fast_kernels,
             observe=self.watch.see,
@@ -209,7 +206,7 @@ class Task:
         shape = BatchShape.of(self.rows, self.loss)
         single = [leaf.new_zeros(1, *leaf.shape[1:]).to(where) for leaf in like]
         if is_sharded(self.network):  # no copy of it can be made; `prepare` looks at its losses
-            require_plain(reacts=self.plan.reacts, temperature=self.plan.temperature, **self.compute)
+            require_plain(reacts=self.plan.reacts, temperature=self.plan.temperature, **self.compute.post_processing)
         elif shape.whole or shape.inputs > 1 or len(like) != 2:
             losses = Losses(self.network, self.loss, shape)
             require_per_example(losses, *single, what="the loss", made_up=shape.made_up, explain=name_meeting)
@@ -267,10 +264,10 @@ class Task:
 
     def facts(self, session: TrainingSession, optimizer: torch.optim.Optimizer, rates: Schedule) -> dict[str, Any]:
         """Public values of the run, for its certificate; a resumed run must have them in common with it."""
-        copies = self.compute.get("augmentation")
+        copies = self.compute.augmentation
         stated = {
             **training_facts(self.examples, self.plan.epochs * self.steps, optimizer, rates, self.front.described()),
-            "precision": self.compute.get("precision", "float32"),
+            "precision": self.compute.precision,
             **accuracy_facts(self.compute, self.loss),
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
@@ -281,7 +278,7 @@ class Task:
             session.facts = facts(
                 self.network, self.loss, _digested(self.rows) if self.indexed else (self.front.rows, self.y),
                 self.persons, self.validation, copies.transform if copies else None, plan=self.plan,
-                microbatch=self.compute.get("microbatch"), **stated,
+                microbatch=self.compute.microbatch, **stated,
             )  # fmt: skip
             session.code = {"code": code_digest(self.loss, copies, self.network)}
         return stated
@@ -289,7 +286,7 @@ class Task:
     def model(self) -> nn.Sequential:
         """The network behind its front, for evaluation, where it was; on the processor if a device was named."""
         if not is_sharded(self.network):
-            self.network.to("cpu" if self.compute.get("device") is not None else device_of(None, self.network))
+            self.network.to("cpu" if self.compute.device is not None else device_of(None, self.network))
         return nn.Sequential(*self.front.modules, self.network).eval()
 
     def chosen(self) -> dict[str, Any]:

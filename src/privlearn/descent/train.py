@@ -25,10 +25,11 @@ from privlearn.descent.weighted import weighted
 from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput, warn
 from privlearn.models import heads, networks
+from privlearn.runs import compute
 from privlearn.runs.callbacks import Callback
 from privlearn.runs.checkpoint import Checkpoint, streams_for
+from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import require_no_features
-from privlearn.runs.post_processing import ROWS
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform, shape_after
@@ -73,8 +74,8 @@ def train(
         choices: anything else that `privlearn train` lets one choose, by its name in `descent.choices.TrainRequest`:
             `features`, `normalise`, `pca`, `select`, `epochs`, `batch_size`, `sampling`, `schedule`, `clip`,
             `clip_norm`, `group_size`, `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`, `optimizer`,
-            `learning_rate`, `task`, `class_weights`, `average`, `label_smoothing`, `augmentation`, `device`,
-            `precision`, `microbatch` and more.
+            `learning_rate`, `task`, `class_weights`, `label_smoothing` and more; and how it computes, by
+            `config=pv.ComputeConfig(...)` or its fields by their names (`microbatch`, `device`, `average`, ...).
             Features are chosen by rule in front of a linear model. `pv.transforms.feature_cache` keeps them.
 
     Returns:
@@ -136,12 +137,12 @@ def settle_for(dataset: Dataset, *, discrete: bool = False, **choices: Any) -> t
         BadInput: as `train` does.
     """
     _require_known(choices)
-    after = {name: choices.pop(name) for name in ROWS if name in choices}
-    request = TrainRequest(post_processing=after, discrete=discrete, **choices)
+    computed = {name: choices.pop(name) for name in ("config", *compute.names()) if name in choices}
+    request = TrainRequest(config=ComputeConfig.of(computed), discrete=discrete, **choices)
     features = request.features
     if features is None:
         features = usual_features(request, facts_of(dataset, request.examples)) or "raw"
-    require_no_features(request.augmentation, None if features == "raw" else features)
+    require_no_features(request.config.augmentation, None if features == "raw" else features)
     front, dataset = read_features(features, dataset)
     return settle(request, facts_of(dataset, request.examples, front)), dataset
 
@@ -164,11 +165,11 @@ def require_task(task: str | None, data: Dataset) -> None:
 
 
 #: Of a request, what is no argument of `train` by this name.
-_NOT_GIVEN = ("post_processing", "discrete")
+_NOT_GIVEN = ("discrete",)
 
 
 def _require_known(choices: Iterable[str]) -> None:
-    known = [*(field.name for field in fields(TrainRequest) if field.name not in _NOT_GIVEN), *ROWS]
+    known = [*(field.name for field in fields(TrainRequest) if field.name not in _NOT_GIVEN), *compute.names()]
     unknown = next((name for name in choices if name not in known), None)
     if unknown is not None:
         raise BadInput(f"train has no argument {unknown[:40]!r}: expected some of {', '.join(known)}")
@@ -228,14 +229,10 @@ def fit(
         learning_rate_schedule=settled.learning_rate_schedule,
         ledger=ledger,
         streams=streams,
-        microbatch=request.microbatch,
-        augmentation=request.augmentation,
-        device=request.device,
-        precision=request.precision,
+        config=request.config,
         callbacks=callbacks,
         checkpoint=checkpoint,
         validation=validation,
-        **request.post_processing,
     )
     *front, trained = result.model.children()
     stated = head.stated() | ({} if bounds is None else {"target_bounds": list(bounds)})

@@ -23,8 +23,7 @@ from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.front import through
 from privlearn.sampling import FullBatch
-from privlearn.schedules import ReactingSchedule
-from privlearn.solving import LEAST_NOISE
+from privlearn.schedules import LEAST_NOISE, ReactingSchedule
 from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def reacting_noise(task: Task, session: TrainingSession) -> ReactingNoise:
     plan, public = task.plan, task.validation
     schedule = plan.schedule
     assert isinstance(schedule, ReactingSchedule)
-    at_once = task.compute.get("microbatch")
+    at_once = task.compute.microbatch
     answers = RightAnswers(task.network, apart=public is None, at_once=at_once, computed=task.gradients.fixed.restore)
 
     def on_public_rows(account: Account, x: Tensor, y: Tensor) -> float:

@@ -31,12 +31,14 @@ from privlearn.huggingface.fixed_length import Padded, padding_token, require_on
 from privlearn.huggingface.pretrained import publish_pretrained
 from privlearn.huggingface.unsupported import (
     require_arguments,
+    require_no_compute,
     require_own_loss,
     require_public,
     require_rows,
 )
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.ranks import launched
 from privlearn.runs.result import Result
 from privlearn.sampling import Sampler, named
@@ -115,6 +117,7 @@ class PrivateTrainer(Trainer):
         if arguments.get("model_init") is not None or model is None:
             raise BadInput("model is None: give the model itself, model_init would make another one in each run")
         require_own_loss(self, PrivateTrainer)
+        require_no_compute(arguments)
         if args is not None:
             require_arguments(args)
         dataset = arguments.get("train_dataset")
@@ -213,7 +216,7 @@ class PrivateTrainer(Trainer):
         saved = self.args.save_strategy != "no"
         return Run(
             self.plan, model, loss, rows, optimizer=lambda parameters: self.optimizer,
-            microbatch=self._microbatch, precision=self._precision, ledger=given.get("ledger"),
+            config=ComputeConfig(microbatch=self._microbatch, precision=self._precision), ledger=given.get("ledger"),
             streams=given.get("streams"), checkpoint=Checkpoint(path, every=_NEVER) if saved else None,
         )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset
 from privlearn._checks import quoted
 from privlearn.data.torch_rows import share_rows
 from privlearn.errors import BadInput
+from privlearn.runs import compute
 
 #: Arguments of `TrainingArguments`: when one is refused, and why, with what to do.
 _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -65,6 +66,27 @@ def require_arguments(args: Any) -> None:
             f"TrainingArguments(optim={optimizer!r}) can't be used: it steps within the backward pass, before "
             "gradients are clipped and noised. Use another, such as adamw_torch"
         )
+
+
+#: What takes the place of fields of `ComputeConfig`.
+_COMPUTED = {
+    "microbatch": "set TrainingArguments(per_device_train_batch_size=...), which is computed at once",
+    "precision": "set TrainingArguments(bf16=True)",
+    "device": "the trainer computes where transformers does: set TrainingArguments(use_cpu=True) for the processor",
+    "augmentation": "let train_dataset change its rows, which are fetched anew in each step",
+}
+
+
+def require_no_compute(arguments: Iterable[str]) -> None:
+    """Refuse what says how a run computes, which `TrainingArguments` say here.
+
+    Raises:
+        BadInput: naming the argument, with what takes its place.
+    """
+    for name in arguments:
+        if name in ("config", *compute.names()):
+            instead = _COMPUTED.get(name, "leave it out")
+            raise BadInput(f"{name} is no argument of PrivateTrainer: {instead}", name=name)
 
 
 def require_rows(dataset: Any, evaluated: Any, collator: Any) -> None:

@@ -21,6 +21,7 @@ from privlearn.errors import BadInput
 from privlearn.lightning.step_loss import StepLoss, TrainingLogs, no_metrics_in
 from privlearn.loop import make_private
 from privlearn.publishing.publish import publish
+from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import device_of
 from privlearn.runs.result import Result
 from privlearn.world import require_one_process
@@ -90,7 +91,8 @@ class _PrivateSteps(Strategy):
         module = self.lightning_module
         settings = {**self._settings, "loss": self._loss or StepLoss()}
         if trainer.precision == "bf16-mixed":
-            settings["precision"] = "bf16"
+            config = settings.get("config")
+            settings |= {"precision": "bf16"} if config is None else {"config": replace(config, precision="bf16")}
         self._trained_on = getattr(dataloader, "dataset", None)
         self._require_public_validation()
         self._logs = TrainingLogs(module, trainer)
@@ -216,7 +218,7 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
     Validation and test loaders are used as they are: their metrics are not covered, and the rows are to be public.
 
     Args:
-        device: where to compute; by default the first GPU, if there is one.
+        device: where to compute; by default the first GPU, if there is one. Or that of `config`.
         loss: a function of (module, batch) to one value for each example, shape (batch,), in place of `training_step`:
             faster.
         log_private_loss: whether loggers get the training loss as `private_loss`, which no guarantee covers. Callbacks
@@ -239,6 +241,10 @@ class PrivateStrategy(_PrivateSteps, SingleDeviceStrategy):
         log_private_loss: bool = False,
         **settings: Any,
     ) -> None:
+        config = settings.get("config")
+        if config is not None:
+            device = ComputeConfig.of({"config": config, **({} if device is None else {"device": device})}).device
+            settings |= {"config": replace(config, device=None)}
         usual = "cuda:0" if torch.cuda.is_available() else "cpu"
         super().__init__(device_of(usual if device is None else device, nn.Module()))
         self._take(loss, log_private_loss=log_private_loss, settings=settings)

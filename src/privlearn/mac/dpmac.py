@@ -27,9 +27,11 @@ from privlearn.mac.network import Activations, Layer, LayerDiagnostics, layers_o
 from privlearn.mac.sums import BatchDerivatives
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
+from privlearn.runs import compute
 from privlearn.runs.callbacks import Callback, Callbacks
 from privlearn.runs.checkpoint import Checkpoint, facts
 from privlearn.runs.code_digest import code_digest
+from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.front import Front
 from privlearn.runs.given import (
     Given,
@@ -64,14 +66,14 @@ class MacOptions(TypedDict, total=False):
             with curvature per example below this damping counted as that, in place of the gradient. None: the gradient.
         activations: activation functions by their modules' classes, beside ReLU and softplus.
         private: False to train without noise, for comparison: the result can't be published.
-        microbatch: examples computed at once.
-        device: where to compute; by default where the model is. The result is on the CPU.
+        config: how to compute: its `microbatch` and `device`, which are also taken by their names.
     """
 
     weight_steps: int
     newton: float | None
     activations: Activations | None
     private: bool
+    config: ComputeConfig | None
     microbatch: int | None
     device: str | torch.device | None
 
@@ -120,7 +122,8 @@ def dpmac(
         streams: the random streams; by default new ones, seeded by the operating system.
         callbacks: as for `dpsgd`.
         checkpoint: as for `dpsgd`; not with stored coordinates.
-        options: `weight_steps`, `newton`, `activations`, `private`, `microbatch`, `device`: see `MacOptions`.
+        options: `weight_steps`, `newton`, `activations`, `private`, `config`, `microbatch`, `device`: see
+            `MacOptions`.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
@@ -130,7 +133,10 @@ def dpmac(
     require_one_process("DP-MAC")
     require_kinds(plan, model, output_named, learning_rate_schedule, ledger, streams, {})
     calls = Callbacks(callbacks)
-    settings, output = MacSettings(coordinates, mu, **options), output_named(loss, _bound(plan).order)
+    computed = {name: value for name, value in options.items() if name in ("config", *compute.names())}
+    config = ComputeConfig.of(computed).of_method("dpmac")
+    others: dict[str, Any] = {name: value for name, value in options.items() if name not in computed}
+    settings, output = MacSettings(coordinates, mu, config, **others), output_named(loss, _bound(plan).order)
     settings.require_fit(plan, checkpoint)
     session = TrainingSession(plan, ledger, streams, checkpoint, charged=settings.private)
     task = MacTask(session, model, output, dataset, learning_rate_schedule, settings)
@@ -149,19 +155,16 @@ class MacSettings:
 
     coordinates: Coordinates
     mu: float | Schedule
+    config: ComputeConfig = ComputeConfig()  # noqa: RUF009 - a frozen value
     weight_steps: int = 1
     newton: float | None = None
     activations: Activations | None = None
     private: bool = True
-    microbatch: int | None = None
-    device: str | torch.device | None = None
 
     def require_fit(self, plan: Plan, checkpoint: object) -> None:
         """Refuse settings that do not fit each other."""
         bound = _bound(plan)
         count("weight_steps", self.weight_steps, most=10_000)
-        if self.microbatch is not None:
-            count("microbatch", self.microbatch)
         if self.newton is not None and positive("newton", self.newton) and bound.order == 1:
             raise BadInput(
                 f"newton is {self.newton:g}, and the expansion is of first order: Newton steps need second "
@@ -237,14 +240,14 @@ class MacTask:
         warn_of_absent(self._x)
         require_public_numbers(self._examples, rates)
         self._network = model if isinstance(model, nn.Module) else network_from(model, shape)
-        self._network.to(device_of(settings.device, self._network)).train()
+        self._network.to(device_of(settings.config.device, self._network)).train()
         self._layers = layers = layers_of(self._network, settings.activations)
         _require_inputs(layers, shape)
         self._y = targets(output, y, layers[-1].linear.out_features, layers[0].weight().cpu())
         self._watch = LayerDiagnostics(len(layers))
         self._derivatives = BatchDerivatives(
             layers, output, self._bound, plan.neighbours, settings.coordinates, examples=len(x),
-            at_once=settings.microbatch, observe=self._watch.see,
+            at_once=settings.config.microbatch, observe=self._watch.see,
         )  # fmt: skip
         self.parameters = [parameter for layer in layers for parameter in layer.parameters]
         self.steps = plan.sampling.steps(len(x))
@@ -278,7 +281,7 @@ class MacTask:
         if session.file:
             session.facts = facts(
                 self._network, self._output.losses, (self._x, self._y), None, None, plan=self.plan,
-                microbatch=own.microbatch, **stated,
+                microbatch=own.config.microbatch, **stated,
             )  # fmt: skip
             session.code = {"code": code_digest(own.mu, own.activations, self._network)}
         return stated
@@ -317,7 +320,7 @@ class MacTask:
     def result(self, session: TrainingSession, stated: dict[str, Any]) -> Result:
         """The trained model, and what can be published of it."""
         network = self._network
-        network.to("cpu" if self.settings.device is not None else device_of(None, network)).eval()
+        network.to("cpu" if self.settings.config.device is not None else device_of(None, network)).eval()
         shapes = {"input_shape": list(self._data.x.shape[1:]), "network_input_shape": list(self._front.shape)}
         return Result(
             model=nn.Sequential(*self._front.modules, network).eval(),

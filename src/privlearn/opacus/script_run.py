@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -173,13 +174,13 @@ class ScriptRun:
         Raises:
             BadInput: a step was taken with another number.
         """
-        compute: Any = self.loop.run.task.compute
-        if compute.get("microbatch") != rows and self._loss is not None:
+        task = self.loop.run.task
+        if task.compute.microbatch != rows and self._loss is not None:
             raise BadInput(
                 f"max_physical_batch_size is {rows}, and steps were taken with another number: give microbatch= to "
                 "make_private, or one number for the whole run"
             )
-        compute["microbatch"] = rows
+        task.compute = replace(task.compute, microbatch=rows)
 
 
 def _without_step() -> BadInput:

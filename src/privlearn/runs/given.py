@@ -30,7 +30,8 @@ from privlearn.data.rows import AllRows, Rows, TensorRows
 from privlearn.errors import BadInput, first_line
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.post_processing import ROWS, PostProcessed
+from privlearn.runs.compute import ComputeConfig
+from privlearn.runs.post_processing import PostProcessed
 from privlearn.sampling import Sampler
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
@@ -42,21 +43,21 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 def require_kinds(
-    plan: Any, model: Any, loss: Any, rates: Any, ledger: Any, streams: Any, compute: Mapping[str, Any]
-) -> None:
+    plan: Any, model: Any, loss: Any, rates: Any, ledger: Any, streams: Any, arguments: Mapping[str, Any]
+) -> ComputeConfig:
     """Refuse, before anything is done, arguments that are something else altogether.
+
+    Returns:
+        How the run computes, by the other arguments.
 
     Raises:
         BadInput: with the name of the argument.
         TypeError: there is no such argument.
     """
-    known = dict.fromkeys((*RunArguments.__annotations__, *ROWS))
-    unknown = [name for name in compute if name not in known]
-    if unknown:
-        raise TypeError(f"there is no argument {unknown[0]!r}: expected one of {', '.join(known)}")
+    others = [name for name in RunArguments.__annotations__ if name not in ComputeArguments.__annotations__]
+    config = ComputeConfig.of(arguments, others)
     makes = callable(model) and not isinstance(model, type)
     account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "begin", "charge", "settle"))
-    copies, world = compute.get("augmentation"), compute.get("world", World())
     for name, value, fits, expected in (
         ("plan", plan, isinstance(plan, Plan), "a privlearn Plan, for example pv.Plan(pv.Poisson(0.01))"),
         ("model", model, makes, "a torch.nn.Module, or a function from the shape of one example to one"),
@@ -69,21 +70,32 @@ def require_kinds(
         ("learning_rate_schedule", rates, callable(rates), "a schedule, such as pv.schedules.Exponential(k=0.1)"),
         ("ledger", ledger, ledger is None or account, "a privlearn Ledger, or None for a new one"),
         ("streams", streams, streams is None or isinstance(streams, Streams), "Streams.new(), or None for new ones"),
-        ("world", world, hasattr(world, "once"), "a World of processes: leave it out"),
-        ("augmentation", copies, isinstance(copies, Augmentation | None), "a pv.clipping.Augmentation, or None"),
+        (
+            "world",
+            config.world,
+            config.world is None or hasattr(config.world, "once"),
+            "a World of processes: leave it out",
+        ),
+        (
+            "augmentation",
+            config.augmentation,
+            isinstance(config.augmentation, Augmentation | None),
+            "a pv.clipping.Augmentation, or None",
+        ),
     ):
         if not fits:
             raise BadInput(f"{name} is {shortened(repr(value), 60)}: expected {expected}", name=name)
+    return config
 
 
-def world_of(compute: Compute) -> World:
+def world_of(config: ComputeConfig) -> World:
     """The processes that train together: those that were given, or those that a launcher started.
 
     Raises:
         BadInput: a launcher started several, and not as torchrun does.
     """
-    if "world" in compute:
-        return compute["world"]
+    if config.world is not None:
+        return config.world
     joined = torch.distributed.is_available() and torch.distributed.is_initialized()
     if not joined and not may_be_several():
         return World()
@@ -345,26 +357,18 @@ def require_rows_once(plan: AbstractPlan, given: Given, data: Dataset, indexed: 
 Given = Dataset | Rows | tuple[Any, Any] | TorchDataset[Any] | DataLoader[Any]
 
 
-class Compute(PostProcessed, total=False):
-    """How a run computes; none of it touches the guarantee.
+class ComputeArguments(PostProcessed, total=False):
+    """The fields of `ComputeConfig` as keywords, for type checkers, which can't read them off a dataclass."""
 
-    Keys:
-        augmentation: changed copies of each row, whose gradients are averaged before clipping. Rows are changed as the
-            network gets them: scaled; not in front of public features, whose images a change would have to come before.
-        microbatch: examples computed at once, or None for what fits into memory; the result is the same.
-        device: where to compute, for example "cuda"; by default where the model is. The result is on the CPU.
-        precision: "float32", or "bf16" to run the model in bfloat16; norms, sums and noise stay in single precision.
-        world: the processes that train together; by default those that torchrun started, or this one alone.
-    """
-
-    augmentation: Augmentation | None
+    config: ComputeConfig | None
     microbatch: int | None
     device: str | torch.device | None
     precision: str
-    world: World
+    augmentation: Augmentation | None
+    world: World | None
 
 
-class RunArguments(Compute, total=False):
+class RunArguments(ComputeArguments, total=False):
     """The named arguments of `descent.dpsgd.Run`."""
 
     optimizer: OptimizerFactory | None

@@ -22,7 +22,7 @@ from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.runs.post_processing import chosen
+from privlearn.runs.compute import ComputeConfig
 from privlearn.schedules import Schedule, spec
 from privlearn.transforms.row_transform import RowTransform
 from privlearn.world import World
@@ -30,7 +30,6 @@ from privlearn.world import World
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from privlearn.clipping.augmentation import Augmentation
     from privlearn.runs.checkpoint import Checkpoint
 
 #: Stated as the schedule of learning rates where the caller's own script may change the optimizer's.
@@ -70,20 +69,20 @@ def public_facts(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"public_features": descriptions[0] if len(descriptions) == 1 else list(descriptions)}
 
 
-def accuracy_facts(compute: Mapping[str, Any], loss: Loss | None) -> dict[str, Any]:
+def accuracy_facts(config: ComputeConfig, loss: Loss | None) -> dict[str, Any]:
     """What was done for accuracy alone; what was not done is left out.
 
     Args:
-        compute: the arguments of a run (`runs.given.Compute`): copies of each example, and post-processing.
+        config: how the run computes: copies of each example, and post-processing.
         loss: PyTorch's cross-entropy may smooth labels, and weigh classes.
     """
-    augmentation: Augmentation | None = compute.get("augmentation")
+    augmentation = config.augmentation
     smoothing = loss.label_smoothing if isinstance(loss, nn.CrossEntropyLoss) else 0.0
     weights = loss.weight if isinstance(loss, nn.CrossEntropyLoss) else None
     return {
         "augmentation_copies": augmentation.copies if augmentation else 1,
         **({"augmentation": augmentation.summary} if augmentation else {}),
-        **chosen(compute),
+        **config.post_processing,
         **({"label_smoothing": smoothing} if smoothing else {}),
         **({} if weights is None else {"class_weights": [float(f"{weight:.9g}") for weight in weights.tolist()]}),
     }
