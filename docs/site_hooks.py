@@ -134,8 +134,14 @@ def notebook_of(done: list[tuple[str, str, str, list[bytes]]]) -> str:
 def _tree(module: str) -> ast.Module:
     """The syntax tree of a module of the package; of a folder that of its stub, if it has one."""
     path = PACKAGE.parent.joinpath(*module.split("."))
-    files = (path.with_suffix(".py"), path / "__init__.pyi", path / "__init__.py")
-    return ast.parse(next(file for file in files if file.exists()).read_text("utf-8"))
+    files = (
+        path.with_suffix(".py"),
+        path / "__init__.pyi",
+        path / "__init__.py",
+    )
+    return ast.parse(
+        next(file for file in files if file.exists()).read_text("utf-8")
+    )
 
 
 def _exported(module: str) -> Iterator[str]:
@@ -144,7 +150,9 @@ def _exported(module: str) -> Iterator[str]:
         if isinstance(node, ast.ClassDef):
             yield node.name
         if isinstance(node, ast.ImportFrom):
-            yield from (alias.name for alias in node.names if alias.asname == alias.name)
+            yield from (
+                alias.name for alias in node.names if alias.asname == alias.name
+            )
 
 
 def _class(module: str, name: str) -> ast.ClassDef | None:
@@ -152,24 +160,50 @@ def _class(module: str, name: str) -> ast.ClassDef | None:
     for node in _tree(module).body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return node
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("privlearn"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+            "privlearn"
+        ):
             for alias in node.names:
-                path = PACKAGE.parent.joinpath(*(node.module or "").split("."), alias.name)
-                module_of_that_name = path.is_dir() or path.with_suffix(".py").exists()
-                if name == (alias.asname or alias.name) and not module_of_that_name:
+                path = PACKAGE.parent.joinpath(
+                    *(node.module or "").split("."), alias.name
+                )
+                module_of_that_name = (
+                    path.is_dir() or path.with_suffix(".py").exists()
+                )
+                if (
+                    name == (alias.asname or alias.name)
+                    and not module_of_that_name
+                ):
                     return _class(node.module or "", alias.name)
     return None
 
 
 def public_classes() -> dict[str, dict[str, str]]:
     """The public classes by package or module, each with the first sentence of its docstring (or nothing)."""
-    packages = [path.parent.relative_to(PACKAGE.parent) for path in sorted(PACKAGE.rglob("__init__.py"))]
-    modules = [".".join(path.parts) for path in packages if "cli" not in path.parts]
-    modules += [f"privlearn.{name}" for name in _exported("privlearn") if (PACKAGE / f"{name}.py").exists()]
+    packages = [
+        path.parent.relative_to(PACKAGE.parent)
+        for path in sorted(PACKAGE.rglob("__init__.py"))
+    ]
+    modules = [
+        ".".join(path.parts) for path in packages if "cli" not in path.parts
+    ]
+    modules += [
+        f"privlearn.{name}"
+        for name in _exported("privlearn")
+        if (PACKAGE / f"{name}.py").exists()
+    ]
     listed: dict[str, dict[str, str]] = {}
     for module in modules:
-        classes = {name: _class(module, name) for name in _exported(module) if not name.startswith("_")}
-        sentences = {name: _first_sentence(node) for name, node in classes.items() if node is not None}
+        classes = {
+            name: _class(module, name)
+            for name in _exported(module)
+            if not name.startswith("_")
+        }
+        sentences = {
+            name: _first_sentence(node)
+            for name, node in classes.items()
+            if node is not None
+        }
         if sentences:
             listed[module] = dict(sorted(sentences.items()))
     return listed
@@ -185,8 +219,12 @@ def table_of_classes() -> str:
     """A table for each package or module."""
     parts = []
     for module, classes in public_classes().items():
-        rows = "\n".join(f"| `{name}` | {sentence} |" for name, sentence in classes.items())
-        parts.append(f"### {module}\n\n| class | meaning |\n| --- | --- |\n{rows}")
+        rows = "\n".join(
+            f"| `{name}` | {sentence} |" for name, sentence in classes.items()
+        )
+        parts.append(
+            f"### {module}\n\n| class | meaning |\n| --- | --- |\n{rows}"
+        )
     return "\n\n".join(parts)
 
 
