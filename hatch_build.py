@@ -15,7 +15,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = "src/privlearn/mechanisms/noise_kernel.c"
 BUILT = "src/privlearn/mechanisms/_noise_kernel.so"
-#: Every operation is rounded by itself: the draws have to be those of PyTorch's operations, to the bit.
+#: Every operation is rounded by itself: the draws have to be those of PyTorch's operations, to the
+#: bit.
 FLAGS = ("-O3", "-std=c11", "-fPIC", "-shared", "-ffp-contract=off", "-fno-trapping-math")
 
 
@@ -30,11 +31,14 @@ class NoiseKernelHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         compiler = os.environ.get("CC", "cc").split()
         try:
-            subprocess.run([*compiler, *FLAGS, SOURCE, "-o", BUILT, "-lm"], check=True, cwd=self.root)
+            subprocess.run(
+                [*compiler, *FLAGS, SOURCE, "-o", BUILT, "-lm"], check=True, cwd=self.root
+            )
         except (OSError, subprocess.CalledProcessError) as error:
             raise RuntimeError(
-                f"PRIVLEARN_COMPILE is set, and the C compiler {compiler[0]!r} failed: {error}. Set CC to one, or "
-                "leave PRIVLEARN_COMPILE unset: noise is then made by PyTorch's operations"
+                f"PRIVLEARN_COMPILE is set, and the C compiler {compiler[0]!r} failed: {error}. "
+                "Set CC to one, or leave PRIVLEARN_COMPILE unset: noise is then made by PyTorch's "
+                "operations"
             ) from error
         build_data["artifacts"].append(str(Path("/") / BUILT))
         build_data["pure_python"] = False

@@ -1,9 +1,11 @@
-"""The accountants of privlearn beside those of dp-accounting, prv-accountant and Opacus, at delta 1e-5.
+"""The accountants of privlearn beside those of dp-accounting, prv-accountant and Opacus, at delta
+1e-5.
 
-`python bench/accounting.py [--quick] [--json]`; the peers are in the optional group `test`. Variants of one mechanism
-that are tight (privacy loss distributions, privacy random variables) must agree within 2%. Opacus and prv-accountant
-answer with their estimate plus `eps_error`; that error bar is taken off before answers are compared. Renyi DP answers
-another, looser question, and is there for its time.
+`python bench/accounting.py [--quick] [--json]`; the peers are in the optional group `test`.
+Variants of one mechanism that are tight (privacy loss distributions, privacy random variables) must
+agree within 2%. Opacus and prv-accountant answer with their estimate plus `eps_error`; that error
+bar is taken off before answers are compared. Renyi DP answers another, looser question, and is
+there for its time.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ DELTA, RATE, BATCHES, GRID, TARGET = 1e-5, 0.01, 100, 1e-4, 2.0
 START, DECAY = 3.862, 0.01
 #: How far from each other tight answers may be.
 WITHIN = 0.02
-#: The search of the peers stops at this distance from the noise, which leaves them about as much unspent as privlearn.
+#: The search of the peers stops at this distance from the noise, which leaves them about as much
+#: unspent as privlearn.
 TOLERANCE = 0.004
 
 #: A Poisson schedule: noise multipliers, each with its number of steps.
@@ -97,9 +100,14 @@ def by_prv_accountant(steps: Steps, error: float) -> float:
     """prv-accountant, privacy random variables."""
     from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 
-    laws = [PoissonSubsampledGaussianMechanism(sampling_probability=RATE, noise_multiplier=sigma) for sigma, _ in steps]
+    laws = [
+        PoissonSubsampledGaussianMechanism(sampling_probability=RATE, noise_multiplier=sigma)
+        for sigma, _ in steps
+    ]
     counts = [count for _, count in steps]
-    accountant = PRVAccountant(laws, eps_error=error, delta_error=DELTA / 1000, max_self_compositions=counts)
+    accountant = PRVAccountant(
+        laws, eps_error=error, delta_error=DELTA / 1000, max_self_compositions=counts
+    )
     return float(accountant.compute_epsilon(DELTA, counts)[2])
 
 
@@ -137,9 +145,13 @@ def _dp_accounting(steps: Steps, grid: float = GRID, slow: bool = False) -> Vari
 
 def _prv_accountant(steps: Steps, error: float, slow: bool = False) -> Variant:
     return Variant(
-        f"prv-accountant, eps_error {error:g}", lambda: by_prv_accountant(steps, error), ("prv_accountant",), WITHIN,
-        error, slow,
-    )  # fmt: skip
+        f"prv-accountant, eps_error {error:g}",
+        lambda: by_prv_accountant(steps, error),
+        ("prv_accountant",),
+        WITHIN,
+        error,
+        slow,
+    )
 
 
 def _opacus(steps: Steps, error: float, slow: bool = False) -> Variant:
@@ -171,7 +183,9 @@ def schedule(size: Size) -> Case:
         _prv_accountant(steps, 0.1, slow=True),
         Variant("privlearn, grid 0.001", lambda: by_privlearn(steps, 1e-3), within=WITHIN),
         _dp_accounting(steps, 1e-3, slow=True),
-        Variant("privlearn, its own grid", lambda: pld.epsilon(poisson(steps), DELTA), within=WITHIN),
+        Variant(
+            "privlearn, its own grid", lambda: pld.epsilon(poisson(steps), DELTA), within=WITHIN
+        ),
         _opacus_rdp(steps),
         Variant("privlearn RDP, looser", lambda: by_privlearn_rdp(steps)),
     )
@@ -195,8 +209,13 @@ def calibration(size: Size) -> Case:
         from dp_accounting.pld import PLDAccountant
 
         def event(start: float) -> dp.DpEvent:
-            sampled = ((dp.PoissonSampledDpEvent(RATE, dp.GaussianDpEvent(sigma)), count) for sigma, count in at(start))
-            return dp.ComposedDpEvent([dp.SelfComposedDpEvent(release, count) for release, count in sampled])
+            sampled = (
+                (dp.PoissonSampledDpEvent(RATE, dp.GaussianDpEvent(sigma)), count)
+                for sigma, count in at(start)
+            )
+            return dp.ComposedDpEvent(
+                [dp.SelfComposedDpEvent(release, count) for release, count in sampled]
+            )
 
         return float(
             dp.calibrate_dp_mechanism(
@@ -210,13 +229,18 @@ def calibration(size: Size) -> Case:
         )
 
     def by_root(epsilon: Callable[[Steps], float]) -> float:
-        return float(brentq(lambda start: epsilon(at(start)) - TARGET, *size.bracket, xtol=TOLERANCE))
+        return float(
+            brentq(lambda start: epsilon(at(start)) - TARGET, *size.bracket, xtol=TOLERANCE)
+        )
 
     def calibrated_dp(grid: float) -> Variant:
         return Variant(
-            f"dp-accounting calibrate_dp_mechanism, grid {grid:g}", lambda: by_dp(grid), ("dp_accounting.pld",), WITHIN,
+            f"dp-accounting calibrate_dp_mechanism, grid {grid:g}",
+            lambda: by_dp(grid),
+            ("dp_accounting.pld",),
+            WITHIN,
             slow=True,
-        )  # fmt: skip
+        )
 
     variants = (
         Variant("privlearn, Plan.calibrate", by_plan),
@@ -228,28 +252,44 @@ def calibration(size: Size) -> Case:
             WITHIN,
             slow=True,
         ),
-        Variant("Opacus RDP and brentq, looser", lambda: by_root(by_opacus_rdp), ("opacus.accountants",), slow=True),
+        Variant(
+            "Opacus RDP and brentq, looser",
+            lambda: by_root(by_opacus_rdp),
+            ("opacus.accountants",),
+            slow=True,
+        ),
     )
     name = f"noise of {epochs} epochs x {BATCHES} Poisson steps for epsilon {TARGET:g}"
     return Case(name, "first noise multiplier", variants, size.rounds[1])
 
 
 def partition(size: Size, sigmas: Sequence[float], name: str, rounds: int, slow: bool) -> Case:
-    """epsilon of epochs of balls in bins, which no peer prices: theirs are as many Poisson steps at q = 1 / t."""
+    """epsilon of epochs of balls in bins, which no peer prices: theirs are as many Poisson steps at
+    q = 1 / t.
+    """
     event = compose(Partitioned(BATCHES, Gaussian(sigma)) for sigma in sigmas)
     steps = [(sigma, BATCHES * sigmas.count(sigma)) for sigma in dict.fromkeys(sigmas)]
     variants = (
-        Variant(f"privlearn, partition, grid {GRID:g}", lambda: pld.compose_event(event, h=GRID).epsilon(DELTA)),
-        Variant("privlearn, partition, its own grid", lambda: pld.epsilon(event, DELTA), within=WITHIN),
         Variant(
-            f"dp-accounting, Poisson at q = 1/t instead, grid {GRID:g}", lambda: by_dp_accounting(steps),
-            ("dp_accounting.pld",), slow=slow,
+            f"privlearn, partition, grid {GRID:g}",
+            lambda: pld.compose_event(event, h=GRID).epsilon(DELTA),
         ),
         Variant(
-            "Opacus PRV, Poisson at q = 1/t instead, eps_error 0.1", lambda: by_opacus(steps, 0.1),
-            ("opacus.accountants",), slow=slow,
+            "privlearn, partition, its own grid", lambda: pld.epsilon(event, DELTA), within=WITHIN
         ),
-    )  # fmt: skip
+        Variant(
+            f"dp-accounting, Poisson at q = 1/t instead, grid {GRID:g}",
+            lambda: by_dp_accounting(steps),
+            ("dp_accounting.pld",),
+            slow=slow,
+        ),
+        Variant(
+            "Opacus PRV, Poisson at q = 1/t instead, eps_error 0.1",
+            lambda: by_opacus(steps, 0.1),
+            ("opacus.accountants",),
+            slow=slow,
+        ),
+    )
     return Case(name, "epsilon", variants, rounds)
 
 
@@ -265,7 +305,9 @@ def constant(size: Size) -> Case:
         _prv_accountant(steps, 0.1),
         _opacus_rdp(steps),
     )
-    return Case(f"epsilon of {count:,} Poisson steps at noise 6", "epsilon", variants, size.rounds[2])
+    return Case(
+        f"epsilon of {count:,} Poisson steps at noise 6", "epsilon", variants, size.rounds[2]
+    )
 
 
 def cases(size: Size) -> list[Case]:
@@ -274,14 +316,26 @@ def cases(size: Size) -> list[Case]:
     return [
         schedule(size),
         calibration(size),
-        partition(size, same, f"epsilon of {size.repeated} partition epochs at noise 6", size.rounds[2], slow=False),
         partition(
-            size, falling, f"epsilon of {size.epochs} partition epochs, as many noises", size.rounds[0], slow=True
+            size,
+            same,
+            f"epsilon of {size.repeated} partition epochs at noise 6",
+            size.rounds[2],
+            slow=False,
+        ),
+        partition(
+            size,
+            falling,
+            f"epsilon of {size.epochs} partition epochs, as many noises",
+            size.rounds[0],
+            slow=True,
         ),
         constant(size),
     ]
 
 
 if __name__ == "__main__":
-    given = common.parser(__file__, "Accountants side by side: time, memory and epsilon.").parse_args()
+    given = common.parser(
+        __file__, "Accountants side by side: time, memory and epsilon."
+    ).parse_args()
     common.main(__file__, given, cases(QUICK if given.quick else FULL))

@@ -1,11 +1,14 @@
-"""Epsilons of privlearn and of its peers beside the truth in 60-digit arithmetic, on the same random plans.
+"""Epsilons of privlearn and of its peers beside the truth in 60-digit arithmetic, on the same
+random plans.
 
-`python bench/accounting_peers.py [--quick] [--json] [--plans N]`. Plans are those of `tests/accounting/exact_plans.py`
-that are made of Poisson samples or of Gaussian releases, at deltas of at least `--delta`. The truth is an interval by
-`tests/accounting/exact_oracle.py` (python-flint); a figure is below the truth if it is below that interval, and loose
-by what it exceeds it, relatively. Peers: dp-accounting on its usual grid, with pessimistic and with optimistic
-estimates (those are lower bounds, below the truth by design); prv-accountant, upper bound at an error of 1 % of the
-truth; AutoDP, whose figures are by Renyi DP. A peer that raises, or gives no finite number, has failed.
+`python bench/accounting_peers.py [--quick] [--json] [--plans N]`. Plans are those of
+`tests/accounting/exact_plans.py` that are made of Poisson samples or of Gaussian releases, at
+deltas of at least `--delta`. The truth is an interval by `tests/accounting/exact_oracle.py`
+(python-flint); a figure is below the truth if it is below that interval, and loose by what it
+exceeds it, relatively. Peers: dp-accounting on its usual grid, with pessimistic and with optimistic
+estimates (those are lower bounds, below the truth by design); prv-accountant, upper bound at an
+error of 1 % of the truth; AutoDP, whose figures are by Renyi DP. A peer that raises, or gives no
+finite number, has failed.
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ def parts(case: Case) -> Parts:
     """What the plan is made of."""
     out = []
     for leaf, times in tally(case.event).items():
-        rate, inner = (leaf.sampling_rate, leaf.event) if isinstance(leaf, PoissonSampled) else (1.0, leaf)
+        rate, inner = (
+            (leaf.sampling_rate, leaf.event) if isinstance(leaf, PoissonSampled) else (1.0, leaf)
+        )
         assert isinstance(inner, Gaussian)
         out.append((rate, inner.noise_multiplier, times))
     return out
@@ -61,7 +66,10 @@ def by_dp_accounting(case: Case, *, pessimistic: bool) -> float:
     total = None
     for rate, sigma, times in parts(case):
         one = peer.from_gaussian_mechanism(
-            sigma, sampling_prob=rate, value_discretization_interval=GRID, pessimistic_estimate=pessimistic
+            sigma,
+            sampling_prob=rate,
+            value_discretization_interval=GRID,
+            pessimistic_estimate=pessimistic,
         ).self_compose(times)
         total = one if total is None else total.compose(one)
     assert total is not None
@@ -72,7 +80,10 @@ def by_prv_accountant(case: Case, truth: float) -> float:
     """Privacy random variables, with an error that is a hundredth of the truth."""
     from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 
-    laws = [PoissonSubsampledGaussianMechanism(sampling_probability=q, noise_multiplier=s) for q, s, _ in parts(case)]
+    laws = [
+        PoissonSubsampledGaussianMechanism(sampling_probability=q, noise_multiplier=s)
+        for q, s, _ in parts(case)
+    ]
     counts = [times for *_, times in parts(case)]
     accountant = PRVAccountant(
         laws, eps_error=0.01 * truth, delta_error=case.delta / 1000, max_self_compositions=counts
@@ -87,7 +98,9 @@ def by_autodp(case: Case, truth: float) -> float:
 
     sampled = AmplificationBySampling(PoissonSampling=True)
     ones = [
-        GaussianMechanism(sigma) if rate == 1 else sampled(GaussianMechanism(sigma), rate, improved_bound_flag=True)
+        GaussianMechanism(sigma)
+        if rate == 1
+        else sampled(GaussianMechanism(sigma), rate, improved_bound_flag=True)
         for rate, sigma, _ in parts(case)
     ]
     return float(Composition()(ones, [times for *_, times in parts(case)]).get_approxDP(case.delta))
@@ -96,8 +109,14 @@ def by_autodp(case: Case, truth: float) -> float:
 #: By name: the module that it needs, and what it says.
 ACCOUNTANTS: dict[str, tuple[str, Callable[[Case, float], float]]] = {
     "privlearn": ("privlearn", by_privlearn),
-    "dp-accounting, pessimistic": ("dp_accounting", lambda case, _: by_dp_accounting(case, pessimistic=True)),
-    "dp-accounting, optimistic": ("dp_accounting", lambda case, _: by_dp_accounting(case, pessimistic=False)),
+    "dp-accounting, pessimistic": (
+        "dp_accounting",
+        lambda case, _: by_dp_accounting(case, pessimistic=True),
+    ),
+    "dp-accounting, optimistic": (
+        "dp_accounting",
+        lambda case, _: by_dp_accounting(case, pessimistic=False),
+    ),
     "prv-accountant, error 1 %": ("prv_accountant", by_prv_accountant),
     "AutoDP": ("autodp", by_autodp),
 }
@@ -105,7 +124,9 @@ ACCOUNTANTS: dict[str, tuple[str, Callable[[Case, float], float]]] = {
 
 @dataclass
 class Row:
-    """The figures of one accountant over all plans: relative distances from the truth, and seconds."""
+    """The figures of one accountant over all plans: relative distances from the truth, and
+    seconds.
+    """
 
     name: str
     loose: list[float]
@@ -117,11 +138,16 @@ class Row:
         """The row as the JSON output has it."""
         loose = sorted(self.loose) or [math.nan]
         return {
-            "accountant": self.name, "answers": len(self.loose), "failed": self.failed, "below": self.below,
-            "median": statistics.median(loose), "within_a_thousandth": sum(x <= 1e-3 for x in loose) / len(loose),
-            "most": loose[-1], "seconds": statistics.median(self.seconds or [math.nan]),
+            "accountant": self.name,
+            "answers": len(self.loose),
+            "failed": self.failed,
+            "below": self.below,
+            "median": statistics.median(loose),
+            "within_a_thousandth": sum(x <= 1e-3 for x in loose) / len(loose),
+            "most": loose[-1],
+            "seconds": statistics.median(self.seconds or [math.nan]),
             "slowest": max(self.seconds or [math.nan]),
-        }  # fmt: skip
+        }
 
 
 def compare(plans: int, least: float) -> list[Row]:
@@ -165,12 +191,16 @@ def show(rows: list[Row]) -> None:
     for heading in rows[0].plain():
         table.add_column(heading.replace("_", " "), justify="right")
     for row in rows:
-        table.add_row(*(value if isinstance(value, str) else f"{value:.3g}" for value in row.plain().values()))
+        table.add_row(
+            *(value if isinstance(value, str) else f"{value:.3g}" for value in row.plain().values())
+        )
     Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
 
 
 if __name__ == "__main__":
-    made = common.parser(__file__, "Accountants beside the truth: looseness, figures that are too small, time.")
+    made = common.parser(
+        __file__, "Accountants beside the truth: looseness, figures that are too small, time."
+    )
     made.add_argument("--plans", type=int, default=100)
     made.add_argument("--delta", type=float, default=1e-10)
     given = made.parse_args()

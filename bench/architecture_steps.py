@@ -1,4 +1,6 @@
-"""Private steps of six architectures of transformers beside plain ones; `architectures.py --steps` runs them."""
+"""Private steps of six architectures of transformers beside plain ones; `architectures.py --steps`
+runs them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ from tests.clipping.architectures import Batch, configured
 
 CLASSES = 10
 PLAIN = "plain PyTorch"
-OURS, NOISY, HOOKS, GHOST = "privlearn, clip", "privlearn, clip and noise", "Opacus, hooks", "Opacus, ghost clipping"
+OURS, NOISY, HOOKS, GHOST = (
+    "privlearn, clip",
+    "privlearn, clip and noise",
+    "Opacus, hooks",
+    "Opacus, ghost clipping",
+)
 #: Relative distance of a clipped sum, in single precision, from the loop's in double precision.
 WITHIN = 2e-3
 
@@ -58,7 +65,9 @@ class Network:
 
 def texts(examples: int, length: int, vocabulary: int, decoder: bool = False) -> Batch:
     """Padded texts, with the positions that Opacus needs for each example."""
-    ids = torch.randint(2, vocabulary, (examples, length), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        2, vocabulary, (examples, length), generator=torch.Generator().manual_seed(0)
+    )
     mask = (torch.arange(length) < length - torch.arange(examples)[:, None] % (length // 2)).long()
     ids = ids * mask
     batch = {"input_ids": ids, "attention_mask": mask, "labels": ids.where(mask > 0, -100)}
@@ -68,7 +77,9 @@ def texts(examples: int, length: int, vocabulary: int, decoder: bool = False) ->
 
 
 def _logits(model: nn.Module, batch: Batch, **options: Any) -> Tensor:
-    found: Tensor = model(**{name: leaf for name, leaf in batch.items() if name != "labels"}, **options).logits
+    found: Tensor = model(
+        **{name: leaf for name, leaf in batch.items() if name != "labels"}, **options
+    ).logits
     return found
 
 
@@ -93,11 +104,20 @@ def of_targets(model: nn.Module, batch: Batch) -> Tensor:
     return _of_tokens(_logits(model, batch, use_cache=False), batch["labels"])
 
 
-def networks(width: int, layers: int, length: int, vocabulary: int, examples: int) -> tuple[Network, ...]:
+def networks(
+    width: int, layers: int, length: int, vocabulary: int, examples: int
+) -> tuple[Network, ...]:
     """The six."""
     heads = max(1, width // 64)
-    text = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "vocab_size": vocabulary,
-            "intermediate_size": 4 * width, "max_position_embeddings": length, "pad_token_id": 0}  # fmt: skip
+    text = {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "vocab_size": vocabulary,
+        "intermediate_size": 4 * width,
+        "max_position_embeddings": length,
+        "pad_token_id": 0,
+    }
     labels = {"labels": torch.arange(examples) % CLASSES}
 
     def of_texts(decoder: bool = False, classes: bool = False) -> Callable[[], Batch]:
@@ -107,27 +127,70 @@ def networks(width: int, layers: int, length: int, vocabulary: int, examples: in
         pixels = torch.randn(examples, 3, size, size, generator=torch.Generator().manual_seed(0))
         return lambda: labels | {"pixel_values": pixels}
 
-    gpt = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": length, "vocab_size": vocabulary,
-           "bos_token_id": 1, "eos_token_id": 1}  # fmt: skip
-    t5 = {"d_model": width, "d_kv": 64, "d_ff": 4 * width, "num_layers": layers // 2, "num_heads": heads,
-          "vocab_size": vocabulary, "pad_token_id": 0, "decoder_start_token_id": 0}  # fmt: skip
-    vit = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "num_labels": CLASSES,
-           "intermediate_size": 4 * width, "image_size": 64, "patch_size": 8}  # fmt: skip
-    bit = {"embedding_size": width // 4, "hidden_sizes": [width // 2, width], "depths": [2, 2], "num_labels": CLASSES,
-           "num_groups": 4}  # fmt: skip
+    gpt = {
+        "n_embd": width,
+        "n_layer": layers,
+        "n_head": heads,
+        "n_positions": length,
+        "vocab_size": vocabulary,
+        "bos_token_id": 1,
+        "eos_token_id": 1,
+    }
+    t5 = {
+        "d_model": width,
+        "d_kv": 64,
+        "d_ff": 4 * width,
+        "num_layers": layers // 2,
+        "num_heads": heads,
+        "vocab_size": vocabulary,
+        "pad_token_id": 0,
+        "decoder_start_token_id": 0,
+    }
+    vit = {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_labels": CLASSES,
+        "intermediate_size": 4 * width,
+        "image_size": 64,
+        "patch_size": 8,
+    }
+    bit = {
+        "embedding_size": width // 4,
+        "hidden_sizes": [width // 2, width],
+        "depths": [2, 2],
+        "num_labels": CLASSES,
+        "num_groups": 4,
+    }
     bert, llama = (
         configured("BertConfig", "BertForSequenceClassification", **text, num_labels=CLASSES),
         "LlamaForCausalLM",
     )
     return (
         Network("BERT", bert, of_texts(classes=True), of_classes),
-        Network("GPT-2", configured("GPT2Config", "GPT2LMHeadModel", **gpt), of_texts(), of_next_tokens),
+        Network(
+            "GPT-2", configured("GPT2Config", "GPT2LMHeadModel", **gpt), of_texts(), of_next_tokens
+        ),
         Network("Llama", configured("LlamaConfig", llama, **text), of_texts(), of_next_tokens),
-        Network("T5", configured("T5Config", "T5ForConditionalGeneration", **t5), of_texts(decoder=True), of_targets),
-        Network("ViT", configured("ViTConfig", "ViTForImageClassification", **vit), images(64), of_classes),
-        Network("ResNet with group norms (BiT)", configured("BitConfig", "BitForImageClassification", **bit),
-                images(32), of_classes),
-    )  # fmt: skip
+        Network(
+            "T5",
+            configured("T5Config", "T5ForConditionalGeneration", **t5),
+            of_texts(decoder=True),
+            of_targets,
+        ),
+        Network(
+            "ViT",
+            configured("ViTConfig", "ViTForImageClassification", **vit),
+            images(64),
+            of_classes,
+        ),
+        Network(
+            "ResNet with group norms (BiT)",
+            configured("BitConfig", "BitForImageClassification", **bit),
+            images(32),
+            of_classes,
+        ),
+    )
 
 
 # Steps: each starts from the same weights and descends at learning rate 0
@@ -135,7 +198,9 @@ def networks(width: int, layers: int, length: int, vocabulary: int, examples: in
 
 @dataclass(frozen=True)
 class Step:
-    """A step that can be taken again and again; `sums` gives the clipped sum that it descended by."""
+    """A step that can be taken again and again; `sums` gives the clipped sum that it descended
+    by.
+    """
 
     take: Callable[[Batch], None]
     sums: Callable[[], Sequence[Tensor]] | None = None
@@ -161,11 +226,20 @@ def plain(network: Network) -> Step:
 def by_privlearn(network: Network, noise: bool) -> Step:
     """privlearn, its noise from AES and charged to a ledger."""
     model, examples = network.built(), len(network.batch()["labels"])
-    gradients = ClippedGradients(model, network.loss, Flat(network.clip), Adjacency.ADD_REMOVE, expected=examples)
-    sums, ledger, stream, optimizer = gradients.buffers(), Ledger(), Streams.new().noise, _descent(model)
+    gradients = ClippedGradients(
+        model, network.loss, Flat(network.clip), Adjacency.ADD_REMOVE, expected=examples
+    )
+    sums, ledger, stream, optimizer = (
+        gradients.buffers(),
+        Ledger(),
+        Streams.new().noise,
+        _descent(model),
+    )
 
     def take(batch: Batch) -> None:
-        bounded = gradients(next(FullBatch().draw(len(batch["labels"]))), TensorRows(batch), out=sums)
+        bounded = gradients(
+            next(FullBatch().draw(len(batch["labels"]))), TensorRows(batch), out=sums
+        )
         if noise:
             release(bounded, noise_multiplier=1.0, ledger=ledger, stream=stream)
         torch._foreach_div_(sums, examples)
@@ -194,7 +268,9 @@ def by_opacus(network: Network, ghost: bool) -> Step:
 
         def take(batch: Batch) -> None:
             fast.zero_grad(set_to_none=True)
-            DPTensorFastGradientClipping(wrapped, fast, network.loss(wrapped, batch), "mean").backward()
+            DPTensorFastGradientClipping(
+                wrapped, fast, network.loss(wrapped, batch), "mean"
+            ).backward()
             fast.step()
 
     else:
@@ -217,14 +293,20 @@ _NETWORKS: dict[str, Network] = {}
 
 @cache
 def truth(name: str) -> tuple[list[list[Tensor]], float]:
-    """Each example's gradients in double precision, one after another, and the median of their norms."""
+    """Each example's gradients in double precision, one after another, and the median of their
+    norms.
+    """
     network = _NETWORKS[name]
     model, batch = network.built().double(), network.batch()
     trained, rows = [p for p in model.parameters() if p.requires_grad], []
     for number in range(len(batch["labels"])):
         own = {key: leaf[number : number + 1] for key, leaf in batch.items()}
-        own = {key: leaf.double() if leaf.is_floating_point() else leaf for key, leaf in own.items()}
-        found = torch.autograd.grad(network.loss(model, own).sum(), trained, allow_unused=True, materialize_grads=True)
+        own = {
+            key: leaf.double() if leaf.is_floating_point() else leaf for key, leaf in own.items()
+        }
+        found = torch.autograd.grad(
+            network.loss(model, own).sum(), trained, allow_unused=True, materialize_grads=True
+        )
         rows.append([part.float() for part in found])
     return rows, float(torch.tensor([_norm(own) for own in rows]).median())
 
@@ -237,8 +319,13 @@ def distance(network: Network, sums: Sequence[Tensor]) -> float:
     """How far a clipped sum is from the loop's, over the norm of that one."""
     rows, clip = truth(network.name)
     weights = [min(1.0, clip / _norm(own)) for own in rows]
-    totals = [sum(w * part for w, part in zip(weights, own, strict=True)) for own in zip(*rows, strict=True)]
-    apart = _norm([found.detach() - torch.as_tensor(total) for found, total in zip(sums, totals, strict=True)])
+    totals = [
+        sum(w * part for w, part in zip(weights, own, strict=True))
+        for own in zip(*rows, strict=True)
+    ]
+    apart = _norm(
+        [found.detach() - torch.as_tensor(total) for found, total in zip(sums, totals, strict=True)]
+    )
     return apart / _norm([torch.as_tensor(total) for total in totals])
 
 
@@ -267,19 +354,27 @@ def _case(network: Network, rounds: int) -> Case:
         return Variant(name, prepared, prepared=True, **options)
 
     opacus: dict[str, Any] = {"needs": ("opacus",), "peer": True, "limit": WITHIN}
-    return Case(network.name, "distance", (
-        variant(PLAIN, lambda: plain(network)),
-        variant(OURS, lambda: by_privlearn(network, noise=False), limit=WITHIN),
-        variant(NOISY, lambda: by_privlearn(network, noise=True)),
-        variant(HOOKS, lambda: by_opacus(network, ghost=False), **opacus),
-        variant(GHOST, lambda: by_opacus(network, ghost=True), **opacus),
-    ), rounds)  # fmt: skip
+    return Case(
+        network.name,
+        "distance",
+        (
+            variant(PLAIN, lambda: plain(network)),
+            variant(OURS, lambda: by_privlearn(network, noise=False), limit=WITHIN),
+            variant(NOISY, lambda: by_privlearn(network, noise=True)),
+            variant(HOOKS, lambda: by_opacus(network, ghost=False), **opacus),
+            variant(GHOST, lambda: by_opacus(network, ghost=True), **opacus),
+        ),
+        rounds,
+    )
 
 
 def table(rows: Sequence[Row]) -> str:
     """Time and peak memory over those of the plain step, by network and library."""
     names = (OURS, NOISY, HOOKS, GHOST)
-    lines = ["| | plain step | " + " | ".join(names) + " |", "| --- | ---: |" + " ---: |" * len(names)]
+    lines = [
+        "| | plain step | " + " | ".join(names) + " |",
+        "| --- | ---: |" + " ---: |" * len(names),
+    ]
     for case in dict.fromkeys(row.case for row in rows):
         own = {row.variant: row for row in rows if row.case == case}
         base = own[PLAIN]

@@ -1,4 +1,6 @@
-"""What became of each architecture, as JSON, and the tables of docs/models.md that are written from it."""
+"""What became of each architecture, as JSON, and the tables of docs/models.md that are written from
+it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class Judged:
-    """The outcome of an architecture with each library (a key of `OUTCOMES`), and the message or the deviation."""
+    """The outcome of an architecture with each library (a key of `OUTCOMES`), and the message or
+    the deviation.
+    """
 
     name: str
     package: str
@@ -33,7 +37,9 @@ class Judged:
 
 
 def as_json(rows: Sequence[Judged]) -> dict[str, Any]:
-    """Each row's outcomes; how often each kind of message appeared; which sums were wrong, and by how much."""
+    """Each row's outcomes; how often each kind of message appeared; which sums were wrong, and by
+    how much.
+    """
     counts: dict[str, Counter[int]] = {}
     wrong = []
     for row in rows:
@@ -46,22 +52,37 @@ def as_json(rows: Sequence[Judged]) -> dict[str, Any]:
     return {
         "libraries": list(LIBRARIES),
         "architectures": [[row.name, row.package, *row.outcomes] for row in rows],
-        "messages": {kind: [count[number] for number in range(len(LIBRARIES))] for kind, count in by_frequency},
+        "messages": {
+            kind: [count[number] for number in range(len(LIBRARIES))]
+            for kind, count in by_frequency
+        },
         "wrong": wrong,
     }
 
 
 def table(results: dict[str, Any]) -> str:
-    """How many architectures have each outcome, then their names by privlearn's outcome and by package."""
+    """How many architectures have each outcome, then their names by privlearn's outcome and by
+    package.
+    """
     rows = results["architectures"]
-    lines = ["| | " + " | ".join(results["libraries"]) + " |", "| --- |" + " ---: |" * len(results["libraries"])]
+    lines = [
+        "| | " + " | ".join(results["libraries"]) + " |",
+        "| --- |" + " ---: |" * len(results["libraries"]),
+    ]
     for outcome, description in OUTCOMES.items():
-        counts = [sum(row[2 + number] == outcome for row in rows) for number in range(len(results["libraries"]))]
+        counts = [
+            sum(row[2 + number] == outcome for row in rows)
+            for number in range(len(results["libraries"]))
+        ]
         lines.append(f"| {description} | " + " | ".join(map(str, counts)) + " |")
     lines += ["", "| privlearn | package | architectures |", "| --- | --- | --- |"]
     for outcome in OUTCOMES:
         for package in dict.fromkeys(row[1] for row in rows):
-            names = [row[0].removesuffix(f" ({package})") for row in rows if row[1:3] == [package, outcome]]
+            names = [
+                row[0].removesuffix(f" ({package})")
+                for row in rows
+                if row[1:3] == [package, outcome]
+            ]
             if names:
                 lines.append(f"| {outcome} | {package} | " + "; ".join(names) + " |")
     return "\n".join(lines)
@@ -85,7 +106,9 @@ _KINDS = {
     "Parameter tying": "tied parameters",
     "MultiheadAttention": "nn.MultiheadAttention",
     "being modified inplace": "an operation in place",
-    "stack expects each": "tensors of unequal size (a layer whose input has no batch dimension, or one for all)",
+    "stack expects each": (
+        "tensors of unequal size (a layer whose input has no batch dimension, or one for all)"
+    ),
     "not initialized": "a parameter without a per-example gradient (used outside of its layer)",
     "_norm_sample": "a parameter without a per-example norm (used outside of its layer)",
     "has no attribute 'detach'": "a layer called with something other than tensors",

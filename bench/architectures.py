@@ -1,12 +1,13 @@
-"""Architectures of transformers, timm, torchvision and PEFT: whose per-example gradients are right, and what they cost.
+"""Architectures of transformers, timm, torchvision and PEFT: whose per-example gradients are right,
+and what they cost.
 
 `python bench/architectures.py [--write PAGE]` sums clipped gradients of every architecture of
-`tests/clipping/architectures.py` by privlearn and by both ways of Opacus, and holds each sum against a loop over single
-examples in double precision. It prints Markdown tables, or writes them into a page, between its marks, and all outcomes
-into `architectures.json` beside the page.
+`tests/clipping/architectures.py` by privlearn and by both ways of Opacus, and holds each sum
+against a loop over single examples in double precision. It prints Markdown tables, or writes them
+into a page, between its marks, and all outcomes into `architectures.json` beside the page.
 
-`python bench/architectures.py --steps [--write PAGE] [--quick] [--rounds N]` measures steps of six of them in place of
-that: time and peak memory of private steps over plain ones.
+`python bench/architectures.py --steps [--write PAGE] [--quick] [--rounds N]` measures steps of six
+of them in place of that: time and peak memory of private steps over plain ones.
 """
 
 from __future__ import annotations
@@ -27,10 +28,22 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from tests.clipping.architectures import ARCHITECTURES, Architecture
-from tests.clipping.judge import Verdict, by_opacus, by_privlearn, changed_for_opacus, with_group_norms
+from tests.clipping.judge import (
+    Verdict,
+    by_opacus,
+    by_privlearn,
+    changed_for_opacus,
+    with_group_norms,
+)
 from tests.support.vision import make_torchvision_importable
 
-_BY_VERDICT = {"layers": "right", "vmap": "right", "loop": "right, loop", "fails": "error", "wrong": "wrong"}
+_BY_VERDICT = {
+    "layers": "right",
+    "vmap": "right",
+    "loop": "right, loop",
+    "fails": "error",
+    "wrong": "wrong",
+}
 
 
 def _tried(judge: Callable[[], Verdict]) -> Verdict:
@@ -41,7 +54,9 @@ def _tried(judge: Callable[[], Verdict]) -> Verdict:
 
 
 def _twice(first: Callable[[], Verdict], changed: Callable[[], Verdict]) -> tuple[str, str]:
-    """The outcome and its reason; what does not work is tried again, changed as its users would change it."""
+    """The outcome and its reason; what does not work is tried again, changed as its users would
+    change it.
+    """
     verdict = _tried(first)
     outcome = _BY_VERDICT.get(verdict.outcome, verdict.outcome)
     if outcome in ("refused", "error"):
@@ -61,10 +76,15 @@ def judged(architecture: Architecture) -> Judged:
 
     def opacus(ghost: bool) -> tuple[str, str]:
         return _twice(
-            lambda: by_opacus(architecture, ghost), lambda: by_opacus(changed_for_opacus(architecture), ghost)
+            lambda: by_opacus(architecture, ghost),
+            lambda: by_opacus(changed_for_opacus(architecture), ghost),
         )
 
-    found = [_twice(lambda: by_privlearn(architecture), ours), opacus(ghost=False), opacus(ghost=True)]
+    found = [
+        _twice(lambda: by_privlearn(architecture), ours),
+        opacus(ghost=False),
+        opacus(ghost=True),
+    ]
     gc.collect()
     outcomes, reasons = zip(*found, strict=True)
     return Judged(architecture.name, architecture.package, outcomes, reasons)
@@ -89,9 +109,15 @@ def write(page: Path, mark: str, text: str) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = common.parser(__file__, "Whose per-example gradients of which architecture are right, and what they cost.")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table into a page, between its marks")
-    parser.add_argument("--steps", action="store_true", help="time and memory of six, in place of the table")
+    parser = common.parser(
+        __file__, "Whose per-example gradients of which architecture are right, and what they cost."
+    )
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="write the table into a page, between its marks"
+    )
+    parser.add_argument(
+        "--steps", action="store_true", help="time and memory of six, in place of the table"
+    )
     parser.add_argument("--rounds", type=int, default=15, help="how often every step is timed")
     given = parser.parse_args()
     make_torchvision_importable()

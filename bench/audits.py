@@ -1,7 +1,10 @@
-"""Audits of whole trainings: what one run with a thousand canaries proves, for each method, and what canaries cost.
+"""Audits of whole trainings: what one run with a thousand canaries proves, for each method, and
+what canaries cost.
 
-`python bench/audits.py [--part dpsgd|again|dpmac|boosting|pate|lira|steps] [--canaries N] [--quick]` prints a line of
-JSON for each audit. MNIST and Adult have to be there (`PRIVLEARN_DATA`). Tables made of it are on docs/auditing.md.
+`python bench/audits.py [--part dpsgd|again|dpmac|boosting|pate|lira|steps] [--canaries N]
+[--quick]`
+prints a line of JSON for each audit. MNIST and Adult have to be there (`PRIVLEARN_DATA`). Tables
+made of it are on docs/auditing.md.
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ QUICK = Size(300, 100, 2, 50, 2, (8.0,), 1, 100, 1)
 def digits(size: Size) -> tuple[Dataset, torch.Tensor, torch.Tensor]:
     """The first rows of MNIST as public numbers from 0 to 1, and test rows."""
     data = pv.load("mnist")
-    x, x_test = (np.asarray(part, np.float32).reshape(len(part), -1) / 255 for part in (data.x, data.x_test))
+    x, x_test = (
+        np.asarray(part, np.float32).reshape(len(part), -1) / 255 for part in (data.x, data.x_test)
+    )
     y, y_test = np.asarray(data.y), np.asarray(data.y_test)
     first = Dataset(x[: size.rows], y[: size.rows], classes=CLASSES, public=True)
     return first, torch.tensor(x_test), torch.tensor(y_test)
@@ -96,33 +101,59 @@ def of_dpsgd(size: Size) -> Iterator[dict[str, Any]]:
             )
             model, bare = linear(), linear()
             report = audit_training(
-                plan, lambda _, own=model: own, ENTROPY, data, canaries=size.canaries, delta=DELTA,
-                confidence=CONFIDENCE, streams=pv.Streams.new(int(epsilon)), optimizer=sgd,
-            )  # fmt: skip
+                plan,
+                lambda _, own=model: own,
+                ENTROPY,
+                data,
+                canaries=size.canaries,
+                delta=DELTA,
+                confidence=CONFIDENCE,
+                streams=pv.Streams.new(int(epsilon)),
+                optimizer=sgd,
+            )
             without = replace(plan, examples=size.rows)
-            bare = pv.dpsgd(without, bare, ENTROPY, data, optimizer=sgd, streams=pv.Streams.new(1)).model
-            yield line(f"DP-SGD, {sampler.kind}", report, accuracy(model, x, y), accuracy(bare, x, y))
+            bare = pv.dpsgd(
+                without, bare, ENTROPY, data, optimizer=sgd, streams=pv.Streams.new(1)
+            ).model
+            yield line(
+                f"DP-SGD, {sampler.kind}", report, accuracy(model, x, y), accuracy(bare, x, y)
+            )
 
 
 def of_seeds(size: Size) -> Iterator[dict[str, Any]]:
-    """DP-SGD under Poisson sampling at epsilon 4, with other seeds: an audit that refuted, repeated."""
+    """DP-SGD under Poisson sampling at epsilon 4, with other seeds: an audit that refuted,
+    repeated.
+    """
     data = digits(size)[0]
     plan = pv.Plan(pv.Poisson(0.05), size.epochs, examples=size.rows + size.canaries)
     plan = plan.calibrate(epsilon=4.0, delta=DELTA)
     for seed in range(1001, 1001 + size.seeds):
         report = audit_training(
-            plan, lambda _: linear(), ENTROPY, data, canaries=size.canaries, delta=DELTA, confidence=CONFIDENCE,
-            streams=pv.Streams.new(seed), optimizer=sgd,
-        )  # fmt: skip
+            plan,
+            lambda _: linear(),
+            ENTROPY,
+            data,
+            canaries=size.canaries,
+            delta=DELTA,
+            confidence=CONFIDENCE,
+            streams=pv.Streams.new(seed),
+            optimizer=sgd,
+        )
         yield line(f"DP-SGD, Poisson, seed {seed}", report)
 
 
 def with_own_column(size: Size, data: Dataset, label: int) -> tuple[Dataset, Dataset]:
-    """Rows with a further column for each canary, which is 0; and canaries, each alone in its column."""
+    """Rows with a further column for each canary, which is 0; and canaries, each alone in its
+    column.
+    """
     x = np.asarray(data.x, np.float32)
     wide = np.concatenate([x, np.zeros((len(x), size.canaries), np.float32)], 1)
     own = np.concatenate(
-        [np.zeros((size.canaries, x.shape[1]), np.float32), np.eye(size.canaries, dtype=np.float32)], 1
+        [
+            np.zeros((size.canaries, x.shape[1]), np.float32),
+            np.eye(size.canaries, dtype=np.float32),
+        ],
+        1,
     )
     canaries = Dataset(own, np.full(size.canaries, label), classes=data.classes, public=True)
     return replace(data, x=wide, x_test=None, y_test=None), canaries
@@ -146,16 +177,27 @@ def of_dpmac(size: Size) -> Iterator[dict[str, Any]]:
 
     for epsilon in size.epsilons:
         plan = pv.Plan(
-            pv.Poisson(0.1), size.epochs, clip=pv.mac.Derivatives(0.3), examples=size.rows + size.canaries
-        ).calibrate(epsilon=epsilon, delta=DELTA)  # fmt: skip
+            pv.Poisson(0.1),
+            size.epochs,
+            clip=pv.mac.Derivatives(0.3),
+            examples=size.rows + size.canaries,
+        ).calibrate(epsilon=epsilon, delta=DELTA)
         trained: list[nn.Module] = []
 
-        def train(members: Dataset, plan: pv.Plan = plan, made: list[nn.Module] = trained) -> nn.Module:
+        def train(
+            members: Dataset, plan: pv.Plan = plan, made: list[nn.Module] = trained
+        ) -> nn.Module:
             made.append(mac(plan, network(PIXELS + size.canaries), joined(rows, members)))
             return made[-1]
 
         report = infer_membership(
-            train, canaries, plan, shadows=0, delta=DELTA, confidence=CONFIDENCE, streams=pv.Streams.new(1)
+            train,
+            canaries,
+            plan,
+            shadows=0,
+            delta=DELTA,
+            confidence=CONFIDENCE,
+            streams=pv.Streams.new(1),
         )
         bare = mac(replace(plan, examples=size.rows), network(PIXELS), data)
         wide = torch.cat([x, torch.zeros(len(x), size.canaries)], 1)
@@ -165,9 +207,13 @@ def of_dpmac(size: Size) -> Iterator[dict[str, Any]]:
 def mac(plan: pv.Plan, model: nn.Module, data: Dataset) -> nn.Module:
     """A run of DP-MAC."""
     made = pv.dpmac(
-        plan, model, "binary_cross_entropy", data, optimizer=lambda p: torch.optim.Adam(p, lr=0.01),
+        plan,
+        model,
+        "binary_cross_entropy",
+        data,
+        optimizer=lambda p: torch.optim.Adam(p, lr=0.01),
         streams=pv.Streams.new(2),
-    )  # fmt: skip
+    )
     return made.model
 
 
@@ -176,31 +222,52 @@ def of_boosting(size: Size) -> Iterator[dict[str, Any]]:
     adult = pv.load("adult")
     y_test = torch.as_tensor(np.asarray(adult.y_test))
     columns = pv.boosting.columns_of(adult)
-    data = Dataset(np.array(adult.x[: size.rows], np.float32), np.array(adult.y[: size.rows]), classes=2, public=True)
+    data = Dataset(
+        np.array(adult.x[: size.rows], np.float32),
+        np.array(adult.y[: size.rows]),
+        classes=2,
+        public=True,
+    )
     rows, canaries = with_own_column(size, data, 1)
     x_test = torch.as_tensor(np.asarray(adult.x_test, np.float32))
     wide = torch.cat([x_test, torch.zeros(len(x_test), size.canaries)], 1)
     for epsilon in size.epsilons:
         settings: dict[str, Any] = {"target": pv.boosting.Labels(2), "passes": 2, "trees": 0}
         own = (*columns, pv.boosting.Levels(size.canaries, "canary"))
-        plan = pv.boosting.BoostingPlan(columns=own, **settings).calibrate(epsilon=epsilon, delta=DELTA)
+        plan = pv.boosting.BoostingPlan(columns=own, **settings).calibrate(
+            epsilon=epsilon, delta=DELTA
+        )
         trained: list[nn.Module] = []
 
         def train(members: Dataset, plan: Any = plan, made: list[nn.Module] = trained) -> nn.Module:
-            made.append(pv.boosting.boost(plan, joined(rows, members), streams=pv.Streams.new(2)).model)
+            made.append(
+                pv.boosting.boost(plan, joined(rows, members), streams=pv.Streams.new(2)).model
+            )
             return made[-1]
 
         report = infer_membership(
-            train, canaries, plan, shadows=0, delta=DELTA, confidence=CONFIDENCE, streams=pv.Streams.new(1)
+            train,
+            canaries,
+            plan,
+            shadows=0,
+            delta=DELTA,
+            confidence=CONFIDENCE,
+            streams=pv.Streams.new(1),
         )
-        without = pv.boosting.BoostingPlan(columns=columns, **settings).calibrate(epsilon=epsilon, delta=DELTA)
+        without = pv.boosting.BoostingPlan(columns=columns, **settings).calibrate(
+            epsilon=epsilon, delta=DELTA
+        )
         plain = Dataset(np.asarray(data.x), np.asarray(data.y), classes=2)
         bare = pv.boosting.boost(without, plain, streams=pv.Streams.new(2)).model
-        yield line("boosting", report, accuracy(trained[0], wide, y_test), accuracy(bare, x_test, y_test))
+        yield line(
+            "boosting", report, accuracy(trained[0], wide, y_test), accuracy(bare, x_test, y_test)
+        )
 
 
 def of_pate(size: Size) -> Iterator[dict[str, Any]]:
-    """Many releases of 20 queries to 50 teachers, one of which votes otherwise where the record is there."""
+    """Many releases of 20 queries to 50 teachers, one of which votes otherwise where the record is
+    there.
+    """
     queries, teachers = 20, 50
     for epsilon in size.epsilons:
         plan = pv.teachers.PatePlan(
@@ -210,10 +277,14 @@ def of_pate(size: Size) -> Iterator[dict[str, Any]]:
         scores: dict[bool, list[np.ndarray]] = {False: [], True: []}
         for _ in range(size.trials):
             for took_part, own in scores.items():
-                votes = pv.teachers.ask_teachers(plan, Ensemble(teachers, queries, took_part), None, pool).scores
+                votes = pv.teachers.ask_teachers(
+                    plan, Ensemble(teachers, queries, took_part), None, pool
+                ).scores
                 own.append(np.asarray(votes, float))
         absent, present = projected(np.stack(scores[False]), np.stack(scores[True]))
-        claim = Claim(lambda factor, plan=plan: plan.scaled(factor).event(), plan.neighbours, 1.0, DELTA)
+        claim = Claim(
+            lambda factor, plan=plan: plan.scaled(factor).event(), plan.neighbours, 1.0, DELTA
+        )
         yield line("PATE, votes", claim.judged(absent, present, CONFIDENCE, "releases of votes"))
 
 
@@ -231,14 +302,18 @@ class Ensemble(pv.teachers.Teachers):
     def require_covered(self, adjacency: Any, unit: Any) -> None:
         """Nothing is refused: the record is one teacher's."""
 
-    def answers(self, inputs: Any, streams: Any, progress: Any = None, shapes: Any = None) -> Iterator[torch.Tensor]:
+    def answers(
+        self, inputs: Any, streams: Any, progress: Any = None, shapes: Any = None
+    ) -> Iterator[torch.Tensor]:
         """The votes of one teacher after another."""
         for number in range(self._teachers):
             yield torch.full((self._queries,), int(number == 0 and self._took_part))
 
 
 def of_lira(size: Size) -> Iterator[dict[str, Any]]:
-    """Membership of the rows themselves, with shadow models: of DP-SGD, and of training without noise."""
+    """Membership of the rows themselves, with shadow models: of DP-SGD, and of training without
+    noise.
+    """
     data = digits(size)[0]
     half = size.rows // 2
 
@@ -264,9 +339,14 @@ def of_lira(size: Size) -> Iterator[dict[str, Any]]:
 
         method = "no privacy" if epsilon is None else "DP-SGD, poisson"
         report = infer_membership(
-            plainly if epsilon is None else train, data, plan, shadows=size.shadows, delta=DELTA, confidence=CONFIDENCE,
+            plainly if epsilon is None else train,
+            data,
+            plan,
+            shadows=size.shadows,
+            delta=DELTA,
+            confidence=CONFIDENCE,
             streams=pv.Streams.new(3),
-        )  # fmt: skip
+        )
         yield line(method, report)
 
 
@@ -274,23 +354,35 @@ def of_steps(size: Size) -> Iterator[dict[str, Any]]:
     """One step, many times, with default settings; again and again."""
     for repetition in range(size.repetitions):
         for noise in (0.5, 1.0, 4.0):
-            plan = pv.Plan(pv.sampling.FullBatch(), schedule=pv.schedules.Constant(noise), examples=10)
+            plan = pv.Plan(
+                pv.sampling.FullBatch(), schedule=pv.schedules.Constant(noise), examples=10
+            )
             streams = pv.Streams.new(1000 * repetition + int(10 * noise))
             report = pv.audit(plan, trials=size.step_trials, confidence=CONFIDENCE, streams=streams)
             yield line(f"a step, noise multiplier {noise:g}", report)
 
 
 PARTS: dict[str, Callable[[Size], Iterator[dict[str, Any]]]] = {
-    "dpsgd": of_dpsgd, "again": of_seeds, "dpmac": of_dpmac, "boosting": of_boosting, "pate": of_pate, "lira": of_lira,
+    "dpsgd": of_dpsgd,
+    "again": of_seeds,
+    "dpmac": of_dpmac,
+    "boosting": of_boosting,
+    "pate": of_pate,
+    "lira": of_lira,
     "steps": of_steps,
-}  # fmt: skip
+}
 
 
 def line(
     method: str, report: Audit, with_canaries: float | None = None, without: float | None = None
 ) -> dict[str, Any]:
     """What is printed of an audit."""
-    return {"method": method, "accuracy": with_canaries, "accuracy_without_canaries": without, **report.to_json()}
+    return {
+        "method": method,
+        "accuracy": with_canaries,
+        "accuracy_without_canaries": without,
+        **report.to_json(),
+    }
 
 
 def main() -> None:
@@ -305,7 +397,9 @@ def main() -> None:
     for name in given.part or PARTS:
         began = time.perf_counter()
         for answer in PARTS[name](size):
-            sys.stdout.write(json.dumps({**answer, "seconds": round(time.perf_counter() - began, 1)}) + "\n")
+            sys.stdout.write(
+                json.dumps({**answer, "seconds": round(time.perf_counter() - began, 1)}) + "\n"
+            )
             sys.stdout.flush()
             began = time.perf_counter()
 

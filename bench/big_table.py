@@ -1,12 +1,15 @@
 """Training from a table that does not fit into memory, beside training on the same rows in memory.
 
-`python bench/big_table.py --folder DIR [--rows N] [--columns N] [--steps N] [--memory GIB] [--json]`. A Parquet file of
-made-up float32 numbers is written (10^7 rows of 100 columns take 4 GB, and twice that with the packed folder), packed,
-and trained on, each in a process of its own. Packing and training from disk run with at most `--memory` GiB of private
-writable memory (RLIMIT_DATA), beyond which an allocation fails: that counts all that is not backed by a file, also what
-is reserved and not used, so that the allocators of glibc and Arrow are asked to reserve little. Pages of files are the
-system's cache, which it takes back when it needs to; they do count in the resident set, so the peak of anonymous memory
-(RssAnon) is printed, read every 10 ms. The time of a step is the median; weights are compared bit by bit.
+`python bench/big_table.py --folder DIR [--rows N] [--columns N] [--steps N] [--memory GIB]
+[--json]`.
+A Parquet file of made-up float32 numbers is written (10^7 rows of 100 columns take 4 GB, and twice
+that with the packed folder), packed, and trained on, each in a process of its own. Packing and
+training from disk run with at most `--memory` GiB of private writable memory (RLIMIT_DATA), beyond
+which an allocation fails: that counts all that is not backed by a file, also what is reserved and
+not used, so that the allocators of glibc and Arrow are asked to reserve little. Pages of files are
+the system's cache, which it takes back when it needs to; they do count in the resident set, so the
+peak of anonymous memory (RssAnon) is printed, read every 10 ms. The time of a step is the median;
+weights are compared bit by bit.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ def write(file: Path, rows: int, columns: int) -> None:
         labels = np.where(x[:, 0] + x[:, 1] + 0.2 * rng.random(len(x)) > 1.1, *reversed(CLASSES))
         parts = dict(zip(names(columns), x.T.copy(), strict=True))
         table = pa.table({**parts, TARGET: pa.array(labels)})
-        writer = writer or ParquetWriter(file, table.schema, compression="none", use_dictionary=[TARGET])
+        writer = writer or ParquetWriter(
+            file, table.schema, compression="none", use_dictionary=[TARGET]
+        )
         writer.write_table(table, row_group_size=CHUNK)
     assert writer is not None
     writer.close()
@@ -60,7 +65,11 @@ def pack(file: Path, out: Path, columns: int) -> None:
     from privlearn.data import pack
     from privlearn.data.schema import Number, Schema
 
-    pack(file, out, schema=Schema(TARGET, CLASSES, tuple(Number(name, 0, 1) for name in names(columns))))
+    pack(
+        file,
+        out,
+        schema=Schema(TARGET, CLASSES, tuple(Number(name, 0, 1) for name in names(columns))),
+    )
 
 
 def train(folder: Path, steps: int, *, in_memory: bool) -> dict[str, Any]:
@@ -77,12 +86,23 @@ def train(folder: Path, steps: int, *, in_memory: bool) -> dict[str, Any]:
     if in_memory:
         data = replace(data, x=np.array(data.x), y=np.array(data.y))
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(data.x.shape[1], 256), torch.nn.ReLU(), torch.nn.Linear(256, 2))
-    plan = pv.Plan(pv.Poisson(BATCH / len(data.x)), epochs=1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(data.x.shape[1], 256), torch.nn.ReLU(), torch.nn.Linear(256, 2)
+    )
+    plan = pv.Plan(
+        pv.Poisson(BATCH / len(data.x)),
+        epochs=1,
+        schedule=pv.schedules.Constant(1.0),
+        clip=pv.Flat(1.0),
+    )
     run = pv.Run(
-        plan, model, torch.nn.CrossEntropyLoss(reduction="none"), data, streams=pv.Streams.new(0),
+        plan,
+        model,
+        torch.nn.CrossEntropyLoss(reduction="none"),
+        data,
+        streams=pv.Streams.new(0),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5),
-    )  # fmt: skip
+    )
     seconds: list[float] = []
     with run:
         for epoch in run:
@@ -95,9 +115,14 @@ def train(folder: Path, steps: int, *, in_memory: bool) -> dict[str, Any]:
                 if number + 1 == steps:
                     break
             break
-        weights = b"".join(own.detach().numpy().tobytes() for own in run.result().model.parameters())
-    return {"seconds_to_the_first_step": time.perf_counter() - start - sum(seconds),
-            "seconds_a_step": statistics.median(seconds), "weights": hashlib.sha256(weights).hexdigest()}  # fmt: skip
+        weights = b"".join(
+            own.detach().numpy().tobytes() for own in run.result().model.parameters()
+        )
+    return {
+        "seconds_to_the_first_step": time.perf_counter() - start - sum(seconds),
+        "seconds_a_step": statistics.median(seconds),
+        "weights": hashlib.sha256(weights).hexdigest(),
+    }
 
 
 class Peak(threading.Thread):
@@ -110,7 +135,11 @@ class Peak(threading.Thread):
     def run(self) -> None:
         """Read it until the process ends."""
         while True:
-            line = next(own for own in Path("/proc/self/status").read_text().splitlines() if own.startswith("RssAnon"))
+            line = next(
+                own
+                for own in Path("/proc/self/status").read_text().splitlines()
+                if own.startswith("RssAnon")
+            )
             self.bytes = max(self.bytes, int(line.split()[1]) * 1024)
             time.sleep(0.01)
 
@@ -130,12 +159,25 @@ def child(task: str, folder: Path, columns: int, steps: int) -> dict[str, Any]:
 def part(task: str, options: argparse.Namespace, gib: float | None) -> dict[str, Any]:
     """One part in a process of its own, with so much memory."""
     limit = None if gib is None else int(gib * 2**30)
-    command = [sys.executable, __file__, "--task", task, "--folder", str(options.folder), "--columns",
-               str(options.columns), "--steps", str(options.steps)]  # fmt: skip
+    command = [
+        sys.executable,
+        __file__,
+        "--task",
+        task,
+        "--folder",
+        str(options.folder),
+        "--columns",
+        str(options.columns),
+        "--steps",
+        str(options.steps),
+    ]
     done = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, env={**os.environ, **LITTLE},
+        command,
+        check=True,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **LITTLE},
         preexec_fn=lambda: limit and resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
-    )  # fmt: skip
+    )
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -156,15 +198,24 @@ def main(given: list[str] | None = None) -> dict[str, Any]:
     options.folder.mkdir(parents=True, exist_ok=True)
     needed, free = 3 * 4 * options.rows * options.columns, shutil.disk_usage(options.folder).free
     if needed > free:
-        parser.error(f"{needed / 1e9:.0f} GB are needed, and {free / 1e9:.0f} GB are free in {options.folder}")
+        parser.error(
+            f"{needed / 1e9:.0f} GB are needed, and {free / 1e9:.0f} GB are free in "
+            f"{options.folder}"
+        )
     file, start = options.folder / "table.parquet", time.perf_counter()
     write(file, options.rows, options.columns)
-    figures: dict[str, Any] = {"rows": options.rows, "columns": options.columns, "gigabytes": file.stat().st_size / 1e9,
-                               "write": {"seconds": time.perf_counter() - start}}  # fmt: skip
+    figures: dict[str, Any] = {
+        "rows": options.rows,
+        "columns": options.columns,
+        "gigabytes": file.stat().st_size / 1e9,
+        "write": {"seconds": time.perf_counter() - start},
+    }
     figures |= {task: part(task, options, options.memory) for task in ("pack", "disk")}
     figures["memory"] = part("memory", options, None)
     figures["same_weights"] = figures["disk"]["weights"] == figures["memory"]["weights"]
-    figures["ratio_of_a_step"] = figures["disk"]["seconds_a_step"] / figures["memory"]["seconds_a_step"]
+    figures["ratio_of_a_step"] = (
+        figures["disk"]["seconds_a_step"] / figures["memory"]["seconds_a_step"]
+    )
     print(json.dumps(figures) if options.json else json.dumps(figures, indent=1))
     return figures
 

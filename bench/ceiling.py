@@ -1,12 +1,15 @@
-"""What the default features of CIFAR-10 could reach without privacy, beside what DP-SGD reaches on the same rows.
+"""What the default features of CIFAR-10 could reach without privacy, beside what DP-SGD reaches on
+the same rows.
 
-`python bench/ceiling.py [--rows 50000] [--directions 2000,all] [--folder DIR] [--data-dir DIR] [--json] [--quick]`.
+`python bench/ceiling.py [--rows 50000] [--directions 2000,all] [--folder DIR] [--data-dir DIR]
+[--json] [--quick]`.
 
-All rows are training rows: the first four fifths are learned from, the last fifth is judged by, and test rows are not
-looked at. `all` is a linear head on all 6,400 answers of the random units, standardised, in place of directions.
-Features take half an hour of one core for all rows, and are kept in the folder, as secret as the rows; what an
-interrupted run made is used again. Each figure of a head without privacy is the best of its few strengths on the rows
-it is judged by: an upper end, as a ceiling should be.
+All rows are training rows: the first four fifths are learned from, the last fifth is judged by, and
+test rows are not looked at. `all` is a linear head on all 6,400 answers of the random units,
+standardised, in place of directions. Features take half an hour of one core for all rows, and are
+kept in the folder, as secret as the rows; what an interrupted run made is used again. Each figure
+of a head without privacy is the best of its few strengths on the rows it is judged by: an upper
+end, as a ceiling should be.
 """
 
 from __future__ import annotations
@@ -35,12 +38,17 @@ Part = tuple[Tensor, Tensor]
 
 
 def answers(images: np.ndarray, folder: Path, directions: int) -> np.ndarray:
-    """What the 400 random units answer at 4 x 4 places, (rows, 6,400), in half precision; kept as they are made."""
-    module = ScatterRandom(kept=directions).module(SHAPE, folder)  # how many does not matter to the answers
+    """What the 400 random units answer at 4 x 4 places, (rows, 6,400), in half precision; kept as
+    they are made.
+    """
+    # how many does not matter to the answers
+    module = ScatterRandom(kept=directions).module(SHAPE, folder)
     path, done = folder / f"answers-{len(images)}.npy", folder / f"answers-{len(images)}.done"
     width = module.shape[0]
     begin = int(done.read_text()) if done.exists() else 0
-    kept = np.lib.format.open_memmap(path, "r+" if begin else "w+", np.float16, (len(images), width))
+    kept = np.lib.format.open_memmap(
+        path, "r+" if begin else "w+", np.float16, (len(images), width)
+    )
     with torch.no_grad():
         for start in range(begin, len(images), AT_ONCE):
             part = torch.from_numpy(np.asarray(images[start : start + AT_ONCE])).float() / 255
@@ -50,11 +58,16 @@ def answers(images: np.ndarray, folder: Path, directions: int) -> np.ndarray:
 
 
 def features(kept: np.ndarray, directions: str, folder: Path, fitted: int) -> Tensor:
-    """The library's features with so many directions; or all answers, standardised by the first `fitted` rows."""
+    """The library's features with so many directions; or all answers, standardised by the first
+    `fitted` rows.
+    """
     if directions != "all":
         module = ScatterRandom(kept=int(directions)).module(SHAPE, folder)
         mean, components = module.get_buffer("mean"), module.get_buffer("components")
-        blocks = (torch.from_numpy(kept[at : at + 2000].astype(np.float32)) for at in range(0, len(kept), 2000))
+        blocks = (
+            torch.from_numpy(kept[at : at + 2000].astype(np.float32))
+            for at in range(0, len(kept), 2000)
+        )
         return torch.cat([projected(block, mean, components) for block in blocks])
     x = torch.from_numpy(kept.astype(np.float32))
     return (x - x[:fitted].mean(0)) / (x[:fitted].std(0) + 1e-3)
@@ -66,7 +79,9 @@ def right(scores: Tensor, y: Tensor) -> float:
 
 
 def linear(train: Part, held: Part) -> tuple[float, Tensor]:
-    """Logistic regression by L-BFGS at a few weight decays, each beginning where the stronger one ended."""
+    """Logistic regression by L-BFGS at a few weight decays, each beginning where the stronger one
+    ended.
+    """
     (x, y), best = train, (0.0, torch.zeros(0))
     head = nn.Linear(x.shape[1], CLASSES)
     nn.init.zeros_(head.weight)
@@ -89,9 +104,13 @@ def linear(train: Part, held: Part) -> tuple[float, Tensor]:
 def perceptron(train: Part, held: Part, epochs: int = 12) -> float:
     """One hidden layer of 512 with dropout, by AdamW, after its last epoch."""
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(train[0].shape[1], 512), nn.ReLU(), nn.Dropout(0.5), nn.Linear(512, CLASSES))
+    network = nn.Sequential(
+        nn.Linear(train[0].shape[1], 512), nn.ReLU(), nn.Dropout(0.5), nn.Linear(512, CLASSES)
+    )
     descent = torch.optim.AdamW(network.parameters(), 1e-3, weight_decay=0.1)
-    rates = torch.optim.lr_scheduler.OneCycleLR(descent, 1e-3, total_steps=epochs * math.ceil(len(train[0]) / 256))
+    rates = torch.optim.lr_scheduler.OneCycleLR(
+        descent, 1e-3, total_steps=epochs * math.ceil(len(train[0]) / 256)
+    )
     for _ in range(epochs):
         for rows in torch.randperm(len(train[0])).split(256):
             descent.zero_grad()
@@ -103,7 +122,9 @@ def perceptron(train: Part, held: Part, epochs: int = 12) -> float:
 
 
 def kernel(train: Part, held: Part, units: int = 4000) -> float:
-    """Ridge regression on random Fourier features of a Gaussian kernel (Rahimi and Recht 2007), a few widths."""
+    """Ridge regression on random Fourier features of a Gaussian kernel (Rahimi and Recht 2007), a
+    few widths.
+    """
     best = 0.0
     length = float(train[0][:2000].norm(dim=1).median())
     for width in (0.5, 0.8):  # over the rows' length
@@ -118,22 +139,34 @@ def kernel(train: Part, held: Part, units: int = 4000) -> float:
     return best
 
 
-def private(train: Part, held: Part, epsilon: float, kept: int, *, noiseless: bool = False, seed: int = 0) -> float:
-    """DP-SGD with the default settings on these features (without the temperature, which changes no class).
+def private(
+    train: Part, held: Part, epsilon: float, kept: int, *, noiseless: bool = False, seed: int = 0
+) -> float:
+    """DP-SGD with the default settings on these features (without the temperature, which changes no
+    class).
 
     Without noise: the same clip, batches and learning rate.
     """
     size, epochs = len(train[0]), rules.epochs(epsilon)
-    plan = pv.Plan(pv.Poisson(rules.batch_size(size) / size), epochs, clip=pv.Flat(rules.CLIP_NORM), examples=size)
+    plan = pv.Plan(
+        pv.Poisson(rules.batch_size(size) / size),
+        epochs,
+        clip=pv.Flat(rules.CLIP_NORM),
+        examples=size,
+    )
     plan = plan.calibrate(epsilon=epsilon, delta=DELTA)
     rate = rules.learning_rate("SGD", plan, size, "linear", 0.0, math.sqrt(kept))
     if noiseless:  # as a plan of its own: the target's budget would refuse it
         plan = pv.Plan(plan.sampling, epochs, Constant(start=1e-5), plan.clip, examples=size)
     result = pv.dpsgd(
-        plan, lambda shape: pv.models.build("linear", shape, CLASSES, np.random.default_rng(0)),
-        nn.CrossEntropyLoss(reduction="none"), train, optimizer=lambda weights: torch.optim.SGD(weights, rate),
-        learning_rate_schedule=Polynomial(k=1, end=0, period=epochs), streams=pv.Streams.new(seed),
-    )  # fmt: skip
+        plan,
+        lambda shape: pv.models.build("linear", shape, CLASSES, np.random.default_rng(0)),
+        nn.CrossEntropyLoss(reduction="none"),
+        train,
+        optimizer=lambda weights: torch.optim.SGD(weights, rate),
+        learning_rate_schedule=Polynomial(k=1, end=0, period=epochs),
+        streams=pv.Streams.new(seed),
+    )
     with torch.no_grad():
         return right(result.model(held[0]), held[1])
 
@@ -143,11 +176,17 @@ def confusions(scores: Tensor, y: Tensor, most: int = 6) -> list[tuple[str, int]
     counts = torch.zeros(CLASSES, CLASSES, dtype=torch.int64)
     for truth, said in zip(y.tolist(), scores.argmax(1).tolist(), strict=True):
         counts[truth, said] += 1
-    pairs = [(f"{NAMES[a]} and {NAMES[b]}", int(counts[a, b] + counts[b, a])) for a in range(CLASSES) for b in range(a)]
+    pairs = [
+        (f"{NAMES[a]} and {NAMES[b]}", int(counts[a, b] + counts[b, a]))
+        for a in range(CLASSES)
+        for b in range(a)
+    ]
     return sorted(pairs, key=lambda pair: -pair[1])[:most]
 
 
-def measured(kept: np.ndarray, y: Tensor, directions: str, folder: Path, *, quick: bool) -> Iterator[tuple[str, float]]:
+def measured(
+    kept: np.ndarray, y: Tensor, directions: str, folder: Path, *, quick: bool
+) -> Iterator[tuple[str, float]]:
     """Every head on one kind of features, by name."""
     cut = len(y) * 4 // 5
     x = features(kept, directions, folder, cut)
@@ -160,9 +199,15 @@ def measured(kept: np.ndarray, y: Tensor, directions: str, folder: Path, *, quic
         return
     width = x.shape[1]
     yield from ((f"DP-SGD, epsilon {own:g}", private(train, held, own, width)) for own in EPSILONS)
-    yield "DP-SGD's descent at epsilon 8, without its noise", private(train, held, EPSILONS[-1], width, noiseless=True)
+    yield (
+        "DP-SGD's descent at epsilon 8, without its noise",
+        private(train, held, EPSILONS[-1], width, noiseless=True),
+    )
     yield "perceptron of 512 hidden units, no privacy", perceptron(train, held, 2 if quick else 12)
-    yield "Gaussian kernel, random features, no privacy", kernel(train, held, 200 if quick else 4000)
+    yield (
+        "Gaussian kernel, random features, no privacy",
+        kernel(train, held, 200 if quick else 4000),
+    )
 
 
 def main() -> None:

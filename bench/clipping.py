@@ -1,11 +1,14 @@
-"""Private training steps beside plain ones, networks by network, and beside those of Opacus and torch.func.
+"""Private training steps beside plain ones, networks by network, and beside those of Opacus and
+torch.func.
 
-`python bench/clipping.py [--quick] [--json] [--only NAME ...] [--no-peers] [--rounds N] [--threads N] [--device
-cpu|cuda]`; Opacus is in the optional group `test`. A ratio is the time of a step over the plain step on the same batch.
-Every clipped sum is held against the one that a loop over single examples finds in double precision, and that distance
-is shown.
+`python bench/clipping.py [--quick] [--json] [--only NAME ...] [--no-peers] [--rounds N] [--threads
+N] [--device cpu|cuda]`;
+Opacus is in the optional group `test`. A ratio is the time of a step over the plain step on the
+same batch. Every clipped sum is held against the one that a loop over single examples finds in
+double precision, and that distance is shown.
 
-`--sweep FILE.json` measures an MLP over batch sizes and widths in place of all that; `plots.py` draws the file.
+`--sweep FILE.json` measures an MLP over batch sizes and widths in place of all that; `plots.py`
+draws the file.
 """
 
 from __future__ import annotations
@@ -58,7 +61,16 @@ class Size:
     sweep_rounds: int
 
 
-FULL = Size(networks.FULL, 31, (3, 100), (64, 256, 1024, 4096, 16_384), (680, 1640, 3620, 7610), 1000, 256, 11)
+FULL = Size(
+    networks.FULL,
+    31,
+    (3, 100),
+    (64, 256, 1024, 4096, 16_384),
+    (680, 1640, 3620, 7610),
+    1000,
+    256,
+    11,
+)
 QUICK = Size(networks.QUICK, 9, (1, 20), (64, 256, 1024), (170, 1640), 300, 64, 5)
 SMOKE = Size(networks.SMOKE, 2, (1, 3), (4, 8), (5, 8), 4, 4, 2)
 
@@ -66,8 +78,12 @@ SMOKE = Size(networks.SMOKE, 2, (1, 3), (4, 8), (5, 8), 4, 4, 2)
 # A step
 
 
-def of_steps(network: Network, name: str, make: steps.Maker, device: str, **options: Any) -> Variant:
-    """`make`'s step on the network's batch, as a variant: the answer is how far its clipped sum is from the truth."""
+def of_steps(
+    network: Network, name: str, make: steps.Maker, device: str, **options: Any
+) -> Variant:
+    """`make`'s step on the network's batch, as a variant: the answer is how far its clipped sum is
+    from the truth.
+    """
 
     def prepared() -> common.Run:
         step = make(network, device)
@@ -79,15 +95,21 @@ def of_steps(network: Network, name: str, make: steps.Maker, device: str, **opti
             step.take(x, y)
             if clipped_sum is None:
                 return math.nan
-            return lambda: steps.distance(network, clipped_sum(x[: network.checked], y[: network.checked]))
+            return lambda: steps.distance(
+                network, clipped_sum(x[: network.checked], y[: network.checked])
+            )
 
         return run
 
     return Variant(name, prepared, prepared=True, device=device, **options)
 
 
-def step_variants(network: Network, device: str, heavy: Callable[[steps.Maker], steps.Maker]) -> list[Variant]:
-    """The plain step, privlearn's and the peers'; `heavy` is put around those that hold every example's gradient."""
+def step_variants(
+    network: Network, device: str, heavy: Callable[[steps.Maker], steps.Maker]
+) -> list[Variant]:
+    """The plain step, privlearn's and the peers'; `heavy` is put around those that hold every
+    example's gradient.
+    """
 
     def private(name: str, make: steps.Maker, **options: Any) -> Variant:
         return of_steps(network, name, make, device, limit=network.within, **options)
@@ -98,7 +120,11 @@ def step_variants(network: Network, device: str, heavy: Callable[[steps.Maker], 
         private("privlearn, clip and update", steps.by_privlearn()),
         private("privlearn, secure noise", steps.by_privlearn("secure")),
         private("privlearn, fast noise", steps.by_privlearn("fast")),
-        private("privlearn, fast kernels", steps.by_privlearn(fast_kernels=True), peer=not steps.FAST_KERNELS),
+        private(
+            "privlearn, fast kernels",
+            steps.by_privlearn(fast_kernels=True),
+            peer=not steps.FAST_KERNELS,
+        ),
         private("Opacus, hooks", heavy(steps.by_opacus_hooks), **opacus),
         private("Opacus, ghost clipping", steps.by_opacus_ghost, **opacus),
         private("torch.func, vmap of grad", heavy(steps.by_vmap), peer=True),
@@ -132,7 +158,9 @@ def epochs(network: Network, device: str, count: int, batches: int, rounds: int)
     def data() -> tuple[Tensor, Tensor]:
         made_up = torch.Generator().manual_seed(0)
         x = torch.randn(examples, *network.inputs(1).shape[1:], generator=made_up)
-        return x.to(device), torch.randint(networks.CLASSES, (examples,), generator=made_up).to(device)
+        return x.to(device), torch.randint(networks.CLASSES, (examples,), generator=made_up).to(
+            device
+        )
 
     def plain() -> common.Run:
         step, (x, y) = steps.plain(network, device), data()
@@ -162,7 +190,9 @@ def epochs(network: Network, device: str, count: int, batches: int, rounds: int)
     def whole(until: int | None = None) -> common.Run:
         model, (x, y) = network.built(device), data()
         schedule = pv.schedules.Constant(steps.NOISE_MULTIPLIER)
-        plan = pv.Plan(pv.Partition(batches), epochs=count, schedule=schedule, clip=pv.Flat(network.clip))
+        plan = pv.Plan(
+            pv.Partition(batches), epochs=count, schedule=schedule, clip=pv.Flat(network.clip)
+        )
 
         class OnStep:
             def on_step(self, progress: Any) -> None:
@@ -172,9 +202,13 @@ def epochs(network: Network, device: str, count: int, batches: int, rounds: int)
         def run() -> float:
             try:
                 pv.dpsgd(
-                    plan, model, networks.losses, (x, y), optimizer=lambda p: torch.optim.SGD(p, lr=0.0),
+                    plan,
+                    model,
+                    networks.losses,
+                    (x, y),
+                    optimizer=lambda p: torch.optim.SGD(p, lr=0.0),
                     callbacks=OnStep(),
-                )  # fmt: skip
+                )
             except _FirstStepDone:
                 return 1
             return count * batches
@@ -199,10 +233,16 @@ def epochs(network: Network, device: str, count: int, batches: int, rounds: int)
     ]
 
 
-def cases(size: Size, device: str = "cpu", rounds: int | None = None, only: Sequence[str] = ()) -> list[Case]:
+def cases(
+    size: Size, device: str = "cpu", rounds: int | None = None, only: Sequence[str] = ()
+) -> list[Case]:
     """All cases at `size`, or those in `only`."""
     rounds = rounds or size.rounds
-    found = [one_step(network, device, rounds) for network in size.networks if not only or network.name in only]
+    found = [
+        one_step(network, device, rounds)
+        for network in size.networks
+        if not only or network.name in only
+    ]
     if not only or "epoch" in only:
         found += epochs(size.networks[0], device, *size.epochs, rounds)
     return found
@@ -216,8 +256,8 @@ def sweep(
 ) -> dict[str, dict[int, Case]]:
     """An MLP over batch sizes and over parameters: cases by axis and by size.
 
-    Variants that would hold more than `memory` GiB of gradients are left out; Opacus takes up to twice as much on the
-    way.
+    Variants that would hold more than `memory` GiB of gradients are left out; Opacus takes up to
+    twice as much on the way.
     """
 
     def heavy(make: steps.Maker) -> steps.Maker:
@@ -231,7 +271,10 @@ def sweep(
 
     def case(network: Network) -> Case:
         return Case(
-            network.title, "distance", tuple(step_variants(network, device, heavy)), rounds or size.sweep_rounds
+            network.title,
+            "distance",
+            tuple(step_variants(network, device, heavy)),
+            rounds or size.sweep_rounds,
         )
 
     grown = [networks.wide(width, size.batch) for width in size.widths]
@@ -241,10 +284,17 @@ def sweep(
     }
 
 
-def of_sweep(swept: dict[str, dict[int, Case]], rows: Sequence[common.Row]) -> dict[str, list[dict[str, Any]]]:
+def of_sweep(
+    swept: dict[str, dict[int, Case]], rows: Sequence[common.Row]
+) -> dict[str, list[dict[str, Any]]]:
     """The rows of a sweep by axis, each with the size that it is at."""
     return {
-        axis: [{"size": at, **row.plain()} for at, case in by_size.items() for row in rows if row.case == case.name]
+        axis: [
+            {"size": at, **row.plain()}
+            for at, case in by_size.items()
+            for row in rows
+            if row.case == case.name
+        ]
         for axis, by_size in swept.items()
     }
 
@@ -256,15 +306,25 @@ def without_peers(case: Case) -> Case:
 
 def main() -> None:
     """The command line."""
-    parser = common.parser(__file__, "Private training steps side by side: time, memory, distance from the truth.")
+    parser = common.parser(
+        __file__, "Private training steps side by side: time, memory, distance from the truth."
+    )
     names = [*(network.name for network in networks.FULL), *OTHERS]
-    parser.add_argument("--only", nargs="+", choices=names, default=[], metavar="NAME", help=", ".join(names))
+    parser.add_argument(
+        "--only", nargs="+", choices=names, default=[], metavar="NAME", help=", ".join(names)
+    )
     parser.add_argument("--no-peers", action="store_true", help="leave other libraries out")
     parser.add_argument("--rounds", type=_positive, help="how often everything is timed")
-    parser.add_argument("--threads", type=_positive, help="threads of torch; by default its own choice")
+    parser.add_argument(
+        "--threads", type=_positive, help="threads of torch; by default its own choice"
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--sweep", type=Path, metavar="FILE", help="sweep over batch sizes and widths into FILE")
-    parser.add_argument("--memory", type=float, default=8.0, help="GiB of gradients that the sweep may hold")
+    parser.add_argument(
+        "--sweep", type=Path, metavar="FILE", help="sweep over batch sizes and widths into FILE"
+    )
+    parser.add_argument(
+        "--memory", type=float, default=8.0, help="GiB of gradients that the sweep may hold"
+    )
     given = parser.parse_args()
     if given.threads:
         torch.set_num_threads(given.threads)
@@ -276,11 +336,16 @@ def main() -> None:
     at_once = None if given.quick else 1
     if not given.sweep:
         chosen = cases(size, given.device, given.rounds, given.only)
-        common.main(__file__, given, [*map(without_peers, chosen)] if given.no_peers else chosen, at_once)
+        common.main(
+            __file__, given, [*map(without_peers, chosen)] if given.no_peers else chosen, at_once
+        )
         return
     swept = sweep(size, given.device, given.rounds, given.memory)
     if given.no_peers:
-        swept = {axis: {at: without_peers(own) for at, own in by_size.items()} for axis, by_size in swept.items()}
+        swept = {
+            axis: {at: without_peers(own) for at, own in by_size.items()}
+            for axis, by_size in swept.items()
+        }
     every = [case for by_size in swept.values() for case in by_size.values()]
     if rows := common.main(__file__, given, every, at_once):
         given.sweep.write_text(json.dumps(of_sweep(swept, rows), indent=2) + "\n")

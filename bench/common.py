@@ -1,8 +1,10 @@
-"""What every benchmark shares: variants timed in turns with a baseline, answers held together, memory apart.
+"""What every benchmark shares: variants timed in turns with a baseline, answers held together,
+memory apart.
 
-Times are compared within one run only: the baseline runs right before each variant, in every round, and a ratio is
-taken from that pair. Peak memory is the growth of the resident set (on a GPU: of what torch has allocated) over what
-the imports and the variant's preparations hold, in a process that runs the variant once.
+Times are compared within one run only: the baseline runs right before each variant, in every round,
+and a ratio is taken from that pair. Peak memory is the growth of the resident set (on a GPU: of
+what torch has allocated) over what the imports and the variant's preparations hold, in a process
+that runs the variant once.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-#: What is quick is done several times in a row, as in use: a single run finds the caches as another variant left them.
+#: What is quick is done several times in a row, as in use: a single run finds the caches as another
+#: variant left them.
 _BURST, _MOST = 0.03, 32  # seconds, and times
 
 #: Does a case once. Returns the answer, or a function that works it out when the clock has stopped.
@@ -44,15 +47,17 @@ class Variant:
 
     Attributes:
         name: what the table calls it.
-        run: does it once; with `prepared`, makes what does it, and neither time nor memory counts that.
+        run: does it once; with `prepared`, makes what does it, and neither time nor memory counts
+            that.
         needs: modules that it imports; without them the variant is left out.
-        within: the relative difference from the baseline's answer beyond which the benchmark fails; None: another
-            answer is expected.
+        within: the relative difference from the baseline's answer beyond which the benchmark fails;
+            None: another answer is expected.
         slack: a known error bar on top of the answer, taken off before answers are compared.
         slow: whether it takes long enough to go without a first, untimed run.
         limit: the largest answer that it may give in the first, untimed run.
         prepared: whether `run` makes a `Run` rather than being one.
-        peer: whether it may fail or miss its `limit`: it is then left out, and the reason is printed.
+        peer: whether it may fail or miss its `limit`: it is then left out, and the reason is
+            printed.
         device: `cpu`, or `cuda`, where work is waited for and memory is torch's.
     """
 
@@ -86,7 +91,9 @@ class Variant:
 
     def missing(self) -> list[str]:
         """The modules that are not installed."""
-        return [name for name in self.needs if importlib.util.find_spec(name.partition(".")[0]) is None]
+        return [
+            name for name in self.needs if importlib.util.find_spec(name.partition(".")[0]) is None
+        ]
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """The figures of one variant: `ratio` is its time over the baseline's, with quartiles `low` and `high`."""
+    """The figures of one variant: `ratio` is its time over the baseline's, with quartiles `low` and
+    `high`.
+    """
 
     case: str
     variant: str
@@ -150,7 +159,9 @@ def measure(case: Case) -> list[Row]:
 
         bursts = dict.fromkeys(runs, 1)
         for variant in variants:
-            bursts[variant.name] = 1 if variant.slow else min(_MOST, math.ceil(_BURST / timed(variant.name)))
+            bursts[variant.name] = (
+                1 if variant.slow else min(_MOST, math.ceil(_BURST / timed(variant.name)))
+            )
         times = {name: [] for name in runs}
 
         for _ in range(case.rounds):
@@ -163,23 +174,30 @@ def measure(case: Case) -> list[Row]:
         _hold(case, variant, answers[variant.name], answers[baseline.name])
     rows = []
     for variant in variants:
-        low, ratio, high = (float(value) for value in np.percentile(pairs[variant.name], [25, 50, 75]))
+        low, ratio, high = (
+            float(value) for value in np.percentile(pairs[variant.name], [25, 50, 75])
+        )
         seconds = float(np.median(times[variant.name]))
-        rows.append(Row(case.name, variant.name, ratio, low, high, seconds, math.nan, answers[variant.name]))
+        rows.append(
+            Row(case.name, variant.name, ratio, low, high, seconds, math.nan, answers[variant.name])
+        )
     return rows
 
 
 def _settle() -> None:
     """Bring the allocator where it is in a program that has loaded its data.
 
-    The GNU C library keeps freed memory only once a large block was freed; until then the same program gives each
-    step's memory back to the system or keeps it, as chance has it, and a ratio of two steps measures that.
+    The GNU C library keeps freed memory only once a large block was freed; until then the same
+    program gives each step's memory back to the system or keeps it, as chance has it, and a ratio
+    of two steps measures that.
     """
     bytearray((1 << 25) - (1 << 16))
 
 
 def _tried(case: Case, variant: Variant) -> Run | None:
-    """What is to be timed, run once unless it is slow; None, with the reason printed, if it is to be left out."""
+    """What is to be timed, run once unless it is slow; None, with the reason printed, if it is to
+    be left out.
+    """
     if lacking := variant.missing():
         _leave_out(case, variant, f"without {', '.join(lacking)}")
         return None
@@ -212,8 +230,8 @@ def _hold(case: Case, variant: Variant, answer: float, expected: float) -> None:
     centre = answer - variant.slack
     if variant.within is not None and not abs(centre - expected) <= variant.within * abs(expected):
         raise RuntimeError(
-            f"{case.name}: {variant.name} says {case.answer} {centre:.6g}, and the baseline {expected:.6g}: more than "
-            f"{variant.within:.0%} apart"
+            f"{case.name}: {variant.name} says {case.answer} {centre:.6g}, and the baseline "
+            f"{expected:.6g}: more than {variant.within:.0%} apart"
         )
 
 
@@ -226,7 +244,8 @@ def peak_growth(variant: Variant) -> float:
         if variant.device == "cuda":
             return _peak_on_gpu(run)
         with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)  # or freed memory would be used again, and growth go unseen
+            # or freed memory would be used again, and growth go unseen
+            ctypes.CDLL(None).malloc_trim(0)
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # resets the mark
         before = _high_water()
@@ -252,7 +271,9 @@ def _high_water() -> float:
         return int(found.group(1)) / 1024
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+        1 << 20 if sys.platform == "darwin" else 1 << 10
+    )
 
 
 def show(rows: Sequence[Row], cases: Sequence[Case]) -> None:
@@ -260,7 +281,8 @@ def show(rows: Sequence[Row], cases: Sequence[Case]) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     for case in cases:
         table = Table(
-            title=f"{case.name}: times over {case.variants[0].name}, {case.rounds} rounds", title_justify="left"
+            title=f"{case.name}: times over {case.variants[0].name}, {case.rounds} rounds",
+            title_justify="left",
         )
         table.add_column("variant")
         for heading in (case.answer, "ratio", "quartiles", "seconds", "peak MiB"):
@@ -268,9 +290,13 @@ def show(rows: Sequence[Row], cases: Sequence[Case]) -> None:
         for row in rows:
             if row.case == case.name:
                 table.add_row(
-                    row.variant, f"{row.answer:.5g}", f"{row.ratio:.3g}", f"{row.low:.3g} to {row.high:.3g}",
-                    f"{row.seconds:.3g}", f"{row.peak_mib:.3g}",
-                )  # fmt: skip
+                    row.variant,
+                    f"{row.answer:.5g}",
+                    f"{row.ratio:.3g}",
+                    f"{row.low:.3g} to {row.high:.3g}",
+                    f"{row.seconds:.3g}",
+                    f"{row.peak_mib:.3g}",
+                )
         console.print(table)
 
 
@@ -283,8 +309,11 @@ def parser(script: str, about: str) -> argparse.ArgumentParser:
     return made
 
 
-def main(script: str, given: argparse.Namespace, cases: Sequence[Case], at_once: int | None = None) -> list[Row]:
-    """Run the benchmark in the file `script` with the options `given`, print it and return its rows.
+def main(
+    script: str, given: argparse.Namespace, cases: Sequence[Case], at_once: int | None = None
+) -> list[Row]:
+    """Run the benchmark in the file `script` with the options `given`, print it and return its
+    rows.
 
     Args:
         script: the file, which is run again with the same options for the memory of each variant.
@@ -293,7 +322,9 @@ def main(script: str, given: argparse.Namespace, cases: Sequence[Case], at_once:
         at_once: processes whose memory is measured side by side; None: one for each core.
     """
     if given.peak:
-        [variant] = [v for case in cases for v in case.variants if [case.name, v.name] == given.peak]
+        [variant] = [
+            v for case in cases for v in case.variants if [case.name, v.name] == given.peak
+        ]
         print(peak_growth(variant))
         return []
 
@@ -307,7 +338,8 @@ def main(script: str, given: argparse.Namespace, cases: Sequence[Case], at_once:
     for case in cases:
         print(case.name, file=sys.stderr)
         rows += measure(case)
-    with ThreadPoolExecutor(at_once or os.cpu_count()) as pool:  # memory, unlike time, can be measured side by side
+    # memory, unlike time, can be measured side by side
+    with ThreadPoolExecutor(at_once or os.cpu_count()) as pool:
         rows = list(pool.map(with_peak, rows))
     if given.json:
         print(json.dumps({"rows": [row.plain() for row in rows]}, indent=2))

@@ -1,7 +1,8 @@
-"""DP-MAC: clipped W-steps beside those with every example's matrices, and whole epochs by how coordinates are fitted.
+"""DP-MAC: clipped W-steps beside those with every example's matrices, and whole epochs by how
+coordinates are fitted.
 
-`python bench/dpmac.py [--quick] [--json] [--threads N]`. A W-step goes from auxiliary coordinates to the clipped sums
-of all layers' derivatives. Both ways must find the same sums.
+`python bench/dpmac.py [--quick] [--json] [--threads N]`. A W-step goes from auxiliary coordinates
+to the clipped sums of all layers' derivatives. Both ways must find the same sums.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ Sums = Callable[[Sequence[Layer], list[Products], int], list[Tensor]]
 def by_products(layers: Sequence[Layer], found: list[Products], order: int) -> list[Tensor]:
     """privlearn's: norms are products of norms, sums are matrix products."""
     limits = [[THRESHOLD, THRESHOLD / 2][:order]] * len(layers)
-    sums = DerivativeSums([layer.shape for layer in layers], limits, found[0].inputs, Adjacency.ADD_REMOVE)
+    sums = DerivativeSums(
+        [layer.shape for layer in layers], limits, found[0].inputs, Adjacency.ADD_REMOVE
+    )
     sums.add(found)
     (sample,) = FullBatch().draw(len(found[0].inputs))
     return [value for part in sums.bounded(sample) for value in part.values]
@@ -104,7 +107,11 @@ def by_matrices(layers: Sequence[Layer], found: list[Products], order: int) -> l
 def unclipped(layers: Sequence[Layer], found: list[Products], order: int) -> list[Tensor]:
     """No clipping: the sums alone."""
     firsts = [each.first.T @ each.inputs for each in found]
-    seconds = [torch.einsum("no,ni,nj->oij", e.second, e.inputs, e.inputs) for e in found if e.second is not None]
+    seconds = [
+        torch.einsum("no,ni,nj->oij", e.second, e.inputs, e.inputs)
+        for e in found
+        if e.second is not None
+    ]
     return firsts + seconds
 
 
@@ -128,7 +135,9 @@ def w_step(widths: Sequence[int], batch: int, order: int, rounds: int) -> Case:
                         second = hidden_second(layer.activation, u, target) if order == 2 else None
                     else:
                         first = SQUARED.first(u, target)
-                        second = SQUARED.second(u, target) if order == 2 and SQUARED.second else None
+                        second = (
+                            SQUARED.second(u, target) if order == 2 and SQUARED.second else None
+                        )
                     found.append(Products(with_ones(seen, layer), first, second))
                 totals = sums(layers, found, order)
                 return lambda: float(torch.stack([total.norm() for total in totals]).norm())
@@ -153,13 +162,23 @@ def whole(rows: int, epochs: int, rounds: int) -> Case:
         def prepared() -> common.Run:
             x, y = made_up(rows, 60, 1), torch.arange(rows) % 10
             schedule = pv.schedules.Constant(start=2.8)
-            plan = pv.Plan(pv.Poisson(1 / 60), epochs=epochs, schedule=schedule, clip=pv.mac.Derivatives(THRESHOLD))
+            plan = pv.Plan(
+                pv.Poisson(1 / 60),
+                epochs=epochs,
+                schedule=schedule,
+                clip=pv.mac.Derivatives(THRESHOLD),
+            )
 
             def run() -> float:
                 pv.dpmac(
-                    plan, built((60, 300, 10)), "binary_cross_entropy", (x, y), coordinates=coordinates,
-                    optimizer=lambda p: torch.optim.Adam(p, lr=0.01), streams=pv.Streams.new(0),
-                )  # fmt: skip
+                    plan,
+                    built((60, 300, 10)),
+                    "binary_cross_entropy",
+                    (x, y),
+                    coordinates=coordinates,
+                    optimizer=lambda p: torch.optim.Adam(p, lr=0.01),
+                    streams=pv.Streams.new(0),
+                )
                 return float(epochs * 60)
 
             return run

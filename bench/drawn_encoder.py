@@ -1,12 +1,14 @@
-"""An encoder trained on images that a program draws, without labels: does it lift CIFAR-10's default features?
+"""An encoder trained on images that a program draws, without labels: does it lift CIFAR-10's
+default features?
 
-`python bench/drawn_encoder.py [--steps 3000] [--folder DIR] [--seed 0] [--quick]` trains it. Each batch is drawn anew
-from the seed and the step, so that an interrupted run goes on from its last checkpoint with the same images. No data
-have a part in it: what it learns is public. `bench/encoder_probe.py` judges its checkpoints.
+`python bench/drawn_encoder.py [--steps 3000] [--folder DIR] [--seed 0] [--quick]` trains it. Each
+batch is drawn anew from the seed and the step, so that an interrupted run goes on from its last
+checkpoint with the same images. No data have a part in it: what it learns is public.
+`bench/encoder_probe.py` judges its checkpoints.
 
-Images are dead leaves, whose textures are noise with a falling spectrum and the output of small random generators
-(Baradad et al. 2021, "Learning to see by looking at noise"). The loss is alignment and uniformity (Wang and Isola 2020)
-of two views of each image.
+Images are dead leaves, whose textures are noise with a falling spectrum and the output of small
+random generators (Baradad et al. 2021, "Learning to see by looking at noise"). The loss is
+alignment and uniformity (Wang and Isola 2020) of two views of each image.
 """
 
 from __future__ import annotations
@@ -33,9 +35,13 @@ def uniform(g: Generator, low: float, high: float, *shape: int) -> Tensor:
 
 
 def coloured(g: Generator, maps: Tensor) -> Tensor:
-    """Maps (rows, 3, ...) in colours that mix by a random matrix of each row, mostly grey, in [0, 1]."""
+    """Maps (rows, 3, ...) in colours that mix by a random matrix of each row, mostly grey, in [0,
+    1].
+    """
     rows = len(maps)
-    mix = torch.randn(rows, 3, 3, generator=g) * uniform(g, 0.1, 0.6, rows, 1, 1) + torch.tensor([1.0, 0, 0])
+    mix = torch.randn(rows, 3, 3, generator=g) * uniform(g, 0.1, 0.6, rows, 1, 1) + torch.tensor(
+        [1.0, 0, 0]
+    )
     mixed = torch.einsum("rij,rjhw->rihw", mix, maps)
     scale = uniform(g, 0.1, 0.35, rows, 1, 1, 1) / (mixed.std((1, 2, 3), keepdim=True) + 1e-3)
     return (mixed * scale + uniform(g, 0.2, 0.8, rows, 3, 1, 1)).clamp(0, 1)
@@ -50,14 +56,18 @@ def spectra(g: Generator, rows: int) -> Tensor:
     u, v = angle.cos() * across + angle.sin() * along, angle.cos() * along - angle.sin() * across
     frequency = ((u * squeeze).square() + v.square()).sqrt().clamp(min=1 / CANVAS)
     falling = frequency ** -(powers[0] + powers[1]).div(2)
-    maps = torch.fft.ifft2(torch.fft.fft2(torch.randn(rows, 3, CANVAS, CANVAS, generator=g)) * falling).real
+    maps = torch.fft.ifft2(
+        torch.fft.fft2(torch.randn(rows, 3, CANVAS, CANVAS, generator=g)) * falling
+    ).real
     maps = maps / maps.std((1, 2, 3), keepdim=True)
     bend = uniform(g, 0, 1, rows, 1, 1, 1)  # some with hard edges, where the noise changes its sign
     return coloured(g, bend * torch.tanh(4 * maps) + (1 - bend) * maps)
 
 
 def generated(g: Generator, rows: int, groups: int = 4, width: int = 12) -> Tensor:
-    """Output of small random convolutional generators, each of its own weights, with a style for each image."""
+    """Output of small random convolutional generators, each of its own weights, with a style for
+    each image.
+    """
     parts = []
     for part in torch.arange(rows).chunk(groups):
         number = len(part)
@@ -65,8 +75,12 @@ def generated(g: Generator, rows: int, groups: int = 4, width: int = 12) -> Tens
         for _ in range(3):
             maps = F.interpolate(maps, scale_factor=2.0, mode="bilinear")
             weight = torch.randn(width, width, 3, 3, generator=g) / math.sqrt(9 * width)
-            maps = F.conv2d(maps * (1 + 0.5 * torch.randn(number, width, 1, 1, generator=g)), weight, padding=1)
-            noise = torch.randn(number, 1, *maps.shape[2:], generator=g) * uniform(g, 0, 0.4, number, 1, 1, 1)
+            maps = F.conv2d(
+                maps * (1 + 0.5 * torch.randn(number, width, 1, 1, generator=g)), weight, padding=1
+            )
+            noise = torch.randn(number, 1, *maps.shape[2:], generator=g) * uniform(
+                g, 0, 0.4, number, 1, 1, 1
+            )
             maps = F.leaky_relu(maps + noise + 0.5 * torch.randn(1, width, 1, 1, generator=g), 0.2)
             maps = maps / (maps.std((2, 3), keepdim=True) + 0.1)
         parts.append(F.conv2d(maps, torch.randn(3, width, 1, 1, generator=g) / math.sqrt(width)))
@@ -74,7 +88,9 @@ def generated(g: Generator, rows: int, groups: int = 4, width: int = 12) -> Tens
 
 
 def leaves(g: Generator, textures: Tensor, number: int = 14) -> Tensor:
-    """Ellipses, rectangles, diamonds and strokes that cover each other, each with a colour or a texture of its own."""
+    """Ellipses, rectangles, diamonds and strokes that cover each other, each with a colour or a
+    texture of its own.
+    """
     rows = len(textures)
     line = torch.linspace(-1, 1, CANVAS)
     y, x = line[None, :, None], line[None, None, :]
@@ -85,11 +101,23 @@ def leaves(g: Generator, textures: Tensor, number: int = 14) -> Tensor:
         narrow = uniform(g, math.log(0.15), 0, rows, 1, 1).exp()
         dx, dy = x - uniform(g, -1, 1, rows, 1, 1), y - uniform(g, -1, 1, rows, 1, 1)
         dy = dy + uniform(g, -1, 1, rows, 1, 1) * dx.square()  # curved
-        u, v = (angle.cos() * dx + angle.sin() * dy) / size, (angle.cos() * dy - angle.sin() * dx) / (size * narrow)
+        u, v = (
+            (angle.cos() * dx + angle.sin() * dy) / size,
+            (angle.cos() * dy - angle.sin() * dx) / (size * narrow),
+        )
         power = torch.tensor([1.0, 2.0, 2.0, 8.0])[torch.randint(4, (rows, 1, 1), generator=g)]
-        inside = ((u.abs() + 1e-6) ** power + (v.abs() + 1e-6) ** power).sub(1).mul(-8).clamp(-6, 6).sigmoid()
+        inside = (
+            ((u.abs() + 1e-6) ** power + (v.abs() + 1e-6) ** power)
+            .sub(1)
+            .mul(-8)
+            .clamp(-6, 6)
+            .sigmoid()
+        )
         inside = inside.unsqueeze(1) * (uniform(g, 0, 1, rows, 1, 1, 1) < 0.85)
-        plain, lit = uniform(g, 0, 1, rows, 3, 1, 1), uniform(g, -0.3, 0.3, rows, 1, 1, 1) * u.unsqueeze(1).clamp(-1, 1)
+        plain, lit = (
+            uniform(g, 0, 1, rows, 3, 1, 1),
+            uniform(g, -0.3, 0.3, rows, 1, 1, 1) * u.unsqueeze(1).clamp(-1, 1),
+        )
         share = uniform(g, 0, 1.3, rows, 1, 1, 1).clamp(0, 1)
         skin = share * textures[torch.randperm(rows, generator=g)] + (1 - share) * (plain + lit)
         image = image + inside * (skin - image)
@@ -97,7 +125,9 @@ def leaves(g: Generator, textures: Tensor, number: int = 14) -> Tensor:
 
 
 def drawn(g: Generator, rows: int) -> Tensor:
-    """Images (rows, 3, 48, 48) in [0, 1]: a quarter spectra, a quarter generated, half leaves with both as textures."""
+    """Images (rows, 3, 48, 48) in [0, 1]: a quarter spectra, a quarter generated, half leaves with
+    both as textures.
+    """
     textures = torch.cat((spectra(g, rows // 4), generated(g, rows // 4)))
     more = torch.cat((textures, textures.flip(3)))[: rows - len(textures)]
     return torch.cat((textures, leaves(g, more)))
@@ -112,11 +142,16 @@ def view(g: Generator, images: Tensor) -> Tensor:
     mirror = 1 - 2 * torch.randint(2, (rows,), generator=g).float()
     theta = torch.zeros(rows, 2, 3)
     theta[:, 0, 0], theta[:, 1, 1] = wide * mirror, high
-    theta[:, 0, 2], theta[:, 1, 2] = (1 - wide) * uniform(g, -1, 1, rows), (1 - high) * uniform(g, -1, 1, rows)
+    theta[:, 0, 2], theta[:, 1, 2] = (
+        (1 - wide) * uniform(g, -1, 1, rows),
+        (1 - high) * uniform(g, -1, 1, rows),
+    )
     grid = F.affine_grid(theta, [rows, 3, SIDE, SIDE], align_corners=False)
     crops = F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
     mean = crops.mean((2, 3), keepdim=True)
-    crops = (crops - mean) * uniform(g, 0.6, 1.4, rows, 1, 1, 1) + mean * uniform(g, 0.6, 1.4, rows, 1, 1, 1)
+    crops = (crops - mean) * uniform(g, 0.6, 1.4, rows, 1, 1, 1) + mean * uniform(
+        g, 0.6, 1.4, rows, 1, 1, 1
+    )
     grey = crops.mean(1, keepdim=True)
     colour = uniform(g, 0, 1.6, rows, 1, 1, 1) * (uniform(g, 0, 1, rows, 1, 1, 1) > 0.2)
     crops = grey + colour * (crops - grey) * uniform(g, 0.7, 1.3, rows, 3, 1, 1)
@@ -138,9 +173,11 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Seven convolutions. In evaluation, batch norm has fixed statistics of drawn images: rows do not meet.
+    """Seven convolutions. In evaluation, batch norm has fixed statistics of drawn images: rows do
+    not meet.
 
-    `forward` gives maps of 4 x 4 and of 8 x 8 places, averaged to 4 x 4; `codes` the points on the sphere of the loss.
+    `forward` gives maps of 4 x 4 and of 8 x 8 places, averaged to 4 x 4; `codes` the points on the
+    sphere of the loss.
     """
 
     def __init__(self, width: int = 32):
@@ -152,7 +189,9 @@ class Encoder(nn.Module):
         self.head = nn.Sequential(nn.Linear(8 * w, 8 * w), nn.ReLU(), nn.Linear(8 * w, 128))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Images (rows, 3, 32, 32) in [0, 1] to maps of 4 x 4 places, of the early, middle and late layers."""
+        """Images (rows, 3, 32, 32) in [0, 1] to maps of 4 x 4 places, of the early, middle and late
+        layers.
+        """
         early = self.early((2 * images - 1).to(memory_format=torch.channels_last))
         middle = self.middle(early)
         return F.avg_pool2d(early, 4), F.avg_pool2d(middle, 2), self.late(middle)
@@ -169,7 +208,9 @@ def loss_of(one: Tensor, other: Tensor) -> Tensor:
 
 
 def trained(folder: Path, steps: int, seed: int, width: int, pairs: int, every: int) -> None:
-    """Train to the last step, from the last checkpoint on; `ema-STEP.pt` are averaged weights to be judged."""
+    """Train to the last step, from the last checkpoint on; `ema-STEP.pt` are averaged weights to be
+    judged.
+    """
     torch.manual_seed(seed)
     encoder = Encoder(width).to(memory_format=torch.channels_last)
     average = torch.optim.swa_utils.AveragedModel(
@@ -195,24 +236,39 @@ def trained(folder: Path, steps: int, seed: int, width: int, pairs: int, every: 
         descent.step()
         average.update_parameters(encoder)
         if (step + 1) % 20 == 0:
-            line = {"step": step + 1, "views": 2 * pairs * (step + 1), "loss": round(loss.item(), 4)}
+            line = {
+                "step": step + 1,
+                "views": 2 * pairs * (step + 1),
+                "loss": round(loss.item(), 4),
+            }
             print(json.dumps(line | {"seconds": round(time.monotonic() - began)}), flush=True)
         if (step + 1) % every == 0 or step + 1 == steps:
-            torch.save({"step": step + 1, "encoder": encoder.state_dict(), "average": average.state_dict(),
-                        "descent": descent.state_dict()}, folder / "last.tmp")  # fmt: skip
+            torch.save(
+                {
+                    "step": step + 1,
+                    "encoder": encoder.state_dict(),
+                    "average": average.state_dict(),
+                    "descent": descent.state_dict(),
+                },
+                folder / "last.tmp",
+            )
             (folder / "last.tmp").replace(last)
             torch.save(average.module.state_dict(), folder / f"ema-{step + 1}.pt")
 
 
 def exported(checkpoint: Path, width: int) -> bytes:
-    """The convolutions as `privlearn.transforms.drawn_encoder` takes them: batch norm folded in, in half precision."""
+    """The convolutions as `privlearn.transforms.drawn_encoder` takes them: batch norm folded in, in
+    half precision.
+    """
     encoder, weights = Encoder(width), {}
     encoder.load_state_dict(torch.load(checkpoint, weights_only=True))
     blocks = [module for module in encoder.modules() if isinstance(module, Block)]
     for index, block in enumerate(blocks):
         norm = block.norm
         scale = norm.weight / (norm.running_var + norm.eps).sqrt()
-        weights[f"weight{index}"] = (block.convolution.weight * scale[:, None, None, None]).detach().half()
+        weights[f"weight{index}"] = (
+            (block.convolution.weight * scale[:, None, None, None]).detach().half()
+        )
         weights[f"bias{index}"] = (norm.bias - norm.running_mean * scale).detach().half()
     return save({name: value.contiguous() for name, value in weights.items()})
 

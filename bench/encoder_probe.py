@@ -1,9 +1,12 @@
-"""What features of `bench/drawn_encoder.py` are worth on CIFAR-10, alone and joined with the default ones.
+"""What features of `bench/drawn_encoder.py` are worth on CIFAR-10, alone and joined with the
+default ones.
 
-`python bench/encoder_probe.py ENCODER.pt [--rows 20000] [--kept 500] [--folder DIR] [--data-dir DIR] [--private 3]`.
-Training rows alone: the first four fifths are learned from, the last fifth is judged by. Without privacy: least squares
-with the best of a few ridges on the rows it is judged by, an upper end. `--private` adds DP-SGD at epsilon 1, 3 and 8,
-with so many seeds. The folder is that of `bench/ceiling.py`, where the default features are kept.
+`python bench/encoder_probe.py ENCODER.pt [--rows 20000] [--kept 500] [--folder DIR] [--data-dir
+DIR] [--private 3]`.
+Training rows alone: the first four fifths are learned from, the last fifth is judged by. Without
+privacy: least squares with the best of a few ridges on the rows it is judged by, an upper end.
+`--private` adds DP-SGD at epsilon 1, 3 and 8, with so many seeds. The folder is that of
+`bench/ceiling.py`, where the default features are kept.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ def maps(encoder: Encoder, images: Tensor, layers: str) -> Tensor:
             both = []
             for own in (some, some.flip(3)):
                 outputs = zip(encoder(own), "eml", strict=True)
-                both.append(torch.cat([out.flatten(1) for out, name in outputs if name in layers], 1))
+                both.append(
+                    torch.cat([out.flatten(1) for out, name in outputs if name in layers], 1)
+                )
             parts.append((both[0] + both[1]) / 2)
     return torch.cat(parts)
 
@@ -61,7 +66,9 @@ def ridge(train: ceiling.Part, held: ceiling.Part) -> float:
 
 
 def encoded(encoder: Encoder, images: np.ndarray, layers: str, kept: int) -> tuple[Tensor, Tensor]:
-    """Features of images by public directions, (rows, kept), and all answers that they come from."""
+    """Features of images by public directions, (rows, kept), and all answers that they come
+    from.
+    """
     shown = torch.cat(made_up(ceiling.SHAPE, most=6000))
     mean, components = public_directions(maps(encoder, shown, layers), kept)
     answers = maps(encoder, torch.from_numpy(images).float() / 255, layers)
@@ -71,14 +78,18 @@ def encoded(encoder: Encoder, images: np.ndarray, layers: str, kept: int) -> tup
 def main() -> None:
     """Print every figure as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("encoder", type=Path, help="a checkpoint; `untrained` for weights as they begin")
+    parser.add_argument(
+        "encoder", type=Path, help="a checkpoint; `untrained` for weights as they begin"
+    )
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--kept", type=int, default=500)
     parser.add_argument("--layers", default="l", help="of early, middle and late: e, m, l")
     parser.add_argument("--folder", type=Path, default=Path("ceiling"))
     parser.add_argument("--data-dir")
-    parser.add_argument("--all", action="store_true", help="also the default features alone, and all answers")
+    parser.add_argument(
+        "--all", action="store_true", help="also the default features alone, and all answers"
+    )
     parser.add_argument("--private", type=int, default=0, help="seeds of DP-SGD")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -89,13 +100,24 @@ def main() -> None:
     encoder.eval()
     given.folder.mkdir(parents=True, exist_ok=True)
     data = pv.load("cifar10", given.data_dir)
-    images, y = data.x[: given.rows], torch.from_numpy(np.asarray(data.y[: given.rows]).astype(np.int64))
+    images, y = (
+        data.x[: given.rows],
+        torch.from_numpy(np.asarray(data.y[: given.rows]).astype(np.int64)),
+    )
     cut = len(y) * 4 // 5
-    default = ceiling.features(ceiling.answers(images, given.folder, 2000), "2000", given.folder, cut)
+    default = ceiling.features(
+        ceiling.answers(images, given.folder, 2000), "2000", given.folder, cut
+    )
     own, answers = encoded(encoder, np.asarray(images), given.layers, given.kept)
     joined = torch.cat((default, own), 1)  # rows of norm sqrt(numbers), as each part's are
-    figures: dict[str, object] = {"encoder": str(given.encoder), "layers": given.layers, "kept": given.kept}
-    every = {"directions": own, "joined": joined} | ({"answers": answers, "default": default} if given.all else {})
+    figures: dict[str, object] = {
+        "encoder": str(given.encoder),
+        "layers": given.layers,
+        "kept": given.kept,
+    }
+    every = {"directions": own, "joined": joined} | (
+        {"answers": answers, "default": default} if given.all else {}
+    )
     for name, x in every.items():
         figures[name] = round(ridge((x[:cut], y[:cut]), (x[cut:], y[cut:])), 4)
     print(json.dumps(figures), flush=True)

@@ -1,7 +1,9 @@
-"""Class statistics in one pass over blocks, only one of which is held, beside plain numpy means of each class.
+"""Class statistics in one pass over blocks, only one of which is held, beside plain numpy means of
+each class.
 
-`python bench/features.py [--quick] [--json] [--threads N]`. Rows are clipped, and counts, class sums and second moments
-are found in float64; numpy finds the means alone, in float32, which over 100,000 rows rounds distances by about 1e-3.
+`python bench/features.py [--quick] [--json] [--threads N]`. Rows are clipped, and counts, class
+sums and second moments are found in float64; numpy finds the means alone, in float32, which over
+100,000 rows rounds distances by about 1e-3.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def made_up(size: Size) -> tuple[np.ndarray, np.ndarray]:
 
 
 def one_pass(size: Size) -> Case:
-    """Statistics of all rows; the answer is the largest distance between two class means, of unclipped rows."""
+    """Statistics of all rows; the answer is the largest distance between two class means, of
+    unclipped rows.
+    """
     norm = 10.0 * size.features
 
     def by_numpy() -> common.Run:
@@ -59,7 +63,9 @@ def one_pass(size: Size) -> Case:
 
         return run
 
-    def by_privlearn(find: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> Callable[[], common.Run]:
+    def by_privlearn(
+        find: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+    ) -> Callable[[], common.Run]:
         def prepared() -> common.Run:
             x, y = made_up(size)
 
@@ -83,15 +89,31 @@ def one_pass(size: Size) -> Case:
 
     ways = (
         Variant("numpy means", by_numpy, prepared=True, slow=True),
-        Variant("counts and sums", by_privlearn(lambda *r: clipped(*r, parts=("counts", "sums"))), within=1e-2,
-                prepared=True, slow=True),
-        Variant("counts, sums and second moments",
-                by_privlearn(lambda *r: clipped(*r, parts=("counts", "sums", "moments"))), within=1e-2, prepared=True,
-                slow=True),
-        Variant("sums of bounded numbers, for Gumbel noise", by_privlearn(boxed), within=1e-2, prepared=True,
-                slow=True),
-    )  # fmt: skip
-    return Case(f"class statistics of {size.rows:,} x {size.features:,}", "distance", ways, size.rounds)
+        Variant(
+            "counts and sums",
+            by_privlearn(lambda *r: clipped(*r, parts=("counts", "sums"))),
+            within=1e-2,
+            prepared=True,
+            slow=True,
+        ),
+        Variant(
+            "counts, sums and second moments",
+            by_privlearn(lambda *r: clipped(*r, parts=("counts", "sums", "moments"))),
+            within=1e-2,
+            prepared=True,
+            slow=True,
+        ),
+        Variant(
+            "sums of bounded numbers, for Gumbel noise",
+            by_privlearn(boxed),
+            within=1e-2,
+            prepared=True,
+            slow=True,
+        ),
+    )
+    return Case(
+        f"class statistics of {size.rows:,} x {size.features:,}", "distance", ways, size.rounds
+    )
 
 
 def main() -> None:

@@ -1,10 +1,13 @@
-"""Whether private fine-tuning of the drawn encoder's last convolution lifts CIFAR-10 above fixed features.
+"""Whether private fine-tuning of the drawn encoder's last convolution lifts CIFAR-10 above fixed
+features.
 
-`python bench/fine_tuning.py [--rows 20000] [--epochs 10] [--epsilons 8] [--rates 0,0.01,0.1] [--quick]`. Training rows
-alone: the first four fifths are learned from, the last fifth is judged by. A row is the 2,000 default directions of
-random units beside the encoder's maps before its last convolution, both fixed; what is learned is that convolution (590
-thousand weights) and a linear head behind its 500 directions and the 2,000. `--rates` are the convolution's learning
-rates over the head's: 0 is the fixed encoder. The first line is without privacy, by Adam.
+`python bench/fine_tuning.py [--rows 20000] [--epochs 10] [--epsilons 8] [--rates 0,0.01,0.1]
+[--quick]`.
+Training rows alone: the first four fifths are learned from, the last fifth is judged by. A row is
+the 2,000 default directions of random units beside the encoder's maps before its last convolution,
+both fixed; what is learned is that convolution (590 thousand weights) and a linear head behind its
+500 directions and the 2,000. `--rates` are the convolution's learning rates over the head's: 0 is
+the fixed encoder. The first line is without privacy, by Adam.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ MAPS, CLIP = (256, 4, 4), 0.1
 
 
 class Tuned(nn.Module):
-    """The last convolution with its directions, beside fixed features of the same row, and a linear head."""
+    """The last convolution with its directions, beside fixed features of the same row, and a linear
+    head.
+    """
 
     def __init__(self, encoder: Any, fixed: int):
         super().__init__()
@@ -57,8 +62,13 @@ def before(encoder: Any, images: Tensor) -> Tensor:
     for some in images.split(250):
         maps = 2 * some.float() - 1
         for index, (inputs, outputs, stride, size) in enumerate(drawn_encoder._CONVOLUTIONS[:-1]):
-            made = F.conv2d(maps, encoder.get_buffer(f"weight{index}"), encoder.get_buffer(f"bias{index}"), stride,
-                            size // 2)  # fmt: skip
+            made = F.conv2d(
+                maps,
+                encoder.get_buffer(f"weight{index}"),
+                encoder.get_buffer(f"bias{index}"),
+                stride,
+                size // 2,
+            )
             maps = F.relu(maps + made if inputs == outputs else made)
         parts.append(maps.flatten(1))
     return torch.cat(parts)
@@ -68,14 +78,20 @@ def right(network: nn.Module, data: pv.Dataset) -> float:
     """The share of the judged rows that are."""
     x, y = data.test_tensors()
     with torch.no_grad():
-        return float(torch.cat([network(part).argmax(1) for part in x.split(1000)]).eq(y).double().mean())
+        return float(
+            torch.cat([network(part).argmax(1) for part in x.split(1000)]).eq(y).double().mean()
+        )
 
 
 def plainly(network: Tuned, data: pv.Dataset, epochs: int, *, tuned: bool) -> float:
     """Without privacy: Adam, rates that fall to 0."""
     network.convolution.requires_grad_(tuned)
-    descent = torch.optim.Adam([{"params": network.head.parameters(), "lr": 1e-3},
-                                {"params": network.convolution.parameters(), "lr": 1e-4}])  # fmt: skip
+    descent = torch.optim.Adam(
+        [
+            {"params": network.head.parameters(), "lr": 1e-3},
+            {"params": network.convolution.parameters(), "lr": 1e-4},
+        ]
+    )
     (x, y), steps = data.tensors(), -(-data.examples // 256)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(descent, epochs * steps)
     torch.manual_seed(0)
@@ -88,10 +104,14 @@ def plainly(network: Tuned, data: pv.Dataset, epochs: int, *, tuned: bool) -> fl
 
 
 def privately(network: Tuned, data: pv.Dataset, epsilon: float, epochs: int, rate: float) -> float:
-    """DP-SGD with default batches and clip; the convolution's rate is `rate` times the head's, which is the rule's."""
+    """DP-SGD with default batches and clip; the convolution's rate is `rate` times the head's,
+    which is the rule's.
+    """
     plan = pv.Plan(pv.Poisson(1 / 15), epochs=epochs, clip=pv.Flat(CLIP), examples=data.examples)
     plan = plan.calibrate(epsilon=epsilon, delta=1e-5)
-    head = learning_rate("SGD", plan, data.examples, "linear", 0.0, math.sqrt(network.head.in_features))
+    head = learning_rate(
+        "SGD", plan, data.examples, "linear", 0.0, math.sqrt(network.head.in_features)
+    )
     network.convolution.requires_grad_(rate > 0)
 
     def descent(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
@@ -102,7 +122,14 @@ def privately(network: Tuned, data: pv.Dataset, epsilon: float, epochs: int, rat
         rates = zip(groups, (head, rate * head), strict=True)
         return torch.optim.SGD([{"params": values, "lr": each} for values, each in rates if values])
 
-    pv.dpsgd(plan, network, nn.CrossEntropyLoss(reduction="none"), data, optimizer=descent, streams=pv.Streams.new(0))
+    pv.dpsgd(
+        plan,
+        network,
+        nn.CrossEntropyLoss(reduction="none"),
+        data,
+        optimizer=descent,
+        streams=pv.Streams.new(0),
+    )
     return right(network, data)
 
 
@@ -113,10 +140,16 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--epsilons", default="8")
     parser.add_argument("--rates", default="0,0.01,0.1")
-    parser.add_argument("--quick", action="store_true", help="300 rows and one epoch, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="300 rows and one epoch, to see that it runs"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
-    images, rows, epochs = pv.load("cifar10"), 300 if given.quick else given.rows, 1 if given.quick else given.epochs
+    images, rows, epochs = (
+        pv.load("cifar10"),
+        300 if given.quick else given.rows,
+        1 if given.quick else given.epochs,
+    )
     chain, images = read_features(usual(np.shape(images.x)[1:], images.low, 10**6) or "raw", images)
     x = torch.from_numpy(np.asarray(images.x[:rows]))
     with feature_cache(cache() / "features"):  # those of all rows are kept for other runs
@@ -126,8 +159,10 @@ def main() -> None:
     x = torch.cat([front.rows[:rows, :fixed], before(joined.encoder, x)], 1)
     y, cut = np.asarray(images.y[:rows]), rows * 4 // 5
     data = pv.Dataset(x[:cut].numpy(), y[:cut], x[cut:].numpy(), y[cut:], classes=10)
-    plain = {name: plainly(Tuned(joined.encoder, fixed), data, min(epochs, 6), tuned=own)
-             for name, own in (("fixed", False), ("fine-tuned", True))}  # fmt: skip
+    plain = {
+        name: plainly(Tuned(joined.encoder, fixed), data, min(epochs, 6), tuned=own)
+        for name, own in (("fixed", False), ("fine-tuned", True))
+    }
     print(json.dumps({"without privacy": plain}), flush=True)
     for epsilon in map(float, given.epsilons.split(",")):
         for rate in map(float, given.rates.split(",")):

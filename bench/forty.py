@@ -1,10 +1,11 @@
 """Private steps of forty networks that people train beside plain ones, in their own loops.
 
-`python bench/forty.py [--only NAME ...] [--rounds N] [--write DOCS] [--quick]`. Steps are alternated, on one thread;
-the figure is the median over rounds of the ratio of processor times, with quartiles: clip and update, without noise.
-Each clipped sum is compared with that of the loop over single examples. Texts have 64 tokens of a vocabulary of 1,000,
-16 at once; images 32 to 64 pixels, 16 at once. Weights are random, also those that a network begins with at zero,
-behind which no gradient would flow; and nothing is downloaded.
+`python bench/forty.py [--only NAME ...] [--rounds N] [--write DOCS] [--quick]`. Steps are
+alternated, on one thread; the figure is the median over rounds of the ratio of processor times,
+with quartiles: clip and update, without noise. Each clipped sum is compared with that of the loop
+over single examples. Texts have 64 tokens of a vocabulary of 1,000, 16 at once; images 32 to 64
+pixels, 16 at once. Weights are random, also those that a network begins with at zero, behind which
+no gradient would flow; and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def of_tensor(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def _classes(decoder: bool = False) -> Batch:
-    return texts(EXAMPLES, LENGTH, VOCABULARY, decoder) | {"labels": torch.arange(EXAMPLES) % CLASSES}
+    return texts(EXAMPLES, LENGTH, VOCABULARY, decoder) | {
+        "labels": torch.arange(EXAMPLES) % CLASSES
+    }
 
 
 def _without_positions(batch: Batch) -> Batch:
@@ -85,35 +88,61 @@ def _without_positions(batch: Batch) -> Batch:
 def _images(size: int) -> Callable[[], Batch]:
     drawn = torch.Generator().manual_seed(0)
     return lambda: {
-        "x": torch.randn(EXAMPLES, 3, size, size, generator=drawn), "labels": torch.arange(EXAMPLES) % CLASSES
-    }  # fmt: skip
+        "x": torch.randn(EXAMPLES, 3, size, size, generator=drawn),
+        "labels": torch.arange(EXAMPLES) % CLASSES,
+    }
 
 
 _USUAL: dict[str, Any] = {
-    "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "vocab_size": VOCABULARY,
-    "intermediate_size": 4 * WIDTH, "max_position_embeddings": LENGTH + 8, "pad_token_id": 0, "num_labels": CLASSES,
-}  # fmt: skip
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "vocab_size": VOCABULARY,
+    "intermediate_size": 4 * WIDTH,
+    "max_position_embeddings": LENGTH + 8,
+    "pad_token_id": 0,
+    "num_labels": CLASSES,
+}
 _GPT: dict[str, Any] = {
-    "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": LENGTH, "vocab_size": VOCABULARY,
-    "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0,
-}  # fmt: skip
+    "n_embd": WIDTH,
+    "n_layer": LAYERS,
+    "n_head": HEADS,
+    "n_positions": LENGTH,
+    "vocab_size": VOCABULARY,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
 _T5: dict[str, Any] = {
-    "d_model": WIDTH, "d_kv": 64, "d_ff": 4 * WIDTH, "num_layers": LAYERS // 2, "num_heads": HEADS,
-    "vocab_size": VOCABULARY, "pad_token_id": 0, "decoder_start_token_id": 0,
-}  # fmt: skip
+    "d_model": WIDTH,
+    "d_kv": 64,
+    "d_ff": 4 * WIDTH,
+    "num_layers": LAYERS // 2,
+    "num_heads": HEADS,
+    "vocab_size": VOCABULARY,
+    "pad_token_id": 0,
+    "decoder_start_token_id": 0,
+}
 #: Encoders with a class, by name: their configuration, and what differs from the usual one.
 ENCODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "BERT": ("BertConfig", "BertForSequenceClassification", {}),
     "RoBERTa": ("RobertaConfig", "RobertaForSequenceClassification", {}),
-    "DistilBERT": ("DistilBertConfig", "DistilBertForSequenceClassification",
-                   {"dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 4 * WIDTH}),
+    "DistilBERT": (
+        "DistilBertConfig",
+        "DistilBertForSequenceClassification",
+        {"dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 4 * WIDTH},
+    ),
     "ALBERT": ("AlbertConfig", "AlbertForSequenceClassification", {"embedding_size": WIDTH // 2}),
-    "ELECTRA": ("ElectraConfig", "ElectraForSequenceClassification", {"embedding_size": WIDTH // 2}),
+    "ELECTRA": (
+        "ElectraConfig",
+        "ElectraForSequenceClassification",
+        {"embedding_size": WIDTH // 2},
+    ),
     "DeBERTa-v2": ("DebertaV2Config", "DebertaV2ForSequenceClassification", {}),
     "MPNet": ("MPNetConfig", "MPNetForSequenceClassification", {}),
     "ConvBERT": ("ConvBertConfig", "ConvBertForSequenceClassification", {"embedding_size": WIDTH}),
     "FNet": ("FNetConfig", "FNetForSequenceClassification", {}),
-}  # fmt: skip
+}
 #: Decoders with the next token.
 DECODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "GPT-2": ("GPT2Config", "GPT2LMHeadModel", _GPT),
@@ -207,7 +236,12 @@ def every() -> list[Network]:
     """All forty."""
     made = [_of_bench(own) for own in networks.FULL if own.name != "resnet"]
     made += [
-        Network(f"ResNet-{layers} with group norm (torchvision)", _resnet(layers), _images(64), of_tensor)
+        Network(
+            f"ResNet-{layers} with group norm (torchvision)",
+            _resnet(layers),
+            _images(64),
+            of_tensor,
+        )
         for layers in (18, 50)
     ]
     made += [
@@ -215,25 +249,39 @@ def every() -> list[Network]:
         for name, own in ENCODERS.items()
     ]
     made += [
-        Network(name, _transformer(*own), lambda: _without_positions(texts(EXAMPLES, LENGTH, VOCABULARY)),
-                of_next_tokens)
+        Network(
+            name,
+            _transformer(*own),
+            lambda: _without_positions(texts(EXAMPLES, LENGTH, VOCABULARY)),
+            of_next_tokens,
+        )
         for name, own in DECODERS.items()
-    ]  # fmt: skip
+    ]
     made.append(
-        Network("T5", configured("T5Config", "T5ForConditionalGeneration", **_T5),
-                lambda: texts(EXAMPLES, LENGTH, VOCABULARY, decoder=True), of_targets)
-    )  # fmt: skip
-    made += [Network(f"{name} (timm)", _of_timm(name, own), _images(size), of_tensor)
-             for name, (size, own) in IMAGES.items()]  # fmt: skip
+        Network(
+            "T5",
+            configured("T5Config", "T5ForConditionalGeneration", **_T5),
+            lambda: texts(EXAMPLES, LENGTH, VOCABULARY, decoder=True),
+            of_targets,
+        )
+    )
+    made += [
+        Network(f"{name} (timm)", _of_timm(name, own), _images(size), of_tensor)
+        for name, (size, own) in IMAGES.items()
+    ]
     drawn = torch.Generator().manual_seed(0)
     series = {"x": torch.randn(64, 64, 64, generator=drawn), "labels": torch.arange(64) % CLASSES}
-    made.append(Network("GRU 128, length 64, batch 64", _recurrent(nn.GRU), lambda: dict(series), of_tensor))
+    made.append(
+        Network("GRU 128, length 64, batch 64", _recurrent(nn.GRU), lambda: dict(series), of_tensor)
+    )
     return made
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A network's ratios, in order; how its gradients are computed; and what went wrong, if something did."""
+    """A network's ratios, in order; how its gradients are computed; and what went wrong, if
+    something did.
+    """
 
     name: str
     parameters: int
@@ -255,11 +303,15 @@ def measured(network: Network, rounds: int) -> Measured:
     examples = len(batch["labels"])
     number = sum(p.numel() for p in models[0].parameters())
     try:
-        gradients = ClippedGradients(models[1], network.loss, Flat(CLIP), Adjacency.ADD_REMOVE, expected=examples)
+        gradients = ClippedGradients(
+            models[1], network.loss, Flat(CLIP), Adjacency.ADD_REMOVE, expected=examples
+        )
         rows, sums = TensorRows(batch), gradients.buffers()
         gradients(next(FullBatch().draw(examples)), rows, out=sums)
     except Exception as error:
-        return Measured(network.name, number, "refused", 0.0, (), f"{type(error).__name__}: {error}"[:200])
+        return Measured(
+            network.name, number, "refused", 0.0, (), f"{type(error).__name__}: {error}"[:200]
+        )
     apart = _distance(network, models[1], batch)
     for parameter, total in zip(gradients.parameters.values(), sums, strict=True):
         parameter.grad = total
@@ -285,11 +337,15 @@ def measured(network: Network, rounds: int) -> Measured:
             own.append(time.process_time() - begun)
     ratios = sorted(two / one for one, two in zip(*times, strict=True))
     wrong = "" if apart < WITHIN else f"sums are {apart:.2g} apart"
-    return Measured(network.name, number, str(gradients.way), statistics.median(times[0]), ratios, wrong)
+    return Measured(
+        network.name, number, str(gradients.way), statistics.median(times[0]), ratios, wrong
+    )
 
 
 def _distance(network: Network, model: nn.Module, batch: Batch) -> float:
-    """How far the clipped sum over two examples is from that of single backward passes, relative to it."""
+    """How far the clipped sum over two examples is from that of single backward passes, relative to
+    it.
+    """
     two = {name: leaf[:2] for name, leaf in batch.items()}
     ours = ClippedGradients(model, network.loss, Flat(CLIP), Adjacency.ADD_REMOVE, expected=2)
     found = ours(next(FullBatch().draw(2)), TensorRows(two)).values
@@ -301,14 +357,21 @@ def _distance(network: Network, model: nn.Module, batch: Batch) -> float:
         norm = float(torch.sqrt(sum(((part.double() ** 2).sum() for part in own), torch.zeros(()))))
         for total, part in zip(totals, own, strict=True):
             total.add_(part, alpha=min(1.0, CLIP / max(norm, 1e-12)))
-    apart = sum(float(((one - other).double() ** 2).sum()) for one, other in zip(found, totals, strict=True))
+    apart = sum(
+        float(((one - other).double() ** 2).sum()) for one, other in zip(found, totals, strict=True)
+    )
     whole = sum(float((other.double() ** 2).sum()) for other in totals)
     return float((apart / max(whole, 1e-30)) ** 0.5)
 
 
 def figures(row: Measured) -> dict[str, Any]:
-    """What was measured of a network, as `docs/forty-networks.json` has it; without figures of one that is refused."""
-    stated: dict[str, Any] = {"network": row.name, "parameters_millions": round(row.parameters / 1e6, 2)}
+    """What was measured of a network, as `docs/forty-networks.json` has it; without figures of one
+    that is refused.
+    """
+    stated: dict[str, Any] = {
+        "network": row.name,
+        "parameters_millions": round(row.parameters / 1e6, 2),
+    }
     if row.ratios:
         low, _, high = statistics.quantiles(row.ratios, n=4)
         stated["plain_ms"] = round(row.plain * 1e3)
@@ -324,16 +387,29 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "| --- | ---: | ---: | ---: | ---: | --- |",
     ]
     for row in sorted(rows, key=lambda row: row.get("private_over_plain", 99.0)):
-        cells = [row["network"], f"{row['parameters_millions']:.2f} M", "–", "–", "–", row["computed"]]
+        cells = [
+            row["network"],
+            f"{row['parameters_millions']:.2f} M",
+            "–",
+            "–",
+            "–",
+            row["computed"],
+        ]
         if "plain_ms" in row:
             low, high = row["quartiles"]
-            cells[2:5] = [row["plain_ms"], f"{row['private_over_plain']:.2f}", f"{low:.2f} to {high:.2f}"]
+            cells[2:5] = [
+                row["plain_ms"],
+                f"{row['private_over_plain']:.2f}",
+                f"{low:.2f} to {high:.2f}",
+            ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
 def write(rows: Sequence[dict[str, Any]], docs: Path) -> None:
-    """Write all rows into `forty-networks.json`, and those of `ON_THE_PAGE` into the table of `performance.md`."""
+    """Write all rows into `forty-networks.json`, and those of `ON_THE_PAGE` into the table of
+    `performance.md`.
+    """
     from architectures import write as write_table
 
     lines = ",\n".join(f" {json.dumps(row, ensure_ascii=False)}" for row in rows)
@@ -344,14 +420,24 @@ def write(rows: Sequence[dict[str, Any]], docs: Path) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Private steps of forty networks beside plain ones.")
+    parser = argparse.ArgumentParser(
+        description="Private steps of forty networks beside plain ones."
+    )
     parser.add_argument(
-        "--only", nargs="+", default=None, metavar="NAME", help="networks whose names hold one of these"
+        "--only",
+        nargs="+",
+        default=None,
+        metavar="NAME",
+        help="networks whose names hold one of these",
     )
     parser.add_argument("--rounds", type=int, default=15, help="how often every step is timed")
     parser.add_argument("--quick", action="store_true", help="three networks, two rounds")
     parser.add_argument(
-        "--write", type=Path, default=None, metavar="DOCS", help="write the figures into the pages of this folder"
+        "--write",
+        type=Path,
+        default=None,
+        metavar="DOCS",
+        help="write the figures into the pages of this folder",
     )
     given = parser.parse_args()
     make_torchvision_importable()

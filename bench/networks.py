@@ -1,4 +1,6 @@
-"""The networks that private steps are timed on, with made-up rows; and the layers that Opacus needs in their place."""
+"""The networks that private steps are timed on, with made-up rows; and the layers that Opacus needs
+in their place.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ Tensors = dict[str, Tensor]
 
 
 def losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy of each example, the mean over its positions if it has several; shape (batch,)."""
+    """Cross entropy of each example, the mean over its positions if it has several; shape
+    (batch,).
+    """
     each = F.cross_entropy(outputs, targets, reduction="none")
     return each if each.dim() == 1 else each.flatten(1).mean(1)
 
@@ -41,12 +45,15 @@ class Network:
         make: builds it.
         inputs: made-up inputs, from their number.
         batch: rows in a batch.
-        clip: the clip norm, near the median of the gradients' norms, so that some are clipped and some are not.
-        within: how far, relative to its norm, a clipped sum may be from the one in double precision. In float32 a relu
-            near zero falls on its other side now and then, and convolutions depend on the batch that they run in.
+        clip: the clip norm, near the median of the gradients' norms, so that some are clipped and
+            some are not.
+        within: how far, relative to its norm, a clipped sum may be from the one in double
+            precision. In float32 a relu near zero falls on its other side now and then, and
+            convolutions depend on the batch that they run in.
         targets: the shape of one example's target.
         checked: rows on which clipped sums are compared; None: all.
-        for_opacus: puts layers that Opacus covers in place of those it does not, with the same weights.
+        for_opacus: puts layers that Opacus covers in place of those it does not, with the same
+            weights.
         from_opacus: takes sums by the names of those layers back to the network's own.
     """
 
@@ -91,7 +98,9 @@ class Network:
 # Multi-layer perceptrons
 
 
-def mlp(name: str, widths: Sequence[int], batch: int, clip: float, checked: int | None = None) -> Network:
+def mlp(
+    name: str, widths: Sequence[int], batch: int, clip: float, checked: int | None = None
+) -> Network:
     """Linear layers of `widths` with relu between them."""
 
     def make() -> nn.Module:
@@ -101,7 +110,9 @@ def mlp(name: str, widths: Sequence[int], batch: int, clip: float, checked: int 
         return nn.Sequential(*layers[:-1])
 
     about = "MLP " + "-".join(str(width) for width in widths)
-    return Network(name, about, make, lambda n: torch.randn(n, widths[0]), batch, clip, checked=checked)
+    return Network(
+        name, about, make, lambda n: torch.randn(n, widths[0]), batch, clip, checked=checked
+    )
 
 
 # Convolutions
@@ -124,7 +135,9 @@ def cnn(batch: int, clip: float) -> Network:
             nn.Linear(32, CLASSES),
         )
 
-    return Network("cnn", "CNN of 26 thousand", make, lambda n: torch.randn(n, 1, 28, 28), batch, clip)
+    return Network(
+        "cnn", "CNN of 26 thousand", make, lambda n: torch.randn(n, 1, 28, 28), batch, clip
+    )
 
 
 def _norm(channels: int) -> nn.Module:
@@ -167,7 +180,9 @@ def resnet(batch: int, clip: float, width: int = 64, side: int = 32) -> Network:
             after = width << stage
             layers += [_Residual(before, after, 1 if stage == 0 else 2), _Residual(after, after, 1)]
             before = after
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, CLASSES))
+        return nn.Sequential(
+            *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, CLASSES)
+        )
 
     about = f"ResNet-18, group norm, {side} x {side}"
     return Network("resnet", about, make, lambda n: torch.randn(n, 3, side, side), batch, clip)
@@ -188,7 +203,9 @@ class _UNet(nn.Module):
         one, two, four = width, 2 * width, 4 * width
         self.down = nn.ModuleList([_twice(1, one), _twice(one, two)])
         self.bottom = _twice(two, four)
-        self.lift = nn.ModuleList([nn.ConvTranspose3d(four, two, 2, 2), nn.ConvTranspose3d(two, one, 2, 2)])
+        self.lift = nn.ModuleList(
+            [nn.ConvTranspose3d(four, two, 2, 2), nn.ConvTranspose3d(two, one, 2, 2)]
+        )
         self.up = nn.ModuleList([_twice(four, two), _twice(two, one)])
         self.head = nn.Conv3d(one, CLASSES, 1)
 
@@ -209,15 +226,23 @@ def unet(batch: int, clip: float, width: int = 16, side: int = 32) -> Network:
     shape = (side, side, side)
     about = f"3-D U-Net of {width}, {2 * width} and {4 * width} channels, {side} voxels cubed"
     return Network(
-        "unet", about, lambda: _UNet(width), lambda n: torch.randn(n, 1, *shape), batch, clip, targets=shape
-    )  # fmt: skip
+        "unet",
+        about,
+        lambda: _UNet(width),
+        lambda n: torch.randn(n, 1, *shape),
+        batch,
+        clip,
+        targets=shape,
+    )
 
 
 # Sequences
 
 
 class _Encoder(nn.Module):
-    """Tokens to classes: an embedding, transformer layers, the mean over positions and a linear head."""
+    """Tokens to classes: an embedding, transformer layers, the mean over positions and a linear
+    head.
+    """
 
     def __init__(self, vocabulary: int, width: int, layers: int) -> None:
         super().__init__()
@@ -231,10 +256,12 @@ class _Encoder(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Self-attention from linear layers, in the place of `nn.MultiheadAttention` and with its weights.
+    """Self-attention from linear layers, in the place of `nn.MultiheadAttention` and with its
+    weights.
 
-    Opacus's own replacement, `DPMultiheadAttention`, computes something else with `batch_first=True` (in release 1.6
-    heads and positions change places), so it can't be held against the original.
+    Opacus's own replacement, `DPMultiheadAttention`, computes something else with
+    `batch_first=True` (in release 1.6 heads and positions change places), so it can't be held
+    against the original.
     """
 
     _qkv_same_embed_dim, batch_first = False, True
@@ -244,7 +271,10 @@ class _Attention(nn.Module):
         super().__init__()
         self.heads = original.num_heads
         width = original.embed_dim
-        weights, biases = original.in_proj_weight.detach().chunk(3), original.in_proj_bias.detach().chunk(3)
+        weights, biases = (
+            original.in_proj_weight.detach().chunk(3),
+            original.in_proj_bias.detach().chunk(3),
+        )
         for name, weight, bias in zip(self.parts, weights, biases, strict=True):
             layer = nn.Linear(width, width)
             layer.load_state_dict({"weight": weight, "bias": bias})
@@ -252,9 +282,14 @@ class _Attention(nn.Module):
         self.out_proj = nn.Linear(width, width)
         self.out_proj.load_state_dict(original.out_proj.state_dict())
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, **options: object) -> tuple[Tensor, None]:
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, **options: object
+    ) -> tuple[Tensor, None]:
         parts = zip(self.parts, (query, key, value), strict=True)
-        q, k, v = (self.get_submodule(name)(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for name, x in parts)
+        q, k, v = (
+            self.get_submodule(name)(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for name, x in parts
+        )
         joined = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         return self.out_proj(joined), None
 
@@ -274,17 +309,26 @@ def _joined_attention(tensors: Tensors) -> Tensors:
         if not owner.endswith("self_attn") or part not in _Attention.parts:
             found[name] = tensor
         elif part == "q":
-            found[f"{owner}.in_proj_{kind}"] = torch.cat([tensors[f"{owner}.{p}.{kind}"] for p in _Attention.parts])
+            found[f"{owner}.in_proj_{kind}"] = torch.cat(
+                [tensors[f"{owner}.{p}.{kind}"] for p in _Attention.parts]
+            )
     return found
 
 
-def transformer(batch: int, clip: float, width: int = 128, layers: int = 4, length: int = 64) -> Network:
+def transformer(
+    batch: int, clip: float, width: int = 128, layers: int = 4, length: int = 64
+) -> Network:
     """A transformer encoder of four heads over a vocabulary of 1000."""
     return Network(
-        "transformer", f"transformer of {layers} x {width}, length {length}", lambda: _Encoder(1000, width, layers),
-        lambda n: torch.randint(1000, (n, length)), batch, clip, for_opacus=_with_own_attention,
+        "transformer",
+        f"transformer of {layers} x {width}, length {length}",
+        lambda: _Encoder(1000, width, layers),
+        lambda n: torch.randint(1000, (n, length)),
+        batch,
+        clip,
+        for_opacus=_with_own_attention,
         from_opacus=_joined_attention,
-    )  # fmt: skip
+    )
 
 
 class _LastState(nn.Module):
@@ -309,9 +353,14 @@ def _with_dp_lstm(model: nn.Module) -> nn.Module:
 def lstm(batch: int, clip: float, hidden: int = 128, length: int = 64) -> Network:
     """An LSTM classifier over inputs 64 wide."""
     return Network(
-        "lstm", f"LSTM of {hidden}, length {length}", lambda: _LastState(64, hidden),
-        lambda n: torch.randn(n, length, 64), batch, clip, for_opacus=_with_dp_lstm,
-    )  # fmt: skip
+        "lstm",
+        f"LSTM of {hidden}, length {length}",
+        lambda: _LastState(64, hidden),
+        lambda n: torch.randn(n, length, 64),
+        batch,
+        clip,
+        for_opacus=_with_dp_lstm,
+    )
 
 
 FULL = (
@@ -340,4 +389,6 @@ SMOKE = (
 
 def wide(width: int, batch: int) -> Network:
     """An MLP of any width, for sweeps: clipped sums are compared on few rows."""
-    return mlp("mlp", (784, width, width, CLASSES), batch, 8.5 * math.sqrt(width / 1000), checked=16)
+    return mlp(
+        "mlp", (784, width, width, CLASSES), batch, 8.5 * math.sqrt(width / 1000), checked=16
+    )

@@ -1,7 +1,7 @@
 """Noise on a tensor: privlearn's generators beside torch's, which is not secure, and others.
 
-`python bench/noise.py [--quick] [--json] [--threads N]`. Each way adds normal noise to every number of a tensor, as a
-release does; the baseline is torch's own generator.
+`python bench/noise.py [--quick] [--json] [--threads N]`. Each way adds normal noise to every number
+of a tensor, as a release does; the baseline is torch's own generator.
 """
 
 from __future__ import annotations
@@ -64,9 +64,12 @@ def by_numpy() -> Noise:
 
 
 def by_system(value: Tensor) -> Tensor:
-    """The operating system's random bits, by Box and Muller's transform; an even number of draws."""
+    """The operating system's random bits, by Box and Muller's transform; an even number of
+    draws.
+    """
     words = torch.frombuffer(bytearray(os.urandom(4 * value.numel())), dtype=torch.int32)
-    uniform, turn = ((words & 0x7FFFFFFF).double() + 0.5).mul_(2.0**-31).to(value.dtype).view(2, -1)  # never 0
+    # never 0
+    uniform, turn = ((words & 0x7FFFFFFF).double() + 0.5).mul_(2.0**-31).to(value.dtype).view(2, -1)
     radius, angle = uniform.log_().mul_(-2.0).sqrt_(), turn * (2 * math.pi)
     return value.add_(torch.cat([radius * angle.cos(), radius * angle.sin()]))
 

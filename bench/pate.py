@@ -1,8 +1,10 @@
-"""PATE: adding up many teachers' answers, streamed, beside holding all of them: codes a second and peak memory.
+"""PATE: adding up many teachers' answers, streamed, beside holding all of them: codes a second and
+peak memory.
 
-`python bench/pate.py [--quick] [--json]`. Teachers' answers are targets of 64^3 x 4 numbers, encoded by principal
-components, clipped and added up one teacher after another; the answer of a case is the norm of the released mean codes'
-sum. Making the answers is timed too, in all variants alike.
+`python bench/pate.py [--quick] [--json]`. Teachers' answers are targets of 64^3 x 4 numbers,
+encoded by principal components, clipped and added up one teacher after another; the answer of a
+case is the norm of the released mean codes' sum. Making the answers is timed too, in all variants
+alike.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Size:
         components: numbers in a code.
         queries: that each teacher answers.
         teachers: how many, by case: memory must not grow with them.
-        held: teachers whose answers are all held at once, for comparison; memory for more would not be there.
+        held: teachers whose answers are all held at once, for comparison; memory for more would not
+            be there.
         rounds: of each variant.
     """
 
@@ -55,7 +58,9 @@ SMOKE = Size((2, 4, 4), 3, 2, (3, 6), 3, 1)
 
 
 class MadeUp(teachers.Teachers):
-    """Teachers whose answers are made up as they are asked for: the mean target and something of their own."""
+    """Teachers whose answers are made up as they are asked for: the mean target and something of
+    their own.
+    """
 
     def __init__(self, size: Size, number: int) -> None:
         self._size, self._number = size, number
@@ -74,7 +79,9 @@ class MadeUp(teachers.Teachers):
         """One teacher's answers at a time."""
         made_up, start = torch.Generator().manual_seed(0), signal(self._size)
         for _ in range(self._number):
-            yield start + torch.rand(self._size.queries, *(1 for _ in self._size.shape), generator=made_up)
+            yield start + torch.rand(
+                self._size.queries, *(1 for _ in self._size.shape), generator=made_up
+            )
 
 
 @cache
@@ -86,7 +93,9 @@ def signal(size: Size) -> Tensor:
 @cache
 def reducer(size: Size) -> teachers_module.PublicPCA:
     """Principal components of a few made-up targets."""
-    targets = torch.rand(size.components + 8, *size.shape, generator=torch.Generator().manual_seed(2))
+    targets = torch.rand(
+        size.components + 8, *size.shape, generator=torch.Generator().manual_seed(2)
+    )
     return teachers_module.PublicPCA.fit(
         pv.Dataset(torch.zeros(len(targets), 1), targets, public=True), size.components
     )
@@ -102,7 +111,9 @@ def streamed(size: Size, number: int) -> Any:
 
     def run() -> float:
         streams = pv.Streams.new(0)
-        sums, _ = sum_answers(plan, MadeUp(size, number), found, torch.zeros(size.queries, 1), streams)
+        sums, _ = sum_answers(
+            plan, MadeUp(size, number), found, torch.zeros(size.queries, 1), streams
+        )
         release_answers(plan, sums, found, Ledger(), streams)
         return float(sums.sums.norm())  # type: ignore[union-attr]
 
@@ -130,14 +141,27 @@ def cases(size: Size) -> list[Case]:
         Variant("streamed", lambda: streamed(size, size.held), prepared=True, within=1e-4),
     )
     growing = tuple(
-        Variant(f"{number} teachers", lambda number=number: streamed(size, number), prepared=True, slow=True)
+        Variant(
+            f"{number} teachers",
+            lambda number=number: streamed(size, number),
+            prepared=True,
+            slow=True,
+        )
         for number in size.teachers
     )
     return [
         Case(
-            f"{size.held} teachers, targets {numbers[0]}, {numbers[1]} queries", "norm of the sums", both, size.rounds
+            f"{size.held} teachers, targets {numbers[0]}, {numbers[1]} queries",
+            "norm of the sums",
+            both,
+            size.rounds,
         ),
-        Case(f"streamed, targets {numbers[0]}, {numbers[1]} queries", "norm of the sums", growing, size.rounds),
+        Case(
+            f"streamed, targets {numbers[0]}, {numbers[1]} queries",
+            "norm of the sums",
+            growing,
+            size.rounds,
+        ),
     ]
 
 
@@ -150,7 +174,8 @@ def main() -> None:
         for row in rows:
             number = int(row.variant.split()[0]) if row.variant.endswith("teachers") else size.held
             print(
-                f"{row.variant}: {number * size.queries / row.seconds:.0f} codes a second, peak {row.peak_mib:.0f} MiB"
+                f"{row.variant}: {number * size.queries / row.seconds:.0f} codes a second, peak "
+                f"{row.peak_mib:.0f} MiB"
             )
 
 

@@ -1,9 +1,10 @@
-"""What a private step costs over a plain one, on one process and on several (gloo), on this machine.
+"""What a private step costs over a plain one, on one process and on several (gloo), on this
+machine.
 
-`python bench/ranks.py [--quick] [--processes N] [--json]`. A network with 397,510 parameters, batches of 1,024 rows in
-all: each of N processes computes its share. Plain steps are PyTorch's own, on several processes by
-`DistributedDataParallel`. Every process has one thread. Figures are medians of single steps; what other programs do
-meanwhile moves them.
+`python bench/ranks.py [--quick] [--processes N] [--json]`. A network with 397,510 parameters,
+batches of 1,024 rows in all: each of N processes computes its share. Plain steps are PyTorch's own,
+on several processes by `DistributedDataParallel`. Every process has one thread. Figures are medians
+of single steps; what other programs do meanwhile moves them.
 """
 
 from __future__ import annotations
@@ -59,9 +60,13 @@ def plain(size: int) -> Iterator[None]:
 def private() -> Iterator[None]:
     """Private steps, one for each item."""
     rate = BATCH / ROWS
-    plan = pv.Plan(pv.Poisson(rate), epochs=1000, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0))
+    plan = pv.Plan(
+        pv.Poisson(rate), epochs=1000, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0)
+    )
     loss = nn.CrossEntropyLoss(reduction="none")
-    with pv.Run(plan, network(), loss, rows(), optimizer=lambda own: torch.optim.SGD(own, lr=0.1)) as run:
+    with pv.Run(
+        plan, network(), loss, rows(), optimizer=lambda own: torch.optim.SGD(own, lr=0.1)
+    ) as run:
         for epoch in run:
             for batch in epoch:
                 run.step(batch)
@@ -93,9 +98,15 @@ def inside(number: int) -> None:
 
 def measured(size: int, number: int) -> dict[str, float]:
     """The figures of so many processes; 0: of one that torchrun did not start."""
-    agent = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)] if size else []
+    agent = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+        if size
+        else []
+    )
     command = [sys.executable, *agent, str(Path(__file__)), "--inside", str(number)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     if done.returncode:
         raise RuntimeError(done.stderr)
     figures: dict[str, float] = json.loads(done.stdout)
@@ -113,7 +124,10 @@ def main() -> None:
     if options.inside and "RANK" in os.environ:
         return inside(options.inside)
     if options.inside:
-        found = {"plain": seconds(lambda: plain(1), options.inside), "private": seconds(private, options.inside)}
+        found = {
+            "plain": seconds(lambda: plain(1), options.inside),
+            "private": seconds(private, options.inside),
+        }
         return print(json.dumps(found))
     number = 5 if options.quick else STEPS
     names = {0: "1, without torchrun", 1: "1", options.processes: str(options.processes)}

@@ -1,7 +1,7 @@
 """Training that records a transcript for an auditor, beside the same training that records nothing.
 
-`python bench/recording.py [--quick] [--json]`. Whole runs of `pv.dpsgd`, in one thread; the commitment to the rows is
-made before. Both ways must take the same steps.
+`python bench/recording.py [--quick] [--json]`. Whole runs of `pv.dpsgd`, in one thread; the
+commitment to the rows is made before. Both ways must take the same steps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ SMOKE = Size(200, 4, 2, 1)
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "linear, 60-10": lambda: nn.Linear(60, 10),
-    "network, 60-1000-10": lambda: nn.Sequential(nn.Linear(60, 1000), nn.ReLU(), nn.Linear(1000, 10)),
+    "network, 60-1000-10": lambda: nn.Sequential(
+        nn.Linear(60, 1000), nn.ReLU(), nn.Linear(1000, 10)
+    ),
 }
 
 
@@ -57,14 +59,20 @@ def case(name: str, size: Size) -> Case:
     def of(title: str, between: int | None) -> Variant:
         def prepared() -> common.Run:
             data = made_up(size.rows)
-            plan = pv.Plan(pv.Poisson(1 / size.batches), epochs=size.epochs, schedule=pv.schedules.Constant(start=2.0))
+            plan = pv.Plan(
+                pv.Poisson(1 / size.batches),
+                epochs=size.epochs,
+                schedule=pv.schedules.Constant(start=2.0),
+            )
             kept = tempfile.TemporaryDirectory(prefix="recording-")
             committed = Path(kept.name) / "committed"
             loss = nn.CrossEntropyLoss(reduction="none")
 
             def train(checkpoint: Any, streams: pv.Streams | None = None) -> Any:
                 torch.manual_seed(0)  # the first weights are a part of what is committed to
-                return pv.dpsgd(plan, MODELS[name](), loss, data, streams=streams, checkpoint=checkpoint)
+                return pv.dpsgd(
+                    plan, MODELS[name](), loss, data, streams=streams, checkpoint=checkpoint
+                )
 
             commit(data, committed, train)
 
@@ -83,9 +91,15 @@ def case(name: str, size: Size) -> Case:
 
         return Variant(title, prepared, within=0.0, slow=True, prepared=True)
 
-    ways = (of("no transcript", None), *(of(f"a state every {steps} steps", steps) for steps in STATES))
+    ways = (
+        of("no transcript", None),
+        *(of(f"a state every {steps} steps", steps) for steps in STATES),
+    )
     return Case(
-        f"{name}, {size.epochs * size.batches} steps of {size.rows // size.batches}", "steps", ways, size.rounds
+        f"{name}, {size.epochs * size.batches} steps of {size.rows // size.batches}",
+        "steps",
+        ways,
+        size.rounds,
     )
 
 
@@ -96,7 +110,9 @@ def cases(size: Size) -> list[Case]:
 
 def main() -> None:
     """The command line."""
-    given = common.parser(__file__, "Training that records a transcript, beside training that does not.").parse_args()
+    given = common.parser(
+        __file__, "Training that records a transcript, beside training that does not."
+    ).parse_args()
     torch.set_num_threads(1)
     common.main(__file__, given, cases(QUICK if given.quick else FULL), 1)
 

@@ -1,9 +1,11 @@
-"""What a step of DP-SGD takes as models and processes grow: memory, traffic and time, computed; and what is measured.
+"""What a step of DP-SGD takes as models and processes grow: memory, traffic and time, computed; and
+what is measured.
 
-`python bench/scale.py [--measure] [--json]` prints tables of docs/performance.md. Rates are the assumptions in `Rates`,
-but for that of noise, which `--measure` measures here, with the time to draw from 10^10 rows and to price 10^6 steps.
-Every term follows from what the code does: each process holds the model; sums go to the process that adds up these
-numbers and adds their noise, in double precision if one process has many examples, and back in single (`runs.ranks`).
+`python bench/scale.py [--measure] [--json]` prints tables of docs/performance.md. Rates are the
+assumptions in `Rates`, but for that of noise, which `--measure` measures here, with the time to
+draw from 10^10 rows and to price 10^6 steps. Every term follows from what the code does: each
+process holds the model; sums go to the process that adds up these numbers and adds their noise, in
+double precision if one process has many examples, and back in single (`runs.ranks`).
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ class Rates:
     """What a process can do in a second, and how large batches are.
 
     Attributes:
-        flops: operations, of which a step takes 6 for each parameter and token (assumed: a third of a GPU's peak).
-        slower: a private backward pass over a plain one (docs/performance.md: 1.2 to 1.5 on most networks).
+        flops: operations, of which a step takes 6 for each parameter and token (assumed: a third of
+            a GPU's peak).
+        slower: a private backward pass over a plain one (docs/performance.md: 1.2 to 1.5 on most
+            networks).
         bytes: that a process sends, or receives (assumed: links of 200 Gbit/s).
         draws: normal numbers (measured: one thread, AES in counter mode).
         disk: bytes that are written (assumed).
@@ -51,13 +55,23 @@ class Rates:
 
 
 def step(parameters: int, ranks: int, rates: Rates) -> dict[str, Any]:
-    """Bytes and seconds of one step, of one process; Adam's two moments are in the optimizer's state."""
+    """Bytes and seconds of one step, of one process; Adam's two moments are in the optimizer's
+    state.
+    """
     summed = DOUBLE if rates.examples / ranks > MOST else SINGLE  # by one process
-    travels = (summed + SINGLE) * parameters * (ranks - 1) / ranks  # to be added up, and to be handed out
+    # to be added up, and to be handed out
+    travels = (summed + SINGLE) * parameters * (ranks - 1) / ranks
     sums = SINGLE + (DOUBLE if summed == DOUBLE else 0)
-    sums += 2 * summed + DOUBLE / ranks if ranks > 1 else 0  # what it sends, what it receives, and its slice
+    # what it sends, what it receives, and its slice
+    sums += 2 * summed + DOUBLE / ranks if ranks > 1 else 0
     seconds = {
-        "compute": 6 * parameters * rates.examples * rates.tokens * rates.slower / ranks / rates.flops,
+        "compute": 6
+        * parameters
+        * rates.examples
+        * rates.tokens
+        * rates.slower
+        / ranks
+        / rates.flops,
         "sending": travels / rates.bytes,
         "noise": parameters / ranks / rates.draws,
     }
@@ -75,14 +89,27 @@ def step(parameters: int, ranks: int, rates: Rates) -> dict[str, Any]:
 
 def table(rates: Rates, sizes: Collection[str] = tuple(PARAMETERS)) -> Iterator[str]:
     """The table of steps of models of these sizes, in Markdown."""
-    heads = ("parameters", "processes", "weights and Adam", "sums", "norms", "sent a step", "compute", "sending",
-             "noise", "largest", "checkpoint")  # fmt: skip
+    heads = (
+        "parameters",
+        "processes",
+        "weights and Adam",
+        "sums",
+        "norms",
+        "sent a step",
+        "compute",
+        "sending",
+        "noise",
+        "largest",
+        "checkpoint",
+    )
     yield f"| {' | '.join(heads)} |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: |"
     for name in sizes:
         for ranks in RANKS:
             own = step(PARAMETERS[name], ranks, rates)
-            memory = [size(own[part]) for part in ("weights and optimizer", "sums", "norms", "traffic")]
+            memory = [
+                size(own[part]) for part in ("weights and optimizer", "sums", "norms", "traffic")
+            ]
             times = [seconds(own["seconds"][part]) for part in ("compute", "sending", "noise")]
             kept = f"{size(own['checkpoint'])}, {seconds(own['checkpoint seconds'])}"
             cells = [name, ranks, *memory, *times, own["largest"], kept]
@@ -130,19 +157,22 @@ def measured() -> dict[str, Any]:
 
     torch.set_num_threads(1)
     streams, values = Streams.new(), torch.zeros(10**7)
-    figures: dict[str, Any] = {"noise, draws a second": 1e10 / timed(
-        lambda: add_gaussian([values], 1.0, streams.noise), 5)}  # fmt: skip
+    figures: dict[str, Any] = {
+        "noise, draws a second": 1e10 / timed(lambda: add_gaussian([values], 1.0, streams.noise), 5)
+    }
     for rows, rate in ((10**8, 1e-5), (10**10, 1e-7), (10**10, 1e-6), (10**10, 1e-5)):
         figures[f"drawing at rate {rate:g} of {rows:.0e} rows, ms"] = timed(
-            lambda rows=rows, rate=rate: inclusion.taken(rows, rate, streams.sampling), 30)  # type: ignore[misc]  # fmt: skip
+            lambda rows=rows, rate=rate: inclusion.taken(rows, rate, streams.sampling), 30
+        )  # type: ignore[misc]
     for rate, sigma in ((1e-7, 1.0), (1e-5, 1.0), (1e-5, 0.6), (1e-4, 1.0)):
         event = Repeated(PoissonSampled(rate, Gaussian(sigma)), 10**6)
         for delta in (1e-6, 1e-11):
             for name, compute in (("pld", pld.epsilon), ("rdp", rdp.epsilon)):
                 start = time.perf_counter()
                 epsilon = compute(event, delta)
-                figures[f"10^6 steps at rate {rate:g}, sigma {sigma:g}, delta {delta:g}, {name}"] = {
-                    "epsilon": epsilon, "ms": 1000 * (time.perf_counter() - start)}  # fmt: skip
+                figures[
+                    f"10^6 steps at rate {rate:g}, sigma {sigma:g}, delta {delta:g}, {name}"
+                ] = {"epsilon": epsilon, "ms": 1000 * (time.perf_counter() - start)}
     ledger, event = Ledger(), PoissonSampled(1e-7, Gaussian(1.0))
     figures["a charge, ms"] = timed(lambda: ledger.charge(event, Adjacency.ADD_REMOVE), 10_000)
     return figures
@@ -155,7 +185,10 @@ def main(given: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(given)
     rates = Rates()
-    steps = {name: {ranks: step(number, ranks, rates) for ranks in RANKS} for name, number in PARAMETERS.items()}
+    steps = {
+        name: {ranks: step(number, ranks, rates) for ranks in RANKS}
+        for name, number in PARAMETERS.items()
+    }
     answer: dict[str, Any] = {"rates": asdict(rates), "steps": steps}
     if options.measure:
         answer["measured"] = measured()

@@ -1,8 +1,9 @@
-"""What a process holds at most while it trains: the whole model in each, and a model under FSDP2, on gloo, here.
+"""What a process holds at most while it trains: the whole model in each, and a model under FSDP2,
+on gloo, here.
 
-`python bench/sharded.py [--layers N] [--width N] [--json]`. A perceptron of equal layers, batches of 64 rows in all,
-Adam. Figures are the highest resident memory of any process, less what it was before the model was made, in MiB; a
-small model was trained before.
+`python bench/sharded.py [--layers N] [--width N] [--json]`. A perceptron of equal layers, batches
+of 64 rows in all, Adam. Figures are the highest resident memory of any process, less what it was
+before the model was made, in MiB; a small model was trained before.
 """
 
 from __future__ import annotations
@@ -62,11 +63,18 @@ def inside(layers: int, width: int, *, shard: bool) -> None:
 def train(layers: int, width: int, *, shard: bool) -> float:
     """A few steps; the highest memory before the first of them."""
     made_up = torch.Generator().manual_seed(0)
-    rows = torch.randn(ROWS, width, generator=made_up), torch.randint(10, (ROWS,), generator=made_up)
+    rows = (
+        torch.randn(ROWS, width, generator=made_up),
+        torch.randint(10, (ROWS,), generator=made_up),
+    )
     model = network(layers, width, shard=shard)
-    plan = pv.Plan(pv.Poisson(BATCH / ROWS), epochs=1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0))
+    plan = pv.Plan(
+        pv.Poisson(BATCH / ROWS), epochs=1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0)
+    )
     loss = nn.CrossEntropyLoss(reduction="none")
-    with pv.Run(plan, model, loss, rows, microbatch=8, optimizer=lambda own: torch.optim.Adam(own, lr=1e-3)) as run:
+    with pv.Run(
+        plan, model, loss, rows, microbatch=8, optimizer=lambda own: torch.optim.Adam(own, lr=1e-3)
+    ) as run:
         prepared = peak()
         for number, batch in enumerate(next(iter(run))):
             if number == STEPS:
@@ -78,9 +86,20 @@ def train(layers: int, width: int, *, shard: bool) -> float:
 def measured(size: int, layers: int, width: int, *, shard: bool) -> list[float]:
     """The figures of so many processes: before the first step, and in all."""
     agent = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
-    words = ["--layers", str(layers), "--width", str(width), "--inside", *(["--shard"] if shard else [])]
-    done = subprocess.run([sys.executable, *agent, str(Path(__file__)), *words], capture_output=True, text=True,
-                          env={**os.environ, **ENVIRONMENT})  # fmt: skip
+    words = [
+        "--layers",
+        str(layers),
+        "--width",
+        str(width),
+        "--inside",
+        *(["--shard"] if shard else []),
+    ]
+    done = subprocess.run(
+        [sys.executable, *agent, str(Path(__file__)), *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **ENVIRONMENT},
+    )
     if done.returncode:
         raise RuntimeError(done.stderr)
     figures: list[float] = json.loads(done.stdout.splitlines()[-1])
@@ -99,7 +118,9 @@ def main() -> None:
     if options.inside:
         return inside(options.layers, options.width, shard=options.shard)
     sizes = {
-        f"{'FSDP2' if shard else 'whole'} on {size}": measured(size, options.layers, options.width, shard=shard)
+        f"{'FSDP2' if shard else 'whole'} on {size}": measured(
+            size, options.layers, options.width, shard=shard
+        )
         for shard in (False, True)
         for size in (1, 2, 4)
     }

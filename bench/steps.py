@@ -1,6 +1,7 @@
 """One training step by each library: plain, and with each example's gradient clipped.
 
-All start from the same weights and descend at learning rate 0, which costs the same and keeps every step the same.
+All start from the same weights and descend at learning rate 0, which costs the same and keeps every
+step the same.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Step:
 
     Attributes:
         take: from inputs and targets; zeroes or replaces gradients, finds new ones, and descends.
-        clipped_sum: the sum of clipped gradients that such a step descends by, by parameter name; None: not clipped.
+        clipped_sum: the sum of clipped gradients that such a step descends by, by parameter name;
+            None: not clipped.
     """
 
     take: Callable[[Tensor, Tensor], None]
@@ -70,8 +72,12 @@ def all_rows(x: Tensor) -> Sample:
     return next(FullBatch().draw(len(x)))
 
 
-def _clipped_gradients(network: Network, model: nn.Module, fast_kernels: bool | None) -> ClippedGradients:
-    options: dict[str, Any] = {"fast_kernels": fast_kernels} if FAST_KERNELS and fast_kernels is not None else {}
+def _clipped_gradients(
+    network: Network, model: nn.Module, fast_kernels: bool | None
+) -> ClippedGradients:
+    options: dict[str, Any] = (
+        {"fast_kernels": fast_kernels} if FAST_KERNELS and fast_kernels is not None else {}
+    )
     return ClippedGradients(model, losses, Flat(network.clip), Adjacency.ADD_REMOVE, **options)
 
 
@@ -122,7 +128,10 @@ def by_opacus_hooks(network: Network, device: str) -> Step:
 
     model = GradSampleModule(network.for_opacus(network.built(device)))
     optimizer = DPOptimizer(
-        _descent(model), noise_multiplier=0.0, max_grad_norm=network.clip, expected_batch_size=network.batch
+        _descent(model),
+        noise_multiplier=0.0,
+        max_grad_norm=network.clip,
+        expected_batch_size=network.batch,
     )
 
     def take(x: Tensor, y: Tensor) -> None:
@@ -141,9 +150,14 @@ def by_opacus_ghost(network: Network, device: str) -> Step:
     from opacus.optimizers import DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
-    model = GradSampleModuleFastGradientClipping(network.for_opacus(network.built(device)), max_grad_norm=network.clip)
+    model = GradSampleModuleFastGradientClipping(
+        network.for_opacus(network.built(device)), max_grad_norm=network.clip
+    )
     optimizer = DPOptimizerFastGradientClipping(
-        _descent(model), noise_multiplier=0.0, max_grad_norm=network.clip, expected_batch_size=network.batch
+        _descent(model),
+        noise_multiplier=0.0,
+        max_grad_norm=network.clip,
+        expected_batch_size=network.batch,
     )
     criterion = DPLossFastGradientClipping(model, optimizer, _Losses())
 
@@ -170,7 +184,9 @@ def _opacus_sum(
     def clipped_sum(x: Tensor, y: Tensor) -> Tensors:
         take(x, y)
         gradients = {name.removeprefix("_module."): p.grad for name, p in model.named_parameters()}
-        return network.from_opacus({name: g * network.batch for name, g in gradients.items() if g is not None})
+        return network.from_opacus(
+            {name: g * network.batch for name, g in gradients.items() if g is not None}
+        )
 
     return clipped_sum
 
@@ -214,7 +230,9 @@ def _clipped(clip: float, each: Tensors, norms: Tensor) -> Tensors:
 
 @lru_cache(1)
 def truth(network: Network) -> tuple[Tensors, Tensor]:
-    """The clipped sum of the rows that are checked, one example after another in double precision; and the norms."""
+    """The clipped sum of the rows that are checked, one example after another in double precision;
+    and the norms.
+    """
     model = network.built().double()
     x, y = network.rows()
     x, y = x[: network.checked], y[: network.checked]
@@ -224,7 +242,9 @@ def truth(network: Network) -> tuple[Tensors, Tensor]:
     norms = []
     for row, target in zip(x.split(1), y.split(1), strict=True):
         gradient = torch.autograd.grad(losses(model(row), target).sum(), list(parameters.values()))
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradient]))
+        norm = torch.linalg.vector_norm(
+            torch.stack([torch.linalg.vector_norm(g) for g in gradient])
+        )
         norms.append(norm)
         for name, part in zip(parameters, gradient, strict=True):
             total[name] += part * (network.clip / norm).clamp(max=1.0)
@@ -236,7 +256,9 @@ def distance(network: Network, found: Tensors) -> float:
     total, _ = truth(network)
     if found.keys() != total.keys():
         raise KeyError(f"the sums are of other parameters: {sorted(found.keys() ^ total.keys())}")
-    apart = sum(float((found[name].detach().double().cpu() - total[name]).square().sum()) for name in total)
+    apart = sum(
+        float((found[name].detach().double().cpu() - total[name]).square().sum()) for name in total
+    )
     return float((apart / sum(float(part.square().sum()) for part in total.values())) ** 0.5)
 
 

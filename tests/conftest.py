@@ -1,4 +1,6 @@
-"""What all tests share: real data sets, where they are, and how much was not tested for want of them."""
+"""What all tests share: real data sets, where they are, and how much was not tested for want of
+them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.changed import pytest_addoption, pytest_collection_modifyitems, pytest_runtest_setup  # noqa: F401
+from tests.support.changed import (  # noqa: F401 - pytest calls them by their names
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_runtest_setup,
+)
 from tests.support.vision import make_torchvision_importable
 
 torch.set_num_threads(1)
@@ -32,13 +38,16 @@ def data_dir() -> Path:
 _NO_DATA = "Skipped: real data sets are not here"
 
 
-#: Tests that take longer than `make test` has time for, one a line: planted bugs of 3 seconds and more, others of 6.
+#: Tests that take longer than `make test` has time for, one a line: planted bugs of 3 seconds and
+#: more, others of 6.
 _LIST = ROOT / "tests" / "nightly.txt"
 LONG = frozenset(_LIST.read_text(encoding="utf-8").splitlines() if _LIST.exists() else ())
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what is long as nightly, and so named checks outside of tests/test_checks.py, which runs all of them."""
+    """Mark what is long as nightly, and so named checks outside of tests/test_checks.py, which runs
+    all of them.
+    """
     parameters = getattr(item, "callspec", None)
     name = str(parameters.params.get("name", "")) if parameters else ""
     again = name.startswith("check_") and item.path.name != "test_checks.py"
@@ -48,19 +57,23 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
-    """After everything but pytest's own closing line: how much was not tested for want of data, if anything was."""
+    """After everything but pytest's own closing line: how much was not tested for want of data, if
+    anything was.
+    """
     yield
     if line := untested(terminalreporter.stats.get("skipped", [])):
         terminalreporter.write_line(line)
 
 
 def untested(skipped: list[Any]) -> str | None:
-    """The line that says how many of `skipped` (pytest's reports) needed real data sets; None if none did."""
+    """The line that says how many of `skipped` (pytest's reports) needed real data sets; None if
+    none did.
+    """
     reasons = [report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple)]
     number = sum(reason.startswith(_NO_DATA) for reason in reasons)
     if not number:
         return None
     return (
-        f"{number} tests were skipped because real data sets are not here: green says less than with them. "
-        "Put them into a folder that PRIVLEARN_DATA names"
+        f"{number} tests were skipped because real data sets are not here: green says less than "
+        "with them. Put them into a folder that PRIVLEARN_DATA names"
     )

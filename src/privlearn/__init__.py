@@ -1,4 +1,5 @@
-"""privlearn: train deep models under differential privacy, and publish them with a certificate anyone can check.
+"""privlearn: train deep models under differential privacy, and publish them with a certificate
+anyone can check.
 
 Every touch of private data is one release, charged to one ledger before its noise is drawn.
 """

@@ -1,4 +1,6 @@
-"""Checks of public numbers, of kinds of arguments and of short specs, with errors that quote what was given."""
+"""Checks of public numbers, of kinds of arguments and of short specs, with errors that quote what
+was given.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def positive(name: str, value: float) -> float:
     """Return `value` as a float if it is finite and above zero, else raise `BadInput`."""
     require_public(name, value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
-        raise BadInput(f"{name} is {quoted(value)}: expected a finite number above 0", name=name, value=value)
+        raise BadInput(
+            f"{name} is {quoted(value)}: expected a finite number above 0", name=name, value=value
+        )
     return float(value)
 
 
@@ -31,8 +35,14 @@ def between(name: str, value: float, low: float, high: float) -> float:
     """Return `value` as a float if it is a number from `low` to `high`, else raise `BadInput`."""
     require_public(name, value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not low <= value <= high or (isinstance(value, int) and abs(value) > _LARGEST):
-        raise BadInput(f"{name} is {quoted(value)}: expected a number from {low:g} to {high:g}", name=name)
+    if (
+        not is_number
+        or not low <= value <= high
+        or (isinstance(value, int) and abs(value) > _LARGEST)
+    ):
+        raise BadInput(
+            f"{name} is {quoted(value)}: expected a number from {low:g} to {high:g}", name=name
+        )
     return float(value)
 
 
@@ -41,11 +51,15 @@ def count(name: str, value: int, *, least: int = 1, most: int = 10**15) -> int:
     require_public(name, value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadInput(
-            f"{name} is {quoted(value)}: expected a whole number of at least {least}", name=name, value=value
+            f"{name} is {quoted(value)}: expected a whole number of at least {least}",
+            name=name,
+            value=value,
         )
     if value > most:
         top = f"{most:,}" if most < 10**6 else f"{most:.3g}"
-        raise BadInput(f"{name} is above {top}: expected a whole number from {least} to {top}", name=name)
+        raise BadInput(
+            f"{name} is above {top}: expected a whole number from {least} to {top}", name=name
+        )
     return value
 
 
@@ -55,7 +69,9 @@ def probability(name: str, value: float, *, open_top: bool = False) -> float:
     inside = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
     if not inside or (open_top and value == 1):
         interval = "(0, 1)" if open_top else "(0, 1]"
-        raise BadInput(f"{name} is {quoted(value)}: expected a number in {interval}", name=name, value=value)
+        raise BadInput(
+            f"{name} is {quoted(value)}: expected a number in {interval}", name=name, value=value
+        )
     return float(value)
 
 
@@ -69,55 +85,76 @@ def one_of(name: str, value: str, choices: Iterable[str]) -> str:
     known = list(choices)
     if not isinstance(value, str) or value not in known:
         raise BadInput(
-            f"{name} is {quoted(value)}: expected one of {', '.join(known)}", name=name, value=value, choices=known
+            f"{name} is {quoted(value)}: expected one of {', '.join(known)}",
+            name=name,
+            value=value,
+            choices=known,
         )
     return value
 
 
 def quoted(value: object) -> str:
-    """What was given, in an error: a plain value as it is, and of anything else what it is, not what is in it."""
+    """What was given, in an error: a plain value as it is, and of anything else what it is, not
+    what is in it.
+    """
     if isinstance(value, types.ModuleType | type):
         return f"the {'class' if isinstance(value, type) else 'module'} {value.__name__}"
     if isinstance(value, PrivateFigure):
         return "a private figure"
     if value is None or isinstance(value, bool | str | float | complex | bytes):
-        return text if len(text := repr(value)) < 60 else f"a long {type(value).__name__}, {text[:40]}..."
+        return (
+            text
+            if len(text := repr(value)) < 60
+            else f"a long {type(value).__name__}, {text[:40]}..."
+        )
     if isinstance(value, int):
         return str(value) if abs(value) < 10**40 else "a whole number beyond 1e+40"
     return f"a {type(value).__name__}"
 
 
 def require_fit(name: str, value: object, kind: Any) -> None:
-    """Raise `BadInput` unless `value` is of a kind, which is given as an annotation, and no private figure."""
+    """Raise `BadInput` unless `value` is of a kind, which is given as an annotation, and no private
+    figure.
+    """
     require_public(name, value)
     if not fits(value, kind):
         raise BadInput(f"{name} is {quoted(value)}: expected {in_words(kind)}", name=name)
 
 
 def require_public(name: str, value: object) -> None:
-    """Raise `BadInput` for a private figure: what it would decide would follow from private rows."""
+    """Raise `BadInput` for a private figure: what it would decide would follow from private
+    rows.
+    """
     if isinstance(value, PrivateFigure):
         raise BadInput(
-            f"{name} is a private figure, computed on private rows without noise: what follows from it has no price. "
-            "Give a number that was fixed beforehand, or that follows from public rows",
+            f"{name} is a private figure, computed on private rows without noise: what follows "
+            "from it has no price. Give a number that was fixed beforehand, or that follows from "
+            "public rows",
             name=name,
         )
 
 
 def checked(target: _T) -> _T:
-    """Let a function, or a class as it is made, refuse arguments of other kinds than it is annotated with.
+    """Let a function, or a class as it is made, refuse arguments of other kinds than it is
+    annotated with.
 
-    Guarantee: nothing of it has run when it refuses. What is annotated with `Any`, the parts of generics but for tuples
-    and lists, and the names in a class's `_parsed`, are left to the code that reads them. For a protocol, and for a
-    class with `_interface`, names of methods, whatever has these stands in.
+    Guarantee: nothing of it has run when it refuses. What is annotated with `Any`, the parts of
+    generics but for tuples and lists, and the names in a class's `_parsed`, are left to the code
+    that reads them. For a protocol, and for a class with `_interface`, names of methods, whatever
+    has these stands in.
 
     Raises:
         BadInput: when called, with the name of the argument, what was given and what was expected.
     """
     function: Any = vars(target)["__init__"] if isinstance(target, type) else target
-    parameters, names = inspect.signature(function).parameters, vars(sys.modules[function.__module__])
+    parameters, names = (
+        inspect.signature(function).parameters,
+        vars(sys.modules[function.__module__]),
+    )
     read = getattr(target, "_parsed", ())
-    positional = [name for name, part in parameters.items() if part.kind < part.KEYWORD_ONLY] or [""]
+    positional = [name for name, part in parameters.items() if part.kind < part.KEYWORD_ONLY] or [
+        ""
+    ]
 
     @functools.cache
     def kinds() -> dict[str, Any]:
@@ -126,7 +163,11 @@ def checked(target: _T) -> _T:
             if part.kind is part.VAR_KEYWORD:
                 options = get_args(known.pop(name))  # of `Unpack`, a `TypedDict`
                 known |= get_type_hints(options[0]) if options else {}
-        left = {name for name, kind in known.items() if name in read or kind in (Any, inspect.Parameter.empty)}
+        left = {
+            name
+            for name, kind in known.items()
+            if name in read or kind in (Any, inspect.Parameter.empty)
+        }
         return {name: kind for name, kind in known.items() if name not in left}
 
     @functools.wraps(function)
@@ -147,7 +188,11 @@ def checked(target: _T) -> _T:
 def _kind_of(part: inspect.Parameter, names: Mapping[str, Any]) -> Any:
     """What an annotation stands for; `Any` where it names what only type checkers import."""
     try:
-        return eval(part.annotation, dict(names)) if isinstance(part.annotation, str) else part.annotation
+        return (
+            eval(part.annotation, dict(names))
+            if isinstance(part.annotation, str)
+            else part.annotation
+        )
     except (NameError, AttributeError, TypeError):
         return Any
 
@@ -156,10 +201,16 @@ def _kind_of(part: inspect.Parameter, names: Mapping[str, Any]) -> Any:
 _NUMBERS: dict[Any, Any] = {int: Integral, float: Real, bool: bool}
 #: What errors call the classes that have a better name than their own, or are made elsewhere.
 _WORDS = {
-    "int": "a whole number", "float": "a number", "bool": "True or False", "str": "a text", "NoneType": "None",
-    "Module": "a torch.nn.Module", "Dataset": "a Dataset, such as pv.Dataset(x, y, classes=3)",
-    "Result": "what a method such as dpsgd returned", "AuditReport": "what pv.audit returned",
-}  # fmt: skip
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "True or False",
+    "str": "a text",
+    "NoneType": "None",
+    "Module": "a torch.nn.Module",
+    "Dataset": "a Dataset, such as pv.Dataset(x, y, classes=3)",
+    "Result": "what a method such as dpsgd returned",
+    "AuditReport": "what pv.audit returned",
+}
 
 
 def fits(value: object, kind: Any) -> bool:
@@ -175,7 +226,11 @@ def fits(value: object, kind: Any) -> bool:
         return value is None if kind is None else isinstance(value, str | int) and value in parts
     if kind in (int, float, bool):
         large = kind is float and isinstance(value, int) and abs(value) > _LARGEST
-        return isinstance(value, _NUMBERS[kind]) and isinstance(value, bool) == (kind is bool) and not large
+        return (
+            isinstance(value, _NUMBERS[kind])
+            and isinstance(value, bool) == (kind is bool)
+            and not large
+        )
     if parts == (Any, Any) and origin is tuple:
         return True  # data, in whatever form: read elsewhere
     if origin is tuple and isinstance(value, tuple | list):
@@ -193,7 +248,11 @@ def fits(value: object, kind: Any) -> bool:
     protocol = getattr(own, "_is_protocol", False)
     if not protocol and isinstance(value, own):
         return True
-    interface = [name for name in vars(own) if not name.startswith("_")] if protocol else vars(own).get("_interface")
+    interface = (
+        [name for name in vars(own) if not name.startswith("_")]
+        if protocol
+        else vars(own).get("_interface")
+    )
     return interface is not None and all(hasattr(value, name) for name in interface)
 
 
@@ -215,7 +274,10 @@ def _public(own: Any, name: str) -> str:
     """The name under which users know a class of privlearn's."""
     if getattr(own, "__module__", "").partition(".")[0] != "privlearn":
         return name
-    for module in ("privlearn", *(f"privlearn.{room}" for room in sys.modules["privlearn"].__all__)):
+    for module in (
+        "privlearn",
+        *(f"privlearn.{room}" for room in sys.modules["privlearn"].__all__),
+    ):
         if name in getattr(sys.modules.get(module), "__all__", ()):
             return f"{module.replace('privlearn', 'pv')}.{name}"
     return name
@@ -246,5 +308,7 @@ def parse_spec(what: str, text: str) -> tuple[str, dict[str, float]]:
 
 
 def printable(text: object) -> str:
-    """`text` with control characters, line breaks and lone surrogates escaped: what strangers wrote, for a screen."""
+    """`text` with control characters, line breaks and lone surrogates escaped: what strangers
+    wrote, for a screen.
+    """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))

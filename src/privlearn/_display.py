@@ -1,4 +1,5 @@
-"""What a plan, a guarantee or a result looks like in a console and in a notebook: a few short lines, or a small table.
+"""What a plan, a guarantee or a result looks like in a console and in a notebook: a few short
+lines, or a small table.
 
 Nothing is computed for it but what is known already: no price, no row, no private figure.
 """
@@ -45,7 +46,9 @@ class Described:
         title, rows = self._summary()
         title, rows = shortened(title, _LONGEST_TITLE), rows[:_MOST_ROWS]
         labels = [shortened(label, _LONGEST_TITLE // 3) for label, _ in rows]
-        room = (_LONGEST - len(title) - sum(len(label) + 5 for label in labels)) // max(1, len(rows))
+        room = (_LONGEST - len(title) - sum(len(label) + 5 for label in labels)) // max(
+            1, len(rows)
+        )
         texts = (shortened(_rounded(text), min(room, _LONGEST_TEXT)) for _, text in rows)
         return Summary(title, list(zip(labels, texts, strict=True)))
 
@@ -53,7 +56,10 @@ class Described:
         """A table for notebooks, its texts escaped."""
         title, rows = self._fitted()
         left = 'style="text-align: left"'
-        cells = (f"<tr><th {left}>{for_html(label)}</th><td {left}>{for_html(text)}</td></tr>" for label, text in rows)
+        cells = (
+            f"<tr><th {left}>{for_html(label)}</th><td {left}>{for_html(text)}</td></tr>"
+            for label, text in rows
+        )
         head = f'<th colspan="2" {left}>{for_html(title)}</th>'
         return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(cells)}</tbody></table>"
 
@@ -88,9 +94,13 @@ def joined(rows: Iterable[tuple[str, str]], most: int) -> list[tuple[str, str]]:
 
 
 def plan_summary(plan: Any) -> Summary:
-    """Of a plan of any kind: what its card would say, whom it protects, and what it was calibrated to."""
+    """Of a plan of any kind: what its card would say, whom it protects, and what it was calibrated
+    to.
+    """
     cost = (
-        "plan.guarantee(delta=1e-5) computes it" if plan.budget is None else f"at most {plan.budget}, for the whole run"
+        "plan.guarantee(delta=1e-5) computes it"
+        if plan.budget is None
+        else f"at most {plan.budget}, for the whole run"
     )
     try:
         rows = plan.rows()
@@ -101,5 +111,9 @@ def plan_summary(plan: Any) -> Summary:
     about = first_clause(type(plan).__doc__)
     return Summary(
         f"{type(plan).__name__}{': ' if about else ''}{about[:1].lower()}{about[1:]}",
-        [*joined(rows, _MOST_ROWS - 2), ("protects", f"{plan.unit}; {plan.neighbours} neighbours"), ("cost", cost)],
+        [
+            *joined(rows, _MOST_ROWS - 2),
+            ("protects", f"{plan.unit}; {plan.neighbours} neighbours"),
+            ("cost", cost),
+        ],
     )

@@ -1,7 +1,9 @@
-"""Numbers computed on private data without a release: for the curator's eyes, and followed where Python takes them.
+"""Numbers computed on private data without a release: for the curator's eyes, and followed where
+Python takes them.
 
-What is shown or formatted is free, arithmetic gives figures again. What makes a plain number of one, or compares it, is
-reported to the runs that are under way: from there on it is not known what follows from it.
+What is shown or formatted is free, arithmetic gives figures again. What makes a plain number of
+one, or compares it, is reported to the runs that are under way: from there on it is not known what
+follows from it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _COMPARISONS = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
 #: Functions that take the place of a method, where `operator` has none with its name.
 _BUILTIN: dict[str, Callable[..., Any]] = {"__divmod__": divmod, "__pow__": pow}
 #: Where Python and installed packages lie.
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARIES = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
 
 
 @final
@@ -36,8 +40,8 @@ class FigureUse:
         what: `COMPARED` or `PLAIN`.
         place: file and line of the script.
         by: the first argument of the function that did it: of a method, its object.
-        silent: whether nothing is said of it yet: what a library makes of a figure may be a picture or a line of a
-            log, and what a script computes without gradients an accuracy to print.
+        silent: whether nothing is said of it yet: what a library makes of a figure may be a picture
+            or a line of a log, and what a script computes without gradients an accuracy to print.
     """
 
     what: str
@@ -71,11 +75,12 @@ def watch_figures(watch: FigureWatch) -> None:
 class PrivateFigure:
     """A number computed on private data without a release.
 
-    `publish` and plans refuse it, and what arithmetic makes of it. It is also a float or an int: it prints, formats
-    and is written as JSON like one. Python's arithmetic and NumPy's functions give figures again (a plain float plus
-    a count does not). A comparison, and what makes a plain number of it (`float(figure)`, an array of NumPy), is noted
-    with its place by the runs that are under way (`runs.optimizers.Descent`). What code in C reads without asking
-    (`torch.tensor`, `math`, `json`, `%`) is not.
+    `publish` and plans refuse it, and what arithmetic makes of it. It is also a float or an int: it
+    prints, formats and is written as JSON like one. Python's arithmetic and NumPy's functions give
+    figures again (a plain float plus a count does not). A comparison, and what makes a plain number
+    of it (`float(figure)`, an array of NumPy), is noted with its place by the runs that are under
+    way (`runs.optimizers.Descent`). What code in C reads without asking (`torch.tensor`, `math`,
+    `json`, `%`) is not.
     """
 
     def __copy__(self) -> PrivateFigure:
@@ -91,10 +96,14 @@ class PrivateFigure:
         return bool(followed(bool, "__bool__", self))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        return followed(lambda *values: getattr(ufunc, method)(*values, **options), "__array_ufunc__", *inputs)
+        return followed(
+            lambda *values: getattr(ufunc, method)(*values, **options), "__array_ufunc__", *inputs
+        )
 
     @classmethod
-    def __torch_function__(cls, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, function: Any, kinds: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         note(PLAIN)
         return function(*plain(args), **plain(kwargs or {}))
 
@@ -134,7 +143,9 @@ def as_figures(result: Any, name: str) -> Any:
 
 
 def plain(values: Any) -> Any:
-    """Plain numbers of figures, also in dictionaries, lists and tuples; all else as it is. Nothing is noted."""
+    """Plain numbers of figures, also in dictionaries, lists and tuples; all else as it is. Nothing
+    is noted.
+    """
     if isinstance(values, Mapping):
         return {name: plain(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
@@ -168,7 +179,9 @@ def _function_of(name: str) -> Callable[..., Any]:
 
 
 def _follow(kind: type, base: type) -> None:
-    """Let all that numbers of a base can do be followed, but for what every object has: its text, its hash."""
+    """Let all that numbers of a base can do be followed, but for what every object has: its text,
+    its hash.
+    """
     for name in dir(base):
         what = next(vars(parent)[name] for parent in base.__mro__ if name in vars(parent))
         if (name in vars(object) and name not in _COMPARISONS) or name in vars(PrivateFigure):
@@ -205,14 +218,18 @@ def note(what: str, *, silent: bool = False) -> None:
 def _use(what: str, *, silent: bool) -> FigureUse:
     """Who did it, outside of this package, and the line of the script that it is part of."""
     frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "privlearn":
+    while (
+        frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "privlearn"
+    ):
         frame = frame.f_back
     script = frame
     while script is not None and _in_library(script):
         script = script.f_back
     line = script or frame
     place = f"{Path(line.f_code.co_filename).name}:{line.f_lineno}" if line else "an unknown place"
-    return FigureUse(what, place, None if frame is None else first_argument(frame), silent or script is not frame)
+    return FigureUse(
+        what, place, None if frame is None else first_argument(frame), silent or script is not frame
+    )
 
 
 def first_argument(frame: types.FrameType) -> object:

@@ -1,4 +1,5 @@
-"""Functions of scipy, each imported when it is first called: scipy takes longer to import than all of privlearn.
+"""Functions of scipy, each imported when it is first called: scipy takes longer to import than all
+of privlearn.
 
 Commands that price nothing do without it, and those that do without what they do not call.
 """

@@ -1,6 +1,8 @@
-"""Closed shapes of plain JSON values: one declaration, a `TypedDict`, for those who write them and those who read them.
+"""Closed shapes of plain JSON values: one declaration, a `TypedDict`, for those who write them and
+those who read them.
 
-A shape has no room for anything else: unknown names, other types, numbers that are none and long texts are problems.
+A shape has no room for anything else: unknown names, other types, numbers that are none and long
+texts are problems.
 """
 
 from __future__ import annotations
@@ -11,7 +13,17 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from privlearn._checks import printable
 
@@ -57,8 +69,8 @@ def unfit(value: Any, shape: Any, name: str = "") -> Iterator[str]:
 
     Args:
         value: as JSON gives it.
-        shape: an annotation: a `TypedDict`, types of JSON, `Literal`, `list`, `tuple`, `dict`, unions, `Open`, and
-            `Annotated` with `Within` or `Spelled`.
+        shape: an annotation: a `TypedDict`, types of JSON, `Literal`, `list`, `tuple`, `dict`,
+            unions, `Open`, and `Annotated` with `Within` or `Spelled`.
         name: where the value stands.
     """
     where = name or "the whole"
@@ -66,7 +78,9 @@ def unfit(value: Any, shape: Any, name: str = "") -> Iterator[str]:
     if origin is Annotated:
         inner, *limits = parts
         problems = list(unfit(value, inner, name))
-        yield from problems or (f"{where} is out of range" for limit in limits if not _keeps(value, limit))
+        yield from problems or (
+            f"{where} is out of range" for limit in limits if not _keeps(value, limit)
+        )
     elif is_typeddict(shape):
         yield from _unfit_fields(value, shape, name)
     elif origin in (Union, types.UnionType):
@@ -83,7 +97,9 @@ def unfit(value: Any, shape: Any, name: str = "") -> Iterator[str]:
             yield f"{where} is not a list of at most {LONGEST_LIST}"
         else:
             wrong = (
-                problem for place, part in enumerate(value) for problem in unfit(part, parts[0], f"{name}[{place}]")
+                problem
+                for place, part in enumerate(value)
+                for problem in unfit(part, parts[0], f"{name}[{place}]")
             )
             yield from _first(wrong)
     elif origin is tuple:
@@ -145,7 +161,9 @@ def _keeps(value: Any, limit: Within | Spelled) -> bool:
 
 
 def _is_plain(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type of JSON; whole numbers are numbers, and truth values are none."""
+    """Whether a value is of a type of JSON; whole numbers are numbers, and truth values are
+    none.
+    """
     if kind in (None, types.NoneType):
         return value is None
     if kind is bool:
@@ -159,7 +177,9 @@ def _is_plain(value: Any, kind: Any) -> bool:
 
 
 def is_short(value: Any, most: int = _MOST_OPEN, deepest: int = _DEEPEST_OPEN) -> bool:
-    """Whether a plain value holds at most so many values, texts of the usual lengths among them, and is so deep."""
+    """Whether a plain value holds at most so many values, texts of the usual lengths among them,
+    and is so deep.
+    """
     level, seen = [value], 0
     for _ in range(deepest):
         inner: list[Any] = []
@@ -171,7 +191,10 @@ def is_short(value: Any, most: int = _MOST_OPEN, deepest: int = _DEEPEST_OPEN) -
                     return False
             elif isinstance(part, list | tuple):
                 inner += list(part)
-            elif not any(_is_plain(part, kind) for kind in (None, bool, str, float)) and part != math.inf:
+            elif (
+                not any(_is_plain(part, kind) for kind in (None, bool, str, float))
+                and part != math.inf
+            ):
                 return False
         if seen + len(inner) > most:
             return False

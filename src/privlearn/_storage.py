@@ -1,4 +1,5 @@
-"""JSON as it is written for good and read from strangers: no key twice, no NaN, no endless numbers, no depths.
+"""JSON as it is written for good and read from strangers: no key twice, no NaN, no endless numbers,
+no depths.
 
 Files that are whole or not there.
 """
@@ -21,12 +22,15 @@ def loads(content: bytes) -> Any:
     """The value that `content` spells.
 
     Raises:
-        ValueError: no UTF-8, no JSON, a key that stands there twice, NaN, a whole number of more than 20 digits, or
-            nesting of more than 80 levels.
+        ValueError: no UTF-8, no JSON, a key that stands there twice, NaN, a whole number of more
+            than 20 digits, or nesting of more than 80 levels.
     """
     try:
         data = json.loads(
-            content.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_int=_whole, parse_constant=_constant
+            content.decode("utf-8"),
+            object_pairs_hook=_without_duplicates,
+            parse_int=_whole,
+            parse_constant=_constant,
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -35,7 +39,9 @@ def loads(content: bytes) -> Any:
 
 
 def canonical(value: Any) -> bytes:
-    """The one spelling of a JSON value that is hashed and signed: keys in order, no spaces, ASCII."""
+    """The one spelling of a JSON value that is hashed and signed: keys in order, no spaces,
+    ASCII.
+    """
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -79,12 +85,15 @@ def _require_shallow(data: Any) -> None:
 
 
 def draft_of(path: Path) -> Path:
-    """Where the next content of `path` is written before it replaces it: what a killed process left is overwritten."""
+    """Where the next content of `path` is written before it replaces it: what a killed process left
+    is overwritten.
+    """
     return path.with_name(f".{path.name}.draft")
 
 
 def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Put `content` at `path`, all or nothing: when this returns it is on disk, and what was there before is replaced.
+    """Put `content` at `path`, all or nothing: when this returns it is on disk, and what was there
+    before is replaced.
 
     One process at a time may write a path.
 
@@ -105,14 +114,16 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         with suppress(OSError):
             draft.unlink()
         raise BadInput(
-            f"{path} cannot be written: {error.strerror or error}. Free some space, or choose a place that you may "
-            "write to",
+            f"{path} cannot be written: {error.strerror or error}. Free some space, or choose a "
+            "place that you may write to",
             path=str(path),
         ) from error
 
 
 def _settle(folder: Path) -> None:
-    """See that a renamed file stays renamed after a crash of the system, where the system can do that for folders."""
+    """See that a renamed file stays renamed after a crash of the system, where the system can do
+    that for folders.
+    """
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

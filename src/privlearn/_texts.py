@@ -1,4 +1,5 @@
-"""Texts from outside, for each output: names, notes and whatever else others wrote can't leave the place it stands in.
+"""Texts from outside, for each output: names, notes and whatever else others wrote can't leave the
+place it stands in.
 
 One function for each output; nothing else escapes.
 """
@@ -14,7 +15,16 @@ from privlearn._checks import printable
 #: What YAML takes for a plain text or number, on one line.
 _PLAIN_YAML = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.,()+/:-]*")
 #: What begins a link, an element, code or a cell in Markdown. A backslash comes first.
-_MARKDOWN = {"\\": "\\\\", "&": "&amp;", "<": "&lt;", ">": "&gt;", "`": "\\`", "|": "\\|", "](": "]\\(", "][": "]\\["}
+_MARKDOWN = {
+    "\\": "\\\\",
+    "&": "&amp;",
+    "<": "&lt;",
+    ">": "&gt;",
+    "`": "\\`",
+    "|": "\\|",
+    "](": "]\\(",
+    "][": "]\\[",
+}
 
 
 def for_terminal(text: object) -> str:
@@ -28,7 +38,9 @@ def for_html(text: object) -> str:
 
 
 def for_markdown(text: object) -> str:
-    """For a line or a cell: as for a terminal, and without elements, links, code or further cells."""
+    """For a line or a cell: as for a terminal, and without elements, links, code or further
+    cells.
+    """
     escaped = printable(text)
     for special, instead in _MARKDOWN.items():
         escaped = escaped.replace(special, instead)
@@ -43,5 +55,7 @@ def for_code(text: object) -> str:
 def for_yaml(text: object) -> str:
     """For a value in YAML: as it is where it is plain, else between quotes."""
     escaped = printable(text)
-    plain = _PLAIN_YAML.fullmatch(escaped) and ": " not in escaped and not escaped.endswith((":", " "))
+    plain = (
+        _PLAIN_YAML.fullmatch(escaped) and ": " not in escaped and not escaped.endswith((":", " "))
+    )
     return escaped if plain else json.dumps(escaped)

@@ -10,7 +10,8 @@ from typing import Any
 class PrivlearnError(Exception):
     """Base of every error that privlearn raises on purpose.
 
-    The message says what was given, what was expected and what to do; `data` carries the values behind it.
+    The message says what was given, what was expected and what to do; `data` carries the values
+    behind it.
     """
 
     def __init__(self, message: str, **data: Any) -> None:
@@ -43,7 +44,9 @@ class NotPerExample(PrivlearnError):
 
 
 class UnsoundExtension(PrivlearnError):
-    """A class that was registered or handed in departs from what is charged for it; the message names the class."""
+    """A class that was registered or handed in departs from what is charged for it; the message
+    names the class.
+    """
 
 
 class CertificateMismatch(PrivlearnError):
@@ -51,11 +54,15 @@ class CertificateMismatch(PrivlearnError):
 
 
 class ProcessLost(PrivlearnError):
-    """Another of the processes that train together ended, did not answer in time, or does something else."""
+    """Another of the processes that train together ended, did not answer in time, or does something
+    else.
+    """
 
 
 class PrivacyWarning(UserWarning):
-    """Something was computed for which no guarantee holds, or several releases add up; the message says which."""
+    """Something was computed for which no guarantee holds, or several releases add up; the message
+    says which.
+    """
 
 
 def warn(message: str) -> None:

@@ -1,7 +1,8 @@
-"""The methods: a row each, from which certificates know a method's plans, and the command line its options and runs.
+"""The methods: a row each, from which certificates know a method's plans, and the command line its
+options and runs.
 
-Nothing here imports a method: the module of a plan is imported when a file names the plan's kind, what settles and
-trains when it is called.
+Nothing here imports a method: the module of a plan is imported when a file names the plan's kind,
+what settles and trains when it is called.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ class Method:
 
     Attributes:
         name: what it is called.
-        plans: the kinds of its plans, each with the module, free of torch, that registers its class. What the card says
-            of its facts the plans say, too (`AbstractPlan.fact_rows`).
-        takes: the names of the options that it takes, of those that not every method takes. What says how
-            a run computes (`runs.compute.ComputeConfig`) names its methods itself.
+        plans: the kinds of its plans, each with the module, free of torch, that registers its
+            class. What the card says of its facts the plans say, too (`AbstractPlan.fact_rows`).
+        takes: the names of the options that it takes, of those that not every method takes. What
+            says how a run computes (`runs.compute.ComputeConfig`) names its methods itself.
         unsuited: why it takes no others.
         after_steps: whether it takes the rows of `runs.post_processing`.
-        fields: options of its own: name, what stands for the value in the help, help, and what reads it.
-        settle: from the options, by name, and the public facts of the rows (`descent.rules.Facts`) to a plan with its
-            noise.
-        train: from that plan, the rows, the options, the ledger to charge (None: its own) and the random streams to a
-            result.
+        fields: options of its own: name, what stands for the value in the help, help, and what
+            reads it.
+        settle: from the options, by name, and the public facts of the rows (`descent.rules.Facts`)
+            to a plan with its noise.
+        train: from that plan, the rows, the options, the ledger to charge (None: its own) and the
+            random streams to a result.
 
     The command line has pages of its own for its methods that have neither `settle` nor `train`.
     """
@@ -77,16 +79,35 @@ def _boost(plan: Any, data: Any, options: Any, *, ledger: Any, streams: Any) -> 
     return replace(result, facts=result.facts | stated, architecture=result.architecture | stated)
 
 
-_DESCENT = frozenset({
-    "rows_per_person", "solve", "sampling", "batch_size", "epochs", "schedule", "clip_norm", "pca", "pca_noise",
-    "model", "features", "features_cache", "optimizer", "learning_rate", "momentum", "lr_schedule",
-    "resume", "checkpoint_every", "plot",
-})  # fmt: skip
+_DESCENT = frozenset(
+    {
+        "rows_per_person",
+        "solve",
+        "sampling",
+        "batch_size",
+        "epochs",
+        "schedule",
+        "clip_norm",
+        "pca",
+        "pca_noise",
+        "model",
+        "features",
+        "features_cache",
+        "optimizer",
+        "learning_rate",
+        "momentum",
+        "lr_schedule",
+        "resume",
+        "checkpoint_every",
+        "plot",
+    }
+)
 _BOUNDS = frozenset({"row_norm", "coordinate_bound", "criterion"})
 
 #: Of DP-SGD and DP-MAC.
 _GRADIENTS = {"gradients": "privlearn.plan"}
-#: The kinds of plans that choose among candidates, each trained by a method's plan, with their modules.
+#: The kinds of plans that choose among candidates, each trained by a method's plan, with their
+#: modules.
 CHOICES = {"blocks": "privlearn.tuning.blocks", "random-stopping": "privlearn.tuning.stopping"}
 for _kind, _module in CHOICES.items():
     expect(_kind, _module)
@@ -115,7 +136,9 @@ METHODS = {
         ),
         Method(
             "features",
-            dict.fromkeys(("fisher", "least-squares", "rows", "selection"), "privlearn.statistics.plan")
+            dict.fromkeys(
+                ("fisher", "least-squares", "rows", "selection"), "privlearn.statistics.plan"
+            )
             | {"ridge": "privlearn.statistics.regression"},
             _BOUNDS | {"features", "features_cache", "keep", "mode"},
             "it makes a linear classifier from released statistics in one go",
@@ -125,10 +148,25 @@ METHODS = {
             {"boosting": "privlearn.boosting.plan"},
             unsuited="it adds up tables over binned columns",
             fields=(
-                ("trees", "N", "for boosting: random trees beside the histograms of the columns (default: 0)", int),
+                (
+                    "trees",
+                    "N",
+                    "for boosting: random trees beside the histograms of the columns (default: 0)",
+                    int,
+                ),
                 ("depth", "D", "for boosting: splits of a tree (default: 3)", int),
-                ("passes", "N", "for boosting: how often all histograms are gone through (default: 4)", int),
-                ("bins", "B", "for boosting: of a column of numbers, of equal width (default: 16)", int),
+                (
+                    "passes",
+                    "N",
+                    "for boosting: how often all histograms are gone through (default: 4)",
+                    int,
+                ),
+                (
+                    "bins",
+                    "B",
+                    "for boosting: of a column of numbers, of equal width (default: 16)",
+                    int,
+                ),
             ),
             settle=_settle_boosting,
             train=_boost,

@@ -1,6 +1,8 @@
-"""Test metrics of a model: of classes, of probabilities, of values, of maps; by scikit-learn where it has them.
+"""Test metrics of a model: of classes, of probabilities, of values, of maps; by scikit-learn where
+it has them.
 
-They are exact, and no guarantee covers the test rows, or they are released with noise and charged, as the rest is.
+They are exact, and no guarantee covers the test rows, or they are released with noise and charged,
+as the rest is.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ FIGURES: dict[str, Callable[..., Metrics]] = {}
 
 
 def _of_finite_rows(make: _Make) -> _Make:
-    """Enter what makes figures of (predictions, targets, ...): rows of which one is not finite are refused before it.
+    """Enter what makes figures of (predictions, targets, ...): rows of which one is not finite are
+    refused before it.
 
     They would be counted as rows of some class, or of some error, which they are not.
     """
@@ -82,14 +85,16 @@ def _require_usable(what: str, usable: Tensor) -> None:
     """Raise `BadInput` unless all rows are usable; `what` is what is not finite in the others."""
     if not bool(usable.all()):
         raise BadInput(
-            f"{int((~usable).sum())} of {len(usable)} rows have {what} that is not finite (NaN or infinity), so that "
-            "figures would not be of all rows. Fill such rows by a rule that looks at no other row; or leave them out, "
-            "and say how many there were"
+            f"{int((~usable).sum())} of {len(usable)} rows have {what} that is not finite (NaN or "
+            "infinity), so that figures would not be of all rows. Fill such rows by a rule that "
+            "looks at no other row; or leave them out, and say how many there were"
         )
 
 
 def _require_inputs(network: nn.Module, x: Tensor) -> None:
-    """Refuse rows with inputs that are not finite; of a model for which NaN is a missing value, rows of these alone."""
+    """Refuse rows with inputs that are not finite; of a model for which NaN is a missing value,
+    rows of these alone.
+    """
     finite = _finite(x)
     missing = any(getattr(module, "takes_missing", False) for module in network.modules())
     _require_usable("an input", finite.any(1) if missing else finite.all(1))
@@ -106,28 +111,31 @@ def evaluate(
 ) -> Metrics:
     """Test metrics of a trained or published model.
 
-    They are computed exactly, and no guarantee covers the rows that are looked at, unless `paid` says how much noise
-    they are released with. Guarantee, then: that of `paid`, for a test row as for a training row, and the ledger is
-    charged exactly `paid.event()`. To have one guarantee for the model and its metrics, charge both to one ledger, and
-    approve both plans before the first release, `ledger.approve(plan, paid)`, or begin it with a budget.
-    `pv.train(..., beside=paid)` does, and both together meet its target.
+    They are computed exactly, and no guarantee covers the rows that are looked at, unless `paid`
+    says how much noise they are released with. Guarantee, then: that of `paid`, for a test row as
+    for a training row, and the ledger is charged exactly `paid.event()`. To have one guarantee for
+    the model and its metrics, charge both to one ledger, and approve both plans before the first
+    release, `ledger.approve(plan, paid)`, or begin it with a budget. `pv.train(..., beside=paid)`
+    does, and both together meet its target.
 
     Args:
-        model: what a method returned, what `load_model` returned, or a network that gives a score for each class (a
-            value for each row where it has one output).
+        model: what a method returned, what `load_model` returned, or a network that gives a score
+            for each class (a value for each row where it has one output).
         data: a data set, whose test rows are taken; or rows, with `targets`.
         targets: classes, whole numbers from 0, shape (rows,); maps of classes; or values.
-        paid: a settled `privlearn.statistics.MetricsPlan`, for a classifier, or `ValueMetricsPlan`, for a model of
-            numbers; None: metrics are exact.
-        ledger: what to charge; None: a new one with the plan's budget. Only with `paid`, as `streams`.
+        paid: a settled `privlearn.statistics.MetricsPlan`, for a classifier, or `ValueMetricsPlan`,
+            for a model of numbers; None: metrics are exact.
+        ledger: what to charge; None: a new one with the plan's budget. Only with `paid`, as
+            `streams`.
         streams: the random streams; None: new ones.
 
     Raises:
-        BadInput: a data set without test rows, or rows that the model or the targets do not fit. Of exact metrics also
-            rows with an input, a target or a prediction that is not finite. A model for which NaN is a missing value
-            says so by an attribute, `takes_missing = True`, as boosted ones do: then only rows without any finite input
-            are refused. With `paid` nothing is said about such rows: they count as wrong, by the largest error and log
-            loss; where the number of rows is private, too (add/remove neighbours), they count as absent.
+        BadInput: a data set without test rows, or rows that the model or the targets do not fit. Of
+            exact metrics also rows with an input, a target or a prediction that is not finite. A
+            model for which NaN is a missing value says so by an attribute, `takes_missing = True`,
+            as boosted ones do: then only rows without any finite input are refused. With `paid`
+            nothing is said about such rows: they count as wrong, by the largest error and log loss;
+            where the number of rows is private, too (add/remove neighbours), they count as absent.
         BudgetExceeded: the ledger has no room; before any row is looked at.
 
     >>> scores = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
@@ -139,12 +147,17 @@ def evaluate(
     require_fit("streams", streams, Streams | None)
     x, y = _rows(data, targets)
     if len(x) != len(y) or not len(y):
-        raise BadInput(f"there are {len(x)} rows and {len(y)} targets: expected as many, and at least one")
+        raise BadInput(
+            f"there are {len(x)} rows and {len(y)} targets: expected as many, and at least one"
+        )
     network = model.model if isinstance(model, Result) else model
     if paid is not None:
         return _released(network, x, y, paid, ledger, streams)
     if ledger is not None or streams is not None:
-        raise BadInput("ledger or streams was given without paid: exact metrics are charged nowhere; leave them out")
+        raise BadInput(
+            "ledger or streams was given without paid: exact metrics are charged nowhere; leave "
+            "them out"
+        )
     _require_inputs(network, x)
     try:
         outputs = outputs_of(network, x, at_once=_VOLUMES_AT_ONCE if y.dim() > 2 else _ROWS_AT_ONCE)
@@ -159,7 +172,10 @@ def evaluate(
         bounds = getattr(data if isinstance(data, Dataset) else network, "target_bounds", None)
         return of_values(outputs.double().reshape(-1).numpy(), y.double().numpy(), bounds)
     if y.is_floating_point() and not bool((y == y.round()).all()):
-        raise BadInput("the targets are not whole numbers, and the model predicts classes: expected classes from 0")
+        raise BadInput(
+            "the targets are not whole numbers, and the model predicts classes: expected classes "
+            "from 0"
+        )
     return of_classes(outputs.double().softmax(1).numpy(), y.long().numpy())
 
 
@@ -171,9 +187,13 @@ def _head_of(model: Any) -> Head | None:
 
 
 def outputs_of(network: nn.Module, x: Tensor, at_once: int) -> Tensor:
-    """What a network gives for rows, some at a time; public features are made with the cache that training had."""
+    """What a network gives for rows, some at a time; public features are made with the cache that
+    training had.
+    """
     parts = list(network) if isinstance(network, nn.Sequential) else [network]
-    front = cast(list[RowTransform], list(takewhile(lambda part: isinstance(part, RowTransform), parts)))
+    front = cast(
+        list[RowTransform], list(takewhile(lambda part: isinstance(part, RowTransform), parts))
+    )
     x = encoded(front, x, finite=False)  # what was spent is spent
     rest = nn.Sequential(*parts[len(front) :]) if front else network
     with torch.no_grad():
@@ -182,12 +202,16 @@ def outputs_of(network: nn.Module, x: Tensor, at_once: int) -> Tensor:
 
 @_of_finite_rows
 def of_classes(probabilities: Floats, y: NDArray[np.int64]) -> Metrics:
-    """Metrics of a classifier from its probabilities, shape (rows, classes), and the classes of the rows."""
+    """Metrics of a classifier from its probabilities, shape (rows, classes), and the classes of the
+    rows.
+    """
     from sklearn.metrics import confusion_matrix, log_loss, roc_auc_score
 
     classes = probabilities.shape[1]
     if y.ndim != 1 or y.min() < 0 or y.max() >= classes:
-        raise BadInput(f"the targets are from {y.min()} to {y.max()}: expected classes from 0 to {classes - 1}")
+        raise BadInput(
+            f"the targets are from {y.min()} to {y.max()}: expected classes from 0 to {classes - 1}"
+        )
     predicted = probabilities.argmax(1)
     counts = confusion_matrix(y, predicted, labels=np.arange(classes))
     present = np.flatnonzero(counts.sum(1))
@@ -197,7 +221,9 @@ def of_classes(probabilities: Floats, y: NDArray[np.int64]) -> Metrics:
     }
     if len(present) > 1:  # else no row is of another class
         ranked = present[-1:] if classes == 2 else present
-        figures["auc"] = float(np.mean([roc_auc_score(y == c, probabilities[:, c]) for c in ranked]))
+        figures["auc"] = float(
+            np.mean([roc_auc_score(y == c, probabilities[:, c]) for c in ranked])
+        )
     figures["log_loss"] = float(log_loss(y, probabilities, labels=np.arange(classes)))
     figures["expected_calibration_error"] = calibration_error(probabilities.max(1), predicted == y)
     matrix = tuple(tuple(int(number) for number in row) for row in counts)
@@ -206,7 +232,9 @@ def of_classes(probabilities: Floats, y: NDArray[np.int64]) -> Metrics:
 
 @_of_finite_rows
 def of_ranks(outputs: Tensor, y: Tensor) -> Metrics:
-    """Metrics of ordered classes, from their scores: those of classes, and by how many places predictions are off."""
+    """Metrics of ordered classes, from their scores: those of classes, and by how many places
+    predictions are off.
+    """
     metrics = of_classes(outputs.double().softmax(1).numpy(), y.long().numpy())
     off = (outputs.argmax(1) - y).abs().double().mean()
     return replace(metrics, figures=MappingProxyType({**metrics.figures, "mae": float(off)}))
@@ -216,44 +244,60 @@ def of_ranks(outputs: Tensor, y: Tensor) -> Metrics:
 def of_labels(outputs: Tensor, y: Tensor) -> Metrics:
     """Metrics of several labels, from their scores and 0 or 1 for each.
 
-    The AUC is the mean over those labels that hold in some rows and not in others, F1 is of all cells together, the log
-    loss is the mean of all cells, and subset accuracy is the share of rows of which every label is right.
+    The AUC is the mean over those labels that hold in some rows and not in others, F1 is of all
+    cells together, the log loss is the mean of all cells, and subset accuracy is the share of rows
+    of which every label is right.
     """
     from sklearn.metrics import f1_score, roc_auc_score
 
     scores, truth = outputs.double().numpy(), y.long().numpy()
     if truth.shape != scores.shape or not np.isin(truth, (0, 1)).all():
-        raise BadInput(f"the targets have shape {truth.shape}: expected 0 or 1, of shape {scores.shape}")
+        raise BadInput(
+            f"the targets have shape {truth.shape}: expected 0 or 1, of shape {scores.shape}"
+        )
     predicted = (scores > 0).astype(np.int64)
     both = [label for label in range(truth.shape[1]) if 0 < truth[:, label].sum() < len(truth)]
     figures = {"subset_accuracy": float((predicted == truth).all(1).mean())}
     if both:
-        figures["auc"] = float(np.mean([roc_auc_score(truth[:, own], scores[:, own]) for own in both]))
+        figures["auc"] = float(
+            np.mean([roc_auc_score(truth[:, own], scores[:, own]) for own in both])
+        )
     figures["f1"] = float(f1_score(truth, predicted, average="micro", zero_division=0.0))
     figures["log_loss"] = float(np.logaddexp(0, np.where(truth == 1, -scores, scores)).mean())
     return Metrics(MappingProxyType(figures), len(truth))
 
 
 def calibration_error(confidences: Floats, right: NDArray[np.bool_]) -> float:
-    """The mean gap of confidence and accuracy over 15 bins of equal width (Guo et al. 2017, eq. 3)."""
+    """The mean gap of confidence and accuracy over 15 bins of equal width (Guo et al. 2017, eq.
+    3).
+    """
     bins = np.minimum((confidences * _BINS).astype(np.int64), _BINS - 1)
     gaps = np.bincount(bins, weights=confidences - right, minlength=_BINS)
     return float(np.abs(gaps).sum() / len(confidences))
 
 
 def _released(
-    network: nn.Module, x: Tensor, y: Tensor, plan: NoisyMetrics, ledger: Ledger | None, streams: Streams | None
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    plan: NoisyMetrics,
+    ledger: Ledger | None,
+    streams: Streams | None,
 ) -> Metrics:
     """Metrics from one release; what does not fit is refused before anything is spent."""
     require_one_process()
     if not isinstance(plan, MetricsPlan | ValueMetricsPlan):
         raise BadInput(
-            f"paid is {shortened(repr(plan), 60)}: expected pv.statistics.MetricsPlan(classes=K).calibrate(...), or of "
-            "numbers ValueMetricsPlan(low, high)"
+            f"paid is {shortened(repr(plan), 60)}: expected "
+            "pv.statistics.MetricsPlan(classes=K).calibrate(...), or of numbers "
+            "ValueMetricsPlan(low, high)"
         )
     whole, none = not y.is_floating_point(), not y.numel()
     plan.require_targets(
-        tuple(y.shape), whole=whole, low=0 if none else float(y.min()), high=0 if none else float(y.max())
+        tuple(y.shape),
+        whole=whole,
+        low=0 if none else float(y.min()),
+        high=0 if none else float(y.max()),
     )
     _require_outputs(network, x, plan.outputs)
     session = Session(plan, ledger, streams)
@@ -262,7 +306,9 @@ def _released(
     deviation = plan.noise * sums.sensitivity
     session.count_examples(len(y))
     with session.charging():
-        (released,) = release(sums, noise_multiplier=plan.noise, ledger=session.ledger, stream=session.streams.noise)
+        (released,) = release(
+            sums, noise_multiplier=plan.noise, ledger=session.ledger, stream=session.streams.noise
+        )
     noisy = [part.numpy() for part in released]
     # Where neighbours differ in the number of rows, it is private.
     counted = noisy[0].sum() if isinstance(plan, MetricsPlan) else noisy[0][-1]
@@ -275,43 +321,69 @@ def _released(
     for _ in range(_REDRAWS):
         other = [part + redrawn.normal(0, deviation, part.shape) for part in noisy]
         again.append(again_made(*other, plan, rows, deviation))
-    errors = {name: float(np.std([other[name] for other in again if name in other])) for name in figures}
+    errors = {
+        name: float(np.std([other[name] for other in again if name in other])) for name in figures
+    }
     matrix = noisy[0] if isinstance(plan, MetricsPlan) else None
-    counts = None if matrix is None else tuple(tuple(round(float(number)) for number in row) for row in matrix)
+    counts = (
+        None
+        if matrix is None
+        else tuple(tuple(round(float(number)) for number in row) for row in matrix)
+    )
     return Metrics(MappingProxyType(figures), rows, counts, plan, errors, session.streams.seeded)
 
 
-def _sums(network: nn.Module, x: Tensor, y: Tensor, plan: MetricsPlan | ValueMetricsPlan, sample: Sample) -> Bounded:
+def _sums(
+    network: nn.Module, x: Tensor, y: Tensor, plan: MetricsPlan | ValueMetricsPlan, sample: Sample
+) -> Bounded:
     """What is released: each row by itself."""
     if isinstance(plan, ValueMetricsPlan):
         answers, bounds = PredictedValues(network)(x, y), (plan.low, plan.high)
-        return error_sums(answers, y, sample, plan.neighbours, bounds=bounds, most_error=plan.most_error)
+        return error_sums(
+            answers, y, sample, plan.neighbours, bounds=bounds, most_error=plan.most_error
+        )
     probabilities = Probabilities(network, plan.classes)(x, y)
-    return metric_sums(probabilities, y, sample, plan.neighbours, bins=plan.bins, most_loss=plan.most_loss)
+    return metric_sums(
+        probabilities, y, sample, plan.neighbours, bins=plan.bins, most_loss=plan.most_loss
+    )
 
 
 def _require_outputs(network: nn.Module, x: Tensor, classes: int) -> None:
-    """Refuse a network that does not give a score for each class, or one number, by made-up rows."""
+    """Refuse a network that does not give a score for each class, or one number, by made-up
+    rows.
+    """
     try:
         (made_up,) = made_up_rows((x,), 1, 2)
         shape = tuple(outputs_of(network, made_up, at_once=2).shape)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise BadInput(f"the model cannot run on rows of shape {tuple(x.shape[1:])}: {str(error)[:150]}") from error
+        raise BadInput(
+            f"the model cannot run on rows of shape {tuple(x.shape[1:])}: {str(error)[:150]}"
+        ) from error
     if shape != (2, classes):
-        raise BadInput(f"the model turns 2 rows into shape {shape}: for paid metrics expected {(2, classes)}")
+        raise BadInput(
+            f"the model turns 2 rows into shape {shape}: for paid metrics expected {(2, classes)}"
+        )
 
 
 def of_released(
-    matrix: Floats, histogram: Floats, losses: Floats, plan: MetricsPlan, rows: int, deviation: float
+    matrix: Floats,
+    histogram: Floats,
+    losses: Floats,
+    plan: MetricsPlan,
+    rows: int,
+    deviation: float,
 ) -> dict[str, float]:
-    """Metrics from what `privlearn.statistics.sums.metric_sums` adds up, with noise of this standard deviation."""
+    """Metrics from what `privlearn.statistics.sums.metric_sums` adds up, with noise of this
+    standard deviation.
+    """
     recalls = np.diag(matrix) / np.maximum(matrix.sum(1), 1)
     figures = {
         "accuracy": float(np.clip(np.trace(matrix) / rows, 0, 1)),
         "balanced_accuracy": float(np.mean(recalls.clip(0, 1))),
     }
     if plan.classes == 2:
-        # The matrix knows the rows of a class best. Counts below 0 stay: without them the noise would pull to 1/2.
+        # The matrix knows the rows of a class best. Counts below 0 stay: without them the noise
+        # would pull to 1/2.
         totals = matrix.sum(1).clip(1)
         below, above = histogram + (totals - histogram.sum(1))[:, None] / plan.bins
         auc = above @ (np.cumsum(below) - below / 2) / totals.prod()  # those of one bin tie
@@ -319,18 +391,23 @@ def of_released(
     figures["log_loss"] = float(np.clip(losses[0] * plan.most_loss / rows, 0, plan.most_loss))
     middles = (np.arange(plan.bins) + 0.5) / plan.bins
     gaps = middles * histogram[0] - (1 - middles) * histogram[1]
-    of_noise = deviation**2 * (middles**2 + (1 - middles) ** 2)  # which would make gaps where there are none
-    figures["expected_calibration_error"] = float(np.sqrt((gaps**2 - of_noise).clip(0)).sum() / rows)
+    # which would make gaps where there are none
+    of_noise = deviation**2 * (middles**2 + (1 - middles) ** 2)
+    figures["expected_calibration_error"] = float(
+        np.sqrt((gaps**2 - of_noise).clip(0)).sum() / rows
+    )
     return figures
 
 
 def of_released_values(
     totals: Floats, plan: ValueMetricsPlan, rows: int, deviation: float, *, least: float = 0.0
 ) -> dict[str, float]:
-    """Metrics from what `privlearn.statistics.sums.error_sums` adds up, with noise of this standard deviation.
+    """Metrics from what `privlearn.statistics.sums.error_sums` adds up, with noise of this standard
+    deviation.
 
-    Errors of figures are taken from figures that may be below 0 (`least=-1`), or they would be small where the noise
-    is large. R2 is left out where the noise in the spread of the targets is above a quarter of it.
+    Errors of figures are taken from figures that may be below 0 (`least=-1`), or they would be
+    small where the noise is large. R2 is left out where the noise in the spread of the targets is
+    above a quarter of it.
     """
     width = plan.high - plan.low
     most, (errors, squares, targets, their_squares) = plan.most_error * width, totals[:4] / rows
@@ -345,11 +422,16 @@ def of_released_values(
 
 @_of_finite_rows
 def of_values(predicted: Floats, y: Floats, bounds: tuple[float, float] | None = None) -> Metrics:
-    """Metrics of predicted values, which are clipped to the bounds of the target, if it has some."""
+    """Metrics of predicted values, which are clipped to the bounds of the target, if it has
+    some.
+    """
     from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
     predicted = predicted if bounds is None else predicted.clip(*bounds)
-    figures = {"rmse": float(root_mean_squared_error(y, predicted)), "mae": float(mean_absolute_error(y, predicted))}
+    figures = {
+        "rmse": float(root_mean_squared_error(y, predicted)),
+        "mae": float(mean_absolute_error(y, predicted)),
+    }
     if len(y) > 1:
         figures["r2"] = float(r2_score(y, predicted))
     return Metrics(MappingProxyType(figures), len(y))
@@ -362,7 +444,9 @@ def of_counts(outputs: Tensor, y: Tensor) -> Metrics:
 
     expected, counts = outputs[:, 0].double().numpy(), y.double().numpy()
     if counts.ndim != 1 or not (counts >= 0).all():
-        raise BadInput(f"the targets have shape {counts.shape}: expected counts, 0 or more, one for each row")
+        raise BadInput(
+            f"the targets have shape {counts.shape}: expected counts, 0 or more, one for each row"
+        )
     metrics = of_values(expected, counts)
     deviance = float(mean_poisson_deviance(counts, expected.clip(_LEAST_COUNT)))
     return replace(metrics, figures=MappingProxyType({"deviance": deviance, **metrics.figures}))
@@ -370,9 +454,13 @@ def of_counts(outputs: Tensor, y: Tensor) -> Metrics:
 
 @_of_finite_rows
 def of_maps(outputs: Tensor, y: Tensor) -> Metrics:
-    """Dice of maps of classes, by scores of shape (rows, classes, *size): of each but the background, and the mean."""
+    """Dice of maps of classes, by scores of shape (rows, classes, *size): of each but the
+    background, and the mean.
+    """
     each = dice(outputs.argmax(1), y, outputs.shape[1])
-    figures = {"dice": sum(each) / len(each)} | {f"dice_{label}": value for label, value in enumerate(each, 1)}
+    figures = {"dice": sum(each) / len(each)} | {
+        f"dice_{label}": value for label, value in enumerate(each, 1)
+    }
     return Metrics(MappingProxyType(figures), len(y))
 
 
@@ -388,12 +476,17 @@ def _rows(data: Any, targets: Any) -> tuple[Tensor, Tensor]:
     """Rows and targets as tensors."""
     if not isinstance(data, Dataset):
         if targets is None:
-            raise BadInput("rows were given without targets: give evaluate(model, rows, targets), or a data set")
-        return as_tensor(data if isinstance(data, Tensor) else np.asarray(data), "the rows"), as_tensor(
-            targets if isinstance(targets, Tensor) else np.asarray(targets), "the targets"
-        )
+            raise BadInput(
+                "rows were given without targets: give evaluate(model, rows, targets), or a data "
+                "set"
+            )
+        return as_tensor(
+            data if isinstance(data, Tensor) else np.asarray(data), "the rows"
+        ), as_tensor(targets if isinstance(targets, Tensor) else np.asarray(targets), "the targets")
     if targets is not None:
-        raise BadInput("a data set and targets were given: a data set has its own, leave the others out")
+        raise BadInput(
+            "a data set and targets were given: a data set has its own, leave the others out"
+        )
     if data.x_test is None:
         raise BadInput("the data set has no test rows: give evaluate(model, rows, targets)")
     return data.test_tensors()

@@ -1,6 +1,8 @@
-"""Plans: public numbers that fix, before any data is touched, every event of a run, and that a certificate carries.
+"""Plans: public numbers that fix, before any data is touched, every event of a run, and that a
+certificate carries.
 
-`AbstractPlan` is what all of them are: events, price, calibration, JSON. `Plan` is that of DP-SGD and DP-MAC.
+`AbstractPlan` is what all of them are: events, price, calibration, JSON. `Plan` is that of DP-SGD
+and DP-MAC.
 """
 
 from __future__ import annotations
@@ -28,8 +30,21 @@ from privlearn.errors import BadInput, UnsoundExtension
 from privlearn.mechanisms.correlated import Correlation
 from privlearn.run_facts import GradientFacts, RunFacts
 from privlearn.sampling import Sampler
-from privlearn.schedules import LEAST_NOISE, MOST_EPOCHS, Constant, NoiseSchedule, PerEpoch, ReactingSchedule
-from privlearn.transforms.base import PrivateTransform, Transform, other_features, priced, require_chain
+from privlearn.schedules import (
+    LEAST_NOISE,
+    MOST_EPOCHS,
+    Constant,
+    NoiseSchedule,
+    PerEpoch,
+    ReactingSchedule,
+)
+from privlearn.transforms.base import (
+    PrivateTransform,
+    Transform,
+    other_features,
+    priced,
+    require_chain,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,9 +58,9 @@ _MANY = 10**15
 _STEEPEST = 1e6
 #: Why add/remove neighbours need a declared number of examples, and what to do.
 UNDECLARED = (
-    "add_remove neighbours differ in the number of examples, and none is declared: the length of the data would then "
-    "stand in the certificate. Declare a public number with examples=N, or use zero_out, which costs the same and says "
-    "that the number is public"
+    "add_remove neighbours differ in the number of examples, and none is declared: the length of "
+    "the data would then stand in the certificate. Declare a public number with examples=N, or use "
+    "zero_out, which costs the same and says that the number is public"
 )
 _EXAMPLES = {
     "sampling": "pv.Poisson(sampling_rate=0.01)",
@@ -55,7 +70,8 @@ _EXAMPLES = {
 
 
 class AbstractPlan(Described, ABC):
-    """Public numbers that fix what a run is charged. Concrete plans are final, frozen and registered dataclasses.
+    """Public numbers that fix what a run is charged. Concrete plans are final, frozen and
+    registered dataclasses.
 
     Attributes:
         adjacency: the kind of neighbour.
@@ -64,7 +80,8 @@ class AbstractPlan(Described, ABC):
     """
 
     kind: ClassVar[str]
-    #: The shape of the facts that its runs state, a `TypedDict`: others are neither published nor verified.
+    #: The shape of the facts that its runs state, a `TypedDict`: others are neither published nor
+    #: verified.
     facts_shape: ClassVar[Any] = RunFacts
     budget: Budget | None
     _summary = plan_summary
@@ -91,11 +108,14 @@ class AbstractPlan(Described, ABC):
         """What contradicts the plan in `facts`, which the run stated: each a sentence.
 
         Raises:
-            BadInput, KeyError, TypeError, ValueError, AttributeError: facts are missing or of other types.
+            BadInput, KeyError, TypeError, ValueError, AttributeError: facts are missing or of other
+                types.
         """
 
     def fact_rows(self, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """What a card says of the facts that this plan's method alone states, with checks as of `follows`."""
+        """What a card says of the facts that this plan's method alone states, with checks as of
+        `follows`.
+        """
         return []
 
     @property
@@ -104,11 +124,15 @@ class AbstractPlan(Described, ABC):
         return ""
 
     def card_words(self, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """The method's own answers, by `publishing.questions`; and what is "Not protected", and "Releases" are."""
+        """The method's own answers, by `publishing.questions`; and what is "Not protected", and
+        "Releases" are.
+        """
         return {}
 
     def trained(self, facts: Mapping[str, Any]) -> AbstractPlan:
-        """The plan that trained the published model: itself, or that of the candidate which `facts` say was chosen."""
+        """The plan that trained the published model: itself, or that of the candidate which `facts`
+        say was chosen.
+        """
         return self
 
     @property
@@ -136,7 +160,9 @@ class AbstractPlan(Described, ABC):
         priced = accountant.guarantees(self.event(), self.neighbours, delta, unit.group_size)
         return tuple(replace(each, rows_per_person=unit.rows_per_person) for each in priced)
 
-    def calibrate(self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None) -> Self:
+    def calibrate(
+        self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None
+    ) -> Self:
         """Scale the noise so that the whole run, earlier releases included, meets a target.
 
         What is spent ends at most at the target, and within 0.3% of it.
@@ -149,19 +175,23 @@ class AbstractPlan(Described, ABC):
 
         budget = Budget(epsilon, delta, rho, self.unit.group_size)
         at, start = self._by_factor(budget)
-        factor = self._solved(budget, Spending(budget, lambda factor: at(factor).event(), self.neighbours), start)
+        factor = self._solved(
+            budget, Spending(budget, lambda factor: at(factor).event(), self.neighbours), start
+        )
         return replace(at(factor), budget=budget)  # type: ignore[type-var]
 
     def with_room_for(self, *others: Planned) -> Self:
-        """Raise the noise, so that this plan and the others together meet the target that it was calibrated to.
+        """Raise the noise, so that this plan and the others together meet the target that it was
+        calibrated to.
 
-        What they cost together ends at most at the target, and within 0.3% of it. All are fixed beforehand, so approve
-        them together, before the first release: `ledger.approve(plan, *others)`. Their costs are added
-        up: that they are about other people is not checked.
+        What they cost together ends at most at the target, and within 0.3% of it. All are fixed
+        beforehand, so approve them together, before the first release:
+        `ledger.approve(plan, *others)`. Their costs are added up: that they are about other people
+        is not checked.
 
         Raises:
-            BadInput: no target, noise that follows validations, another unit of protection, or others that alone take
-                up the target.
+            BadInput: no target, noise that follows validations, another unit of protection, or
+                others that alone take up the target.
             AdjacencyMismatch: another kind of neighbour.
         """
         from privlearn import solving  # for those who solve for a number of a plan
@@ -169,7 +199,9 @@ class AbstractPlan(Described, ABC):
         return self.scaled(solving.factor_beside(self, others))
 
     def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Self], float]:
-        """The plan by the factor on its noise, and a first guess of that. Refuses what no factor can meet."""
+        """The plan by the factor on its noise, and a first guess of that. Refuses what no factor
+        can meet.
+        """
         return self.scaled, 1.0
 
     def _solved(self, budget: Budget, spent: Callable[[float], float], start: float) -> float:
@@ -179,11 +211,14 @@ class AbstractPlan(Described, ABC):
         return solve_noise(spent, budget.limit, start)
 
     def stated(self) -> AbstractPlan:
-        """The plan as it is published: with values in place of functions that are the user's own."""
+        """The plan as it is published: with values in place of functions that are the user's
+        own.
+        """
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain JSON values, which `privlearn.publishing.certificate.read` reads back as an equal plan.
+        """The plan as plain JSON values, which `privlearn.publishing.certificate.read` reads back
+        as an equal plan.
 
         Raises:
             BadInput: it holds an object of a class that was not registered.
@@ -196,33 +231,39 @@ class AbstractPlan(Described, ABC):
 @registered
 @dataclass(frozen=True, repr=False)
 class Plan(AbstractPlan):
-    """A run of DP-SGD or DP-MAC as public numbers; its event tree is known before training and is then the ledger's.
+    """A run of DP-SGD or DP-MAC as public numbers; its event tree is known before training and is
+    then the ledger's.
 
     Attributes:
         sampling: how batches are drawn, which also says what a release on them costs.
         epochs: how many epochs run; with a validation schedule, at most.
-        schedule: the noise multiplier of each epoch; a shape until `calibrate` or `within` settles it.
+        schedule: the noise multiplier of each epoch; a shape until `calibrate` or `within` settles
+            it.
         clip: how gradients are clipped; for DP-MAC `Derivatives` or `Analytic`.
-        adjacency: the kind of neighbour; by default the sampler's, and zero-out where that is add/remove and `examples`
-            is None.
-        examples: the declared, public number of examples that sums are divided by; None: the data's length, which the
-            certificate states: so it is public, and nothing holds for add/remove neighbours, which differ in it.
-        front: the transforms in front of the network, in this order: public transforms, and transforms that are made by
-            a release before training, on the same ledger.
+        adjacency: the kind of neighbour; by default the sampler's, and zero-out where that is
+            add/remove and `examples` is None.
+        examples: the declared, public number of examples that sums are divided by; None: the data's
+            length, which the certificate states: so it is public, and nothing holds for add/remove
+            neighbours, which differ in it.
+        front: the transforms in front of the network, in this order: public transforms, and
+            transforms that are made by a release before training, on the same ledger.
         budget: what the plan was calibrated to; the limit of the ledger.
-        group_size: the declared, public number of examples that one person has at most: every target and every
-            guarantee is then for all of them together.
-        rows_per_person: where the data carry person ids: how many rows of each person take part at most (public). An
-            example is then a person: rates, batches and `examples` count persons, and the guarantee protects one.
-        filter: for a validation schedule, the limit of its training, which `calibrate` or `within` sets: it is charged
-            and claimed as a whole, however much of it the run comes to spend.
-        temperature: a release after training by which scores are made probabilities; None: there is none.
-        correlation: how the noise of a step depends on that of earlier ones, as `pv.mechanisms.Banded`; None: it is
-            independent.
+        group_size: the declared, public number of examples that one person has at most: every
+            target and every guarantee is then for all of them together.
+        rows_per_person: where the data carry person ids: how many rows of each person take part at
+            most (public). An example is then a person: rates, batches and `examples` count persons,
+            and the guarantee protects one.
+        filter: for a validation schedule, the limit of its training, which `calibrate` or `within`
+            sets: it is charged and claimed as a whole, however much of it the run comes to spend.
+        temperature: a release after training by which scores are made probabilities; None: there is
+            none.
+        correlation: how the noise of a step depends on that of earlier ones, as
+            `pv.mechanisms.Banded`; None: it is independent.
 
     Raises:
         UnsupportedEvent: the sampler is not priced for the adjacency.
-        BadInput: a number out of range, or add/remove neighbours without a declared number of examples.
+        BadInput: a number out of range, or add/remove neighbours without a declared number of
+            examples.
     """
 
     sampling: Sampler
@@ -242,16 +283,25 @@ class Plan(AbstractPlan):
     facts_shape: ClassVar[Any] = GradientFacts
 
     def __post_init__(self) -> None:
-        for name, kind in (("sampling", Sampler), ("schedule", NoiseSchedule), ("clip", Clip | Layerwise)):
+        for name, kind in (
+            ("sampling", Sampler),
+            ("schedule", NoiseSchedule),
+            ("clip", Clip | Layerwise),
+        ):
             if not isinstance(getattr(self, name), kind):
-                raise BadInput(f"{name} is {getattr(self, name)!r}: expected a {name} such as {_EXAMPLES[name]}")
+                raise BadInput(
+                    f"{name} is {getattr(self, name)!r}: expected a {name} such as "
+                    f"{_EXAMPLES[name]}"
+                )
         require_chain(self.front, Transform)
         if self.temperature is not None:
-            from privlearn.temperature import Temperature  # a release of its own, which few plans have
+            # a release of its own, which few plans have
+            from privlearn.temperature import Temperature
 
             if not isinstance(self.temperature, Temperature):
                 raise BadInput(
-                    f"temperature is {str(self.temperature)[:60]}: expected a privlearn Temperature, or None"
+                    f"temperature is {str(self.temperature)[:60]}: expected a privlearn "
+                    "Temperature, or None"
                 )
         require_budget(self.budget)
         count("epochs", self.epochs, most=MOST_EPOCHS)
@@ -260,17 +310,24 @@ class Plan(AbstractPlan):
         self._settle_adjacency()
         PrivacyUnit(self.group_size, self.rows_per_person)
         if self.rows_per_person is not None:
-            count("rows_per_person", self.rows_per_person)  # "all" would have no limit to what a person adds
-        if self.rows_per_person is not None and self.releases and not self._release_directions_alone():
+            # "all" would have no limit to what a person adds
+            count("rows_per_person", self.rows_per_person)
+        if (
+            self.rows_per_person is not None
+            and self.releases
+            and not self._release_directions_alone()
+        ):
             raise BadInput(
-                "features are selected and standardised by rows, and the plan's examples are persons: leave out "
-                "pv.transforms.SelectFeatures (select=) and pv.transforms.Moments (normalise=), or protect up to K "
-                "rows of one person together, with group_size=K and data without person ids"
+                "features are selected and standardised by rows, and the plan's examples are "
+                "persons: leave out pv.transforms.SelectFeatures (select=) and "
+                "pv.transforms.Moments (normalise=), or protect up to K rows of one person "
+                "together, with group_size=K and data without person ids"
             )
         if self.group_size > 1 and not self.sampling.prices_groups:
             raise BadInput(
-                f"{self.sampling.kind} batches are priced for one example, and group_size is {self.group_size}: use "
-                "poisson batches, or persons as examples, by rows_per_person="
+                f"{self.sampling.kind} batches are priced for one example, and group_size is "
+                f"{self.group_size}: use poisson batches, or persons as examples, by "
+                "rows_per_person="
             )
         if self.budget is not None:
             object.__setattr__(self, "budget", self.budget.for_group(self.group_size))
@@ -281,11 +338,16 @@ class Plan(AbstractPlan):
     @property
     def releases(self) -> tuple[PrivateTransform, ...]:
         """The transforms in front that are made by a release, in their order."""
-        return tuple(transform for transform in self.front if isinstance(transform, PrivateTransform))
+        return tuple(
+            transform for transform in self.front if isinstance(transform, PrivateTransform)
+        )
 
     def _release_directions_alone(self) -> bool:
-        """Whether all releases before training are priced for persons: only that of principal directions is."""
-        from privlearn.transforms.pca import PrivatePCA  # a release of its own, which few plans have
+        """Whether all releases before training are priced for persons: only that of principal
+        directions is.
+        """
+        # a release of its own, which few plans have
+        from privlearn.transforms.pca import PrivatePCA
 
         return all(isinstance(release, PrivatePCA) for release in self.releases)
 
@@ -304,27 +366,35 @@ class Plan(AbstractPlan):
 
         Raises:
             UnsoundExtension: the schedule gives no finite numbers, or others than before.
-            BadInput: the schedule reaches 0 within the epochs, or follows validations, so that it is not known yet.
+            BadInput: the schedule reaches 0 within the epochs, or follows validations, so that it
+                is not known yet.
         """
         if isinstance(self.schedule, ReactingSchedule):
             raise BadInput(
-                "the noise of a validation schedule follows from accuracies that are not known before the run: what is "
-                "known are its start, schedule.start, and its limit, filter"
+                "the noise of a validation schedule follows from accuracies that are not known "
+                "before the run: what is known are its start, schedule.start, and its limit, "
+                "filter"
             )
         values = tuple(self.schedule(epoch) for epoch in range(self.epochs))
         name = type(self.schedule).__name__
-        if odd := [value for value in values if not (isinstance(value, float | int) and math.isfinite(value))]:
+        if odd := [
+            value
+            for value in values
+            if not (isinstance(value, float | int) and math.isfinite(value))
+        ]:
             raise UnsoundExtension(
-                f"the schedule {name} gives {str(odd[0])[:40]} as the noise multiplier of an epoch: expected a finite "
-                "number"
+                f"the schedule {name} gives {str(odd[0])[:40]} as the noise multiplier of an "
+                "epoch: expected a finite number"
             )
-        self._require_settled("noise", values, f"the schedule {name} gives other noise multipliers than before")
+        self._require_settled(
+            "noise", values, f"the schedule {name} gives other noise multipliers than before"
+        )
         if min(values) < LEAST_NOISE:
             first = next(epoch for epoch, value in enumerate(values) if value < LEAST_NOISE)
             fall = "0" if values[first] == 0 else f"{values[first]:.3g}"
             raise BadInput(
-                f"the noise schedule falls to {fall} at epoch {first}, which gives no privacy: use end= above 0, a "
-                "slower decay or fewer epochs"
+                f"the noise schedule falls to {fall} at epoch {first}, which gives no privacy: use "
+                "end= above 0, a slower decay or fewer epochs"
             )
         return values
 
@@ -336,15 +406,19 @@ class Plan(AbstractPlan):
         """
         event = self.sampling.epoch_event(Gaussian(noise_multiplier))
         name = type(self.sampling).__name__
-        self._require_settled(noise_multiplier, event, f"the sampler {name} prices an epoch otherwise than before")
+        self._require_settled(
+            noise_multiplier, event, f"the sampler {name} prices an epoch otherwise than before"
+        )
         return event
 
     def _require_settled(self, what: object, value: object, otherwise: str) -> None:
-        """What was priced is what is run: the first value is remembered, and any other one refused."""
+        """What was priced is what is run: the first value is remembered, and any other one
+        refused.
+        """
         if vars(self).setdefault("_priced", {}).setdefault(what, value) != value:
             raise UnsoundExtension(
-                f"{otherwise}: what a run costs has to be fixed before it. Have the class compute it from its fields "
-                "alone"
+                f"{otherwise}: what a run costs has to be fixed before it. Have the class compute "
+                "it from its fields alone"
             )
 
     def epoch_event(self, noise_multiplier: float) -> Event:
@@ -362,8 +436,8 @@ class Plan(AbstractPlan):
         if isinstance(self.schedule, ReactingSchedule):
             if self.filter is None:
                 raise BadInput(
-                    "a plan with a validation schedule has no price before it has a limit: settle it with "
-                    "plan.within(budget), or plan.calibrate(epsilon=, delta=) or (rho=)"
+                    "a plan with a validation schedule has no price before it has a limit: settle "
+                    "it with plan.within(budget), or plan.calibrate(epsilon=, delta=) or (rho=)"
                 )
             during: list[Event] = [self.filter]
         else:
@@ -373,14 +447,19 @@ class Plan(AbstractPlan):
         return compose([*priced(self.front), *during, *self._after()])
 
     def scaled(self, factor: float) -> Plan:
-        """The plan with a schedule `factor` times as high; a filter is settled anew by what scaled it."""
+        """The plan with a schedule `factor` times as high; a filter is settled anew by what scaled
+        it.
+        """
         return replace(self, schedule=self.schedule.scaled(factor))
 
-    def calibrate(self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None) -> Plan:
-        """As of every plan: the schedule is scaled so that the whole run meets a target for its epochs.
+    def calibrate(
+        self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None
+    ) -> Plan:
+        """As of every plan: the schedule is scaled so that the whole run meets a target for its
+        epochs.
 
-        A validation schedule starts at the noise that would last for its epochs if it never fell; its filter is as wide
-        as the target allows.
+        A validation schedule starts at the noise that would last for its epochs if it never fell;
+        its filter is as wide as the target allows.
 
         Raises:
             BadInput: a target out of range, or one that the earlier releases alone exceed.
@@ -401,8 +480,8 @@ class Plan(AbstractPlan):
         shape = self.noise_multipliers()
         if max(shape) > _STEEPEST * min(shape):
             raise BadInput(
-                f"the noise schedule falls by a factor of {max(shape) / min(shape):.3g}: no noise suits both its ends. "
-                "Use a slower decay or fewer epochs"
+                f"the noise schedule falls by a factor of {max(shape) / min(shape):.3g}: no noise "
+                "suits both its ends. Use a slower decay or fewer epochs"
             )
         return self.scaled, 1.0 / min(shape)
 
@@ -416,7 +495,11 @@ class Plan(AbstractPlan):
         """What a card says of how it was trained."""
         sampling = ", ".join(f"{name} {value}" for name, value in vars(self.sampling).items())
         earlier = [release.text() for release in self.releases]
-        earlier += [self.clip.learned.text()] if isinstance(self.clip, Derivatives) and self.clip.learned else []
+        earlier += (
+            [self.clip.learned.text()]
+            if isinstance(self.clip, Derivatives) and self.clip.learned
+            else []
+        )
         expansion = "" if isinstance(self.clip, Clip) else f", expansion of order {self.clip.order}"
         counted = "examples" if self.rows_per_person is None else "persons"
         number = "the length of the data, not protected"
@@ -429,27 +512,44 @@ class Plan(AbstractPlan):
                 number if self.examples is None else f"{self.examples}, declared by the publisher",
             ),
             ("earlier releases", ", ".join(earlier) or "none"),
-            *([] if self.temperature is None else [("release after training", self.temperature.text())]),
+            *(
+                []
+                if self.temperature is None
+                else [("release after training", self.temperature.text())]
+            ),
         ]
 
-    def plot(self, axes: Axes | None = None, *, of: str = "noise", delta: float | None = None) -> Axes:
-        """The noise by epoch, or `of="epsilon"` what is spent by step; on new axes by default (`pictures.draw`)."""
+    def plot(
+        self, axes: Axes | None = None, *, of: str = "noise", delta: float | None = None
+    ) -> Axes:
+        """The noise by epoch, or `of="epsilon"` what is spent by step; on new axes by default
+        (`pictures.draw`).
+        """
         from privlearn import pictures  # for those who have matplotlib and draw
 
         return pictures.draw(self, axes, of, delta)
 
     def _noise_rows(self) -> list[tuple[str, str]]:
         sigmas = self.noise_multipliers()
-        noise = f"{sigmas[0]:.4g}" if len(set(sigmas)) == 1 else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
-        correlated = [] if self.correlation is None else [("noise of steps", self.correlation.text())]
+        noise = (
+            f"{sigmas[0]:.4g}"
+            if len(set(sigmas)) == 1
+            else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
+        )
+        correlated = (
+            [] if self.correlation is None else [("noise of steps", self.correlation.text())]
+        )
         return [("epochs", str(self.epochs)), ("noise multiplier", noise), *correlated]
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
-        """What contradicts the plan: another divisor than declared, other choices, noise that follows anything else."""
+        """What contradicts the plan: another divisor than declared, other choices, noise that
+        follows anything else.
+        """
         problems = compare_rows(self, facts["examples"])
         if self.examples is not None and facts["examples"] != self.examples:
             problems.append(
-                f"sums were divided by {str(facts['examples'])[:40]} examples, and the plan declares {self.examples}"
+                f"sums were divided by {str(facts['examples'])[:40]} examples, and the plan "
+                f"declares {self.examples}"
             )
         steps = self.sampling.steps(1)
         epochs = facts["epochs"] if self.filter else self.epochs
@@ -457,20 +557,28 @@ class Plan(AbstractPlan):
         fits = 0 <= stated <= most if facts.get("left_early") is True else stated == most
         if steps == self.sampling.steps(10**9) and not fits:  # it does not depend on the rows
             problems.append(f"{str(stated)[:40]} steps are stated, and {epochs} epochs have {most}")
-        if (self.temperature is not None and facts.get("left_early") is not True) != ("fitted_temperature" in facts):
-            problems.append("a temperature is stated that the plan does not release, or none that it does")
+        if (self.temperature is not None and facts.get("left_early") is not True) != (
+            "fitted_temperature" in facts
+        ):
+            problems.append(
+                "a temperature is stated that the plan does not release, or none that it does"
+            )
         if self.releases or "chosen" in facts:
             # A release of its own, which few plans have.
             from privlearn.transforms.select import SelectFeatures, check_choices
 
-            check_choices(facts, [release.keep for release in self.releases if isinstance(release, SelectFeatures)])
+            check_choices(
+                facts,
+                [release.keep for release in self.releases if isinstance(release, SelectFeatures)],
+            )
         return problems + other_features(self.front, facts) + contradictions(self, facts)
 
     def within(self, budget: Budget, most: int | None = None) -> Plan:
         """Keep the schedule as it is and run until the budget ends, or for `most` epochs.
 
-        The last epoch that is run still fits as a whole (Yu et al. 2019, Algorithm 1, line 7). Under a validation
-        schedule this is for the run itself to see; its epochs are then those that fit if the noise never fell.
+        The last epoch that is run still fits as a whole (Yu et al. 2019, Algorithm 1, line 7).
+        Under a validation schedule this is for the run itself to see; its epochs are then those
+        that fit if the noise never fell.
 
         Raises:
             BadInput: not even one epoch fits.
@@ -496,14 +604,17 @@ class Plan(AbstractPlan):
         One example a batch more would overshoot.
 
         Raises:
-            BadInput: batches are not sampled, so that their size costs nothing; or not even one example a batch fits.
+            BadInput: batches are not sampled, so that their size costs nothing; or not even one
+                example a batch fits.
         """
         from privlearn import solving  # for those who solve for a number of a plan
 
         return solving.with_batch_size(self, budget, examples)
 
     def _settle_adjacency(self) -> None:
-        """Set the kind of neighbour where none is given; raises `UnsupportedEvent`, `BadInput` as the class says."""
+        """Set the kind of neighbour where none is given; raises `UnsupportedEvent`, `BadInput` as
+        the class says.
+        """
         undeclared = self.examples is None
         if self.adjacency is None:
             usual = self.sampling.default_adjacency
@@ -523,24 +634,27 @@ class Plan(AbstractPlan):
 
 
 def require_filter(plan: Plan) -> None:
-    """Refuse a filter where noise does not react, one that not even an epoch fits in, and what can't be published."""
+    """Refuse a filter where noise does not react, one that not even an epoch fits in, and what
+    can't be published.
+    """
     limit = plan.filter
     if plan.reacts and not is_registered(plan.schedule):
         raise BadInput(
-            f"the schedule {repr(plan.schedule)[:80]} follows accuracies, which could not be checked: give its class a "
-            "kind, and @privlearn.plan.registered"
+            f"the schedule {repr(plan.schedule)[:80]} follows accuracies, which could not be "
+            "checked: give its class a kind, and @privlearn.plan.registered"
         )
     if limit is None:
         return
     if not isinstance(limit, Limit) or not isinstance(plan.schedule, ReactingSchedule):
         raise BadInput(
-            f"filter is {repr(limit)[:80]}, and the schedule {repr(plan.schedule)[:80]}: a filter is for "
-            "a schedule that reacts alone, such as schedules.Validation, and within and calibrate set it. Leave it out"
+            f"filter is {repr(limit)[:80]}, and the schedule {repr(plan.schedule)[:80]}: a filter "
+            "is for a schedule that reacts alone, such as schedules.Validation, and within and "
+            "calibrate set it. Leave it out"
         )
     if not fits(limit, plan.epoch_event(plan.schedule.start)):
         raise BadInput(
-            f"not one epoch at noise multiplier {plan.schedule.start:g} fits into {limit}: use more noise, or settle "
-            "the limit with within or calibrate"
+            f"not one epoch at noise multiplier {plan.schedule.start:g} fits into {limit}: use "
+            "more noise, or settle the limit with within or calibrate"
         )
 
 
@@ -553,30 +667,51 @@ def describe_reacting(plan: Plan) -> list[tuple[str, str]]:
     return [
         ("epochs at most", str(plan.epochs)),
         ("noise multiplier at first", f"{plan.schedule.start:.4g}"),
-        ("noise follows accuracy on", f"{on}, {counted}; epsilon is for the limit that was set beforehand"),
+        (
+            "noise follows accuracy on",
+            f"{on}, {counted}; epsilon is for the limit that was set beforehand",
+        ),
     ]
 
 
 def contradictions(plan: Plan, facts: Mapping[str, Any]) -> list[str]:
-    """What contradicts the plan in what a run tells of its validations: where noise did not react there were none.
+    """What contradicts the plan in what a run tells of its validations: where noise did not react
+    there were none.
 
-    Else the noise must follow from the accuracies, and all epochs together must have fitted into the filter.
+    Else the noise must follow from the accuracies, and all epochs together must have fitted into
+    the filter.
 
     Raises:
-        BadInput, KeyError, TypeError, ValueError, AttributeError: facts are missing or of other types.
+        BadInput, KeyError, TypeError, ValueError, AttributeError: facts are missing or of other
+            types.
     """
     if not isinstance(plan.schedule, ReactingSchedule):
         if {"validation", "noise_multipliers"} & set(facts):
-            return ["validations are stated, and noise followed none: the plan's schedule is known beforehand"]
+            return [
+                (
+                    "validations are stated, and noise followed none: the plan's schedule is known "
+                    "beforehand"
+                )
+            ]
         return []
     stated, sigmas = facts["validation"], facts["noise_multipliers"]
     accuracies = stated["accuracies"]
     if set(stated) != {"rows", "public", "noise", "accuracies"} or len(accuracies) > plan.epochs:
         return [
-            f"expected rows, public, noise and at most {plan.epochs} accuracies of the validations, one for each epoch"
+            (
+                f"expected rows, public, noise and at most {plan.epochs} accuracies of the "
+                "validations, one for each epoch"
+            )
         ]
-    if stated["noise"] != plan.schedule.noise or stated["public"] is not (plan.schedule.noise is None):
-        return ["the validations are not what the schedule says: with noise= they are charged, else public"]
+    if stated["noise"] != plan.schedule.noise or stated["public"] is not (
+        plan.schedule.noise is None
+    ):
+        return [
+            (
+                "the validations are not what the schedule says: with noise= they are charged, "
+                "else public"
+            )
+        ]
     follow = list(plan.schedule.noise_multipliers(accuracies))[:-1]
     assert plan.filter is not None  # or the plan would have no price
     if (
@@ -586,44 +721,53 @@ def contradictions(plan: Plan, facts: Mapping[str, Any]) -> list[str]:
     ):
         return []
     return [
-        "the noise multipliers do not follow from the plan's schedule and the accuracies, or are more than its filter "
-        "lets through"
+        "the noise multipliers do not follow from the plan's schedule and the accuracies, or are "
+        "more than its filter lets through"
     ]
 
 
 def require_correlated(plan: Plan, correlation: Correlation) -> None:
-    """Refuse what noise that is correlated over steps is not priced for: a norm or a noise that changes, few rests."""
+    """Refuse what noise that is correlated over steps is not priced for: a norm or a noise that
+    changes, few rests.
+    """
     if not isinstance(correlation, Correlation):
-        raise BadInput(f"correlation is {correlation!r}: expected one such as pv.mechanisms.Banded(bands=8), or None")
+        raise BadInput(
+            f"correlation is {correlation!r}: expected one such as pv.mechanisms.Banded(bands=8), "
+            "or None"
+        )
     if isinstance(plan.schedule, ReactingSchedule):
         raise BadInput(
-            "correlated noise is for a schedule that is known beforehand, and a validation schedule follows "
-            "accuracies: use another schedule, or independent noise"
+            "correlated noise is for a schedule that is known beforehand, and a validation "
+            "schedule follows accuracies: use another schedule, or independent noise"
         )
     if not isinstance(plan.schedule, Constant) and not correlation.disjoint:
         raise BadInput(
-            f"{correlation.kind} noise is for a constant schedule, and this one is {plan.schedule.kind}: its matrix is "
-            "scaled for times of an example that cost alike. Use banded noise, or a constant schedule"
+            f"{correlation.kind} noise is for a constant schedule, and this one is "
+            f"{plan.schedule.kind}: its matrix is scaled for times of an example that cost alike. "
+            "Use banded noise, or a constant schedule"
         )
     if not isinstance(plan.clip, Clip) or isinstance(plan.clip, Quantile):
         raise BadInput(
-            f"correlated noise is for DP-SGD with a clipping norm that stays, and the clip is {plan.clip.kind}: use "
-            "flat clipping"
+            "correlated noise is for DP-SGD with a clipping norm that stays, and the clip is "
+            f"{plan.clip.kind}: use flat clipping"
         )
     if plan.group_size > 1:
         raise BadInput(
-            "correlated noise protects one example, or one person by rows_per_person=: the rows of a group may be in "
-            "neighbouring steps, whose noise is not independent. Leave out group_size, or the mechanism"
+            "correlated noise protects one example, or one person by rows_per_person=: the rows of "
+            "a group may be in neighbouring steps, whose noise is not independent. Leave out "
+            "group_size, or the mechanism"
         )
-    correlation.require_suited(plan.sampling, plan.examples or _MANY)  # a run asks again, for the rows that are there
+    # a run asks again, for the rows that are there
+    correlation.require_suited(plan.sampling, plan.examples or _MANY)
 
 
 def compare_rows(plan: Plan, examples: int) -> list[str]:
-    """What contradicts that a run by `plan` had so many rows, which its facts state: each a sentence.
+    """What contradicts that a run by `plan` had so many rows, which its facts state: each a
+    sentence.
 
-    A plan that declares no number of rows is priced for those with which its batches and its noise go together. With
-    others a run is refused before it releases anything, so that its price holds for every data set; and facts that
-    state them are of no run.
+    A plan that declares no number of rows is priced for those with which its batches and its noise
+    go together. With others a run is refused before it releases anything, so that its price holds
+    for every data set; and facts that state them are of no run.
     """
     problems = plan.sampling.contradictions(examples)
     if plan.correlation is not None and not problems:

@@ -1,7 +1,9 @@
-"""Products of numbers in single precision are computed in it: not in TF32 or bfloat16, whatever the caller has set.
+"""Products of numbers in single precision are computed in it: not in TF32 or bfloat16, whatever the
+caller has set.
 
-Those keep 10 or 7 bits of each factor. A norm and a sum that are computed from one gradient would then differ by more
-than the room that clips leave for rounding, and the sensitivity would be exceeded.
+Those keep 10 or 7 bits of each factor. A norm and a sum that are computed from one gradient would
+then differ by more than the room that clips leave for rounding, and the sensitivity would be
+exceeded.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ _FULL = "ieee"
 
 @contextmanager
 def single_precision(device: torch.device) -> Iterator[None]:
-    """For the block, products on `device` are in full precision; the caller's settings are put back."""
+    """For the block, products on `device` are in full precision; the caller's settings are put
+    back.
+    """
     held = [(own, own.fp32_precision) for own in _settings(device.type)]
     reduced = [(own, before) for own, before in held if before != _FULL]
     for own, _ in reduced:

@@ -1,6 +1,8 @@
-"""The facts that runs state in certificates: names, kinds and ranges, declared once for those who write and who read.
+"""The facts that runs state in certificates: names, kinds and ranges, declared once for those who
+write and who read.
 
-A plan's class names its shape, `facts_shape`. `publish` refuses facts that do not fit it, and `verify` finds them.
+A plan's class names its shape, `facts_shape`. `publish` refuses facts that do not fit it, and
+`verify` finds them.
 """
 
 from __future__ import annotations

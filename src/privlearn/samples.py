@@ -1,4 +1,6 @@
-"""A drawn batch, good for one release, and what is charged for it: a batch, or an epoch at its first batch."""
+"""A drawn batch, good for one release, and what is charged for it: a batch, or an epoch at its
+first batch.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,26 @@ _ONE_AT_A_TIME = threading.RLock()
 
 
 class EpochCharge:
-    """What is charged at once: a batch, or an epoch at its first batch. Samplers make one for each `Sample` or epoch.
+    """What is charged at once: a batch, or an epoch at its first batch. Samplers make one for each
+    `Sample` or epoch.
 
     Args:
         event: what is charged, of the mechanism that batches are released through.
-        adjacencies: the kinds of neighbour that the sampler is priced for, where these are fewer than the event's: how
-            batches are drawn may depend on the number of rows, of which an event knows nothing.
+        adjacencies: the kinds of neighbour that the sampler is priced for, where these are fewer
+            than the event's: how batches are drawn may depend on the number of rows, of which an
+            event knows nothing.
     """
 
-    def __init__(self, event: Callable[[Gaussian], Event], adjacencies: Sequence[Adjacency] | None = None) -> None:
+    def __init__(
+        self, event: Callable[[Gaussian], Event], adjacencies: Sequence[Adjacency] | None = None
+    ) -> None:
         self._event, self._adjacencies = event, adjacencies
         self._charged: tuple[Gaussian, Adjacency, Account] | None = None
 
     def charge(self, mechanism: Gaussian, adjacency: Adjacency, account: Account) -> None:
-        """Charge the unit unless it is paid; what is paid is good for the same mechanism, neighbours and account."""
+        """Charge the unit unless it is paid; what is paid is good for the same mechanism,
+        neighbours and account.
+        """
         if self._charged is None:
             require_covered("these batches", adjacency, self._adjacencies)
             account.charge(self._event(mechanism), adjacency)
@@ -44,14 +52,15 @@ class EpochCharge:
         paid, neighbours, payer = self._charged
         if payer is not account:
             raise PrivlearnError(
-                "an earlier batch of this epoch was charged to another ledger: use one for the whole epoch"
+                "an earlier batch of this epoch was charged to another ledger: use one for the "
+                "whole epoch"
             )
         require_same(neighbours, adjacency, "this epoch")
         if paid != mechanism:
             raise PrivlearnError(
-                f"this epoch was charged at noise multiplier {paid.noise_multiplier:g}, and a later batch of it asks "
-                f"for {mechanism.noise_multiplier:g}. Where the epoch is the unit of accounting, all its batches need "
-                "the same noise",
+                f"this epoch was charged at noise multiplier {paid.noise_multiplier:g}, and a "
+                f"later batch of it asks for {mechanism.noise_multiplier:g}. Where the epoch is "
+                "the unit of accounting, all its batches need the same noise",
                 charged=paid,
                 given=mechanism,
             )
@@ -61,8 +70,9 @@ def require_covered(what: str, adjacency: Adjacency, covered: Sequence[Adjacency
     """Raise `UnsupportedEvent` unless batches are priced for such neighbours."""
     if covered is not None and adjacency not in covered:
         raise UnsupportedEvent(
-            f"{what} have no sound accounting for {adjacency.value} neighbours: they are covered for "
-            f"{', '.join(sorted(covered))}. Choose one of these adjacencies, or another way to draw batches",
+            f"{what} have no sound accounting for {adjacency.value} neighbours: they are covered "
+            f"for {', '.join(sorted(covered))}. Choose one of these adjacencies, or another way to "
+            "draw batches",
             adjacency=adjacency,
         )
 
@@ -100,8 +110,9 @@ class Sample:
         with _ONE_AT_A_TIME:
             if self._used:
                 raise SampleReused(
-                    "this sample was released before. A sample is amplified for one release: release several "
-                    "quantities of one batch jointly, in one call of release(), or draw another batch"
+                    "this sample was released before. A sample is amplified for one release: "
+                    "release several quantities of one batch jointly, in one call of release(), or "
+                    "draw another batch"
                 )
             self.unit.charge(mechanism, adjacency, account)
             self._used = True

@@ -1,8 +1,8 @@
-"""Noise over epochs (Yu et al. 2019, section IV-A): epoch t = 0, 1, ... has noise multiplier `schedule(t)`.
+"""Noise over epochs (Yu et al. 2019, section IV-A): epoch t = 0, 1, ... has noise multiplier
+`schedule(t)`.
 
-The same functions serve for learning rates, relative to their value at t = 0. A `ReactingSchedule` is no function of
-the
-epoch: its noise follows from the accuracies that were seen.
+The same functions serve for learning rates, relative to their value at t = 0. A `ReactingSchedule`
+is no function of the epoch: its noise follows from the accuracies that were seen.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class _Shape:
 class Schedule(_Shape):
     """A decreasing, data-independent function of the epoch.
 
-    `start` is its value at epoch 0. Without a noise multiplier of its own a plan reads a schedule as a shape and
-    solves for the factor that `scaled` puts on it. A final dataclass with a `kind` and `@registered` is known
-    everywhere; one without is published as the values that it gave.
+    `start` is its value at epoch 0. Without a noise multiplier of its own a plan reads a schedule
+    as a shape and solves for the factor that `scaled` puts on it. A final dataclass with a `kind`
+    and `@registered` is known everywhere; one without is published as the values that it gave.
     """
 
     @abstractmethod
@@ -59,14 +59,14 @@ class Schedule(_Shape):
 class ReactingSchedule(_Shape):
     """Noise that follows accuracies: an interface for registered, final dataclasses (`Validation`).
 
-    An accuracy is public if the rows are; on the training rows it is a release of its own, whose noise is `noise`.
-    Either way what follows reacts to what was released, so a plan accounts for it by a filter (`Plan.filter`), which
-    holds whatever the schedule makes of the accuracies.
+    An accuracy is public if the rows are; on the training rows it is a release of its own, whose
+    noise is `noise`. Either way what follows reacts to what was released, so a plan accounts for it
+    by a filter (`Plan.filter`), which holds whatever the schedule makes of the accuracies.
 
     Attributes:
         start: the noise multiplier of the first epoch, which no later one is to exceed.
-        noise: None for public validation rows. Else in each epoch the number of training examples that the model gets
-            right is released with this noise multiplier.
+        noise: None for public validation rows. Else in each epoch the number of training examples
+            that the model gets right is released with this noise multiplier.
     """
 
     noise: float | None
@@ -79,7 +79,9 @@ class ReactingSchedule(_Shape):
         """
 
     def after(self, accuracies: Sequence[float]) -> float:
-        """The noise multiplier of the epoch that follows these validations, one for each epoch so far."""
+        """The noise multiplier of the epoch that follows these validations, one for each epoch so
+        far.
+        """
         *_, noise = self.noise_multipliers(accuracies)
         return noise
 
@@ -107,7 +109,8 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class Decay(Schedule):
-    """An interface: a schedule that decays in the middle of a run, and is constant before and after.
+    """An interface: a schedule that decays in the middle of a run, and is constant before and
+    after.
 
     Attributes:
         from_epoch: the epoch up to which it stays at its start; t counts from there.
@@ -119,19 +122,24 @@ class Decay(Schedule):
 
     def __post_init__(self) -> None:
         first, last = self.from_epoch, self.to_epoch
-        between(f"the {_kind(self)} schedule's first epoch of decay (from)", first, 0.0, _LAST_EPOCH)
+        between(
+            f"the {_kind(self)} schedule's first epoch of decay (from)", first, 0.0, _LAST_EPOCH
+        )
         between(f"the {_kind(self)} schedule's last epoch of decay (to)", last, 0.0, math.inf)
         if last <= first:
             raise BadInput(
-                f"the {_kind(self)} schedule decays from epoch {first:g} to epoch {last:g}: expected the second to be "
-                "later"
+                f"the {_kind(self)} schedule decays from epoch {first:g} to epoch {last:g}: "
+                "expected the second to be later"
             )
 
     def idle(self, epochs: int) -> str | None:
         """Where it begins to fall after the end."""
         if self.from_epoch < epochs:
             return None
-        return f"the schedule falls from epoch {self.from_epoch:g} on (counted from 0), and the run ends before"
+        return (
+            f"the schedule falls from epoch {self.from_epoch:g} on (counted from 0), and the "
+            "run ends before"
+        )
 
     def _t(self, epoch: float) -> float:
         """Epochs of decay up to `epoch`."""
@@ -143,7 +151,9 @@ class Decay(Schedule):
 @registered
 @dataclass(frozen=True)
 class Time(Decay):
-    """start / (1 + k t); with `period` t is floor(t / period), so that it decays every `period` epochs."""
+    """start / (1 + k t); with `period` t is floor(t / period), so that it decays every `period`
+    epochs.
+    """
 
     k: float
     start: float = 10.0
@@ -165,7 +175,9 @@ class Time(Decay):
 @registered
 @dataclass(frozen=True)
 class Exponential(Decay):
-    """start e^{-k t}; with `period` t is floor(t / period), so that it decays every `period` epochs."""
+    """start e^{-k t}; with `period` t is floor(t / period), so that it decays every `period`
+    epochs.
+    """
 
     k: float
     start: float = 10.0
@@ -198,7 +210,9 @@ class Step(Decay):
         super().__post_init__()
         _rates(self, k=self.k, period=self.period, start=self.start)
         if self.k >= 1:
-            raise BadInput(f"the step schedule's k is {self.k:g}: expected a factor below 1, for example 0.6")
+            raise BadInput(
+                f"the step schedule's k is {self.k:g}: expected a factor below 1, for example 0.6"
+            )
         _require_computable(self)
 
     def __call__(self, epoch: float) -> float:
@@ -211,7 +225,9 @@ class Step(Decay):
 @registered
 @dataclass(frozen=True)
 class Polynomial(Decay):
-    """(start - end) (1 - t / period)^k + end up to t = period, and end from there on; end 0 suits learning rates."""
+    """(start - end) (1 - t / period)^k + end up to t = period, and end from there on; end 0 suits
+    learning rates.
+    """
 
     k: float
     end: float = 2.0
@@ -224,8 +240,8 @@ class Polynomial(Decay):
         _rates(self, k=self.k, period=self.period, start=self.start)
         if not 0 <= self.end < self.start:
             raise BadInput(
-                f"the polynomial schedule ends at {self.end!r}: expected a number from 0 to below its start, "
-                f"{self.start:g}"
+                f"the polynomial schedule ends at {self.end!r}: expected a number from 0 to below "
+                f"its start, {self.start:g}"
             )
         _require_computable(self)
 
@@ -244,14 +260,19 @@ class Polynomial(Decay):
 @registered
 @dataclass(frozen=True)
 class PerEpoch(Schedule):
-    """The value of each epoch, one by one; the last holds from there on. It stands for schedules of the user's own."""
+    """The value of each epoch, one by one; the last holds from there on. It stands for schedules of
+    the user's own.
+    """
 
     values: tuple[float, ...]
     kind: ClassVar[str] = "per-epoch"
 
     def __post_init__(self) -> None:
         if not isinstance(self.values, tuple) or not self.values:
-            raise BadInput(f"values is {repr(self.values)[:60]}: expected a tuple of numbers, one for each epoch")
+            raise BadInput(
+                f"values is {repr(self.values)[:60]}: expected a tuple of numbers, one for each "
+                "epoch"
+            )
         for value in self.values:
             positive("the value of an epoch", value)
 
@@ -275,10 +296,12 @@ class PerEpoch(Schedule):
 @registered
 @dataclass(frozen=True)
 class Validation(ReactingSchedule):
-    """Noise that falls when the accuracy on validation rows stops improving (Yu et al. 2019, eqs. 8 to 10).
+    """Noise that falls when the accuracy on validation rows stops improving (Yu et al. 2019, eqs. 8
+    to 10).
 
-    After every `period` epochs the mean of the last `m` accuracies is compared with that of the check before, 0 at
-    first: unless it improved by more than `threshold`, the noise is multiplied by `k` from the next epoch on.
+    After every `period` epochs the mean of the last `m` accuracies is compared with that of the
+    check before, 0 at first: unless it improved by more than `threshold`, the noise is multiplied
+    by `k` from the next epoch on.
 
     Attributes:
         k: the factor of the decay, 0 < k < 1.
@@ -299,15 +322,17 @@ class Validation(ReactingSchedule):
     def __post_init__(self) -> None:
         _rates(self, k=self.k, start=self.start)
         if self.k >= 1:
-            raise BadInput(f"the validation schedule's k is {self.k:g}: expected a factor below 1, for example 0.7")
+            raise BadInput(
+                f"the validation schedule's k is {self.k:g}: expected a factor below 1, for "
+                "example 0.7"
+            )
         between("the validation schedule's threshold", self.threshold, -1.0, 1.0)
         count("the validation schedule's m", self.m)
         count("the validation schedule's period", self.period)
         if self.period < self.m:
             raise BadInput(
-                f"the validation schedule averages the last m={self.m} accuracies and checks them every "
-                f"period={self.period} "
-                "epochs: expected a period of at least m"
+                f"the validation schedule averages the last m={self.m} accuracies and checks them "
+                f"every period={self.period} epochs: expected a period of at least m"
             )
         if self.noise is not None:
             between("the noise multiplier of the validations (noise)", self.noise, 1e-6, 1e12)
@@ -328,8 +353,8 @@ class Validation(ReactingSchedule):
         if self.period < epochs:
             return None
         return (
-            f"the validation schedule checks every {self.period} epochs, and the run has at most {epochs}: "
-            "its noise never falls. Use a smaller period"
+            f"the validation schedule checks every {self.period} epochs, and the run has at most "
+            f"{epochs}: its noise never falls. Use a smaller period"
         )
 
     def exactness(self, deviation: float) -> str:
@@ -339,8 +364,9 @@ class Validation(ReactingSchedule):
         if mean <= needed or self.noise is None:
             return text
         return (
-            f"{text}, which is more than the threshold of {self.threshold:g}: noise will fall by chance. Give "
-            f"noise={self.noise * needed / mean:.2g} or less, a larger m (and period), or a larger threshold"
+            f"{text}, which is more than the threshold of {self.threshold:g}: noise will fall by "
+            f"chance. Give noise={self.noise * needed / mean:.2g} or less, a larger m (and "
+            "period), or a larger threshold"
         )
 
 
@@ -366,8 +392,9 @@ def parse(text: str, *, free_rate: bool = False) -> NoiseSchedule:
     name, numbers = parse_spec("schedule", text)
     if name not in _specs():
         raise BadInput(
-            f"schedule {text!r} is unknown: expected one of constant, time:k=0.05, exp:k=0.01, step:k=0.6,period=10, "
-            "poly:k=3,end=2,period=100 or validation:k=0.7,m=5,threshold=0.01,period=10",
+            f"schedule {text!r} is unknown: expected one of constant, time:k=0.05, exp:k=0.01, "
+            "step:k=0.6,period=10, poly:k=3,end=2,period=100 or "
+            "validation:k=0.7,m=5,threshold=0.01,period=10",
             spec=text,
         )
     kind = _specs()[name]
@@ -377,7 +404,9 @@ def parse(text: str, *, free_rate: bool = False) -> NoiseSchedule:
         numbers.setdefault("k", 0.5)
     if unknown or ("k" in known and "k" not in numbers):
         problem = f"has no parameter {unknown[0]!r}" if unknown else "needs k"
-        raise BadInput(f"schedule {text!r}: {name} {problem}. Its parameters are {', '.join(known)}", spec=text)
+        raise BadInput(
+            f"schedule {text!r}: {name} {problem}. Its parameters are {', '.join(known)}", spec=text
+        )
     whole = {_key(part) for part in _parameters(kind) if part.type == "int"}
     for key in whole & set(numbers):
         if numbers[key].is_integer():
@@ -395,13 +424,15 @@ def parse_rates(text: str) -> Schedule:
     schedule = parse(text)
     if isinstance(schedule, ReactingSchedule):
         raise BadInput(
-            f"the learning rate can't follow {text!r}: expected constant, time, exp, step or poly", spec=text
+            f"the learning rate can't follow {text!r}: expected constant, time, exp, step or poly",
+            spec=text,
         )
     return schedule
 
 
 def spec(schedule: NoiseSchedule) -> str:
-    """Write `schedule` as a spec that `parse` reads back; options are left out where they are at their defaults.
+    """Write `schedule` as a spec that `parse` reads back; options are left out where they are at
+    their defaults.
 
     >>> spec(Step(k=0.6))
     'step:k=0.6,period=10.0,start=10.0'
@@ -411,7 +442,11 @@ def spec(schedule: NoiseSchedule) -> str:
     if not is_registered(schedule) or isinstance(schedule, PerEpoch):
         return repr(schedule)[:200]  # a user's own
     values = {part: getattr(schedule, part.name) for part in _parameters(type(schedule))}
-    stated = {_key(part): value for part, value in values.items() if not (part.kw_only and value == part.default)}
+    stated = {
+        _key(part): value
+        for part, value in values.items()
+        if not (part.kw_only and value == part.default)
+    }
     return f"{schedule.kind}:{','.join(f'{key}={value!r}' for key, value in stated.items())}"
 
 
@@ -440,7 +475,9 @@ def _rates(schedule: NoiseSchedule, **values: float) -> None:
 
 
 def _require_computable(schedule: Schedule) -> None:
-    """Raise `BadInput` unless it has a value in the first and in the last epoch there may be, and so between them."""
+    """Raise `BadInput` unless it has a value in the first and in the last epoch there may be, and
+    so between them.
+    """
     for epoch in (0.0, _LAST_EPOCH):
         try:
             computable = math.isfinite(schedule(epoch))
@@ -448,6 +485,7 @@ def _require_computable(schedule: Schedule) -> None:
             computable = False
         if not computable:
             raise BadInput(
-                f"the {_kind(schedule)} schedule {spec(schedule)[:120]} has no value at epoch {epoch:g}: its numbers "
-                "are too small or too large to compute with. Use others, for example a period of at least 1e-9"
+                f"the {_kind(schedule)} schedule {spec(schedule)[:120]} has no value at epoch "
+                f"{epoch:g}: its numbers are too small or too large to compute with. Use others, "
+                "for example a period of at least 1e-9"
             )

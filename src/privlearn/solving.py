@@ -1,4 +1,6 @@
-"""Numbers of plans, solved for: noise beside other releases, epochs, the rate of a schedule, the size of batches."""
+"""Numbers of plans, solved for: noise beside other releases, epochs, the rate of a schedule, the
+size of batches.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,21 @@ from privlearn.errors import BadInput
 from privlearn.mechanisms.banded import Banded
 from privlearn.mechanisms.correlated import Correlation, deviation_of
 from privlearn.sampling import Partition, Poisson, TruncatedPoisson
-from privlearn.schedules import LEAST_NOISE, MOST_EPOCHS, Constant, Polynomial, ReactingSchedule, Step
+from privlearn.schedules import (
+    LEAST_NOISE,
+    MOST_EPOCHS,
+    Constant,
+    Polynomial,
+    ReactingSchedule,
+    Step,
+)
 
 if TYPE_CHECKING:
     from privlearn.plan import AbstractPlan, Plan
 
 _NOT_KNOWN = (
-    "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise "
-    "or the epochs, or give another schedule=: {}"
+    "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: "
+    "solve for the noise or the epochs, or give another schedule=: {}"
 )
 
 
@@ -40,8 +49,8 @@ def factor_beside(plan: AbstractPlan, others: Sequence[Planned]) -> float:
     """
     if plan.budget is None or getattr(plan, "reacts", False):
         raise BadInput(
-            "no noise is left to raise: the plan has no target, or noise that follows validations. Calibrate a "
-            "plan with a fixed schedule first, plan.calibrate(epsilon=, delta=)"
+            "no noise is left to raise: the plan has no target, or noise that follows validations. "
+            "Calibrate a plan with a fixed schedule first, plan.calibrate(epsilon=, delta=)"
         )
     for other in others:
         require_fit("what is released beside the plan", other, Planned)
@@ -49,12 +58,15 @@ def factor_beside(plan: AbstractPlan, others: Sequence[Planned]) -> float:
     for other in others:
         require_same(plan.neighbours, other.neighbours, "what is released beside the plan")
         if other.unit != plan.unit:
-            raise BadInput(f"the plan protects {plan.unit}, and what is released beside it {other.unit}: expected one")
+            raise BadInput(
+                f"the plan protects {plan.unit}, and what is released beside it {other.unit}: "
+                "expected one"
+            )
     spent = budget.spent(beside, plan.neighbours)
     if spent >= budget.limit:
         raise BadInput(
-            f"what is released beside the plan costs {budget.figure(spent)} alone, and both together may cost "
-            f"{budget}: give it more noise"
+            f"what is released beside the plan costs {budget.figure(spent)} alone, and both "
+            f"together may cost {budget}: give it more noise"
         )
 
     def together(factor: float) -> Event:
@@ -65,7 +77,8 @@ def factor_beside(plan: AbstractPlan, others: Sequence[Planned]) -> float:
 
 @checked
 def with_rate(plan: Plan, budget: Budget) -> Plan:
-    """`plan` with its start, epochs and batches, and the rate k of its schedule at which it meets `budget`.
+    """`plan` with its start, epochs and batches, and the rate k of its schedule at which it meets
+    `budget`.
 
     Raises:
         BadInput: a constant schedule, or no k meets the budget.
@@ -74,7 +87,10 @@ def with_rate(plan: Plan, budget: Budget) -> Plan:
     require_room(plan, budget)
     schedule = plan.schedule
     if isinstance(schedule, Constant):
-        raise BadInput("a constant schedule has no rate to solve for: give another schedule=: time, exp, step or poly")
+        raise BadInput(
+            "a constant schedule has no rate to solve for: give another schedule=: time, exp, step "
+            "or poly"
+        )
     if plan.reacts:
         raise BadInput(_NOT_KNOWN.format("k", "time, exp, step or poly"))
 
@@ -94,17 +110,19 @@ def with_rate(plan: Plan, budget: Budget) -> Plan:
 
 @checked
 def with_batch_size(plan: Plan, budget: Budget, examples: int) -> Plan:
-    """`plan` with its noise and epochs, and the largest batches of `examples` rows that `budget` allows.
+    """`plan` with its noise and epochs, and the largest batches of `examples` rows that `budget`
+    allows.
 
     Truncated batches then have the usual maximum of their size.
 
     Raises:
-        BadInput: batches are not sampled, so that their size costs nothing; or not even one example a batch fits.
+        BadInput: batches are not sampled, so that their size costs nothing; or not even one example
+            a batch fits.
     """
     if not isinstance(plan.sampling, Poisson | Partition | TruncatedPoisson):
         raise BadInput(
-            f"with {plan.sampling.kind} batches the guarantee does not depend on their size: solve for the noise or "
-            "the epochs, or use poisson or partition sampling"
+            f"with {plan.sampling.kind} batches the guarantee does not depend on their size: solve "
+            "for the noise or the epochs, or use poisson or partition sampling"
         )
     if plan.reacts:
         raise BadInput(_NOT_KNOWN.format("batch size", "constant, time, exp, step or poly"))
@@ -114,9 +132,14 @@ def with_batch_size(plan: Plan, budget: Budget, examples: int) -> Plan:
     def at(size: int) -> Plan:
         return replace(plan, sampling=type(plan.sampling).of_size(size, examples))
 
-    size = largest(lambda size: budget.covers(budget.spent(at(size).event(), plan.neighbours)), examples)
+    size = largest(
+        lambda size: budget.covers(budget.spent(at(size).event(), plan.neighbours)), examples
+    )
     if size == 0:
-        raise BadInput(f"not even one example a batch fits into {budget} at this noise: use more noise or fewer epochs")
+        raise BadInput(
+            f"not even one example a batch fits into {budget} at this noise: use more noise or "
+            "fewer epochs"
+        )
     return replace(at(size), budget=budget)
 
 
@@ -141,11 +164,17 @@ def within(plan: Plan, budget: Budget, most: int | None) -> Plan:
     if epochs == 0:
         first = schedule.start if isinstance(schedule, ReactingSchedule) else schedule(0)
         raise BadInput(
-            f"not one epoch at noise multiplier {first:g} fits into {budget}: use more noise or a larger budget",
+            (
+                f"not one epoch at noise multiplier {first:g} fits into {budget}: use more noise "
+                "or a larger budget"
+            ),
             budget=budget,
         )
     if epochs == MOST_EPOCHS and most is None:
-        raise BadInput(f"{budget} lasts more than {MOST_EPOCHS:,} epochs at this noise: say how many with epochs")
+        raise BadInput(
+            f"{budget} lasts more than {MOST_EPOCHS:,} epochs at this noise: say how many with "
+            "epochs"
+        )
     return replace(plan, epochs=epochs, budget=budget, filter=limit)
 
 
@@ -155,9 +184,9 @@ def require_room(plan: Plan, budget: Budget) -> None:
     spent = budget.spent(plan.beside(), plan.neighbours)
     if spent >= budget.limit:
         raise BadInput(
-            f"the releases before and after training alone cost {budget.figure(spent)}, and the budget is "
-            f"{budget}: give "
-            "them more noise (noise_multiplier=, or pca_noise=), leave them out, or raise the budget",
+            f"the releases before and after training alone cost {budget.figure(spent)}, and the "
+            f"budget is {budget}: give them more noise (noise_multiplier=, or pca_noise=), leave "
+            "them out, or raise the budget",
             budget=budget,
         )
 
@@ -170,7 +199,8 @@ def with_least_noise(
     *,
     adjust: bool = True,
 ) -> Plan:
-    """The plan with that mechanism which leaves the least noise in the weights, once its noise is solved for.
+    """The plan with that mechanism which leaves the least noise in the weights, once its noise is
+    solved for.
 
     Batches keep their size.
 
@@ -179,7 +209,8 @@ def with_least_noise(
         mechanisms: to try; None is independent noise.
         solved: solves for the noise.
         examples: how many there are.
-        adjust: whether a cyclic sampler gets as many groups as the noise has bands; False: it stays as it is.
+        adjust: whether a cyclic sampler gets as many groups as the noise has bands; False: it stays
+            as it is.
 
     Raises:
         BadInput: none of them goes with the plan.
@@ -201,36 +232,52 @@ def with_least_noise(
 
 
 def noise_in_weights(plan: Plan, examples: int, momentum: float = 0.0) -> float:
-    """Root mean square, over steps, of the noise that SGD sums up: for learning rate and sensitivity 1.
+    """Root mean square, over steps, of the noise that SGD sums up: for learning rate and
+    sensitivity 1.
 
-    Independent noise is that of SGD with `momentum`; correlated noise says itself what it is made for.
+    Independent noise is that of SGD with `momentum`; correlated noise says itself what it is made
+    for.
     """
     epoch, multipliers = plan.sampling.steps(examples), plan.noise_multipliers()
     steps, rest = plan.epochs * epoch, plan.sampling.separation(examples)
     correlation = plan.correlation or Banded(1, momentum)
     if len(set(multipliers)) == 1:
         return multipliers[0] * correlation.deviation(steps, rest)
-    return deviation_of(correlation.inverse(steps, rest), correlation.momentum, np.repeat(multipliers, epoch))
+    return deviation_of(
+        correlation.inverse(steps, rest), correlation.momentum, np.repeat(multipliers, epoch)
+    )
 
 
 def start_reacting(plan: Plan, shape: ReactingSchedule, budget: Budget) -> Plan:
-    """`plan` with the widest filter in `budget`, and the start at which all epochs would fit if noise never fell.
+    """`plan` with the widest filter in `budget`, and the start at which all epochs would fit if
+    noise never fell.
 
     Raises:
         BadInput: its validations alone take more.
     """
     if shape.noise is not None:
         paid = Gaussian(shape.noise)
-        if share(largest_filter(budget, plan.beside(), paid, plan.neighbours), Repeated(paid, plan.epochs)) >= 1:
+        if (
+            share(
+                largest_filter(budget, plan.beside(), paid, plan.neighbours),
+                Repeated(paid, plan.epochs),
+            )
+            >= 1
+        ):
             raise BadInput(
-                f"{plan.epochs} validations at noise multiplier {shape.noise:g} alone take more than {budget}: give "
-                "them more noise (noise= of the schedule), or use fewer epochs"
+                f"{plan.epochs} validations at noise multiplier {shape.noise:g} alone take more "
+                f"than {budget}: give them more noise (noise= of the schedule), or use fewer "
+                "epochs"
             )
 
     def at(factor: float) -> tuple[ReactingSchedule, Limit, Event]:
         schedule = shape.scaled(factor)
         epoch = replace(plan, schedule=schedule, filter=None).epoch_event(schedule.start)
-        return schedule, largest_filter(budget, plan.beside(), epoch, plan.neighbours), Repeated(epoch, plan.epochs)
+        return (
+            schedule,
+            largest_filter(budget, plan.beside(), epoch, plan.neighbours),
+            Repeated(epoch, plan.epochs),
+        )
 
     def taken(factor: float) -> float:
         _, limit, all_epochs = at(factor)

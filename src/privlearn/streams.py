@@ -1,12 +1,14 @@
 """Separate streams of random numbers for sampling, noise, initialisation and views.
 
-Each stream is AES in counter mode with a 128-bit key of its own. Without a seed the keys come from the operating
-system; with a seed they are derived from it, the run can be repeated, and anyone who knows the seed can take the noise
-off: certificates say so. A run counts as seeded unless every one of its streams has a key from the operating system.
+Each stream is AES in counter mode with a 128-bit key of its own. Without a seed the keys come from
+the operating system; with a seed they are derived from it, the run can be repeated, and anyone who
+knows the seed can take the noise off: certificates say so. A run counts as seeded unless every one
+of its streams has a key from the operating system.
 
-A key draws noise for one thing only. Where a secret outlives a call (in a kept folder, in a commitment), the keys of
-sampling and of noise follow from it and from all that determines the sums (`Streams.bind`), and before that no noise
-can be drawn. What noise is drawn for is shown to a stream's watch first (`NoiseStream.drawing_for`).
+A key draws noise for one thing only. Where a secret outlives a call (in a kept folder, in a
+commitment), the keys of sampling and of noise follow from it and from all that determines the sums
+(`Streams.bind`), and before that no noise can be drawn. What noise is drawn for is shown to a
+stream's watch first (`NoiseStream.drawing_for`).
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _ZEROS = memoryview(bytes(1 << 20))
 
 #: Of parts of larger wholes: where each begins in its whole, and the size of the whole.
 Places: TypeAlias = Sequence[tuple[int, int]]
-#: Called with a stream, the values that it is about to draw noise for, and their places; raises to refuse.
+#: Called with a stream, the values that it is about to draw noise for, and their places; raises to
+#: refuse.
 Watch: TypeAlias = "Callable[[NoiseStream, Sequence[Any], Places | None], None]"
 
 
@@ -42,8 +45,8 @@ Watch: TypeAlias = "Callable[[NoiseStream, Sequence[Any], Places | None], None]"
 class NoiseStream:
     """The random bits that noise is made of: AES-128 in counter mode, by OpenSSL.
 
-    Copies of a stream are the stream, and it can't be pickled: no bit is ever handed out twice. In a forked process it
-    goes on with a fresh key from the operating system.
+    Copies of a stream are the stream, and it can't be pickled: no bit is ever handed out twice. In
+    a forked process it goes on with a fresh key from the operating system.
 
     Args:
         key: 16 bytes.
@@ -55,9 +58,11 @@ class NoiseStream:
         self.discrete = discrete
         #: Whether the key came from the operating system, so that it is not known.
         self.from_system = False
-        #: What the key is going to follow from, once it is known what the stream draws for; None: the key is there.
+        #: What the key is going to follow from, once it is known what the stream draws for; None:
+        #: the key is there.
         self.secret: bytes | None = None
-        #: What is shown the values before noise is drawn for them; None where the key ends with the call.
+        #: What is shown the values before noise is drawn for them; None where the key ends with the
+        #: call.
         self.watch: Watch | None = None
         self._drawing = False
         self._start(key, position)
@@ -65,7 +70,8 @@ class NoiseStream:
 
     @contextmanager
     def drawing_for(self, values: Sequence[Any], places: Places | None = None) -> Iterator[None]:
-        """A block in which noise is drawn for `values`, tensors that have none yet: the watch sees them before.
+        """A block in which noise is drawn for `values`, tensors that have none yet: the watch sees
+        them before.
 
         Args:
             values: what the noise is for.
@@ -84,21 +90,30 @@ class NoiseStream:
             self._drawing = False
 
     def require_bound(self) -> None:
-        """Raise `BadInput` where the secret outlives the call, and what the key is for is not known."""
+        """Raise `BadInput` where the secret outlives the call, and what the key is for is not
+        known.
+        """
         if self.secret is not None:
             raise BadInput(
-                "these random streams belong to a kept folder or a recorded run, and were given to something else: "
-                "their noise would be that of another call. Leave streams out, or give pv.Streams.new()"
+                "these random streams belong to a kept folder or a recorded run, and were given to "
+                "something else: their noise would be that of another call. Leave streams out, or "
+                "give pv.Streams.new()"
             )
 
     def _require_shown(self) -> None:
-        """Raise unless it is known what the key is for, and what is drawn for was shown to the watch."""
+        """Raise unless it is known what the key is for, and what is drawn for was shown to the
+        watch.
+        """
         self.require_bound()
         if self.watch is not None and not self._drawing:
-            raise BadInput("noise was drawn outside of drawing_for(values), and nothing says what it is for: use it")
+            raise BadInput(
+                "noise was drawn outside of drawing_for(values), and nothing says what it is for: "
+                "use it"
+            )
 
     def _start(self, key: bytes, position: int = 0) -> None:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # not to verify or plan
+        # not to verify or plan
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         self.key, self.position = key, position
         counter = modes.CTR(position.to_bytes(_BLOCK, "big"))
@@ -130,7 +145,9 @@ class NoiseStream:
         return made
 
     def skip(self, number: int) -> None:
-        """Go past what `words(number)` would hand out, without making it: another process has it."""
+        """Go past what `words(number)` would hand out, without making it: another process has
+        it.
+        """
         if number:
             self._start(self.key, self.position - (-number * 8 // _BLOCK))
 
@@ -146,7 +163,8 @@ class NoiseStream:
 
 @final
 class RandomStream(np.random.Generator):
-    """A numpy generator on AES-128 in counter mode. A forked process gets a fresh key from the operating system.
+    """A numpy generator on AES-128 in counter mode. A forked process gets a fresh key from the
+    operating system.
 
     Args:
         key: 16 bytes.
@@ -165,20 +183,24 @@ class RandomStream(np.random.Generator):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Streams(Described):
-    """The random streams of one run: `Streams.new()` makes them, with keys from the operating system.
+    """The random streams of one run: `Streams.new()` makes them, with keys from the operating
+    system.
 
-    `Streams.new(seed)` makes streams that repeat a run, for trying out: anyone who knows the seed can take the noise
-    off, so the certificate says that the run was seeded. In a forked process each stream goes on with a fresh key, so
-    that no two processes draw the same numbers.
+    `Streams.new(seed)` makes streams that repeat a run, for trying out: anyone who knows the seed
+    can take the noise off, so the certificate says that the run was seeded. In a forked process
+    each stream goes on with a fresh key, so that no two processes draw the same numbers.
 
     Attributes:
         sampling: draws batches. Secret: amplification by sampling rests on it.
-        noise: draws the noise of releases. Secret. Copies of the streams are the streams: noise is never drawn twice.
+        noise: draws the noise of releases. Secret. Copies of the streams are the streams: noise is
+            never drawn twice.
         initialisation: draws initial weights. No guarantee of DP-SGD rests on its secrecy.
-        views: seeds, for each batch, dropout and the changed copies of examples. What an example draws follows from
-            this seed and the example itself, not from other examples; so no guarantee rests on its secrecy.
-        seeded: whether anyone may know a key. True also where it is given as False, unless each of the four streams was
-            made by `Streams.new()` or `Streams.at()` with a key from the operating system.
+        views: seeds, for each batch, dropout and the changed copies of examples. What an example
+            draws follows from this seed and the example itself, not from other examples; so no
+            guarantee rests on its secrecy.
+        seeded: whether anyone may know a key. True also where it is given as False, unless each of
+            the four streams was made by `Streams.new()` or `Streams.at()` with a key from the
+            operating system.
     """
 
     sampling: np.random.Generator
@@ -194,10 +216,14 @@ class Streams(Described):
 
     def _summary(self) -> Summary:
         if self.seeded:
-            said = "anyone who knows the seed can take the noise off: for trying out, and stated in the certificate"
+            said = (
+                "anyone who knows the seed can take the noise off: for trying out, and stated "
+                "in the certificate"
+            )
             return Summary("Streams from a seed", [("a run can be repeated", said)])
         return Summary(
-            "Streams with keys from the operating system", [("used", "by one run; no other draws the same noise")]
+            "Streams with keys from the operating system",
+            [("used", "by one run; no other draws the same noise")],
         )
 
     def __copy__(self) -> Streams:
@@ -211,26 +237,32 @@ class Streams(Described):
 
     @classmethod
     def new(cls, seed: int | None = None, *, rank: int = 0, discrete: bool = False) -> Streams:
-        """Make fresh streams, from the operating system or from `seed` (a whole number, 0 or above).
+        """Make fresh streams, from the operating system or from `seed` (a whole number, 0 or
+        above).
 
         Args:
             seed: None for keys from the operating system.
-            rank: which of several processes this is: with the same seed, each has streams of its own.
+            rank: which of several processes this is: with the same seed, each has streams of its
+                own.
             discrete: whether releases add noise on a grid, in exact arithmetic.
         """
         if seed is not None:
             count("seed", seed, least=0)
         count("rank", rank, least=0)
         keys = [_key(seed, rank, purpose) for purpose in range(4)]
-        sampling, initialisation, views = (RandomStream(keys[purpose], seed is None) for purpose in (0, 2, 3))
+        sampling, initialisation, views = (
+            RandomStream(keys[purpose], seed is None) for purpose in (0, 2, 3)
+        )
         noise = NoiseStream(keys[1], discrete=discrete)
         noise.from_system = seed is None
         return cls(sampling, noise, initialisation, views, seeded=seed is not None)
 
     def part(self) -> Streams:
-        """Streams for one of several runs in this one, which may then go on at once: keys are these streams' next bits.
+        """Streams for one of several runs in this one, which may then go on at once: keys are these
+        streams' next bits.
 
-        Each key is drawn from the stream that it is for: who knows all streams but the noise knows no noise of a part.
+        Each key is drawn from the stream that it is for: who knows all streams but the noise knows
+        no noise of a part.
         """
         sampling, initialisation, views = (
             RandomStream(own.bytes(_BLOCK), getattr(own, "from_system", False))
@@ -240,23 +272,29 @@ class Streams(Described):
 
     @classmethod
     def of_key(cls, key: bytes, *, discrete: bool = False) -> Streams:
-        """The streams whose four keys are the parts of one of 64 bytes, which has to be as secret as the data.
+        """The streams whose four keys are the parts of one of 64 bytes, which has to be as secret
+        as the data.
 
         They do not count as seeded: the key has to come from the operating system's random numbers.
         """
         keys = [key[start : start + 16] for start in range(0, 64, 16)]
-        sampling, initialisation, views = (RandomStream(keys[purpose], True) for purpose in (0, 2, 3))
+        sampling, initialisation, views = (
+            RandomStream(keys[purpose], True) for purpose in (0, 2, 3)
+        )
         noise = NoiseStream(keys[1], discrete=discrete)
         noise.from_system = True
         return cls(sampling, noise, initialisation, views, seeded=False)
 
     @classmethod
     def of_secret(cls, secret: bytes, key: bytes, *, discrete: bool = False) -> Streams:
-        """Streams of a secret that outlives the call: they draw no noise before they are bound (`bind`).
+        """Streams of a secret that outlives the call: they draw no noise before they are bound
+        (`bind`).
 
         Args:
-            secret: what the keys of sampling, noise and views are going to follow from; at most 64 bytes.
-            key: 64 bytes, as secret: what initial weights, and what is assigned before, are drawn from.
+            secret: what the keys of sampling, noise and views are going to follow from; at most 64
+                bytes.
+            key: 64 bytes, as secret: what initial weights, and what is assigned before, are drawn
+                from.
             discrete: as of `new`.
         """
         streams = cls.of_key(key, discrete=discrete)
@@ -264,14 +302,17 @@ class Streams(Described):
         return streams
 
     def bind(self, determined: Mapping[str, str]) -> None:
-        """Let the keys of a secret that outlives the call follow from what they are used for, too, in place.
+        """Let the keys of a secret that outlives the call follow from what they are used for, too,
+        in place.
 
-        Guarantee: streams of one secret that are bound to anything else have other keys, and so independent noise; and
-        those that are bound to the same draw the same again, for the same sums. Other streams stay as they are: their
-        keys end with the call, or are of a declared seed.
+        Guarantee: streams of one secret that are bound to anything else have other keys, and so
+        independent noise; and those that are bound to the same draw the same again, for the same
+        sums. Other streams stay as they are: their keys end with the call, or are of a declared
+        seed.
 
         Args:
-            determined: all that the sums follow from, by name, as texts: the plan, options, digests of data.
+            determined: all that the sums follow from, by name, as texts: the plan, options, digests
+                of data.
         """
         secret = self.noise.secret
         if secret is None:
@@ -286,7 +327,8 @@ class Streams(Described):
     def state(self) -> dict[str, Any]:
         """Keys and positions, as plain values: a secret, like the noise itself.
 
-        Streams that are made `at` it draw the very same numbers, so it is for continuing one run in one place.
+        Streams that are made `at` it draw the very same numbers, so it is for continuing one run in
+        one place.
         """
         return {
             "sampling": _state(self.sampling),
@@ -301,16 +343,27 @@ class Streams(Described):
         }
 
     def positions(self) -> tuple[Any, ...]:
-        """Keys and positions, for a process that draws the same numbers in step (`move_to`): as secret as the noise."""
+        """Keys and positions, for a process that draws the same numbers in step (`move_to`): as
+        secret as the noise.
+        """
         generators = (self.sampling, self.initialisation, self.views)
         noise = self.noise
-        return noise.key, noise.position, noise.discrete, *(own.bit_generator.state for own in generators)
+        return (
+            noise.key,
+            noise.position,
+            noise.discrete,
+            *(own.bit_generator.state for own in generators),
+        )
 
     def move_to(self, positions: tuple[Any, ...]) -> None:
-        """Draw on, in place, what the streams with these `positions` draw: one run's numbers in several processes."""
+        """Draw on, in place, what the streams with these `positions` draw: one run's numbers in
+        several processes.
+        """
         key, position, self.noise.discrete, *states = positions
         self.noise._start(key, position)
-        for own, state in zip((self.sampling, self.initialisation, self.views), states, strict=True):
+        for own, state in zip(
+            (self.sampling, self.initialisation, self.views), states, strict=True
+        ):
             own.bit_generator.state = state
 
     @classmethod
@@ -323,7 +376,9 @@ class Streams(Described):
         try:
             kept = state["noise"]
             position = count("position", kept["position"], least=0)
-            noise = NoiseStream(bytes.fromhex(kept["key"]), position, discrete=bool(kept["discrete"]))
+            noise = NoiseStream(
+                bytes.fromhex(kept["key"]), position, discrete=bool(kept["discrete"])
+            )
             noise.from_system = secret = not state["seeded"]
             sampling, initialisation, views = (
                 _restored(state[name], secret) for name in ("sampling", "initialisation", "views")
@@ -336,13 +391,20 @@ class Streams(Described):
 def _key(seed: int | None, rank: int, purpose: int) -> bytes:
     if seed is None:
         return secrets.token_bytes(16)
-    return np.random.SeedSequence(seed, spawn_key=(purpose, rank)).generate_state(2, np.uint64).tobytes()
+    return (
+        np.random.SeedSequence(seed, spawn_key=(purpose, rank))
+        .generate_state(2, np.uint64)
+        .tobytes()
+    )
 
 
 def _state(generator: np.random.Generator) -> dict[str, Any]:
     """The generator's state, its arrays as lists."""
     state = generator.bit_generator.state
-    inner = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in state["s"].items()}
+    inner = {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in state["s"].items()
+    }
     return {**{name: value for name, value in state.items() if name != "s"}, "s": inner}
 
 
@@ -350,7 +412,9 @@ def _restored(state: dict[str, Any], from_system: bool) -> RandomStream:
     generator = RandomStream(bytes(16), from_system)
     arrays = generator.bit_generator.state["s"]
     inner = {
-        name: np.array(state["s"][name], dtype=value.dtype) if isinstance(value, np.ndarray) else state["s"][name]
+        name: np.array(state["s"][name], dtype=value.dtype)
+        if isinstance(value, np.ndarray)
+        else state["s"][name]
         for name, value in arrays.items()
     }
     generator.bit_generator.state = {**state, "s": inner}

@@ -1,8 +1,10 @@
-"""Temperature scaling (Guo et al. 2017), fitted by one release after training, so that scores mean probabilities.
+"""Temperature scaling (Guo et al. 2017), fitted by one release after training, so that scores mean
+probabilities.
 
-Gradients that are clipped short lead to scores that rank well and are far too sure of themselves. Dividing all scores
-by a temperature changes no prediction. It is fitted to the log losses of the training examples at some fixed
-temperatures, released with Gaussian noise: one more event of the plan.
+Gradients that are clipped short lead to scores that rank well and are far too sure of themselves.
+Dividing all scores by a temperature changes no prediction. It is fitted to the log losses of the
+training examples at some fixed temperatures, released with Gaussian noise: one more event of the
+plan.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from privlearn.accounting.rdp import Array
 GRID: Array = np.geomspace(0.5, 16, 11)
 #: The share of rho that the release takes by default.
 SHARE = 0.03
-#: An example's gains over even scores, log(classes) - loss at each temperature, are clipped to this L2 norm together.
+#: An example's gains over even scores, log(classes) - loss at each temperature, are clipped to this
+#: L2 norm together.
 NORM = 8.0
-#: The temperature that is taken without any other knowledge, of two classes (and behind rows that were normalised) or
-#: more, and its growth with the noise in the mean gains.
+#: The temperature that is taken without any other knowledge, of two classes (and behind rows that
+#: were normalised) or more, and its growth with the noise in the mean gains.
 _USUAL_OF_TWO, _OF_NORMALISED, _USUAL, _WITH_NOISE = 2.0, 4.0, 1.0, 6.0
 
 
@@ -33,7 +36,8 @@ _USUAL_OF_TWO, _OF_NORMALISED, _USUAL, _WITH_NOISE = 2.0, 4.0, 1.0, 6.0
 @final
 @dataclass(frozen=True)
 class Temperature:
-    """One release after training, of the losses at some temperatures; the scores are then divided by the best of them.
+    """One release after training, of the losses at some temperatures; the scores are then divided
+    by the best of them.
 
     Attributes:
         noise_multiplier: of the release.
@@ -65,16 +69,19 @@ class Temperature:
     ) -> float:
         """The temperature, from released sums and public numbers.
 
-        A cubic in log T is fitted to the mean losses. The more noise there is in them, the more the choice is drawn to
-        a temperature that is fixed beforehand (`_usual`).
+        A cubic in log T is fitted to the mean losses. The more noise there is in them, the more the
+        choice is drawn to a temperature that is fixed beforehand (`_usual`).
 
         Args:
-            sums: of the examples' gains over even scores, each clipped to `NORM`, over `NORM`; shape (temperatures,).
+            sums: of the examples' gains over even scores, each clipped to `NORM`, over `NORM`;
+                shape (temperatures,).
             classes: how many.
             examples: the public number that sums are divided by.
             sensitivity: of the sums.
-            sure: whether gradients were clipped so short that scores are far too sure of themselves.
-            normalised: whether rows were normalised, by which learning rates, and scores, are larger.
+            sure: whether gradients were clipped so short that scores are far too sure of
+                themselves.
+            normalised: whether rows were normalised, by which learning rates, and scores, are
+                larger.
         """
         noise = NORM * self.noise_multiplier * sensitivity / examples
         usual = _usual(classes, noise, normalised) if sure else _USUAL
@@ -84,6 +91,8 @@ class Temperature:
 
 
 def _usual(classes: int, noise: float, normalised: bool) -> float:
-    """The temperature of scores that are too sure: 2 or 4 for two classes, 1 for more, and more with much noise."""
+    """The temperature of scores that are too sure: 2 or 4 for two classes, 1 for more, and more
+    with much noise.
+    """
     of_two = _OF_NORMALISED if normalised else _USUAL_OF_TWO
     return float(min(GRID[-1], max(of_two if classes == 2 else _USUAL, _WITH_NOISE * noise)))

@@ -1,4 +1,6 @@
-"""Accuracy against epsilon, with the library's defaults, beside the papers and what others have published."""
+"""Accuracy against epsilon, with the library's defaults, beside the papers and what others have
+published.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,13 @@ _Reached = dict[tuple[str, float], list[float]]
 
 @cached("best, tables centred")
 def train(
-    seed: int, *, data: str, epsilon: float, way: str = DEFAULTS, first: int | None = None, shuffled: bool = False
+    seed: int,
+    *,
+    data: str,
+    epsilon: float,
+    way: str = DEFAULTS,
+    first: int | None = None,
+    shuffled: bool = False,
 ) -> dict[str, Any]:
     """One model, with `seed`, which fixes batches and noise.
 
@@ -64,8 +72,9 @@ def train(
         seed: of everything.
         data: the data set's name.
         epsilon: the target, at delta 1e-5.
-        way: the library's defaults; the settings of Opacus's MNIST example with noise for the target; or Fisher's
-            classifier from noisy statistics of the classes, behind the same public features.
+        way: the library's defaults; the settings of Opacus's MNIST example with noise for the
+            target; or Fisher's classifier from noisy statistics of the classes, behind the same
+            public features.
         first: how many training examples; None: all.
         shuffled: whether these are the first in an order of the seed's own, not in the data's.
 
@@ -78,17 +87,22 @@ def train(
     rows = rows_of(data, first, seed if shuffled else None)
     chain: tuple[PublicTransform, ...] = ()
     if one_of("the way", way, (DEFAULTS, EXAMPLE, STATISTICS)) != EXAMPLE:
-        chain, _ = read_features(usual(rows.x.shape[1:], rows.low, rows.examples * epsilon) or "raw", rows)
+        chain, _ = read_features(
+            usual(rows.x.shape[1:], rows.low, rows.examples * epsilon) or "raw", rows
+        )
     with feature_cache(cache() / "features"):
         front = Front(chain, rows, rows.test_tensors()[0])
         Front(chain, rows, rows.tensors()[0])  # features are kept before time is taken
         started = time.perf_counter()
         result = _trained(rows, epsilon, way, chain, Streams.new(seed))
         seconds = time.perf_counter() - started
-    network = nn.Sequential(*list(result.model.children())[len(front.modules) :])  # behind what was released
+    # behind what was released
+    network = nn.Sequential(*list(result.model.children())[len(front.modules) :])
     with torch.no_grad():
         said = torch.cat([network(part).argmax(1) for part in front.rows.split(2048)])  # type: ignore[no-untyped-call]
-    right = float((said == torch.from_numpy(np.asarray(rows.y_test).astype(np.int64))).double().mean())
+    right = float(
+        (said == torch.from_numpy(np.asarray(rows.y_test).astype(np.int64))).double().mean()
+    )
     weights = sum(value.numel() for value in network.parameters())
     return {
         "accuracy": right,
@@ -99,7 +113,9 @@ def train(
 
 
 def rows_of(data: str, first: int | None, seed: int | None = None) -> Dataset:
-    """Named data with the first of their training rows (None: all), in an order of `seed` if there is one."""
+    """Named data with the first of their training rows (None: all), in an order of `seed` if there
+    is one.
+    """
     whole = load(data)
     if first is None or seed is None:
         return replace(whole, x=whole.x[:first], y=whole.y[:first])
@@ -107,15 +123,24 @@ def rows_of(data: str, first: int | None, seed: int | None = None) -> Dataset:
     return replace(whole, x=np.asarray(whole.x)[at], y=np.asarray(whole.y)[at])
 
 
-def _trained(data: Dataset, epsilon: float, way: str, front: tuple[PublicTransform, ...], streams: Streams) -> Result:
+def _trained(
+    data: Dataset, epsilon: float, way: str, front: tuple[PublicTransform, ...], streams: Streams
+) -> Result:
     if way == STATISTICS:
         return _statistics(data, epsilon, front, streams)
     if way == DEFAULTS:
         features = front[0].spec if front else "raw"
         return train_by_default(
-            data, epsilon=epsilon, delta=DELTA, examples=data.examples, streams=streams, features=features
+            data,
+            epsilon=epsilon,
+            delta=DELTA,
+            examples=data.examples,
+            streams=streams,
+            features=features,
         )
-    plan = Plan(Poisson(_BATCH / data.examples), epochs=_EPOCHS, clip=Flat(_NORM), examples=data.examples)
+    plan = Plan(
+        Poisson(_BATCH / data.examples), epochs=_EPOCHS, clip=Flat(_NORM), examples=data.examples
+    )
     return dpsgd(
         plan.calibrate(epsilon=epsilon, delta=DELTA),
         lambda shape: networks.build("cnn", shape, data.classes or 0, streams.initialisation),
@@ -126,14 +151,17 @@ def _trained(data: Dataset, epsilon: float, way: str, front: tuple[PublicTransfo
     )
 
 
-def _statistics(data: Dataset, epsilon: float, front: tuple[PublicTransform, ...], streams: Streams) -> Result:
+def _statistics(
+    data: Dataset, epsilon: float, front: tuple[PublicTransform, ...], streams: Streams
+) -> Result:
     """Shen et al.'s way to a classifier, without selection."""
     numbers = math.prod(shape_after(front, np.shape(data.x)[1:]))
     plan = FisherPlan(
         classes=data.classes or 0,
         features=numbers,
         keep=numbers,
-        row_norm=math.sqrt(numbers) / (1 if front else 2),  # of numbers in [0, 1], as on the command line
+        # of numbers in [0, 1], as on the command line
+        row_norm=math.sqrt(numbers) / (1 if front else 2),
         adjacency=Adjacency.ADD_REMOVE,
         front=front,
     )
@@ -141,7 +169,8 @@ def _statistics(data: Dataset, epsilon: float, front: tuple[PublicTransform, ...
 
 
 def grid(quick: bool = False) -> list[Call]:
-    """Six data sets at six targets by descent and by statistics, and the example's settings on MNIST at three.
+    """Six data sets at six targets by descent and by statistics, and the example's settings on
+    MNIST at three.
 
     In short, small data sets, and a tenth of MNIST.
     """
@@ -154,18 +183,27 @@ def grid(quick: bool = False) -> list[Call]:
         for way in (DEFAULTS, STATISTICS)
         for epsilon in epsilons
     ]
-    return ours + [train.at(data="mnist", epsilon=e, way=EXAMPLE) for e in (() if quick else (1.0, 3.0, 8.0))]
+    return ours + [
+        train.at(data="mnist", epsilon=e, way=EXAMPLE) for e in (() if quick else (1.0, 3.0, 8.0))
+    ]
 
 
 def reached_by_papers(runs: Runs, numbers: Sequence[int]) -> _Reached:
-    """Test accuracies of each seed by the paper and epsilon; runs that other studies made are not made again."""
+    """Test accuracies of each seed by the paper and epsilon; runs that other studies made are not
+    made again.
+    """
     epsilons, decay = (0.5, 2.0, 8.0), "exp:k=0.0138"
-    calls = {(_YU, e): mnist(decay, epochs=60, clip="flat", epsilon=e, sampling="partition") for e in epsilons}
+    calls = {
+        (_YU, e): mnist(decay, epochs=60, clip="flat", epsilon=e, sampling="partition")
+        for e in epsilons
+    }
     calls |= {(_MAC, e): tuned_classifier(e) for e in epsilons}
     reached = {name: ends(mine) for name, mine in runs.named(calls, numbers).items()}
     by_votes = votes.train.at()
     # With 1,000 queries, from labels that spread from the winners: see `pate-mnist`.
-    return reached | {(_PATE, by_votes.epsilon): [one.test[1][1] for one in runs([by_votes], numbers)[by_votes]]}
+    return reached | {
+        (_PATE, by_votes.epsilon): [one.test[1][1] for one in runs([by_votes], numbers)[by_votes]]
+    }
 
 
 def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
@@ -187,7 +225,9 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         rows.append(mean_row(f"mnist, epsilon {epsilon:g}, {way}", "test accuracy", accuracies))
     names = list(dict.fromkeys(call.data for call in calls))
     title = "accuracy with default settings" + (f", {_QUICK_ROWS:,} training rows" if quick else "")
-    panels = [_panel(name, {c: made[c] for c in calls if c.data == name}, papers, known) for name in names]
+    panels = [
+        _panel(name, {c: made[c] for c in calls if c.data == name}, papers, known) for name in names
+    ]
     figure = Figure(title, panels, 13, 10 if len(names) > 3 else 5, 3)
     return Findings(tuple(rows), figure, _notes(made, papers, len(numbers), quick))
 
@@ -199,40 +239,76 @@ def _notes(made: _Made, papers: _Reached, seeds: int, quick: bool) -> str:
     lines = []
     for name, way in dict.fromkeys((call.data, call.way) for call in made):
         own = (by_way.get((name, way, epsilon)) for epsilon in epsilons)
-        lines.append((name, way, *("–" if mine is None else spread(each(mine, "accuracy")) for mine in own)))
+        lines.append(
+            (name, way, *("–" if mine is None else spread(each(mine, "accuracy")) for mine in own))
+        )
     for way in dict.fromkeys(way for way, _ in papers):
-        lines.append(("mnist", way, *(spread(papers[way, e]) if (way, e) in papers else "–" for e in epsilons)))
+        lines.append(
+            (
+                "mnist",
+                way,
+                *(spread(papers[way, e]) if (way, e) in papers else "–" for e in epsilons),
+            )
+        )
     seconds = []
     for name in dict.fromkeys(call.data for call in made):
         several = [by_way[name, DEFAULTS, epsilon] for epsilon in epsilons]
         seconds.append(
-            (name, f"{several[0][0].weights:,}", *(f"{mean(each(mine, 'seconds')):.0f}" for mine in several))
+            (
+                name,
+                f"{several[0][0].weights:,}",
+                *(f"{mean(each(mine, 'seconds')):.0f}" for mine in several),
+            )
         )
     ours = {
-        (call.data, call.epsilon): mean(each(mine, "accuracy")) for call, mine in made.items() if call.way == DEFAULTS
+        (call.data, call.epsilon): mean(each(mine, "accuracy"))
+        for call, mine in made.items()
+        if call.way == DEFAULTS
     }
     return page(
-        "best", seeds=f"{seeds} seed{'s' if seeds > 1 else ''}", delta=DELTA,
+        "best",
+        seeds=f"{seeds} seed{'s' if seeds > 1 else ''}",
+        delta=DELTA,
         names=", ".join(dict.fromkeys(call.data for call in made)),
         quick=" " + page("best-parts:quick", rows=_QUICK_ROWS) if quick else "",
-        table=table(("data", "way", *columns), lines), seconds=table(("data", "weights", *columns), seconds),
-        papers="" if quick else page("best-parts:papers"), compared="" if quick else compared(ours),
+        table=table(("data", "way", *columns), lines),
+        seconds=table(("data", "weights", *columns), seconds),
+        papers="" if quick else page("best-parts:papers"),
+        compared="" if quick else compared(ours),
         ceiling="" if quick else page("best-parts:ceiling"),
-    )  # fmt: skip
+    )
 
 
 def _panel(data: str, made: _Made, papers: _Reached, known: Sequence[Published]) -> Panel:
-    """Accuracy against epsilon: lines are ours, marks what others published; hollow: the papers' methods, run here."""
+    """Accuracy against epsilon: lines are ours, marks what others published; hollow: the papers'
+    methods, run here.
+    """
     drawn: list[Mark] = []
     for way, colour in ((DEFAULTS, BLUE), (STATISTICS, SKY), (EXAMPLE, GREY)):
-        own = {call.epsilon: mean(each(mine, "accuracy")) for call, mine in made.items() if call.way == way}
+        own = {
+            call.epsilon: mean(each(mine, "accuracy"))
+            for call, mine in made.items()
+            if call.way == way
+        }
         if own:
-            drawn.append(Curve(sorted(own), [own[epsilon] for epsilon in sorted(own)], way, colour, "o-"))
+            drawn.append(
+                Curve(sorted(own), [own[epsilon] for epsilon in sorted(own)], way, colour, "o-")
+            )
     for which, (whose, points) in enumerate(marks(data, known).items()):
         x, y = zip(*points, strict=True)
         drawn.append(Curve(x, y, f"published: {whose}", RED, "x^sDvP*"[which % 7], size=6))
     for way, marker in zip(PAPERS, "osD", strict=True) if data == "mnist" else ():
         own = {epsilon: mean(values) for (name, epsilon), values in papers.items() if name == way}
         if own:
-            drawn.append(Curve(sorted(own), [own[e] for e in sorted(own)], way, GREEN, marker, size=5, hollow=True))
+            drawn.append(
+                Curve(
+                    sorted(own),
+                    [own[e] for e in sorted(own)],
+                    way,
+                    GREEN,
+                    marker,
+                    size=5,
+                    hollow=True,
+                )
+            )
     return Panel(drawn, "epsilon", "test accuracy", data, "x2", xticks=_EPSILONS, legend="below")

@@ -1,4 +1,6 @@
-"""Figures as data: panels of curves, bars, lines across, maps and images; matplotlib is imported to draw them."""
+"""Figures as data: panels of curves, bars, lines across, maps and images; matplotlib is imported to
+draw them.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,14 @@ from privlearn.errors import BadInput
 
 #: Colours that stay apart for colour-blind readers (Okabe and Ito 2008).
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY = (
-    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#666666",
-)  # fmt: skip
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+    "#666666",
+)
 CYCLE = (RED, ORANGE, GREEN, SKY, BLUE, PURPLE)
 _DPI = 100
 Spread = Literal["range", "deviation", "error", "population", "none"]
@@ -29,11 +37,13 @@ class Curve:
 
     Attributes:
         x: places.
-        y: heights; or the values of several seeds at each place, of which the mean is drawn, and their `spread`.
+        y: heights; or the values of several seeds at each place, of which the mean is drawn, and
+            their `spread`.
         label: in the legend; empty: not there.
         colour: of all of it.
         fmt: as matplotlib's, "o-" say.
-        spread: what bars show: the range of seeds, their standard deviation, or the standard error of the mean.
+        spread: what bars show: the range of seeds, their standard deviation, or the standard error
+            of the mean.
         shade: a band in place of bars.
         step: steps in place of straight lines.
         width: of the line.
@@ -57,8 +67,14 @@ class Curve:
 
     def draw(self, ax: Any) -> None:
         """Draw it."""
-        style: dict[str, Any] = {"color": self.colour, "label": self.label or None, "linewidth": self.width}
-        style |= {"markersize": self.size, "alpha": self.alpha} | ({"fillstyle": "none"} if self.hollow else {})
+        style: dict[str, Any] = {
+            "color": self.colour,
+            "label": self.label or None,
+            "linewidth": self.width,
+        }
+        style |= {"markersize": self.size, "alpha": self.alpha} | (
+            {"fillstyle": "none"} if self.hollow else {}
+        )
         if self.step:
             ax.step(self.x, self.y, self.fmt, where="mid", **style)
             return
@@ -70,7 +86,9 @@ class Curve:
         low, high = np.array([_spread(each, self.spread) for each in values]).T
         if self.shade:
             ax.plot(self.x, middle, self.fmt, **style)
-            ax.fill_between(self.x, middle - low, middle + high, color=self.colour, alpha=0.2, linewidth=0)
+            ax.fill_between(
+                self.x, middle - low, middle + high, color=self.colour, alpha=0.2, linewidth=0
+            )
         else:
             ax.errorbar(self.x, middle, yerr=[low, high], fmt=self.fmt, capsize=3, **style)
 
@@ -102,9 +120,13 @@ class Across:
         """Draw it."""
         style = {"color": self.colour, "alpha": self.alpha, "label": self.label or None}
         if self.to is not None:
-            (ax.axvspan if self.down else ax.axhspan)(self.at, self.to, linewidth=0, zorder=0, **style)
+            (ax.axvspan if self.down else ax.axhspan)(
+                self.at, self.to, linewidth=0, zorder=0, **style
+            )
         else:
-            (ax.axvline if self.down else ax.axhline)(self.at, linestyle=self.line, linewidth=self.width, **style)
+            (ax.axvline if self.down else ax.axhline)(
+                self.at, linestyle=self.line, linewidth=self.width, **style
+            )
 
 
 @final
@@ -121,7 +143,13 @@ class Band:
     def draw(self, ax: Any) -> None:
         """Draw it."""
         ax.fill_between(
-            self.x, self.low, self.high, color=self.colour, alpha=0.25, linewidth=0, label=self.label or None
+            self.x,
+            self.low,
+            self.high,
+            color=self.colour,
+            alpha=0.25,
+            linewidth=0,
+            label=self.label or None,
         )
 
 
@@ -141,7 +169,9 @@ class Bars:
         """Draw it."""
         values = [np.atleast_1d(each) for each in self.y]
         means = [float(np.mean(each)) for each in values]
-        ax.bar(self.x, means, self.width, color=self.colour, alpha=self.alpha, label=self.label or None)
+        ax.bar(
+            self.x, means, self.width, color=self.colour, alpha=self.alpha, label=self.label or None
+        )
         for place, several in zip(np.asarray(self.x), values, strict=True):
             if np.ndim(self.y[0]):
                 ax.plot([place] * len(several), several, "o", color="black", markersize=3)
@@ -157,8 +187,8 @@ class Heat:
         y: likewise.
         values: a row for each y.
         colours: matplotlib's name of a map of colours, or the two ends of one.
-        low, middle, high: numbers at the ends and in the middle of the colours; without a middle they are evenly
-            spread.
+        low, middle, high: numbers at the ends and in the middle of the colours; without a middle
+            they are evenly spread.
         contour: a height that is drawn as a line.
         bar: what stands beside a bar of the colours; empty: there is none.
         over: whether numbers above `high` are meant to be there.
@@ -180,17 +210,25 @@ class Heat:
         from matplotlib.colors import LinearSegmentedColormap, Normalize, TwoSlopeNorm
 
         whole = isinstance(self.colours, str)
-        colours = self.colours if whole else LinearSegmentedColormap.from_list("ends", list(self.colours))
+        colours = (
+            self.colours if whole else LinearSegmentedColormap.from_list("ends", list(self.colours))
+        )
         if self.middle is None:
             norm: Any = Normalize(self.low, self.high)
         else:
             norm = TwoSlopeNorm(self.middle, self.low, self.high)
         smooth = "gouraud" if np.shape(self.x) == np.shape(self.values)[1:] else "flat"
-        mesh = ax.pcolormesh(self.x, self.y, self.values, cmap=colours, norm=norm, shading=smooth, rasterized=True)
+        mesh = ax.pcolormesh(
+            self.x, self.y, self.values, cmap=colours, norm=norm, shading=smooth, rasterized=True
+        )
         if self.contour is not None:
-            ax.contour(self.x, self.y, self.values, levels=[self.contour], colors="black", linewidths=1.5)
+            ax.contour(
+                self.x, self.y, self.values, levels=[self.contour], colors="black", linewidths=1.5
+            )
         if self.bar:
-            ax.figure.colorbar(mesh, ax=ax, extend="max" if self.over else "neither", label=self.bar)
+            ax.figure.colorbar(
+                mesh, ax=ax, extend="max" if self.over else "neither", label=self.bar
+            )
 
 
 @final
@@ -217,7 +255,15 @@ class Image:
             from matplotlib.colors import ListedColormap
 
             colours = ListedColormap(["#00000000", ORANGE, SKY])
-            ax.imshow(self.classes, cmap=colours, vmin=0, vmax=2, alpha=0.65, interpolation="nearest", **turn)
+            ax.imshow(
+                self.classes,
+                cmap=colours,
+                vmin=0,
+                vmax=2,
+                alpha=0.65,
+                interpolation="nearest",
+                **turn,
+            )
         ax.set_xticks([])
         ax.set_yticks([])
         ax.grid(visible=False)
@@ -235,7 +281,11 @@ class Text:
 
     def draw(self, ax: Any) -> None:
         """Draw it."""
-        place = {"xytext": (9, 0), "textcoords": "offset points", "va": "center"} if self.right else {"va": "bottom"}
+        place = (
+            {"xytext": (9, 0), "textcoords": "offset points", "va": "center"}
+            if self.right
+            else {"va": "bottom"}
+        )
         ax.annotate(self.words, (self.x, self.y), fontsize=7, **place)
 
 
@@ -252,7 +302,8 @@ class Panel:
         x: the name of the horizontal axis.
         y: the name of the vertical axis.
         title: above it.
-        log: the axes that are logarithmic, with their bases if these are not 10: "x", "y", "xy", "x2".
+        log: the axes that are logarithmic, with their bases if these are not 10: "x", "y", "xy",
+            "x2".
         xlim: ends of the horizontal axis.
         ylim: ends of the vertical axis; None for either leaves it.
         xticks: places of ticks; or names by place.
@@ -296,8 +347,15 @@ class Panel:
         if self.title:
             ax.set_title(self.title, fontsize=10, loc="left")
         if self.legend == "below":
-            ax.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, frameon=False,
-                      handlelength=1.2, columnspacing=1)  # fmt: skip
+            ax.legend(
+                fontsize=7,
+                loc="upper center",
+                bbox_to_anchor=(0.5, -0.13),
+                ncols=2,
+                frameon=False,
+                handlelength=1.2,
+                columnspacing=1,
+            )
         elif self.legend:
             ax.legend(frameon=False, fontsize=8, loc=self.legend, ncols=self.columns)
 
@@ -332,7 +390,8 @@ class Figure:
         width: in inches.
         height: likewise.
         columns: panels in a row.
-        legend: columns of the one legend below all panels, of those without their own; 0: there is none.
+        legend: columns of the one legend below all panels, of those without their own; 0: there is
+            none.
         heights: of the rows, as shares; empty: even.
     """
 
@@ -370,7 +429,11 @@ def draw(figure: Figure) -> Any:
         panel.draw(canvas.add_subplot(grid[row, :] if panel.wide else grid[row, column]))
     if figure.legend:
         several = [ax.get_legend_handles_labels() for ax in canvas.axes if ax.get_legend() is None]
-        every = {label: handle for handles, labels in several for handle, label in zip(handles, labels, strict=True)}
+        every = {
+            label: handle
+            for handles, labels in several
+            for handle, label in zip(handles, labels, strict=True)
+        }
         canvas.legend(
             list(every.values()),
             list(every),

@@ -1,4 +1,6 @@
-"""Rows that studies share: the tasks of Yu et al. 2019, section V-B, images of USPS, and plain training on rows."""
+"""Rows that studies share: the tasks of Yu et al. 2019, section V-B, images of USPS, and plain
+training on rows.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from privlearn.transforms.pca import PrivatePCA
 
 #: How features are scaled before training: see `features`.
 SCALES = ("raw", "unit", "whitened")
-#: How many images of USPS are private, public with their targets, public without, and tested on: see `images`.
+#: How many images of USPS are private, public with their targets, public without, and tested on:
+#: see `images`.
 PRIVATE, PUBLIC, POOL, TEST = 8000, 1000, 1000, 1000
 _AT_ONCE = 5000
 _PIXELS = 255.0
@@ -34,7 +37,9 @@ _MISSING = 5.5  # what the reader of the Wisconsin data puts for a missing value
 @final
 @dataclass(frozen=True)
 class Rows:
-    """Rows to train on, rows declared public to validate on (empty if none are held back), and rows to test on."""
+    """Rows to train on, rows declared public to validate on (empty if none are held back), and rows
+    to test on.
+    """
 
     x: Tensor
     y: Tensor
@@ -75,14 +80,18 @@ class Task:
 
 
 def _mnist(seed: int, validate: bool) -> Rows:
-    """60,000 training images with pixels from 0 to 1; the last 5,000 are held back to validate on."""
+    """60,000 training images with pixels from 0 to 1; the last 5,000 are held back to validate
+    on.
+    """
     x, y, x_test, y_test = _flat("mnist")
     train = len(x) - 5000 if validate else len(x)
     return Rows(x[:train], y[:train], x[train:], y[train:], x_test, y_test)
 
 
 def _cancer(seed: int, validate: bool) -> Rows:
-    """The 683 complete biopsies, features from 0.1 to 1, split 560 to 123 afresh for each seed; 60 are held back."""
+    """The 683 complete biopsies, features from 0.1 to 1, split 560 to 123 afresh for each seed; 60
+    are held back.
+    """
     data = load("wisconsin")
     x = np.concatenate([data.x, data.x_test]).astype(np.float32)
     y = np.concatenate([data.y, data.y_test])
@@ -90,7 +99,11 @@ def _cancer(seed: int, validate: bool) -> Rows:
     x, y = x[complete] / 10, y[complete]
     order = np.random.default_rng([seed, 560]).permutation(len(x))
     train, valid, test = np.split(order, [500 if validate else 560, 560])
-    parts = [torch.from_numpy(part[at]) for at in (train, valid, test) for part in (x, y.astype(np.int64))]
+    parts = [
+        torch.from_numpy(part[at])
+        for at in (train, valid, test)
+        for part in (x, y.astype(np.int64))
+    ]
     return Rows(*parts)
 
 
@@ -102,10 +115,14 @@ def _cifar10(seed: int, validate: bool) -> Rows:
 
 @lru_cache(maxsize=1)
 def _flat(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A named data set with each example's features in one row, scaled by their declared range to [0, 1]."""
+    """A named data set with each example's features in one row, scaled by their declared range to
+    [0, 1].
+    """
     data = load(name)
     scale = Scale(*data.bounds())
-    x, x_test = (scale(torch.from_numpy(np.array(part))).flatten(1) for part in (data.x, data.x_test))
+    x, x_test = (
+        scale(torch.from_numpy(np.array(part))).flatten(1) for part in (data.x, data.x_test)
+    )
     y, y_test = (torch.from_numpy(np.array(part, dtype=np.int64)) for part in (data.y, data.y_test))
     return x, y, x_test, y_test
 
@@ -121,9 +138,16 @@ TASKS = {
 
 
 def features(
-    task: Task, seed: int, validate: bool, first: int | None, scale: str, ledger: Ledger, adjacency: Adjacency
+    task: Task,
+    seed: int,
+    validate: bool,
+    first: int | None,
+    scale: str,
+    ledger: Ledger,
+    adjacency: Adjacency,
 ) -> Rows:
-    """The rows of `task` as its network sees them, projected where the task has a private projection.
+    """The rows of `task` as its network sees them, projected where the task has a private
+    projection.
 
     Every ledger that trains on them is charged for the projection, which is drawn once for a seed.
 
@@ -132,13 +156,16 @@ def features(
         seed: of the split, and of the projection's noise.
         validate: whether rows to validate on are held back from training.
         first: how many training rows to use; None: all.
-        scale: "raw" keeps each row's own length, "unit" divides by it; "whitened" divides by the spread of each
-            projected feature, and brings rows to one length.
+        scale: "raw" keeps each row's own length, "unit" divides by it; "whitened" divides by the
+            spread of each projected feature, and brings rows to one length.
         ledger: charged for the projection.
-        adjacency: the kind of neighbour; the projection's noise is the same for all that it is used with.
+        adjacency: the kind of neighbour; the projection's noise is the same for all that it is used
+            with.
     """
     rows = task.rows(seed, validate)
-    rows = Rows(rows.x[:first], rows.y[:first], rows.x_valid, rows.y_valid, rows.x_test, rows.y_test)
+    rows = Rows(
+        rows.x[:first], rows.y[:first], rows.x_valid, rows.y_valid, rows.x_test, rows.y_test
+    )
     if task.pca is None:
         return rows
     ledger.charge(task.pca.event(), adjacency)
@@ -154,7 +181,12 @@ def _projected(task: Task, seed: int, validate: bool, first: int | None, scale: 
         return _scaled(project, x, scale)
 
     return Rows(
-        through(rows.x[:first]), rows.y[:first], through(rows.x_valid), rows.y_valid, through(rows.x_test), rows.y_test
+        through(rows.x[:first]),
+        rows.y[:first],
+        through(rows.x_valid),
+        rows.y_valid,
+        through(rows.x_test),
+        rows.y_test,
     )
 
 
@@ -167,7 +199,9 @@ def projection(task: Task, seed: int, x: Tensor) -> Project:
 
 
 def _scaled(project: Project, x: Tensor, scale: str) -> Tensor:
-    """`x` through the released directions: each row by itself, so whatever its scale, nothing more is released."""
+    """`x` through the released directions: each row by itself, so whatever its scale, nothing more
+    is released.
+    """
     if scale == "whitened":
         with torch.no_grad():
             projected: Tensor = project(x)
@@ -196,7 +230,9 @@ def descend(
     batches: Iterable[Sample],
     watch: Callable[[int, int], None],
 ) -> None:
-    """Plain descent on the loss of each batch: no clipping, no noise, no privacy. `rate` is that of a step."""
+    """Plain descent on the loss of each batch: no clipping, no noise, no privacy. `rate` is that of
+    a step.
+    """
     for step, sample in enumerate(batches):
         at = torch.from_numpy(sample.indices)
         descent.zero_grad()
@@ -208,7 +244,9 @@ def descend(
 
 @final
 class Watch(Callback):
-    """Calls what `descend` calls after each step of a private run, too, with (steps done, steps in all)."""
+    """Calls what `descend` calls after each step of a private run, too, with (steps done, steps in
+    all).
+    """
 
     def __init__(self, function: Callable[[int, int], None]) -> None:
         self._function = function
@@ -245,7 +283,9 @@ class Images:
 
 
 def images(seed: int, private: int = PRIVATE) -> Images:
-    """The 11,000 images of USPS in an order of the seed's own, split; of the private ones only the first `private`."""
+    """The 11,000 images of USPS in an order of the seed's own, split; of the private ones only the
+    first `private`.
+    """
     everything, _ = usps()
     order = torch.from_numpy(np.random.default_rng([seed, PRIVATE]).permutation(len(everything)))
     parts = everything[order].split([PRIVATE, PUBLIC, POOL, TEST])  # type: ignore[no-untyped-call]

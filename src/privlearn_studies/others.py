@@ -1,4 +1,6 @@
-"""What others have published on the data sets of `best`: accuracy at an epsilon, whose it is, and where it was read."""
+"""What others have published on the data sets of `best`: accuracy at an epsilon, whose it is, and
+where it was read.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ from typing import final
 
 from privlearn_studies.report import page, table
 
-ABSTRACT, PAPER, CODE, CITED = "abstract", "paper", "authors' repository", "quoted, not checked in the paper"
+ABSTRACT, PAPER, CODE, CITED = (
+    "abstract",
+    "paper",
+    "authors' repository",
+    "quoted, not checked in the paper",
+)
 
 
 @final
@@ -32,7 +39,11 @@ class Published:
 
 
 _TRAMER, _TANG, _DE = "Tramèr and Boneh 2021", "Tang et al. 2023", "De et al. 2022"
-_MAC, _SEARCHED, _SPARSE = "Harder et al. 2019 (DP-MAC)", "Cheng et al. 2022 (DPNAS)", "Zhang and Xie 2025, a preprint"
+_MAC, _SEARCHED, _SPARSE = (
+    "Harder et al. 2019 (DP-MAC)",
+    "Cheng et al. 2022 (DPNAS)",
+    "Zhang and Xie 2025, a preprint",
+)
 PUBLISHED: tuple[Published, ...] = (
     Published("mnist", 0.5, 0.90, _MAC, PAPER),
     Published("mnist", 0.5, 0.92, "Phan et al. 2017", "Harder et al. 2019"),
@@ -63,12 +74,15 @@ PUBLISHED: tuple[Published, ...] = (
     Published("cifar10-features", 2.0, 0.924, f"{_TRAMER}, features of SimCLR", CODE),
     Published("cifar10-features", 8.0, 0.967, f"{_DE}, pre-trained on ImageNet", CITED),
 )
-#: Where Tang et al. claim to be best with figures that are not known to us: on CIFAR-10, above epsilon 1 and up to 8.
+#: Where Tang et al. claim to be best with figures that are not known to us: on CIFAR-10, above
+#: epsilon 1 and up to 8.
 _CLAIMED, _ABOVE, _UP_TO = "cifar10", 1.0, 8.0
 
 
 def best_known(data: str, epsilon: float) -> Published | None:
-    """The best of the published figures on `data` at `epsilon` or less; None where none is known."""
+    """The best of the published figures on `data` at `epsilon` or less; None where none is
+    known.
+    """
     known = [each for each in PUBLISHED if each.data == data and each.epsilon <= epsilon]
     return max(known, key=lambda each: each.accuracy, default=None)
 
@@ -85,15 +99,26 @@ def compared(ours: Mapping[tuple[str, float], float]) -> str:
     for data in dict.fromkeys(each.data for each in PUBLISHED):
         known = {epsilon: best_known(data, epsilon) for epsilon in epsilons}
         lines.append((data, "ours", *(f"{ours[data, epsilon]:.4f}" for epsilon in epsilons)))
-        lines.append((data, "published", *(_cell(each, data, epsilon) for epsilon, each in known.items())))
-        less = [f"{epsilon:g}" for epsilon, each in known.items() if each and ours[data, epsilon] < each.accuracy]
+        lines.append(
+            (data, "published", *(_cell(each, data, epsilon) for epsilon, each in known.items()))
+        )
+        less = [
+            f"{epsilon:g}"
+            for epsilon, each in known.items()
+            if each and ours[data, epsilon] < each.accuracy
+        ]
         behind.append(f"{data} {'at epsilon ' + ', '.join(less) if less else 'nowhere'}")
     heads = ("data", "accuracy", *(f"epsilon {epsilon:g}" for epsilon in epsilons))
-    every = [(each.data, f"{each.epsilon:g}", f"{each.accuracy:g}", each.whose, each.read_in) for each in PUBLISHED]
+    every = [
+        (each.data, f"{each.epsilon:g}", f"{each.accuracy:g}", each.whose, each.read_in)
+        for each in PUBLISHED
+    ]
     return page(
-        "best-compared", table=table(heads, lines), behind="; ".join(behind),
+        "best-compared",
+        table=table(heads, lines),
+        behind="; ".join(behind),
         every=table(("data", "epsilon", "published", "whose", "read in"), every),
-    )  # fmt: skip
+    )
 
 
 def marks(data: str, known: Sequence[Published]) -> dict[str, list[tuple[float, float]]]:
@@ -106,7 +131,9 @@ def marks(data: str, known: Sequence[Published]) -> dict[str, list[tuple[float, 
 
 
 def _cell(known: Published | None, data: str, epsilon: float) -> str:
-    """A published figure with its source; the epsilon that it was reached at, where that is smaller."""
+    """A published figure with its source; the epsilon that it was reached at, where that is
+    smaller.
+    """
     if known is None:
         return "none known"
     at = "" if known.epsilon == epsilon else f", at {known.epsilon:g}"

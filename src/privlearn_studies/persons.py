@@ -1,4 +1,6 @@
-"""Persons with 1 to 64 rows: rows drawn and persons protected, or persons drawn (Charles et al. 2024)."""
+"""Persons with 1 to 64 rows: rows drawn and persons protected, or persons drawn (Charles et al.
+2024).
+"""
 
 from __future__ import annotations
 
@@ -39,22 +41,27 @@ _Reached = dict[_Cell, list[Outcome]]
 
 @lru_cache(maxsize=1)
 def _features() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """MNIST behind the public features that are usual: training rows and labels, test rows and labels."""
+    """MNIST behind the public features that are usual: training rows and labels, test rows and
+    labels.
+    """
     rows = load("mnist")
     chain, rows = read_features(usual(np.shape(rows.x)[1:], rows.low) or "raw", rows)
     with feature_cache(cache() / "features"):
         x, x_test = (
-            Front(chain, rows, own).rows.flatten(1).numpy() for own in (rows.tensors()[0], rows.test_tensors()[0])
+            Front(chain, rows, own).rows.flatten(1).numpy()
+            for own in (rows.tensors()[0], rows.test_tensors()[0])
         )
     return x, np.asarray(rows.y).astype(np.int64), x_test, np.asarray(rows.y_test).astype(np.int64)
 
 
 def dealt(labels: NDArray[np.int64], how: str, seed: int) -> NDArray[np.int64]:
-    """A person for each row. How many rows persons have is uniform in its logarithm, from 1 to 64; some have fewer.
+    """A person for each row. How many rows persons have is uniform in its logarithm, from 1 to 64;
+    some have fewer.
 
     Args:
         labels: the rows' digits.
-        how: `ANY`: rows are dealt at random; `TWO`: at random among those of two digits that the person has.
+        how: `ANY`: rows are dealt at random; `TWO`: at random among those of two digits that the
+            person has.
         seed: of who gets what.
     """
     rng = np.random.default_rng([seed, 64])
@@ -86,20 +93,30 @@ def first_rows(owners: NDArray[np.int64], limit: int) -> NDArray[np.bool_]:
 
 @cached("persons")
 def train(
-    seed: int, *, how: str, epsilon: float, drawn: str, limit: int, rate: float = 1.0, held: bool = False,
-    first: int | None = None, epochs: int = _EPOCHS,
-) -> dict[str, Any]:  # fmt: skip
-    """A linear model on the default features of MNIST, with epsilon for a whole person (add/remove).
+    seed: int,
+    *,
+    how: str,
+    epsilon: float,
+    drawn: str,
+    limit: int,
+    rate: float = 1.0,
+    held: bool = False,
+    first: int | None = None,
+    epochs: int = _EPOCHS,
+) -> dict[str, Any]:
+    """A linear model on the default features of MNIST, with epsilon for a whole person
+    (add/remove).
 
     Args:
         seed: of batches and noise, and of who has which rows.
         how: rows are dealt to persons.
         epsilon: the target for a person, at delta 1e-5.
-        drawn: `ROWS`: Poisson batches of rows, priced for `limit` of them together; `PERSONS`: Poisson batches of
-            persons, whose gradients are means of up to `limit` rows.
+        drawn: `ROWS`: Poisson batches of rows, priced for `limit` of them together; `PERSONS`:
+            Poisson batches of persons, whose gradients are means of up to `limit` rows.
         limit: rows of a person that take part at most.
         rate: the learning rate, over that of the rule.
-        held: whether the last training rows are judged by, and not trained on; else the test rows are.
+        held: whether the last training rows are judged by, and not trained on; else the test rows
+            are.
         first: how many training rows; None: all.
         epochs: of training.
 
@@ -123,39 +140,70 @@ def train(
         data = Dataset(x, y, groups=owners, classes=10)
     number = data.examples
     sampling, norm = Poisson(batch_size(number) / number), float(np.linalg.norm(x[0]))
-    plan = Plan(sampling, epochs, clip=Flat(CLIP_NORM), examples=number, group_size=options.get("group_size", 1))
+    plan = Plan(
+        sampling,
+        epochs,
+        clip=Flat(CLIP_NORM),
+        examples=number,
+        group_size=options.get("group_size", 1),
+    )
     plan = plan.calibrate(epsilon=epsilon, delta=DELTA)
     result = train_by_rule(
-        data, epsilon=epsilon, delta=DELTA, examples=number, features="raw", clip_norm=CLIP_NORM, epochs=epochs,
-        batch_size=batch_size(number), learning_rate=rate * learning_rate("SGD", plan, number, "linear", 0.0, norm),
-        streams=Streams.new(seed), **options,
-    )  # fmt: skip
+        data,
+        epsilon=epsilon,
+        delta=DELTA,
+        examples=number,
+        features="raw",
+        clip_norm=CLIP_NORM,
+        epochs=epochs,
+        batch_size=batch_size(number),
+        learning_rate=rate * learning_rate("SGD", plan, number, "linear", 0.0, norm),
+        streams=Streams.new(seed),
+        **options,
+    )
     with torch.no_grad():
         said = result.model(torch.from_numpy(x_test)).argmax(1).numpy()
     return {
-        "accuracy": float(np.mean(said == y_test)), "epsilon": result.ledger.guarantee(DELTA).epsilon,
-        "noise": plan.noise_multipliers()[0] / batch_size(number), "examples": number,
-    }  # fmt: skip
+        "accuracy": float(np.mean(said == y_test)),
+        "epsilon": result.ledger.guarantee(DELTA).epsilon,
+        "noise": plan.noise_multipliers()[0] / batch_size(number),
+        "examples": number,
+    }
 
 
 def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     """Choose each way's learning rate on held-out rows, and then look at the test rows."""
     numbers = range(seeds or (1 if quick else _SEEDS))
-    ways = [(drawn, limit) for drawn in (ROWS, PERSONS) for limit in (LIMITS[:2] if quick else LIMITS)]
+    ways = [
+        (drawn, limit) for drawn in (ROWS, PERSONS) for limit in (LIMITS[:2] if quick else LIMITS)
+    ]
     cells = [
         (how, epsilon, drawn, limit)
-        for how in (ANY, TWO) for epsilon in (EPSILONS[1:] if quick else EPSILONS) for drawn, limit in ways
+        for how in (ANY, TWO)
+        for epsilon in (EPSILONS[1:] if quick else EPSILONS)
+        for drawn, limit in ways
         if drawn == PERSONS or limit < _MOST  # 64 rows together need far more noise still
-    ]  # fmt: skip
+    ]
     calls = {cell: _call(cell, 3000 if quick else None) for cell in cells}
-    tries = {(*cell, rate): call.but(held=True, rate=rate) for cell, call in calls.items() for rate in RATES}
+    tries = {
+        (*cell, rate): call.but(held=True, rate=rate)
+        for cell, call in calls.items()
+        for rate in RATES
+    }
     judged = runs.named(tries, (_CHOOSING,))
     chosen = {
         cell: max(RATES, key=lambda rate, cell=cell: judged[*cell, rate][0].accuracy)  # type: ignore[misc]
         for cell in cells
     }
-    reached: _Reached = runs.named({cell: call.but(rate=chosen[cell]) for cell, call in calls.items()}, numbers)
-    notes = page("persons", seeds=len(numbers), table=_table(reached), rates=", ".join(f"{rate:g}" for rate in RATES))
+    reached: _Reached = runs.named(
+        {cell: call.but(rate=chosen[cell]) for cell, call in calls.items()}, numbers
+    )
+    notes = page(
+        "persons",
+        seeds=len(numbers),
+        table=_table(reached),
+        rates=", ".join(f"{rate:g}" for rate in RATES),
+    )
     return Findings(tuple(_rows(reached, chosen)), _figure(reached), notes)
 
 
@@ -170,11 +218,17 @@ def _label(cell: _Cell) -> str:
 
 
 def _table(reached: _Reached) -> str:
-    """A line for each way and limit, with a column for each deal and epsilon; the best of a column stands out."""
+    """A line for each way and limit, with a column for each deal and epsilon; the best of a column
+    stands out.
+    """
     columns = list(dict.fromkeys(cell[:2] for cell in reached))
     ways = list(dict.fromkeys(cell[2:] for cell in reached))
-    best = {column: max(mean(each(own, "accuracy")) for cell, own in reached.items() if cell[:2] == column)
-            for column in columns}  # fmt: skip
+    best = {
+        column: max(
+            mean(each(own, "accuracy")) for cell, own in reached.items() if cell[:2] == column
+        )
+        for column in columns
+    }
     lines = []
     for way in ways:
         own = {column: reached[*column, *way] for column in columns}
@@ -195,7 +249,9 @@ def _rows(reached: _Reached, chosen: dict[_Cell, float]) -> list[Row]:
         rows += [
             mean_row(_label(cell), "test accuracy", each(outcomes, "accuracy")),
             mean_row(_label(cell), f"epsilon spent, at delta {DELTA:g}", each(outcomes, "epsilon")),
-            mean_row(_label(cell), "noise in the mean of a batch, over the clip", each(outcomes, "noise")),
+            mean_row(
+                _label(cell), "noise in the mean of a batch, over the clip", each(outcomes, "noise")
+            ),
             Row(_label(cell), "learning rate, over the rule's", chosen[cell]),
         ]
     return rows
@@ -209,10 +265,22 @@ def _figure(reached: _Reached) -> Figure:
         epsilons = list(dict.fromkeys(cell[1] for cell in reached))
         for epsilon, colour in zip(epsilons, CYCLE, strict=False):
             for drawn, line in ((ROWS, "o--"), (PERSONS, "o-")):
-                own = {cell[3]: each(values, "accuracy") for cell, values in reached.items()
-                       if cell[:3] == (how, epsilon, drawn)}  # fmt: skip
+                own = {
+                    cell[3]: each(values, "accuracy")
+                    for cell, values in reached.items()
+                    if cell[:3] == (how, epsilon, drawn)
+                }
                 label = f"epsilon {epsilon:g}, {drawn}"
                 marks.append(Curve(list(own), list(own.values()), label, colour, line, "deviation"))
-        panels.append(Panel(marks, "rows of a person, at most", "test accuracy", f"persons have rows {how}", "x2",
-                            xticks=list(LIMITS), legend="lower right"))  # fmt: skip
+        panels.append(
+            Panel(
+                marks,
+                "rows of a person, at most",
+                "test accuracy",
+                f"persons have rows {how}",
+                "x2",
+                xticks=list(LIMITS),
+                legend="lower right",
+            )
+        )
     return Figure("MNIST, persons with 1 to 64 rows", panels, 12, 5, 2)

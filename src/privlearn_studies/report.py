@@ -1,4 +1,6 @@
-"""What a study reports: rows, means and intervals over seeds, tables, pages, and the three files that keep them."""
+"""What a study reports: rows, means and intervals over seeds, tables, pages, and the three files
+that keep them.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ class Row:
 @final
 @dataclass(frozen=True)
 class Findings:
-    """All that a study computed: rows, a figure, and notes in Markdown, which say how, with tables made of the rows."""
+    """All that a study computed: rows, a figure, and notes in Markdown, which say how, with tables
+    made of the rows.
+    """
 
     rows: tuple[Row, ...]
     figure: Figure
@@ -84,28 +88,42 @@ def ends(runs: Iterable[Any], name: str = "test") -> list[float]:
 
 def spread(values: Sequence[float], digits: int = 4, error: bool = False) -> str:
     """The mean for reading, with the deviation (or the standard error) of several seeds."""
-    wide = np.std(values, ddof=1) / (np.sqrt(len(values)) if error else 1) if len(values) > 1 else None
+    wide = (
+        np.std(values, ddof=1) / (np.sqrt(len(values)) if error else 1) if len(values) > 1 else None
+    )
     return f"{np.mean(values):.{digits}f}" + ("" if wide is None else f" ± {wide:.{digits}f}")
 
 
-def interval(values: Sequence[float], others: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """Student's interval for the mean difference of pairs: its middle and its half-width (infinite for one pair)."""
+def interval(
+    values: Sequence[float], others: Sequence[float], level: float = 0.95
+) -> tuple[float, float]:
+    """Student's interval for the mean difference of pairs: its middle and its half-width (infinite
+    for one pair).
+    """
     differences = np.subtract(values, others)
     if len(differences) < 2:
         return float(differences.mean()), math.inf
     error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
-    return float(differences.mean()), float(stats.t.ppf(0.5 + level / 2, len(differences) - 1)) * error
+    return float(differences.mean()), float(
+        stats.t.ppf(0.5 + level / 2, len(differences) - 1)
+    ) * error
 
 
 def apart(one: Row, other: Row, level: float = 0.95) -> tuple[float, float]:
-    """Welch's interval for the difference of two means of independent seeds: middle, half-width (inf for one seed)."""
+    """Welch's interval for the difference of two means of independent seeds: middle, half-width
+    (inf for one seed).
+    """
     if one.ours_std is None or other.ours_std is None:
         return one.ours - other.ours, math.inf
     parts = [row.ours_std**2 / row.seeds for row in (one, other) if row.ours_std is not None]
     if not any(parts):
         return one.ours - other.ours, 0.0
-    freedom = sum(parts) ** 2 / sum(p**2 / (row.seeds - 1) for p, row in zip(parts, (one, other), strict=True))
-    return one.ours - other.ours, math.sqrt(sum(parts)) * float(stats.t.ppf(0.5 + level / 2, freedom))
+    freedom = sum(parts) ** 2 / sum(
+        p**2 / (row.seeds - 1) for p, row in zip(parts, (one, other), strict=True)
+    )
+    return one.ours - other.ours, math.sqrt(sum(parts)) * float(
+        stats.t.ppf(0.5 + level / 2, freedom)
+    )
 
 
 def verdict(middle: float, half_width: float) -> str:
@@ -130,7 +148,9 @@ def judged(values: Sequence[float], others: Sequence[float]) -> str:
 
 
 def gap_closed(values: Sequence[float], base: Sequence[float], ceiling: Sequence[float]) -> float:
-    """The share of the gap from `base` to `ceiling` that `values` close, in the means; nan if it is within noise."""
+    """The share of the gap from `base` to `ceiling` that `values` close, in the means; nan if it is
+    within noise.
+    """
     gap, half_width = interval(ceiling, base)
     open_ = gap > 0 if math.isinf(half_width) else gap > half_width
     return float(np.mean(values) - np.mean(base)) / gap if open_ else math.nan
@@ -149,7 +169,8 @@ def number(value: float | None) -> str:
 def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A Markdown table; columns of numbers are aligned to the right."""
     rule = [
-        "---:" if all(cell[0] in "-–0123456789" for cell in column) else "---" for column in zip(*lines, strict=True)
+        "---:" if all(cell[0] in "-–0123456789" for cell in column) else "---"
+        for column in zip(*lines, strict=True)
     ]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, rule, *lines))
 
@@ -157,8 +178,9 @@ def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def page(name: str, **places: Any) -> str:
     """The text `notes/NAME.md` with its places filled in.
 
-    `NAME:PART` is the part of it below the line `<!-- PART -->`. The lines of a paragraph are joined, except in tables
-    and lists, and a paragraph that is empty once it is filled in is left out.
+    `NAME:PART` is the part of it below the line `<!-- PART -->`. The lines of a paragraph are
+    joined, except in tables and lists, and a paragraph that is empty once it is filled in is left
+    out.
     """
     filled = (paragraph.format(**places) for paragraph in _paragraphs(name))
     return "\n\n".join(paragraph for paragraph in filled if paragraph.strip())
@@ -177,7 +199,9 @@ def _paragraphs(name: str) -> tuple[str, ...]:
 
 
 def as_json(study: Study, findings: Findings, *, quick: bool = False) -> dict[str, Any]:
-    """The JSON object that scripts rely on, and that the page is made from: all rows, and the notes as `blocks`."""
+    """The JSON object that scripts rely on, and that the page is made from: all rows, and the notes
+    as `blocks`.
+    """
     return {
         "name": study.name,
         "source": study.source,
@@ -189,7 +213,8 @@ def as_json(study: Study, findings: Findings, *, quick: bool = False) -> dict[st
 
 
 def save(study: Study, findings: Findings, folder: Path, quick: bool = False) -> None:
-    """Write NAME.json, NAME.md and NAME.png into `folder`, over files of these names; the text says if it is `quick`.
+    """Write NAME.json, NAME.md and NAME.png into `folder`, over files of these names; the text says
+    if it is `quick`.
 
     Raises:
         BadInput: the folder cannot be written.
@@ -203,14 +228,19 @@ def save(study: Study, findings: Findings, folder: Path, quick: bool = False) ->
         (folder / f"{study.name}.md").write_text(write_page(saved), encoding="utf-8")
         charts.save(findings.figure, folder / f"{study.name}.png")
     except OSError as error:
-        raise BadInput(f"{folder} cannot be written: {error.strerror}. Give another folder") from error
+        raise BadInput(
+            f"{folder} cannot be written: {error.strerror}. Give another folder"
+        ) from error
 
 
-def row_cells(rows: Sequence[Row], wide: Callable[[Row], tuple[str, ...]]) -> tuple[list[str], list[tuple[str, ...]]]:
+def row_cells(
+    rows: Sequence[Row], wide: Callable[[Row], tuple[str, ...]]
+) -> tuple[list[str], list[tuple[str, ...]]]:
     """Heads and cells of rows; `wide` says what stands of chance where it plays a part."""
     chance = any(row.ours_std is not None for row in rows)
     return ["what", "metric", "paper", "ours", *(["deviation"] if chance else [])], [
-        (row.label, row.metric, number(row.paper), number(row.ours), *(wide(row) if chance else ())) for row in rows
+        (row.label, row.metric, number(row.paper), number(row.ours), *(wide(row) if chance else ()))
+        for row in rows
     ]
 
 
@@ -220,14 +250,20 @@ def read_rows(text: str) -> list[Row]:
 
 
 def blocks(text: str) -> Iterator[str | dict[str, Any]]:
-    """The paragraphs and list items of a Markdown text, each on one line, and its tables as heads and lines."""
+    """The paragraphs and list items of a Markdown text, each on one line, and its tables as heads
+    and lines.
+    """
     for paragraph in text.strip().split("\n\n"):
         lines = paragraph.splitlines()
         if paragraph.startswith("|"):
-            heads, _, *cells = ([cell.strip() for cell in line.strip()[1:-1].split("|")] for line in lines)
+            heads, _, *cells = (
+                [cell.strip() for cell in line.strip()[1:-1].split("|")] for line in lines
+            )
             yield {"heads": heads, "lines": cells}
         else:
-            yield from (" ".join(item.split()) for item in re.split(r"\n(?=- )", paragraph) if item.strip())
+            yield from (
+                " ".join(item.split()) for item in re.split(r"\n(?=- )", paragraph) if item.strip()
+            )
 
 
 def write_json(saved: Mapping[str, Any]) -> str:
@@ -243,54 +279,83 @@ def write_json(saved: Mapping[str, Any]) -> str:
 
 
 def write_page(saved: Mapping[str, Any]) -> str:
-    """The page of a study, made of its JSON object and of the text `pages/NAME.md`, which says what was found.
+    """The page of a study, made of its JSON object and of the text `pages/NAME.md`, which says what
+    was found.
 
-    The text belongs to the rows whose digest its first line has. For others, those of a quick run among them, the
-    notes and the first rows take its place. Tables of the text have some columns of a table of the object, and name
-    some of its lines by the cells that they fill in; the other cells are filled in here.
+    The text belongs to the rows whose digest its first line has. For others, those of a quick run
+    among them, the notes and the first rows take its place. Tables of the text have some columns of
+    a table of the object, and name some of its lines by the cells that they fill in; the other
+    cells are filled in here.
     """
     name, rows = saved["name"], [Row(**row) for row in saved["rows"]]
     text = "" if saved["quick"] else _text_of(name, digest(rows))
     if text:
-        tables = [_row_table(rows), *(block for block in saved["notes"] if not isinstance(block, str))]
-        parts = [block if isinstance(block, str) else _filled(block, tables) for block in blocks(text)]
+        tables = [
+            _row_table(rows),
+            *(block for block in saved["notes"] if not isinstance(block, str)),
+        ]
+        parts = [
+            block if isinstance(block, str) else _filled(block, tables) for block in blocks(text)
+        ]
     else:
         shown = _row_table(rows[:_SHOWN])
         parts = [block for block in saved["notes"] if isinstance(block, str)]
         parts.append(table(shown["heads"], shown["lines"]))
     parts.insert(1, f"![{saved['what']}]({name}.png)")
     if saved["quick"]:
-        parts.insert(0, "*A quick run: fewer seeds, points and training rows. Not the figures to quote.*")
+        parts.insert(
+            0, "*A quick run: fewer seeds, points and training rows. Not the figures to quote.*"
+        )
     parts.insert(0, f"# {saved['source']}: {saved['what']}")
-    parts.append(f"All {len(saved['rows'])} rows, all tables and all settings: [{name}.json]({name}.json).")
+    parts.append(
+        f"All {len(saved['rows'])} rows, all tables and all settings: [{name}.json]({name}.json)."
+    )
     joined = "\n\n".join(part for part in parts if part)
     return wrap(re.sub(r"(?<=\n)(- .*)\n\n(?=- )", r"\1\n", joined)) + "\n"
 
 
 def digest(rows: Iterable[Row]) -> str:
-    """Twelve hexadecimal digits that change with any of the rows, to the six digits that are shown."""
+    """Twelve hexadecimal digits that change with any of the rows, to the six digits that are
+    shown.
+    """
     lines = [
-        (row.label, row.metric, number(row.paper), number(row.ours), number(row.ours_std), row.seeds) for row in rows
+        (
+            row.label,
+            row.metric,
+            number(row.paper),
+            number(row.ours),
+            number(row.ours_std),
+            row.seeds,
+        )
+        for row in rows
     ]
     return hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:12]
 
 
 def _text_of(name: str, rows: str) -> str:
-    """What `pages/NAME.md` says of the rows with this digest; empty if it speaks of others, or is not there."""
+    """What `pages/NAME.md` says of the rows with this digest; empty if it speaks of others, or is
+    not there.
+    """
     place = files("privlearn_studies").joinpath("pages", f"{name}.md")
-    first, _, text = place.read_text(encoding="utf-8").partition("\n") if place.is_file() else ("", "", "")
+    first, _, text = (
+        place.read_text(encoding="utf-8").partition("\n") if place.is_file() else ("", "", "")
+    )
     return text if first == f"<!-- of the rows {rows} -->" else ""
 
 
 def _filled(choice: Mapping[str, Any], tables: Iterable[Mapping[str, Any]]) -> str:
-    """The chosen columns and lines, as Markdown, of the table that has most of these lines; empty if none has any."""
+    """The chosen columns and lines, as Markdown, of the table that has most of these lines; empty
+    if none has any.
+    """
     most: list[Sequence[str]] = []
     for each_table in tables:
         places = _places(choice["heads"], each_table["heads"])
         if places is None:
             continue
         short = [[line[place] for place in places] for line in each_table["lines"]]
-        chosen = (next((line for line in short if _agree(cells, line)), None) for cells in choice["lines"])
+        chosen = (
+            next((line for line in short if _agree(cells, line)), None) for cells in choice["lines"]
+        )
         most = max(most, [line for line in chosen if line is not None], key=len)
     return table(choice["heads"], most) if most else ""
 
@@ -316,7 +381,9 @@ def _row_table(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def wrap(text: str) -> str:
-    """`text` in Markdown with lines of at most 120 characters, but for tables, headings, pictures and code."""
+    """`text` in Markdown with lines of at most 120 characters, but for tables, headings, pictures
+    and code.
+    """
     out, fenced = [], False
     for line in text.split("\n"):
         fenced ^= line.startswith("```")
@@ -325,5 +392,7 @@ def wrap(text: str) -> str:
             continue
         item = re.match(r"\s*([-*] |\d+\. )?", line)
         indent = " " * len(item[0]) if item else ""
-        out += textwrap.wrap(line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        out += textwrap.wrap(
+            line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
     return "\n".join(out)

@@ -1,7 +1,9 @@
-"""Runs that are kept: functions of a seed, made several at once, and read again when a study goes on or is repeated.
+"""Runs that are kept: functions of a seed, made several at once, and read again when a study goes
+on or is repeated.
 
-A run is a function, `@cached("name") def train(seed, *, model, epsilon, ...) -> dict`. What it returns is kept in a
-file under its name, its arguments (those that differ from their defaults) and the seed.
+A run is a function, `@cached("name") def train(seed, *, model, epsilon, ...) -> dict`. What it
+returns is kept in a file under its name, its arguments (those that differ from their defaults) and
+the seed.
 """
 
 from __future__ import annotations
@@ -36,10 +38,13 @@ class Cached:
 
     Args:
         name: what outcomes are kept under; another one once the function changes what it computes.
-        function: from the seed and keyword arguments, or one frozen value called `setting`, to a dictionary of numbers.
+        function: from the seed and keyword arguments, or one frozen value called `setting`, to a
+            dictionary of numbers.
     """
 
-    def __init__(self, name: str, function: Callable[..., dict[str, Any]], same: Callable[[Any], Any] | None) -> None:
+    def __init__(
+        self, name: str, function: Callable[..., dict[str, Any]], same: Callable[[Any], Any] | None
+    ) -> None:
         self.name, self._function, self._same = name, function, same
         _, *others = inspect.signature(function).parameters.values()
         self._signature = inspect.Signature(others)
@@ -63,11 +68,17 @@ class Cached:
         """The arguments that differ from their defaults, as plain values."""
         usual = {name: one.default for name, one in self._signature.parameters.items()}
         given = {name: self._same(value) if self._same else value for name, value in given.items()}
-        return {"run": self.name} | {name: _key(value) for name, value in given.items() if value != usual[name]}
+        return {"run": self.name} | {
+            name: _key(value) for name, value in given.items() if value != usual[name]
+        }
 
 
-def cached(name: str, same: Callable[[Any], Any] | None = None) -> Callable[[Callable[..., dict[str, Any]]], Cached]:
-    """Make a run of a function. `same` brings arguments that mean the same run to one form, for its key."""
+def cached(
+    name: str, same: Callable[[Any], Any] | None = None
+) -> Callable[[Callable[..., dict[str, Any]]], Cached]:
+    """Make a run of a function. `same` brings arguments that mean the same run to one form, for its
+    key.
+    """
     return lambda function: Cached(name, function, same)
 
 
@@ -120,7 +131,8 @@ class Store:
     path: Path
 
     def read(self) -> dict[str, Outcome]:
-        """Outcomes by the runs' keys, as text; a line that was cut off while it was written is passed over.
+        """Outcomes by the runs' keys, as text; a line that was cut off while it was written is
+        passed over.
 
         Raises:
             BadInput: the file cannot be read.
@@ -129,7 +141,8 @@ class Store:
             lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput(
-                f"{self.path} cannot be read: {error}. Delete it to begin anew, or use another folder"
+                f"{self.path} cannot be read: {error}. Delete it to begin anew, or use another "
+                "folder"
             ) from error
         kept: dict[str, Outcome] = {}
         for line in lines:
@@ -149,11 +162,17 @@ class Store:
         line = json.dumps({"run": run, "outcome": outcome}, allow_nan=False, default=vars)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            cut = self.path.exists() and not self.path.read_bytes().endswith(b"\n") and self.path.stat().st_size
+            cut = (
+                self.path.exists()
+                and not self.path.read_bytes().endswith(b"\n")
+                and self.path.stat().st_size
+            )
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(("\n" if cut else "") + line + "\n")
         except OSError as error:
-            raise BadInput(f"{self.path} cannot be written: {error.strerror}. Give another folder") from error
+            raise BadInput(
+                f"{self.path} cannot be written: {error.strerror}. Give another folder"
+            ) from error
 
 
 @final
@@ -167,20 +186,29 @@ class Runs:
     """
 
     def __init__(
-        self, folder: Path | None = None, jobs: int | None = None, progress: Callable[[int, int], None] | None = None
+        self,
+        folder: Path | None = None,
+        jobs: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._store = Store(folder / FILE) if folder else None
-        self._jobs = jobs or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+        self._jobs = jobs or (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        )
         self._progress = progress or (lambda done, total: None)
 
     def __call__(self, calls: Iterable[Call], seeds: Sequence[int]) -> dict[Call, list[Outcome]]:
-        """The outcomes of each run, one for each seed, in their order; what was run before is not run again."""
+        """The outcomes of each run, one for each seed, in their order; what was run before is not
+        run again.
+        """
         wanted = list(dict.fromkeys(calls))
         known = self._store.read() if self._store else {}
         # Seed by seed, so that an interrupted study has whole pairs.
         every = [(call, seed) for seed in seeds for call in wanted]
         missing = [(call, seed) for call, seed in every if _canonical(call.key(seed)) not in known]
-        for number, (call, seed, outcome) in enumerate(_made(missing, self._jobs), len(every) - len(missing) + 1):
+        for number, (call, seed, outcome) in enumerate(
+            _made(missing, self._jobs), len(every) - len(missing) + 1
+        ):
             known[_canonical(call.key(seed))] = outcome
             if self._store:
                 self._store.keep(call.key(seed), outcome)
@@ -238,13 +266,18 @@ def _imported(module: str, name: str) -> Any:
 
 
 def _rounded(call: Call, seed: int) -> Outcome:
-    """What a run reached, as it will be found again: numbers in lists have six significant digits."""
+    """What a run reached, as it will be found again: numbers in lists have six significant
+    digits.
+    """
 
     def short(value: Any) -> Any:
         if isinstance(value, Outcome):
             return Outcome(**{name: short(each) for name, each in vars(value).items()})
         if isinstance(value, tuple):
-            return tuple(float(f"{each:.{_DIGITS}g}") if isinstance(each, float) else short(each) for each in value)
+            return tuple(
+                float(f"{each:.{_DIGITS}g}") if isinstance(each, float) else short(each)
+                for each in value
+            )
         return value
 
     outcome: Outcome = short(call(seed))
@@ -259,10 +292,16 @@ def _whole(value: Any) -> Any:
 
 
 def _key(value: Any) -> Any:
-    """An argument as a plain value; of a frozen value the fields that differ from their defaults."""
+    """An argument as a plain value; of a frozen value the fields that differ from their
+    defaults.
+    """
     if is_dataclass(value):
         every = {each.name: (getattr(value, each.name), each.default) for each in fields(value)}
-        return {name: _key(own) for name, (own, usual) in every.items() if usual is MISSING or own != usual}
+        return {
+            name: _key(own)
+            for name, (own, usual) in every.items()
+            if usual is MISSING or own != usual
+        }
     return [_key(each) for each in value] if isinstance(value, tuple) else value
 
 

@@ -1,4 +1,6 @@
-"""Accuracy with default settings where rows are few and epsilon is small, beside the same model without privacy."""
+"""Accuracy with default settings where rows are few and epsilon is small, beside the same model
+without privacy.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,12 @@ EPSILONS = (0.1, 0.5, 1.0, 3.0, 8.0)
 ROWS = (1000, 5000, 20_000, None)
 _QUICK = (("adult",), (0.5, 3.0), (300, 1000))
 _SEEDS, _QUICK_SEEDS = 3, 1
-#: Inverse penalties of logistic regression without privacy, of which a fifth of its training rows chooses one.
+#: Inverse penalties of logistic regression without privacy, of which a fifth of its training rows
+#: chooses one.
 _PENALTIES = (1e-3, 1e-2, 0.1, 1.0)
 _ITERATIONS = 50
-#: So little above the majority class is nothing, and these parts of the way from there to no privacy are the rest.
+#: So little above the majority class is nothing, and these parts of the way from there to no
+#: privacy are the rest.
 _NOTHING, _HALF, _MOST = 0.01, 0.5, 0.9
 _COLOURS = (RED, ORANGE, GREEN, BLUE)
 _TEST, _SPENT = "test accuracy", f"epsilon spent over its target, at most, at delta {DELTA:g}"
@@ -73,7 +77,8 @@ class Point:
 
     @property
     def part(self) -> float:
-        """Of the way from the majority class to the model without privacy, the part that the defaults go.
+        """Of the way from the majority class to the model without privacy, the part that the
+        defaults go.
 
         Infinite where there is none.
         """
@@ -83,7 +88,8 @@ class Point:
 
 @cached("small-data, plain")
 def plain(seed: int, *, data: str, first: int | None = None) -> dict[str, Any]:
-    """Logistic regression without privacy on the rows and public features that the defaults have, and the majority.
+    """Logistic regression without privacy on the rows and public features that the defaults have,
+    and the majority.
 
     Returns:
         accuracy: on the test rows.
@@ -109,7 +115,8 @@ def _features(rows: Dataset) -> tuple[_Floats, _Floats]:
     chain, rows = read_features(usual(np.shape(rows.x)[1:], rows.low) or "raw", rows)
     with feature_cache(cache() / "features"):
         x, x_test = (
-            Front(chain, rows, own).rows.flatten(1).numpy() for own in (rows.tensors()[0], rows.test_tensors()[0])
+            Front(chain, rows, own).rows.flatten(1).numpy()
+            for own in (rows.tensors()[0], rows.test_tensors()[0])
         )
     return x, x_test
 
@@ -139,10 +146,14 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     beside = {(call.data, call.first): plain.at(data=call.data, first=call.first) for call in calls}
     few = {key: call for key, call in beside.items() if key[1] is not None}
     without = runs.named(few, numbers)  # all rows are the same for every seed
-    without |= runs.named({key: call for key, call in beside.items() if key not in few}, numbers[:1])
+    without |= runs.named(
+        {key: call for key, call in beside.items() if key not in few}, numbers[:1]
+    )
     points = [_point(call, made[call], without[call.data, call.first]) for call in calls]
     spent = max(outcome.epsilon / call.epsilon for call in calls for outcome in made[call])
-    panels = [_panel(name, [point for point in points if point.data == name]) for name in _names(points)]
+    panels = [
+        _panel(name, [point for point in points if point.data == name]) for name in _names(points)
+    ]
     figure = Figure("accuracy against examples times epsilon, defaults", panels, 13, 4.8, 3, 6)
     rows = [*_rows(points), Row("all private runs", _SPENT, spent)]
     return Findings(tuple(rows), figure, notes_of(points, len(numbers), quick))
@@ -163,7 +174,10 @@ def _sizes(points: Sequence[Point]) -> dict[tuple[str, int], list[Point]]:
     sizes: dict[tuple[str, int], list[Point]] = {}
     for point in sorted(points, key=lambda point: point.epsilon):
         sizes.setdefault((point.data, point.examples), []).append(point)
-    return {key: sizes[key] for key in sorted(sizes, key=lambda key: (_names(points).index(key[0]), key[1]))}
+    return {
+        key: sizes[key]
+        for key in sorted(sizes, key=lambda key: (_names(points).index(key[0]), key[1]))
+    }
 
 
 def _rows(points: Sequence[Point]) -> list[Row]:
@@ -172,7 +186,9 @@ def _rows(points: Sequence[Point]) -> list[Row]:
         where = f"{data}, {examples:,} rows"
         rows.append(mean_row(f"{where}, {_MAJORITY}", _TEST, mine[0].majority))
         rows.append(mean_row(f"{where}, {_PLAIN}", _TEST, mine[0].plain))
-        rows += [mean_row(f"{where}, epsilon {p.epsilon:g}, {DEFAULTS}", _TEST, p.accuracy) for p in mine]
+        rows += [
+            mean_row(f"{where}, epsilon {p.epsilon:g}, {DEFAULTS}", _TEST, p.accuracy) for p in mine
+        ]
     return rows
 
 
@@ -183,35 +199,55 @@ def notes_of(points: Sequence[Point], seeds: int, quick: bool = False) -> str:
     lines = []
     for (data, examples), mine in _sizes(points).items():
         ends = (f"{mean(mine[0].majority):.3f}", spread(mine[0].plain, 3))
-        lines.append((data, f"{examples:,}", ends[0], *(spread(p.accuracy, 3) for p in mine), ends[1]))
-    limits = [(name, *limits_of([point for point in points if point.data == name])) for name in _names(points)]
+        lines.append(
+            (data, f"{examples:,}", ends[0], *(spread(p.accuracy, 3) for p in mine), ends[1])
+        )
+    limits = [
+        (name, *limits_of([point for point in points if point.data == name]))
+        for name in _names(points)
+    ]
     return page(
-        "small-data", seeds=f"{seeds} seed{'s' if seeds > 1 else ''}", delta=DELTA, table=table(heads, lines),
-        limits=table(("data", "nothing up to", "a tenth from", "half from", "nine tenths from"), limits),
+        "small-data",
+        seeds=f"{seeds} seed{'s' if seeds > 1 else ''}",
+        delta=DELTA,
+        table=table(heads, lines),
+        limits=table(
+            ("data", "nothing up to", "a tenth from", "half from", "nine tenths from"), limits
+        ),
         nothing=_NOTHING,
         read="" if quick else page("small-data-parts:read"),
-    )  # fmt: skip
+    )
 
 
 def limits_of(points: Sequence[Point]) -> tuple[str, ...]:
-    """Examples times epsilon up to which nothing was learned, and from which on parts of what is lost were not lost."""
+    """Examples times epsilon up to which nothing was learned, and from which on parts of what is
+    lost were not lost.
+    """
     nothing = max((point.signal for point in points if point.above < _NOTHING), default=None)
     limits = [nothing, *(least_for(points, part) for part in (0.1, _HALF, _MOST))]
     return tuple("–" if limit is None or math.isinf(limit) else f"{limit:,.0f}" for limit in limits)
 
 
 def least_for(points: Sequence[Point], part: float) -> float:
-    """The least examples times epsilon from which on every point goes that part of the way; infinite if none does."""
+    """The least examples times epsilon from which on every point goes that part of the way;
+    infinite if none does.
+    """
     short = max((point.signal for point in points if point.part < part), default=-math.inf)
     return min((point.signal for point in points if point.signal > short), default=math.inf)
 
 
 def _panel(data: str, points: Sequence[Point]) -> Panel:
-    """Accuracy against examples times epsilon, a line for each number of rows; dashed: without privacy."""
+    """Accuracy against examples times epsilon, a line for each number of rows; dashed: without
+    privacy.
+    """
     marks: list[Mark] = [Across(mean(points[-1].majority), _MAJORITY, line=":", width=1.5)]
     for colour, mine in zip(_COLOURS, _sizes(points).values(), strict=False):
         label = f"{mine[0].examples:,} rows" if mine[0].examples in ROWS else "all rows"
-        marks.append(Curve([p.signal for p in mine], [p.accuracy for p in mine], label, colour, "o-", "range"))
+        marks.append(
+            Curve(
+                [p.signal for p in mine], [p.accuracy for p in mine], label, colour, "o-", "range"
+            )
+        )
         marks.append(Across(mean(mine[0].plain), "", colour, "--", alpha=0.7))
     marks.append(Curve([], [], f"{_PLAIN}, on as many rows", "#666666", "--"))
     return Panel(marks, "examples x epsilon", _TEST, data, "x")

@@ -1,8 +1,10 @@
-"""An adversary who chooses each run after seeing the privacy loss of the earlier ones: a dynamic program over losses.
+"""An adversary who chooses each run after seeing the privacy loss of the earlier ones: a dynamic
+program over losses.
 
-Composition theorems for fixed mechanisms say nothing about runs that are chosen after earlier results. What such an
-adversary can reach is computed here without any accountant: for a history of runs and a loss so far, the value is the
-larger of stopping, max(0, 1 - e^(epsilon - loss)), and the best next run that the account still lets through.
+Composition theorems for fixed mechanisms say nothing about runs that are chosen after earlier
+results. What such an adversary can reach is computed here without any accountant: for a history of
+runs and a loss so far, the value is the larger of stopping, max(0, 1 - e^(epsilon - loss)), and the
+best next run that the account still lets through.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ TOLERANCE = 1.02
 
 @dataclass(frozen=True)
 class Run:
-    """A run that the adversary makes: what it asks for, and the part of it that is drawn before it stops."""
+    """A run that the adversary makes: what it asks for, and the part of it that is drawn before it
+    stops.
+    """
 
     event: Event
     drawn: Event | None = None
@@ -83,10 +87,16 @@ class Game:
 
     def delta(self, epsilon: float) -> float:
         """The most that the adversary reaches, over first runs and directions."""
-        return max(float(self._value((run,), epsilon, way)[_CELLS]) for run in self.first for way in ("remove", "add"))
+        return max(
+            float(self._value((run,), epsilon, way)[_CELLS])
+            for run in self.first
+            for way in ("remove", "add")
+        )
 
     def _value(self, history: tuple[Run, ...], epsilon: float, way: str) -> Array:
-        """For each loss before the last run of `history`, the advantage with best play from there on."""
+        """For each loss before the last run of `history`, the advantage with best play from there
+        on.
+        """
         stopping: Array = np.maximum(0.0, -np.expm1(np.minimum(epsilon - LOSSES, 0.0)))
         best = stopping
         if len(history) < self.rounds:
@@ -103,7 +113,9 @@ class Game:
                 continue
             while high / low > 1 + 2e-3:
                 middle = (low * high) ** 0.5
-                low, high = (low, middle) if self.accepts(history, family(middle)) else (middle, high)
+                low, high = (
+                    (low, middle) if self.accepts(history, family(middle)) else (middle, high)
+                )
             runs.append(family(high))
         return runs
 
@@ -119,7 +131,9 @@ class Game:
 
 
 def after(event: Event, value: Array, way: str) -> Array:
-    """The mean of `value` at the loss after `event`, for each loss before it; the mass at infinity counts 1."""
+    """The mean of `value` at the loss after `event`, for each loss before it; the mass at infinity
+    counts 1.
+    """
     mass, offset, infinite = _law(event, way)
     width = len(mass)
     # Beyond the grid the value stays as it is at its ends.
@@ -137,5 +151,9 @@ def _law(event: Event, way: str) -> tuple[Array, int, float]:
     if way == "remove":
         mass, cells, infinite = found.p, np.rint(found.losses / STEP).astype(int), found.p_inf
     else:
-        mass, cells, infinite = found.q[::-1], np.rint(-found.losses[::-1] / STEP).astype(int), found.q_inf
+        mass, cells, infinite = (
+            found.q[::-1],
+            np.rint(-found.losses[::-1] / STEP).astype(int),
+            found.q_inf,
+        )
     return np.asarray(mass, dtype=np.float64), int(cells[0]), float(infinite)

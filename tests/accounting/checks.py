@@ -1,4 +1,6 @@
-"""Named checks of the accounting, beside those of the spine in checks.py; mutations must make them fail."""
+"""Named checks of the accounting, beside those of the spine in checks.py; mutations must make them
+fail.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,14 @@ SAMPLED = Repeated(PoissonSampled(0.01, Gaussian(6.0)), 40_000)
 @check
 def check_partitions_have_their_golden_prices() -> None:
     for batches, sigma, epochs, remove, add in (
-        (100, 1.0, 10, 1.70152, 1.54777), (100, 0.6, 5, 5.26771, 2.57785), (10, 0.5, 2, 10.87980, 5.55926),
+        (100, 1.0, 10, 1.70152, 1.54777),
+        (100, 0.6, 5, 5.26771, 2.57785),
+        (10, 0.5, 2, 10.87980, 5.55926),
         (234, 1.3, 20, 0.98364, 0.96994),
-    ):  # fmt: skip
-        composed = pld.compose_event(Repeated(Partitioned(batches, Gaussian(sigma)), epochs), negligible=1e-8)
+    ):
+        composed = pld.compose_event(
+            Repeated(Partitioned(batches, Gaussian(sigma)), epochs), negligible=1e-8
+        )
         for found, gold in zip(composed.epsilons(1e-5), (remove, add), strict=True):
             assert gold * (1 - 5e-4) <= found <= gold * 1.004
         assert composed.epsilon(1e-5) >= remove * (1 - 5e-4)
@@ -57,9 +63,15 @@ def check_sampling_has_its_golden_prices() -> None:
 
 @check
 def check_epsilon_is_never_below_the_exact_gaussian_for_mixtures() -> None:
-    """Plain releases, shuffled epochs and one-batch partitions are the same Gaussians, and add up."""
+    """Plain releases, shuffled epochs and one-batch partitions are the same Gaussians, and add
+    up.
+    """
     event = compose(
-        [Repeated(Gaussian(5.0), 7), Repeated(Partitioned(1, Gaussian(5.0)), 9), PoissonSampled(1.0, Gaussian(5.0))]
+        [
+            Repeated(Gaussian(5.0), 7),
+            Repeated(Partitioned(1, Gaussian(5.0)), 9),
+            PoissonSampled(1.0, Gaussian(5.0)),
+        ]
     )
     assert pld.epsilon(event, 1e-5) >= zcdp.gaussian_epsilon(math.sqrt(17) / 5, 1e-5)
 
@@ -78,9 +90,16 @@ def check_masses_are_kept() -> None:
 
 @check
 def check_renyi_divergences_of_sampling() -> None:
-    """q = 0.06, sigma = 1: exact values at whole and fractional orders (quadrature to 30 digits)."""
+    """q = 0.06, sigma = 1: exact values at whole and fractional orders (quadrature to 30
+    digits).
+    """
     curve = rdp.curve(PoissonSampled(0.06, Gaussian(1.0)))
-    for order, exact in ((1.5, 0.004359950), (2.0, 0.006166761), (3.0, 0.010668604), (3.7, 0.015001033)):
+    for order, exact in (
+        (1.5, 0.004359950),
+        (2.0, 0.006166761),
+        (3.0, 0.010668604),
+        (3.7, 0.015001033),
+    ):
         found = curve[list(rdp.ORDERS).index(order)]
         assert math.isclose(found, exact, rel_tol=1e-5), (order, found)
 
@@ -117,9 +136,15 @@ def check_estimates_are_never_claimed() -> None:
     found = accountant.estimates(SAMPLED, Adjacency.ADD_REMOVE, 1e-5)
     assert [row.kind for row in found] == ["estimate"]
     assert math.isclose(found[0].epsilon, 2.373158, abs_tol=1e-5)
-    assert all(row.kind == "bound" for row in accountant.guarantees(SAMPLED, Adjacency.ADD_REMOVE, 1e-5))
-    must_raise(UnsupportedEvent, lambda: comparisons.epsilon(PoissonSampled(0.01, Gaussian(1.1)), 1e-5))
-    must_raise(UnsupportedEvent, lambda: comparisons.epsilon(PoissonSampled(0.05, Gaussian(2.0)), 1e-5))
+    assert all(
+        row.kind == "bound" for row in accountant.guarantees(SAMPLED, Adjacency.ADD_REMOVE, 1e-5)
+    )
+    must_raise(
+        UnsupportedEvent, lambda: comparisons.epsilon(PoissonSampled(0.01, Gaussian(1.1)), 1e-5)
+    )
+    must_raise(
+        UnsupportedEvent, lambda: comparisons.epsilon(PoissonSampled(0.05, Gaussian(2.0)), 1e-5)
+    )
 
 
 @check
@@ -132,7 +157,9 @@ def check_disjoint_blocks_cost_their_maximum() -> None:
 
 @check
 def check_selection_costs_an_eighth() -> None:
-    """The exact Renyi divergence of a two-score exponential mechanism stays below the price, and nearly attains it."""
+    """The exact Renyi divergence of a two-score exponential mechanism stays below the price, and
+    nearly attains it.
+    """
     epsilon = 0.5
     for order in (1.5, 2.0, 10.0):
         worst = 0.0
@@ -153,7 +180,9 @@ def check_laplace_is_priced_exactly() -> None:
     for b in (0.5, 2.0, 10.0):
         for epsilon in (0.0, 0.3 / b, 0.9 / b):
             for found in pld.compose_event(Laplace(b)).deltas(epsilon):
-                assert math.isclose(found, 1 - math.exp((epsilon - 1 / b) / 2), rel_tol=2e-2, abs_tol=1e-8)
+                assert math.isclose(
+                    found, 1 - math.exp((epsilon - 1 / b) / 2), rel_tol=2e-2, abs_tol=1e-8
+                )
                 assert found >= 1 - math.exp((epsilon - 1 / b) / 2) - 1e-12
 
 
@@ -186,9 +215,11 @@ def check_groups_pay_for_their_size() -> None:
         assert math.isclose(gaussian, zcdp.gaussian_epsilon(k / 4, 1e-5))
         event = ZCDP(0.01)
         assert math.isclose(
-            accountant.guarantee(event, Adjacency.ADD_REMOVE, 1e-5, k).epsilon, zcdp.epsilon_of_rho(0.01 * k**2, 1e-5)
+            accountant.guarantee(event, Adjacency.ADD_REMOVE, 1e-5, k).epsilon,
+            zcdp.epsilon_of_rho(0.01 * k**2, 1e-5),
         )
-        # k examples are at least one Gaussian of k times the sensitivity at the same rate, all or none of them drawn.
+        # k examples are at least one Gaussian of k times the sensitivity at the same rate, all or
+        # none of them drawn.
         sampled = Repeated(PoissonSampled(0.5, Gaussian(20.0)), 10)
         together = Repeated(PoissonSampled(0.5**k, Gaussian(20.0 / k)), 10)
         assert accountant.by_pld(sampled, 1e-5, k) >= pld.epsilon(together, 1e-5)
@@ -205,17 +236,23 @@ def check_shufflings_interval_is_honest() -> None:
     sound = accountant.guarantee(event, Adjacency.ZERO_OUT, 1e-5).epsilon
     assert 9.35 <= least <= 9.37
     assert 17.85 <= sound <= 17.87
-    must_raise(UnsupportedEvent, lambda: comparisons.lower_bound(event, 100, Adjacency.ADD_REMOVE, 1e-5))
+    must_raise(
+        UnsupportedEvent, lambda: comparisons.lower_bound(event, 100, Adjacency.ADD_REMOVE, 1e-5)
+    )
 
 
 @check
 def check_what_is_solved_for_never_overshoots() -> None:
     budget = Budget(rho=0.78125)
-    for spec in completed("schedules", ("time", "exp", "step:period=10", "poly:end=2,period=100"), Decay):
+    for spec in completed(
+        "schedules", ("time", "exp", "step:period=10", "poly:end=2,period=100"), Decay
+    ):
         shape = schedules.parse(spec, free_rate=True)
         plan = Plan(Shuffle(600), epochs=60, schedule=shape).with_rate(budget)
         assert 0.78125 * (1 - 0.003) <= zcdp.rho(plan.event()) <= 0.78125
-    assert [searches.largest(lambda n, top=top: n <= top, 1000) for top in (0, 1, 2, 7, 8, 1000)] == [
+    assert [
+        searches.largest(lambda n, top=top: n <= top, 1000) for top in (0, 1, 2, 7, 8, 1000)
+    ] == [
         0,
         1,
         2,
@@ -224,17 +261,26 @@ def check_what_is_solved_for_never_overshoots() -> None:
         1000,
     ]
     target = Budget(epsilon=1.5, delta=1e-5)
-    plan = Plan(Poisson(0.01), epochs=10, schedule=schedules.Constant(1.2)).with_batch_size(target, 5000)
+    plan = Plan(Poisson(0.01), epochs=10, schedule=schedules.Constant(1.2)).with_batch_size(
+        target, 5000
+    )
     assert plan.guarantee(1e-5).epsilon <= 1.5
 
 
 @check
 def check_filters_are_of_one_kind() -> None:
-    """Either rho, or as many bounds as orders: anything else is refused where it is made, and where it is read."""
+    """Either rho, or as many bounds as orders: anything else is refused where it is made, and where
+    it is read.
+    """
     for rho, orders, bounds in (
-        (None, (), ()), (0.1, (2.0,), (0.1,)), (None, (2.0, 3.0), (0.1,)), (None, (2.0,), ()), (0.1, (), (0.1,)),
-        (None, (1.0,), (0.1,)), (0.0, (), ()),
-    ):  # fmt: skip
+        (None, (), ()),
+        (0.1, (2.0,), (0.1,)),
+        (None, (2.0, 3.0), (0.1,)),
+        (None, (2.0,), ()),
+        (0.1, (), (0.1,)),
+        (None, (1.0,), (0.1,)),
+        (0.0, (), ()),
+    ):
         must_raise(BadInput, lambda made=(rho, orders, bounds): Filter(*made))  # type: ignore[misc]
         written = {"kind": "filter", "rho": rho, "orders": list(orders), "bounds": list(bounds)}
         must_raise(BadInput, lambda written=written: from_json(written))  # type: ignore[misc]

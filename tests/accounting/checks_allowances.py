@@ -1,7 +1,9 @@
-"""Named checks of what makes the accounting safe: mass at infinity, tails, rounding; mutations must make them fail.
+"""Named checks of what makes the accounting safe: mass at infinity, tails, rounding; mutations must
+make them fail.
 
-Most of these terms are far too small to move a figure, so that no golden figure notices when one is lost. Here each is
-made large: by compositions written by hand, whose truth is known, and by coarse tails.
+Most of these terms are far too small to move a figure, so that no golden figure notices when one is
+lost. Here each is made large: by compositions written by hand, whose truth is known, and by coarse
+tails.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ from scipy.stats import binom
 
 from privlearn.accounting import accountant, filters, pld, rdp, zcdp
 from privlearn.accounting.events import Event, Repeated, compose
-from privlearn.accounting.mechanisms import Gaussian, GroupSampled, Laplace, Partitioned, PoissonSampled
+from privlearn.accounting.mechanisms import (
+    Gaussian,
+    GroupSampled,
+    Laplace,
+    Partitioned,
+    PoissonSampled,
+)
 from privlearn.accounting.pld import pairs, partition
 from privlearn.accounting.pld.pairs import Pair, atoms, poisson_pair
 from privlearn.errors import BadInput
@@ -36,10 +44,18 @@ def ratios_by_hand(h: float = 0.1) -> Pair:
 
 @check
 def check_mass_at_infinity_is_never_read_as_less() -> None:
-    """Just below, at and above delta: epsilon is the least at which delta is met, in each direction by itself."""
+    """Just below, at and above delta: epsilon is the least at which delta is met, in each direction
+    by itself.
+    """
     fine = np.exp(-((0.01 * np.arange(-300, 500) - 0.5) ** 2) / 2) * 0.01 / math.sqrt(2 * math.pi)
     for h, first, p in ((0.4, -2, np.array([0.1, 0.2, 0.3, 0.25, 0.1, 0.05])), (0.01, -300, fine)):
-        for infinite, other in ((0.0, 0.0), (1e-6, 9e-6), (9e-6, 0.0), (9.999e-6, 9e-6), (1e-5, 0.0)):
+        for infinite, other in (
+            (0.0, 0.0),
+            (1e-6, 9e-6),
+            (9e-6, 0.0),
+            (9.999e-6, 9e-6),
+            (1e-5, 0.0),
+        ):
             found = pld.Composition(h, first, p, p[::-1].copy(), infinite, other)
             for delta in (1e-5, 0.02, 0.1):
                 for side, epsilon in enumerate(found.epsilons(delta)):
@@ -47,16 +63,26 @@ def check_mass_at_infinity_is_never_read_as_less() -> None:
                     assert spent <= delta * (1 + 1e-9), (h, infinite, other, delta, side)
                     if epsilon > 0 and (infinite, other)[side] < 0.99 * delta:
                         assert spent >= delta * (1 - 1e-9), (h, infinite, other, delta, side)
-                        assert found.deltas(epsilon - 1e-6)[side] > delta, (h, infinite, other, delta, side)
+                        assert found.deltas(epsilon - 1e-6)[side] > delta, (
+                            h,
+                            infinite,
+                            other,
+                            delta,
+                            side,
+                        )
     for sides in ((2e-5, 0.0), (0.0, 2e-5)):
         without = pld.Composition(h, first, p, p, 0.0, 0.0).epsilons(1e-5)
         found_epsilons = pld.Composition(h, first, p, p, *sides).epsilons(1e-5)
-        assert found_epsilons == tuple(math.inf if side else e for side, e in zip(sides, without, strict=True))
+        assert found_epsilons == tuple(
+            math.inf if side else e for side, e in zip(sides, without, strict=True)
+        )
 
 
 @check
 def check_mass_at_infinity_adds_up() -> None:
-    """n mechanisms that tell everything with probability p do so with 1 - (1 - p)^n together, on either side."""
+    """n mechanisms that tell everything with probability p do so with 1 - (1 - p)^n together, on
+    either side.
+    """
     pair = ratios_by_hand()
     for n in (1, 3, 40):
         found = pld.compose([pair], [n], 1e-12)
@@ -71,7 +97,9 @@ def check_mass_at_infinity_adds_up() -> None:
 
 @check
 def check_what_lies_outside_of_the_window_is_paid_for() -> None:
-    """A rare, large loss that the window leaves out counts in full, in the direction in which it occurs."""
+    """A rare, large loss that the window leaves out counts in full, in the direction in which it
+    occurs.
+    """
     for loss in (6.0, -6.0):
         # One law has the rare loss with probability 1e-4, all else is alike.
         rare = 1e-4 if loss < 0 else 1e-4 * math.exp(-loss)
@@ -86,16 +114,27 @@ def check_what_lies_outside_of_the_window_is_paid_for() -> None:
 
 @check
 def check_rounding_of_transforms_is_paid_for() -> None:
-    """Against binomial laws: no tail of either law is less than its true mass, however little that is."""
+    """Against binomial laws: no tail of either law is less than its true mass, however little that
+    is.
+    """
     for h, n in ((0.5, 20), (0.5, 60), (0.01, 500)):
         low = 1 / (1 + math.exp(-h))  # binary randomised response: losses of h and -h only
         found = pld.compose([atoms({-h: low, h: 1 - low}, h)], [n], 1e-300)
         ups = np.arange(n + 1)
-        for mass, infinite, chance, side in ((found.p, found.p_inf, low, 1), (found.q, found.q_inf, 1 - low, -1)):
+        for mass, infinite, chance, side in (
+            (found.p, found.p_inf, low, 1),
+            (found.q, found.q_inf, 1 - low, -1),
+        ):
             steps = side * np.rint(found.losses / h).astype(int)
             above = np.array([mass[steps >= 2 * up - n].sum() for up in ups])
             true = binom.sf(ups - 1, n, chance if side == 1 else 1 - chance)
-            assert (above + infinite >= true).all(), (h, n, side, float((true - above).max()), infinite)
+            assert (above + infinite >= true).all(), (
+                h,
+                n,
+                side,
+                float((true - above).max()),
+                infinite,
+            )
 
 
 # Pairs
@@ -121,20 +160,26 @@ PAIRS = (
 
 @check
 def check_coarse_pairs_are_never_below_fine_ones() -> None:
-    """What a coarse tail leaves out is moved to 0 and to infinity: delta only grows, everywhere, in both directions."""
+    """What a coarse tail leaves out is moved to 0 and to infinity: delta only grows, everywhere, in
+    both directions.
+    """
     for place, pair in enumerate(PAIRS):
         fine = pair(1e-13, 2e-3)
         for tail in (1e-5, 1e-2, 0.1):
             coarse = pair(tail, 8e-3)
             for epsilon in (0.0, 0.2, 0.7, 1.5, 3.0, 5.0):
-                for found, true in zip(hockey_sticks(coarse, epsilon), hockey_sticks(fine, epsilon), strict=True):
+                for found, true in zip(
+                    hockey_sticks(coarse, epsilon), hockey_sticks(fine, epsilon), strict=True
+                ):
                     assert found >= true * (1 - 1e-6) - 1e-12, (place, tail, epsilon, found, true)
             assert min(coarse.q0, coarse.p_inf) >= 0
 
 
 @check
 def check_a_partitions_allowances_are_there() -> None:
-    """What windows of sums leave out is bounded, not computed, so that only its allowance stands for it."""
+    """What windows of sums leave out is bounded, not computed, so that only its allowance stands
+    for it.
+    """
     for tail in (1e-6, 1e-2):
         for batches, sigma in ((16, 0.8), (100, 2.0)):
             pair = partition._by_fourier(batches, sigma, 1e-3, tail)
@@ -143,10 +188,13 @@ def check_a_partitions_allowances_are_there() -> None:
     x, mass, cut = partition._log_normal(1.0, partition._cells(1.0, 0.1, 1e-2, 16, 1e-3), 0.1)
     assert 0 < cut <= 1e-2
     assert math.isclose(float(mass.sum()), 1.0)
-    assert math.isclose(float(mass @ x) + cut, 1.0)  # the mean that lies beyond the last point is kept apart
+    # the mean that lies beyond the last point is kept apart
+    assert math.isclose(float(mass @ x) + cut, 1.0)
     pair = partition._by_fourier(16, 1.0, 1e-3, 0.2)
     width = partition._GAMMA * math.sqrt(math.expm1(1.0)) * 0.5
-    *_, cut = partition._log_normal(1.0, partition._cells(1.0, width, 0.05, 16, partition._SPARSE * 1e-3), width)
+    *_, cut = partition._log_normal(
+        1.0, partition._cells(1.0, width, 0.05, 16, partition._SPARSE * 1e-3), width
+    )
     assert pair.p_inf >= cut + 0.1 > 0.1
 
 
@@ -154,10 +202,18 @@ def check_a_partitions_allowances_are_there() -> None:
 
 
 def draws(count: int) -> list[tuple[float, float]]:
-    """Random (epsilon, delta): where a solver ends a rounding error above its target, about half of them are wrong."""
+    """Random (epsilon, delta): where a solver ends a rounding error above its target, about half of
+    them are wrong.
+    """
     made_up = np.random.default_rng(0)
-    return [(float(e), float(d)) for e, d in zip(10 ** made_up.uniform(-2, 1.3, count),
-                                                 10 ** made_up.uniform(-12, -1, count), strict=True)]  # fmt: skip
+    return [
+        (float(e), float(d))
+        for e, d in zip(
+            10 ** made_up.uniform(-2, 1.3, count),
+            10 ** made_up.uniform(-12, -1, count),
+            strict=True,
+        )
+    ]
 
 
 @check
@@ -180,20 +236,28 @@ def check_groups_in_steps_end_on_the_safe_side() -> None:
     for threshold, _ in draws(100):
         found = accountant._least(lambda epsilon, least=threshold: epsilon >= least)  # type: ignore[misc]
         assert threshold <= found <= threshold * (1 + 2e-6)
-    event: Event = compose([Laplace(6.0), Repeated(Gaussian(15.0), 3), PoissonSampled(0.05, Gaussian(1.0))])
+    event: Event = compose(
+        [Laplace(6.0), Repeated(Gaussian(15.0), 3), PoissonSampled(0.05, Gaussian(1.0))]
+    )
     for k in (2, 3):
         for delta in (1e-5, 1e-3):
             one = accountant.pld_in_steps(event, delta, k) / k
             composed = pld.compose_event(event, negligible=1e-6 * delta)
-            assert math.log(max(composed.deltas(one))) + accountant.log_growth(one, k) <= math.log(delta)
+            assert math.log(max(composed.deltas(one))) + accountant.log_growth(one, k) <= math.log(
+                delta
+            )
             one = accountant.rdp_in_steps(event, delta, k) / k
-            logs = (rdp.ORDERS - 1) * (rdp.curve(event) - one + np.log1p(-1 / rdp.ORDERS)) - np.log(rdp.ORDERS)
+            logs = (rdp.ORDERS - 1) * (rdp.curve(event) - one + np.log1p(-1 / rdp.ORDERS)) - np.log(
+                rdp.ORDERS
+            )
             assert float(logs.min()) + accountant.log_growth(one, k) <= math.log(delta)
 
 
 @check
 def check_limits_are_lowered_until_they_fit() -> None:
-    """By as little as it takes; where nothing fits, that is said, and not searched for without end."""
+    """By as little as it takes; where nothing fits, that is said, and not searched for without
+    end.
+    """
     found = filters._not_above(1.0, lambda value: value * (1 + 3e-15), 1.0)
     assert found * (1 + 3e-15) <= 1.0
     assert found >= 1 - 1e-13
@@ -214,9 +278,12 @@ def check_strong_composition_is_the_theorems() -> None:
     found = strong_composition(sigma, rate, steps, delta)
     by_hand = []
     for share in np.linspace(0.01, 0.99, 50):
-        each = math.log1p(rate * math.expm1(zcdp.gaussian_epsilon(1 / sigma, share * delta / steps / rate)))
+        each = math.log1p(
+            rate * math.expm1(zcdp.gaussian_epsilon(1 / sigma, share * delta / steps / rate))
+        )
         by_hand.append(
-            each * math.sqrt(2 * steps * math.log(1 / (delta * (1 - share)))) + steps * each * math.expm1(each)
+            each * math.sqrt(2 * steps * math.log(1 / (delta * (1 - share))))
+            + steps * each * math.expm1(each)
         )
     assert min(by_hand) * (1 - 1e-2) <= found <= min(by_hand) * (1 + 1e-2)
     assert found > pld.epsilon(Repeated(PoissonSampled(rate, Gaussian(sigma)), steps), delta)
@@ -237,14 +304,21 @@ def renyi(mechanism: Event, order: float) -> tuple[float, float]:
 @check
 def check_renyi_curves_bound_both_directions() -> None:
     """Beside the divergences of the privacy loss distribution, which is another computation."""
-    for mechanism in (PoissonSampled(0.1, Gaussian(1.5)), PoissonSampled(0.6, Gaussian(3.0)), Laplace(1.5),
-                      GroupSampled(0.3, 3, Gaussian(9.0)), GroupSampled(0.9, 2, Gaussian(5.0)),
-                      Partitioned(8, Gaussian(1.2)), Gaussian(2.0)):  # fmt: skip
+    for mechanism in (
+        PoissonSampled(0.1, Gaussian(1.5)),
+        PoissonSampled(0.6, Gaussian(3.0)),
+        Laplace(1.5),
+        GroupSampled(0.3, 3, Gaussian(9.0)),
+        GroupSampled(0.9, 2, Gaussian(5.0)),
+        Partitioned(8, Gaussian(1.2)),
+        Gaussian(2.0),
+    ):
         curve = rdp.curve(mechanism)
         for order in (1.1, 2.0, 5.0):
             bound = float(curve[list(rdp.ORDERS).index(order)])
             for found in renyi(mechanism, order):
                 assert bound >= found * (1 - 1e-3) - 1e-9, (mechanism, order, bound, found)
-    # With so much noise the moments are lost in rounding, and the other direction's closed form stands for both.
+    # With so much noise the moments are lost in rounding, and the other direction's closed form
+    # stands for both.
     quiet = GroupSampled(1e-3, 100, Gaussian(1e6))
     assert (rdp.curve(quiet) >= (rdp.ORDERS * 0.1**2 + 0.1 * 0.999) / 2e12 * (1 - 1e-12)).all()

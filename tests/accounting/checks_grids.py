@@ -1,6 +1,8 @@
-"""Named checks of docs/decisions/proofs-of-prices.md, on masses on grids: beside 40 digits, point by point.
+"""Named checks of docs/decisions/proofs-of-prices.md, on masses on grids: beside 40 digits, point
+by point.
 
-Between its points a pair's curve is a chord, and the exact curve is convex: at the points alone it could be too low.
+Between its points a pair's curve is a chord, and the exact curve is convex: at the points alone it
+could be too low.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from tests.support.checks import check
 Curve = Callable[[mpf], mpf]
 
 
-def curves(points: list[mpf], masses: list[mpf], q0: mpf, p_inf: mpf) -> tuple[list[mpf], list[mpf]]:
+def curves(
+    points: list[mpf], masses: list[mpf], q0: mpf, p_inf: mpf
+) -> tuple[list[mpf], list[mpf]]:
     """Both curves of masses at some ratios, at each of these."""
     above, total = [p_inf], mpf(0)
     for place in range(len(points) - 1, 0, -1):
@@ -38,10 +42,14 @@ def curves(points: list[mpf], masses: list[mpf], q0: mpf, p_inf: mpf) -> tuple[l
     return above[::-1], below
 
 
-def require_above(points: list[mpf], masses: np.ndarray, q0: float, p_inf: float, exact: tuple[Curve, Curve]) -> None:
+def require_above(
+    points: list[mpf], masses: np.ndarray, q0: float, p_inf: float, exact: tuple[Curve, Curve]
+) -> None:
     """At each point, and at 0 and infinity, neither curve is below the exact one."""
     own = [mpf(float(mass)) for mass in masses]
-    for side, (found, curve) in enumerate(zip(curves(points, own, mpf(q0), mpf(p_inf)), exact, strict=True)):
+    for side, (found, curve) in enumerate(
+        zip(curves(points, own, mpf(q0), mpf(p_inf)), exact, strict=True)
+    ):
         for x, value in zip(points, found, strict=True):
             assert value >= curve(x), (side, float(x), float(value - curve(x)))
     assert mpmath.fsum(own) + q0 >= 1
@@ -85,7 +93,9 @@ def of_atoms(atoms: dict[mpf, mpf]) -> tuple[Curve, Curve]:
 
 @check
 def check_functions_are_as_exact_as_assumed() -> None:
-    """What the lemmas assume of the normal law, exp, expm1, log and log1p, on thousands of numbers."""
+    """What the lemmas assume of the normal law, exp, expm1, log and log1p, on thousands of
+    numbers.
+    """
     made_up, unit = np.random.default_rng(1), rounding.UNIT
     small = made_up.uniform(-1, 1, 300) * 10.0 ** made_up.uniform(-12, 0, 300)
     normal = np.concatenate([made_up.uniform(-37, 8, 1500), made_up.uniform(-3, 3, 500), small])
@@ -100,7 +110,9 @@ def check_functions_are_as_exact_as_assumed() -> None:
             ("log", np.log, mpmath.log, positive, 2.0),
             ("log1p", np.log1p, mpmath.log1p, small[small > -0.9], 2.0),
         ):
-            for x, value, most in zip(points, function(points), np.broadcast_to(units, points.shape), strict=True):
+            for x, value, most in zip(
+                points, function(points), np.broadcast_to(units, points.shape), strict=True
+            ):
                 true = exact(mpf(float(x)))
                 assert abs(mpf(float(value)) - true) <= float(most) * unit * abs(true), (name, x)
 
@@ -115,13 +127,21 @@ def check_tails_know_their_errors() -> None:
             for place, x in enumerate(u):
                 for sign in (-1, 1):
                     at = mpf(float(x)) + sign * mpf(moved)
-                    assert abs(mpmath.ncdf(at) - law.below[place]) <= law.below_error[place], (x, moved)
-                    assert abs(mpmath.ncdf(-at) - law.above[place]) <= law.above_error[place], (x, moved)
+                    assert abs(mpmath.ncdf(at) - law.below[place]) <= law.below_error[place], (
+                        x,
+                        moved,
+                    )
+                    assert abs(mpmath.ncdf(-at) - law.above[place]) <= law.above_error[place], (
+                        x,
+                        moved,
+                    )
 
 
 @check
 def check_splits_know_their_errors() -> None:
-    """Lemma 9, cell by cell: log-normal ratios that are hardly, or much, spread, on cells of all widths."""
+    """Lemma 9, cell by cell: log-normal ratios that are hardly, or much, spread, on cells of all
+    widths.
+    """
     with mpmath.workdps(140):
         for sd, width in ((1e-4, 0.03), (0.05, 1e-4), (1.0, 0.03), (3.0, 0.5)):
             u = width * np.arange(-40, 41) - 0.3
@@ -140,14 +160,19 @@ def check_splits_know_their_errors() -> None:
                 out[cell] += dq - right
                 out[cell + 1] += right
             out[-1] += 1 - q[-1]
-            assert all(mpf(float(value)) >= true for value, true in zip(found, out, strict=True)), (sd, width)
+            assert all(mpf(float(value)) >= true for value, true in zip(found, out, strict=True)), (
+                sd,
+                width,
+            )
             assert below >= exact[0] * q[0] - p[0]
             assert above >= 1 - p[-1] - exact[-1] * (1 - q[-1])
 
 
 @check
 def check_no_curve_of_a_sampled_release_is_below_the_exact_one() -> None:
-    """Lemma 9, at every point of the grid: rates from 1e-5 to 1, noise from .3 to 1,000, grids of all widths."""
+    """Lemma 9, at every point of the grid: rates from 1e-5 to 1, noise from .3 to 1,000, grids of
+    all widths.
+    """
     with mpmath.workdps(40):
         for rate, sigma, cells, tail in (
             (1.0, 1.0, 40, 1e-9),
@@ -163,19 +188,30 @@ def check_no_curve_of_a_sampled_release_is_below_the_exact_one() -> None:
 
 @check
 def check_no_curve_of_atoms_is_below_the_exact_one() -> None:
-    """Lemma 10: losses on the grid, a rounding error beside it, and between, also where cells are small."""
+    """Lemma 10: losses on the grid, a rounding error beside it, and between, also where cells are
+    small.
+    """
     with mpmath.workdps(40):
         for h in (0.3, 1e-3, 1e-7):
             for cell in (-3, 0, 1, 41, 12_345):
                 for beside in (-2, -1, 0, 1, 2):
-                    loss, error = h * cell + beside * abs(float(np.spacing(h * cell))), 1e-13 * abs(beside)
+                    loss, error = (
+                        h * cell + beside * abs(float(np.spacing(h * cell))),
+                        1e-13 * abs(beside),
+                    )
                     pair = pairs.spread_onto(np.array([loss]), np.ones(1), h, error)
-                    points = [mpmath.exp(mpf(h) * (pair.lo + place)) for place in range(len(pair.q))]
+                    points = [
+                        mpmath.exp(mpf(h) * (pair.lo + place)) for place in range(len(pair.q))
+                    ]
                     own = [mpf(float(mass)) for mass in pair.q]
                     for sign in (-1, 1):
                         exact = of_atoms({mpf(loss) + sign * mpf(error): mpf(1)})
-                        for found, curve in zip(curves(points, own, mpf(0), mpf(0)), exact, strict=True):
-                            assert all(value >= curve(x) for x, value in zip(points, found, strict=True)), (h, cell)
+                        for found, curve in zip(
+                            curves(points, own, mpf(0), mpf(0)), exact, strict=True
+                        ):
+                            assert all(
+                                value >= curve(x) for x, value in zip(points, found, strict=True)
+                            ), (h, cell)
         for epsilon, categories, h in (
             (0.1, 2, 3e-4),
             (3.0, 7, 0.01),
@@ -185,7 +221,11 @@ def check_no_curve_of_atoms_is_below_the_exact_one() -> None:
         ):
             odds = mpmath.exp(mpf(epsilon))
             other = 1 / (odds + categories - 1)
-            law = {-mpf(epsilon): odds * other, mpf(0): (categories - 2) * other, mpf(epsilon): other}
+            law = {
+                -mpf(epsilon): odds * other,
+                mpf(0): (categories - 2) * other,
+                mpf(epsilon): other,
+            }
             require_pair(pairs.randomised_response_pair(epsilon, categories, h), of_atoms(law))
 
 
@@ -218,42 +258,77 @@ def check_no_curve_of_a_laplace_release_is_below_the_exact_one() -> None:
 
 @check
 def check_mixtures_of_groups_know_their_errors() -> None:
-    """Lemma 12: weights, densities and masses below and above beside 40 digits, and the pair's curves."""
+    """Lemma 12: weights, densities and masses below and above beside 40 digits, and the pair's
+    curves.
+    """
     with mpmath.workdps(40):
         for rate, k, sigma in ((0.3, 5, 3.0), (1e-4, 3, 0.7), (0.02, 30, 9.0)):
             counts, weights, _ = pairs.components(rate, k, 1e-12)
-            true = [mpmath.binomial(k, int(j)) * mpf(rate) ** int(j) * (1 - mpf(rate)) ** (k - int(j)) for j in counts]
+            true = [
+                mpmath.binomial(k, int(j)) * mpf(rate) ** int(j) * (1 - mpf(rate)) ** (k - int(j))
+                for j in counts
+            ]
             share = pairs._weight_error(k)
-            assert all(abs(mpf(float(w)) - t) <= share * t for w, t in zip(weights, true, strict=True))
+            assert all(
+                abs(mpf(float(w)) - t) <= share * t for w, t in zip(weights, true, strict=True)
+            )
             x = np.linspace(-6 * sigma, counts[-1] + 6 * sigma, 13)
             y, off = pairs._density(x, sigma, counts, weights)
             own = list(zip(weights, counts, strict=True))
             law = pairs._laws(x, sigma, counts, weights)
-            pair = pairs.group_pair(rate, sigma, k, 0.05 * pairs.sketch(rate, sigma, k)[0] + 1e-9, 1e-10)
+            pair = pairs.group_pair(
+                rate, sigma, k, 0.05 * pairs.sketch(rate, sigma, k)[0] + 1e-9, 1e-10
+            )
             points = [mpmath.exp(mpf(pair.h) * (pair.lo + cell)) for cell in range(len(pair.q))]
-            whole = [mpmath.binomial(k, j) * mpf(rate) ** j * (1 - mpf(rate)) ** (k - j) for j in range(k + 1)]
+            whole = [
+                mpmath.binomial(k, j) * mpf(rate) ** j * (1 - mpf(rate)) ** (k - j)
+                for j in range(k + 1)
+            ]
             for place, at in enumerate(map(mpf, map(float, x))):
-                terms = [mpmath.exp((at * int(j) - mpf(int(j)) ** 2 / 2) / mpf(sigma) ** 2) for j in counts]
-                density = mpmath.fsum(t * mpf(float(w)) for t, w in zip(terms, weights, strict=True))
+                terms = [
+                    mpmath.exp((at * int(j) - mpf(int(j)) ** 2 / 2) / mpf(sigma) ** 2)
+                    for j in counts
+                ]
+                density = mpmath.fsum(
+                    t * mpf(float(w)) for t, w in zip(terms, weights, strict=True)
+                )
                 assert abs(mpf(float(y[place])) - density) <= off[place] * density
-                for sign, mass, error in ((1, law.below, law.below_error), (-1, law.above, law.above_error)):
-                    exact = mpmath.fsum(mpf(float(w)) * mpmath.ncdf(sign * (at - int(j)) / mpf(sigma)) for w, j in own)
+                for sign, mass, error in (
+                    (1, law.below, law.below_error),
+                    (-1, law.above, law.above_error),
+                ):
+                    exact = mpmath.fsum(
+                        mpf(float(w)) * mpmath.ncdf(sign * (at - int(j)) / mpf(sigma))
+                        for w, j in own
+                    )
                     assert abs(mpf(float(mass[place])) - exact) <= error[place]
                 if place % 5 == 3 and k < 10:
                     ratio = mpmath.fsum(
-                        w * mpmath.exp((at * j - mpf(j) ** 2 / 2) / mpf(sigma) ** 2) for j, w in enumerate(whole)
+                        w * mpmath.exp((at * j - mpf(j) ** 2 / 2) / mpf(sigma) ** 2)
+                        for j, w in enumerate(whole)
                     )
-                    remove = mpmath.fsum(w * mpmath.ncdf((j - at) / mpf(sigma)) for j, w in enumerate(whole))
+                    remove = mpmath.fsum(
+                        w * mpmath.ncdf((j - at) / mpf(sigma)) for j, w in enumerate(whole)
+                    )
                     remove -= ratio * mpmath.ncdf(-at / mpf(sigma))
                     held = list(zip(points, map(mpf, map(float, pair.q)), strict=True))
-                    assert mpmath.fsum(m * (p - ratio) for p, m in held if p > ratio) + pair.p_inf >= remove
-                    add = mpmath.fsum(m * (ratio - p) for p, m in held if p < ratio) + pair.q0 * ratio
+                    assert (
+                        mpmath.fsum(m * (p - ratio) for p, m in held if p > ratio) + pair.p_inf
+                        >= remove
+                    )
+                    add = (
+                        mpmath.fsum(m * (ratio - p) for p, m in held if p < ratio) + pair.q0 * ratio
+                    )
                     assert add >= remove + ratio - 1
 
 
 def law_of(pair: Pair) -> dict[mpf, mpf]:
     """{ratio: Q-mass}, with q0 at 0."""
-    law = {mpmath.exp(mpf(pair.h) * (pair.lo + cell)): mpf(float(mass)) for cell, mass in enumerate(pair.q) if mass}
+    law = {
+        mpmath.exp(mpf(pair.h) * (pair.lo + cell)): mpf(float(mass))
+        for cell, mass in enumerate(pair.q)
+        if mass
+    }
     return law | {mpf(0): mpf(pair.q0)}
 
 
@@ -275,13 +350,21 @@ def require_mean(found: Pair, first: Pair, second: Pair, m: int, n: int) -> None
 
 @check
 def check_means_of_ratios_are_not_below_the_exact_ones() -> None:
-    """Lemma 13: doubling, weighted means and trimming beside 40 digits, with mass at 0 and at infinity."""
+    """Lemma 13: doubling, weighted means and trimming beside 40 digits, with mass at 0 and at
+    infinity.
+    """
     made_up = np.random.default_rng(4)
     with mpmath.workdps(40):
         for h, ratio in ((0.05, 1), (0.4, 4), (0.01, 2)):
             firsts, seconds = (
                 [
-                    Pair(h, first + own, made_up.random(5) / 5, 0.01 * own * made_up.random(), 1e-3 * made_up.random())
+                    Pair(
+                        h,
+                        first + own,
+                        made_up.random(5) / 5,
+                        0.01 * own * made_up.random(),
+                        1e-3 * made_up.random(),
+                    )
                     for own in (1, 0)
                 ]
                 for first in (-6, -2)
@@ -291,44 +374,78 @@ def check_means_of_ratios_are_not_below_the_exact_ones() -> None:
                 for pair, first in zip(doubling.refined(found, found.h), firsts, strict=True):
                     require_mean(pair, first, first, 1, 1)
                 for m, n, finer in ((1, 2, 1), (3, 4, 1), (2, 1, 2)):
-                    others = [Pair(h / finer, each.lo, each.q, each.q0, each.p_inf) for each in seconds]
+                    others = [
+                        Pair(h / finer, each.lo, each.q, each.q0, each.p_inf) for each in seconds
+                    ]
                     for one, other in ((firsts, others), (others, firsts)):
                         both = doubling.weighted(
-                            doubling.together(one), doubling.together(other), m, n, h / ratio / finer, tail
+                            doubling.together(one),
+                            doubling.together(other),
+                            m,
+                            n,
+                            h / ratio / finer,
+                            tail,
                         )
-                        for pair, first, second in zip(doubling.refined(both, both.h), one, other, strict=True):
+                        for pair, first, second in zip(
+                            doubling.refined(both, both.h), one, other, strict=True
+                        ):
                             require_mean(pair, first, second, m, n)
 
 
 @check
 def check_many_ratios_on_the_grid_are_not_below_the_exact_ones() -> None:
-    """Lemma 14: many atoms in a cell, few, and atoms beside its sides; each off by all that is allowed, or exact."""
+    """Lemma 14: many atoms in a cell, few, and atoms beside its sides; each off by all that is
+    allowed, or exact.
+    """
     made_up = np.random.default_rng(6)
     with mpmath.workdps(40):
         for h, count in ((0.05, 300), (1e-3, 40), (1e-7, 20), (0.02, 0)):
             near = np.exp(h * np.arange(-3, 4))
             ratio = np.unique(
-                np.concatenate([np.exp(np.linspace(-1, 1, count) * min(0.3, 20 * h)), near, np.nextafter(near, 2)])
+                np.concatenate(
+                    [
+                        np.exp(np.linspace(-1, 1, count) * min(0.3, 20 * h)),
+                        near,
+                        np.nextafter(near, 2),
+                    ]
+                )
             )
             ratio = ratio if count else np.nextafter(near, 0)
             q = made_up.random(len(ratio))
             for off in (-1, 0, 1):
                 places = [mpf(x) * (1 + off * 3 * mpf(rounding.UNIT)) for x in ratio.tolist()]
-                p = [float(x * mpf(mass)) * (1 + 2 * rounding.UNIT) for x, mass in zip(places, q.tolist(), strict=True)]
+                p = [
+                    float(x * mpf(mass)) * (1 + 2 * rounding.UNIT)
+                    for x, mass in zip(places, q.tolist(), strict=True)
+                ]
                 first, onto = rounding.ratios_onto_grid(ratio, q, np.array(p), h)
                 points = [mpmath.exp(mpf(h) * (first + cell)) for cell in range(len(onto))]
                 remove, add = curves(points, [mpf(float(mass)) for mass in onto], mpf(0), mpf(0))
-                used = [place for place in range(len(points)) if onto[place]][:: max(1, len(points) // 60)]
+                used = [place for place in range(len(points)) if onto[place]][
+                    :: max(1, len(points) // 60)
+                ]
                 for place in used:
                     x = points[place]
-                    exact = [(r - x) * mpf(mass) for r, mass in zip(places, q.tolist(), strict=True)]
-                    assert remove[place] >= mpmath.fsum(each for each in exact if each > 0), (h, off, place)
-                    assert add[place] >= -mpmath.fsum(each for each in exact if each < 0), (h, off, place)
+                    exact = [
+                        (r - x) * mpf(mass) for r, mass in zip(places, q.tolist(), strict=True)
+                    ]
+                    assert remove[place] >= mpmath.fsum(each for each in exact if each > 0), (
+                        h,
+                        off,
+                        place,
+                    )
+                    assert add[place] >= -mpmath.fsum(each for each in exact if each < 0), (
+                        h,
+                        off,
+                        place,
+                    )
 
 
 @check
 def check_epochs_that_are_priced_together_are_not_below_each_alone() -> None:
-    """Lemma 13: on one grid for nearby noise, no curve is below that of the same epoch by itself on a finer one."""
+    """Lemma 13: on one grid for nearby noise, no curve is below that of the same epoch by itself on
+    a finer one.
+    """
     tight = partition._GAMMA / 8
     for batches, sigmas in ((5, (0.7, 0.52, 0.61, 0.5, 0.55)), (16, (0.9, 0.53, 0.74, 0.5, 0.76))):
         found = partition.Epochs(batches).pairs(sigmas, 8e-3, 1e-6)
@@ -340,17 +457,28 @@ def check_epochs_that_are_priced_together_are_not_below_each_alone() -> None:
             finally:
                 partition._GAMMA = usual
             for epsilon in (0.0, 0.3, 1.0, 2.0, 4.0):
-                for more, exact in zip(hockey_sticks(pair, epsilon), hockey_sticks(alone, epsilon), strict=True):
-                    assert exact * (1 - 1e-9) <= more <= exact * 1.05 + 2e-6, (batches, sigma, epsilon)
+                for more, exact in zip(
+                    hockey_sticks(pair, epsilon), hockey_sticks(alone, epsilon), strict=True
+                ):
+                    assert exact * (1 - 1e-9) <= more <= exact * 1.05 + 2e-6, (
+                        batches,
+                        sigma,
+                        epsilon,
+                    )
 
 
 @check
 def check_linear_grids_of_log_normal_ratios_are_not_below_the_exact_ones() -> None:
-    """Lemma 14: the split on the linear grid, at each of its points; and windows of sums, by their own moments."""
+    """Lemma 14: the split on the linear grid, at each of its points; and windows of sums, by their
+    own moments.
+    """
     with mpmath.workdps(40):
         for sigma, width, tail, share in (
-            (0.8, 0.5, 1e-5, 0.01), (0.8, 0.5, 1e-5, 0.2), (3.0, 0.02, 1e-10, 1e-3), (60.0, 2e-3, 1e-12, 1e-3)
-        ):  # fmt: skip
+            (0.8, 0.5, 1e-5, 0.01),
+            (0.8, 0.5, 1e-5, 0.2),
+            (3.0, 0.02, 1e-10, 1e-3),
+            (60.0, 2e-3, 1e-12, 1e-3),
+        ):
             cells = partition._cells(sigma, width, tail, 16, share)
             assert len(cells) < cells[-1] or share < 0.2, "on fewer points where that is asked for"
             x, mass, beyond = partition._log_normal(sigma, cells, width)
@@ -369,7 +497,9 @@ def check_linear_grids_of_log_normal_ratios_are_not_below_the_exact_ones() -> No
 
 @check
 def check_gaussian_figures_are_not_below_the_exact_ones() -> None:
-    """Lemma 15: epsilon, mu and the sum of 1 / sigma^2 beside 40 digits, for noise from 1e-2 to 1e6."""
+    """Lemma 15: epsilon, mu and the sum of 1 / sigma^2 beside 40 digits, for noise from 1e-2 to
+    1e6.
+    """
     made_up = np.random.default_rng(5)
 
     def exact(mu: mpf, epsilon: float) -> mpf:
@@ -383,12 +513,20 @@ def check_gaussian_figures_are_not_below_the_exact_ones() -> None:
             assert exact(mpf(mu), epsilon) <= delta, (mu, delta)
             assert epsilon == 0 or exact(mpf(mu), epsilon * (1 - 1e-7)) > delta, (mu, delta)
             assert exact(mpf(mu), epsilon) <= zcdp.gaussian_delta_bound(mu, epsilon)
-            assert exact(mpf(zcdp.gaussian_mu_for(epsilon + mu / 10, delta)), epsilon + mu / 10) <= delta
+            assert (
+                exact(mpf(zcdp.gaussian_mu_for(epsilon + mu / 10, delta)), epsilon + mu / 10)
+                <= delta
+            )
         for kinds in (1, 3, 200):
             sigmas = [float(10 ** made_up.uniform(-2, 6)) for _ in range(kinds)]
             counts = [int(10 ** made_up.uniform(0, 6)) for _ in range(kinds)]
-            event = compose(Repeated(Gaussian(sigma), times) for sigma, times in zip(sigmas, counts, strict=True))
-            squared = mpmath.fsum(mpf(times) / mpf(sigma) ** 2 for sigma, times in zip(sigmas, counts, strict=True))
+            event = compose(
+                Repeated(Gaussian(sigma), times)
+                for sigma, times in zip(sigmas, counts, strict=True)
+            )
+            squared = mpmath.fsum(
+                mpf(times) / mpf(sigma) ** 2 for sigma, times in zip(sigmas, counts, strict=True)
+            )
             found = zcdp.gaussian_mu(event)
             assert found is not None
             assert mpmath.sqrt(squared) <= found <= mpmath.sqrt(squared) * (1 + mpf(2) ** -49)

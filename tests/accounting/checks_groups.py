@@ -1,4 +1,6 @@
-"""Named checks of groups and persons, beside those of the spine in checks.py; mutations must make them fail."""
+"""Named checks of groups and persons, beside those of the spine in checks.py; mutations must make
+them fail.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,34 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data import dataset
 from privlearn.errors import BadInput, BudgetExceeded
 from tests.support.checks import check, must_raise
-from tests.support.nets import clipped_by_the_loop, cross_entropy, flat_norm, one_sample, small_data, small_net
+from tests.support.nets import (
+    clipped_by_the_loop,
+    cross_entropy,
+    flat_norm,
+    one_sample,
+    small_data,
+    small_net,
+)
 
 KEY = b"0123456789abcdef"
-#: By rows of a person: epsilon at delta 1e-5 from the mixture, and in steps of one row (docs/accounting.md).
-ELS_AT_NOISE_1 = {1: (1.8284, None), 2: (3.9794, 4.2308), 4: (8.8999, 11.804), 8: (20.897, 181.01), 16: (52.719, None),
-                  64: (433.59, None)}  # fmt: skip
-ELS_AT_NOISE_2 = {1: (0.6221, None), 2: (1.3327, 1.3399), 4: (2.8936, 2.9672), 8: (6.4608, 7.1009),
-                  16: (15.165, 22.052), 64: (107.83, None)}  # fmt: skip
+#: By rows of a person: epsilon at delta 1e-5 from the mixture, and in steps of one row
+#: (docs/accounting.md).
+ELS_AT_NOISE_1 = {
+    1: (1.8284, None),
+    2: (3.9794, 4.2308),
+    4: (8.8999, 11.804),
+    8: (20.897, 181.01),
+    16: (52.719, None),
+    64: (433.59, None),
+}
+ELS_AT_NOISE_2 = {
+    1: (0.6221, None),
+    2: (1.3327, 1.3399),
+    4: (2.8936, 2.9672),
+    8: (6.4608, 7.1009),
+    16: (15.165, 22.052),
+    64: (107.83, None),
+}
 
 
 def mixture_deltas(rate: float, sigma: float, k: int, epsilon: float) -> tuple[float, float]:
@@ -69,22 +91,37 @@ def mixture_deltas(rate: float, sigma: float, k: int, epsilon: float) -> tuple[f
 
 @check
 def check_groups_under_sampling_have_their_golden_prices() -> None:
-    """Both directions, beside dp-accounting 0.6's mixture of Gaussians (connect the dots, steps 1e-4 to 1e-3)."""
+    """Both directions, beside dp-accounting 0.6's mixture of Gaussians (connect the dots, steps
+    1e-4 to 1e-3).
+    """
     for rate, sigma, k, steps, remove, add in (
-        (0.01, 1.0, 2, 1000, 3.979102, 3.030662), (0.01, 1.0, 5, 200, 5.305282, 2.980375),
-        (0.01, 6.0, 5, 10_000, 3.589742, 3.560530), (0.02, 2.0, 10, 300, 9.742583, 8.094639),
-        (0.3, 20.0, 3, 50, 1.220037, 1.195056), (0.001, 0.6, 4, 1000, 4.369371, 1.200138),
-        (0.01, 30.0, 100, 500, 3.135722, 3.113743), (0.01, 60.0, 1000, 50, 5.328823, 5.263796),
-    ):  # fmt: skip
+        (0.01, 1.0, 2, 1000, 3.979102, 3.030662),
+        (0.01, 1.0, 5, 200, 5.305282, 2.980375),
+        (0.01, 6.0, 5, 10_000, 3.589742, 3.560530),
+        (0.02, 2.0, 10, 300, 9.742583, 8.094639),
+        (0.3, 20.0, 3, 50, 1.220037, 1.195056),
+        (0.001, 0.6, 4, 1000, 4.369371, 1.200138),
+        (0.01, 30.0, 100, 500, 3.135722, 3.113743),
+        (0.01, 60.0, 1000, 50, 5.328823, 5.263796),
+    ):
         event = Repeated(GroupSampled(rate, k, Gaussian(sigma)), steps)
         found = pld.compose_event(event, negligible=1e-8).epsilons(1e-5)
         for ours, gold in zip(found, (remove, add), strict=True):
-            assert gold * (1 - 2e-4) <= ours <= gold * (1 + 5e-4), (rate, sigma, k, steps, ours, gold)
+            assert gold * (1 - 2e-4) <= ours <= gold * (1 + 5e-4), (
+                rate,
+                sigma,
+                k,
+                steps,
+                ours,
+                gold,
+            )
 
 
 @check
 def check_example_level_sampling_has_a_users_price() -> None:
-    """600 of 60,000 rows, 1,000 steps: the table on the page, by plans; far below what steps of one row are worth."""
+    """600 of 60,000 rows, 1,000 steps: the table on the page, by plans; far below what steps of one
+    row are worth.
+    """
     for noise, table in ((1.0, ELS_AT_NOISE_1), (2.0, ELS_AT_NOISE_2)):
         event = Repeated(PoissonSampled(0.01, Gaussian(noise)), 1000)
         for k, (claimed, in_steps) in table.items():
@@ -93,7 +130,10 @@ def check_example_level_sampling_has_a_users_price() -> None:
             assert ours.unit == PrivacyUnit(k)
             assert math.isclose(ours.epsilon, claimed, rel_tol=5e-4), (noise, k, ours.epsilon)
             if in_steps is not None:
-                least = min(figure(event, 1e-5, k) for figure in (accountant.pld_in_steps, accountant.rdp_in_steps))
+                least = min(
+                    figure(event, 1e-5, k)
+                    for figure in (accountant.pld_in_steps, accountant.rdp_in_steps)
+                )
                 assert math.isclose(least, in_steps, rel_tol=5e-4), (noise, k, least)
                 assert claimed <= in_steps * (1 + 1e-4)
     claimed, in_steps = ELS_AT_NOISE_1[8]
@@ -110,16 +150,35 @@ def check_example_level_sampling_has_a_users_price() -> None:
 @check
 def check_one_release_for_a_group_is_exact() -> None:
     """Never below the densities' own integrals, and hardly above, in both directions."""
-    for rate, sigma, k in ((0.3, 1.0, 2), (0.05, 0.7, 5), (0.5, 4.0, 12), (0.9, 2.0, 3), (0.01, 1.0, 40)):
+    for rate, sigma, k in (
+        (0.3, 1.0, 2),
+        (0.05, 0.7, 5),
+        (0.5, 4.0, 12),
+        (0.9, 2.0, 3),
+        (0.01, 1.0, 40),
+    ):
         found = pld.compose_event(GroupSampled(rate, k, Gaussian(sigma)), h=1e-3, negligible=1e-11)
         for epsilon in (0.0, 0.3, 1.0, 2.5):
-            for ours, true in zip(found.deltas(epsilon), mixture_deltas(rate, sigma, k, epsilon), strict=True):
-                assert true * (1 - 1e-7) - 1e-10 <= ours <= true * (1 + 1e-3) + 1e-8, (rate, sigma, k, epsilon)
+            for ours, true in zip(
+                found.deltas(epsilon), mixture_deltas(rate, sigma, k, epsilon), strict=True
+            ):
+                assert true * (1 - 1e-7) - 1e-10 <= ours <= true * (1 + 1e-3) + 1e-8, (
+                    rate,
+                    sigma,
+                    k,
+                    epsilon,
+                )
 
 
 @check
 def check_a_groups_masses_are_kept() -> None:
-    for rate, sigma, k in ((0.01, 1.0, 3), (0.5, 20.0, 100), (0.2, 0.4, 5), (0.99, 2.0, 2), (1e-6, 0.5, 1000)):
+    for rate, sigma, k in (
+        (0.01, 1.0, 3),
+        (0.5, 20.0, 100),
+        (0.2, 0.4, 5),
+        (0.99, 2.0, 2),
+        (1e-6, 0.5, 1000),
+    ):
         for tail in (1e-4, 1e-12):
             pair = pairs.group_pair(rate, sigma, k, 2e-3, tail)
             # Rounded up, by what rounding may be in cells that are thin against the spread.
@@ -133,7 +192,9 @@ def check_rare_numbers_of_rows_are_paid_for() -> None:
     for rate, sigma, k in ((0.05, 3.0, 10), (0.5, 20.0, 60)):
         composed = pld.compose([pairs.group_pair(rate, sigma, k, 1e-3, 0.05)], [1], 1e-9)
         for epsilon in (0.0, 0.5, 1.5):
-            for ours, true in zip(composed.deltas(epsilon), mixture_deltas(rate, sigma, k, epsilon), strict=True):
+            for ours, true in zip(
+                composed.deltas(epsilon), mixture_deltas(rate, sigma, k, epsilon), strict=True
+            ):
                 assert ours >= true * (1 - 1e-9), (rate, sigma, k, epsilon, ours, true)
 
 
@@ -143,18 +204,30 @@ def check_every_mechanism_scales_with_the_group() -> None:
         return accountant.guarantee(event, Adjacency.ZERO_OUT, 1e-6, k).epsilon
 
     for event, whole in (
-        (Gaussian(9.0), Gaussian(3.0)), (FixedBatches(Gaussian(9.0)), Gaussian(3.0)), (ZCDP(0.01), ZCDP(0.09)),
-        (PoissonSampled(1.0, Gaussian(9.0)), Gaussian(3.0)), (Laplace(9.0), Laplace(3.0)), (PureDP(0.1), PureDP(0.3)),
-        (Filter(0.01), Filter(0.09)), (Selection(0.1), Selection(0.3)), (GaussianFilter(0.01), GaussianFilter(0.09)),
+        (Gaussian(9.0), Gaussian(3.0)),
+        (FixedBatches(Gaussian(9.0)), Gaussian(3.0)),
+        (ZCDP(0.01), ZCDP(0.09)),
+        (PoissonSampled(1.0, Gaussian(9.0)), Gaussian(3.0)),
+        (Laplace(9.0), Laplace(3.0)),
+        (PureDP(0.1), PureDP(0.3)),
+        (Filter(0.01), Filter(0.09)),
+        (Selection(0.1), Selection(0.3)),
+        (GaussianFilter(0.01), GaussianFilter(0.09)),
         (RandomisedResponse(0.2, 4), Repeated(RandomisedResponse(0.2, 4), 3)),
         (PoissonSampled(0.1, Gaussian(9.0)), GroupSampled(0.1, 3, Gaussian(9.0))),
-    ):  # fmt: skip
-        assert math.isclose(priced(Repeated(event, 5), 3), priced(Repeated(whole, 5)), rel_tol=1e-3), event
+    ):
+        assert math.isclose(
+            priced(Repeated(event, 5), 3), priced(Repeated(whole, 5)), rel_tol=1e-3
+        ), event
         mixed = compose([Repeated(event, 5), Gaussian(12.0)])
-        assert math.isclose(priced(mixed, 3), priced(compose([Repeated(whole, 5), Gaussian(4.0)])), rel_tol=1e-3), event
+        assert math.isclose(
+            priced(mixed, 3), priced(compose([Repeated(whole, 5), Gaussian(4.0)])), rel_tol=1e-3
+        ), event
         # Beside a mechanism that is no Gaussian, all go through the group's own tree.
         mixed = compose([Repeated(event, 5), Laplace(12.0)])
-        assert math.isclose(priced(mixed, 3), priced(compose([Repeated(whole, 5), Laplace(4.0)])), rel_tol=1e-3), event
+        assert math.isclose(
+            priced(mixed, 3), priced(compose([Repeated(whole, 5), Laplace(4.0)])), rel_tol=1e-3
+        ), event
 
 
 # Plans, ledgers, certificates
@@ -180,16 +253,22 @@ def check_targets_are_met_for_the_group() -> None:
 @check
 def check_ledgers_price_the_group() -> None:
     ledger = Ledger(Budget(epsilon=2.0, delta=1e-5, group_size=3))
-    one, three = (accountant.guarantee(Gaussian(5.0), Adjacency.ADD_REMOVE, 1e-5, k).epsilon for k in (1, 3))
+    one, three = (
+        accountant.guarantee(Gaussian(5.0), Adjacency.ADD_REMOVE, 1e-5, k).epsilon for k in (1, 3)
+    )
     assert one < 2.0 < three
     must_raise(BudgetExceeded, lambda: ledger.charge(Gaussian(5.0), Adjacency.ADD_REMOVE))
     ledger.charge(Gaussian(10.0), Adjacency.ADD_REMOVE)
-    assert ledger.guarantee(1e-5) == accountant.guarantee(Gaussian(10.0), Adjacency.ADD_REMOVE, 1e-5, 3)
+    assert ledger.guarantee(1e-5) == accountant.guarantee(
+        Gaussian(10.0), Adjacency.ADD_REMOVE, 1e-5, 3
+    )
 
 
 @check
 def check_units_never_mix() -> None:
-    """Runs for one example, for groups of two sizes and for persons: a ledger holds one of these."""
+    """Runs for one example, for groups of two sizes and for persons: a ledger holds one of
+    these.
+    """
     units = [
         PrivacyUnit(),
         PrivacyUnit(2),
@@ -206,14 +285,20 @@ def check_units_never_mix() -> None:
             if other == unit:
                 ledger.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, other)
             else:
-                must_raise(BadInput, lambda: ledger.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, other))  # noqa: B023
+                must_raise(
+                    BadInput,
+                    lambda: ledger.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, other),  # noqa: B023
+                )
             assert ledger.unit == unit
             assert ledger.event == before
             assert ledger.spent(1e-5).unit == unit
         undeclared = Ledger()
         undeclared.charge(Gaussian(4.0), Adjacency.ADD_REMOVE)
         if unit != PrivacyUnit():
-            must_raise(BadInput, lambda: undeclared.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, unit))  # noqa: B023
+            must_raise(
+                BadInput,
+                lambda: undeclared.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, unit),  # noqa: B023
+            )
     must_raise(BadInput, lambda: Ledger(Budget(rho=1.0), unit=PrivacyUnit(2)))
     limited = Ledger(Budget(rho=1.0))
     must_raise(BadInput, lambda: limited.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, PrivacyUnit(2)))
@@ -232,7 +317,9 @@ def people(count: int = 12, seed: int = 0) -> tuple[Tensor, Tensor, np.ndarray[A
 def check_certificates_state_the_unit() -> None:
     x, y, ids = people(40)
     for options in ({"group_size": 5}, {"rows_per_person": 3}):
-        plan = pv.Plan(pv.Poisson(0.5), epochs=1, examples=40, **options).calibrate(epsilon=3.0, delta=1e-3)
+        plan = pv.Plan(pv.Poisson(0.5), epochs=1, examples=40, **options).calibrate(
+            epsilon=3.0, delta=1e-3
+        )
         data = pv.Dataset(x, y, groups=ids if plan.rows_per_person else None)
         result = pv.dpsgd(plan, small_net(), cross_entropy, data)
         with tempfile.TemporaryDirectory() as folder:
@@ -248,13 +335,22 @@ def check_certificates_state_the_unit() -> None:
             assert {key: claim[key] for key in options} == options
             assert claim["epsilon"] == plan.guarantee(1e-3).epsilon
             for change in (
-                {"group_size": 2}, {"rows_per_person": 7}, {"group_size": 1}, {"group_size": True},
+                {"group_size": 2},
+                {"rows_per_person": 7},
+                {"group_size": 1},
+                {"group_size": True},
                 {"unit": str(PrivacyUnit())},
-                {"unit": str(PrivacyUnit(6))}, {"group_size": 6, "unit": str(PrivacyUnit(6))},
-            ):  # fmt: skip
+                {"unit": str(PrivacyUnit(6))},
+                {"group_size": 6, "unit": str(PrivacyUnit(6))},
+            ):
                 path.write_text(json.dumps(certificate | {"claim": claim | change}))
-                said = " ".join(pv.verify(out).problems).replace("part 'claim' of privacy.json was changed", "")
-                assert any(word in said for word in ("states", "speaks", "fields", "recomputed")), (change, said)
+                said = " ".join(pv.verify(out).problems).replace(
+                    "part 'claim' of privacy.json was changed", ""
+                )
+                assert any(word in said for word in ("states", "speaks", "fields", "recomputed")), (
+                    change,
+                    said,
+                )
 
 
 @check
@@ -262,7 +358,11 @@ def check_units_are_called_by_what_they_are() -> None:
     """In the sentence that explains a guarantee, on cards and in claims."""
     for unit, change, name in (
         (PrivacyUnit(), "one example is removed", "one example (one row of the training data)"),
-        (PrivacyUnit(2), "examples of one person, up to 2 of them, are removed", "up to 2 examples of one person"),
+        (
+            PrivacyUnit(2),
+            "examples of one person, up to 2 of them, are removed",
+            "up to 2 examples of one person",
+        ),
         (
             PrivacyUnit(rows_per_person=1),
             "one person, with all their rows, is removed",
@@ -282,17 +382,26 @@ def check_units_are_called_by_what_they_are() -> None:
 
 
 def person_sums(
-    x: Tensor, y: Tensor, ids: np.ndarray[Any, Any], rows: int = 4, clip: float = 0.5, **options: Any
+    x: Tensor,
+    y: Tensor,
+    ids: np.ndarray[Any, Any],
+    rows: int = 4,
+    clip: float = 0.5,
+    **options: Any,
 ) -> Any:
     """The clipped sum over all persons."""
     table = torch.from_numpy(dataset.rows_of_persons(ids, rows, KEY))
-    clipper = ClippedGradients(small_net(), cross_entropy, Flat(clip), Adjacency.ADD_REMOVE, rows=table, **options)
+    clipper = ClippedGradients(
+        small_net(), cross_entropy, Flat(clip), Adjacency.ADD_REMOVE, rows=table, **options
+    )
     return clipper(one_sample(examples=len(table)), x, y)
 
 
 @check
 def check_a_person_moves_the_sum_by_at_most_the_sensitivity() -> None:
-    """One person's rows are all changed, or the person is removed: whatever they are and however many."""
+    """One person's rows are all changed, or the person is removed: whatever they are and however
+    many.
+    """
     x, y, ids = people()
     base = person_sums(x, y, ids)
     made_up = torch.Generator().manual_seed(0)
@@ -323,9 +432,16 @@ def check_a_persons_gradient_is_the_mean_of_their_rows() -> None:
     for clip in (0.05, 3.0):
         expected = None
         for rows in table:
-            own = clipped_by_the_loop(small_net(), clip, x[rows][None], y[rows][None],
-                                      lambda out, target: mean_loss(out[0], target[0]))  # fmt: skip
-            expected = own if expected is None else [a + b for a, b in zip(expected, own, strict=True)]
+            own = clipped_by_the_loop(
+                small_net(),
+                clip,
+                x[rows][None],
+                y[rows][None],
+                lambda out, target: mean_loss(out[0], target[0]),
+            )
+            expected = (
+                own if expected is None else [a + b for a, b in zip(expected, own, strict=True)]
+            )
         for options in ({}, {"microbatch": 3}):
             found = person_sums(x, y, ids, clip=clip, **options).values
             for a, b in zip(found, expected or [], strict=True):
@@ -358,7 +474,9 @@ def check_nobody_elses_rows_move() -> None:
             assert len(after) == len(before) + 1
             assert all(np.array_equal(after[person], own) for person, own in before.items())
     many = np.zeros(60, dtype=int)
-    assert not np.array_equal(dataset.rows_of_persons(many, 5, KEY), dataset.rows_of_persons(many, 5, KEY[::-1]))
+    assert not np.array_equal(
+        dataset.rows_of_persons(many, 5, KEY), dataset.rows_of_persons(many, 5, KEY[::-1])
+    )
 
 
 @check
@@ -383,7 +501,11 @@ def check_a_person_moves_the_second_moment_by_at_most_its_sensitivity() -> None:
         changed[table[person]] = torch.eye(5, dtype=x.dtype)[0] * 50
         empty = x.clone()
         empty[table[person]] = 0.0
-        one, other = (row_sums.second_moment(rows, 1.0, one_sample(examples=len(table)), Adjacency.ZERO_OUT, table)
-                      for rows in (changed, empty))  # fmt: skip
+        one, other = (
+            row_sums.second_moment(
+                rows, 1.0, one_sample(examples=len(table)), Adjacency.ZERO_OUT, table
+            )
+            for rows in (changed, empty)
+        )
         worst = max(worst, float((one.values[0] - other.values[0]).norm()) / one.sensitivity)
     assert 0.999 <= worst <= 1 + 1e-9

@@ -1,4 +1,6 @@
-"""Named checks of large ledger files, which are appended to: nothing that was promised is lost, whatever cuts in."""
+"""Named checks of large ledger files, which are appended to: nothing that was promised is lost,
+whatever cuts in.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ ADD = Adjacency.ADD_REMOVE
 @contextmanager
 def large(document: int = 0) -> Iterator[Path]:
     """A path where a ledger counts as large from so many bytes on."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(ledger_file, "_LARGE", document):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(ledger_file, "_LARGE", document),
+    ):
         yield Path(folder, "ledger")
 
 
@@ -53,7 +58,9 @@ def read(path: Path, content: bytes) -> LedgerState | None:
 
 @check
 def check_what_is_appended_reads_as_what_was_done() -> None:
-    """After each of many random edits of every kind, whoever reads the file anew finds what the writer knows."""
+    """After each of many random edits of every kind, whoever reads the file anew finds what the
+    writer knows.
+    """
     drawn = random.Random(1)
     with large() as path, mock.patch.object(ledger_run, "_AHEAD", 0.0):
         Ledger.open(path, Budget(rho=1e6), measure="zcdp")
@@ -95,7 +102,9 @@ def check_very_many_entries_of_a_large_ledger_are_summed_up() -> None:
 
 @check
 def check_large_ledgers_that_were_edited_or_cut_are_refused() -> None:
-    """No byte can be changed, and no line lost, moved or told twice, without being noticed: or nothing is missing."""
+    """No byte can be changed, and no line lost, moved or told twice, without being noticed: or
+    nothing is missing.
+    """
     with large() as path:
         charged(path)
         whole, after = path.read_bytes(), LedgerFile(path).read()
@@ -110,9 +119,13 @@ def check_large_ledgers_that_were_edited_or_cut_are_refused() -> None:
         assert len(lines) == 4
         head = whole[:start]
         for other in (
-            [lines[1], lines[0], *lines[2:]], [*lines[:2], lines[3], lines[2]], lines[1:], [*lines[:2], lines[3]],
-            [lines[0], *lines], lines[:3],
-        ):  # fmt: skip
+            [lines[1], lines[0], *lines[2:]],
+            [*lines[:2], lines[3], lines[2]],
+            lines[1:],
+            [*lines[:2], lines[3]],
+            [lines[0], *lines],
+            lines[:3],
+        ):
             assert read(path, head + b"".join(other)) is None
         for added_text in (b"garbage", lines[3], b"\n\n", b"0" * 5000):
             assert read(path, whole + added_text) == after
@@ -120,7 +133,9 @@ def check_large_ledgers_that_were_edited_or_cut_are_refused() -> None:
 
 @check
 def check_a_crash_at_any_byte_loses_nothing_promised() -> None:
-    """Cut off while a line or a mark is written, the file holds all that was promised before, and goes on."""
+    """Cut off while a line or a mark is written, the file holds all that was promised before, and
+    goes on.
+    """
     with large() as path:
         ledger = charged(path)
         old, before = path.read_bytes(), LedgerFile(path).read()
@@ -132,7 +147,10 @@ def check_a_crash_at_any_byte_loses_nothing_promised() -> None:
         crashed += [(new[:cut] + old[cut:head] + new[head:], after) for cut in range(0, head, 7)]
         half = head // 3
         lost = b"\0" * half
-        crashed += [(new[:half] + lost + new[2 * half :], after), (new[: 2 * half] + lost + new[head:], after)]
+        crashed += [
+            (new[:half] + lost + new[2 * half :], after),
+            (new[: 2 * half] + lost + new[head:], after),
+        ]
         for content, expected in crashed:
             assert read(path, content) == expected
             Ledger.open(path).charge(Gaussian(66.0), ADD)
@@ -141,7 +159,9 @@ def check_a_crash_at_any_byte_loses_nothing_promised() -> None:
 
 @check
 def check_what_others_append_is_seen() -> None:
-    """By each of several ledgers of one file, also when another has written it as a whole, or put back a copy."""
+    """By each of several ledgers of one file, also when another has written it as a whole, or put
+    back a copy.
+    """
     with large() as path:
         first = charged(path)
         copied, then = path.read_bytes(), first.event
@@ -156,7 +176,9 @@ def check_what_others_append_is_seen() -> None:
 
 @check
 def check_a_large_ledgers_charge_is_on_the_disk_first() -> None:
-    """Line, then mark: a charge that fails at either is refused; it may count, and what was there before is kept."""
+    """Line, then mark: a charge that fails at either is refused; it may count, and what was there
+    before is kept.
+    """
     with large() as path:
         ledger = charged(path)
         fsync = os.fsync
@@ -201,7 +223,9 @@ def check_large_files_stay_small_enough_to_be_read() -> None:
 
 @check
 def check_ledgers_of_one_document_are_gone_on_with() -> None:
-    """Files that grew before they were appended to are read, and written in the new form by the next charge."""
+    """Files that grew before they were appended to are read, and written in the new form by the
+    next charge.
+    """
     with large(1 << 20) as path:
         ledger = Ledger.open(path, Budget(rho=9.0))
         ledger.charge(compose(Gaussian(200.0 + n) for n in range(300)), ADD)
@@ -222,7 +246,11 @@ def check_charges_one_by_one_add_up_to_all_of_them() -> None:
     drawn = random.Random(2)
     kinds = [Gaussian(2.0 + n) for n in range(12)]
     events = [
-        Composed(tuple(Repeated(drawn.choice(kinds), drawn.randrange(3)) for _ in range(drawn.randrange(4))))
+        Composed(
+            tuple(
+                Repeated(drawn.choice(kinds), drawn.randrange(3)) for _ in range(drawn.randrange(4))
+            )
+        )
         for _ in range(300)
     ]
     one_by_one, counted, places = compose([]), compose([]), {}
@@ -238,10 +266,16 @@ def check_charges_one_by_one_add_up_to_all_of_them() -> None:
         given_up.charge(given_up.entry(own), Gaussian(new.noise_multiplier + 1))
         state = state.draft()
         state.charge(state.entry(own), new)
-    assert all(list(walk(entry.spent)) == [(Gaussian(20.0 + n), 1) for n in range(1200)] for entry in state.entries)
+    assert all(
+        list(walk(entry.spent)) == [(Gaussian(20.0 + n), 1) for n in range(1200)]
+        for entry in state.entries
+    )
     ledger = Ledger()
     ledger.charge(Gaussian(9000.0), ADD)
     for n in range(1300):
         ledger.charge(Gaussian(20.0 + (n * 7) % 1150), ADD)
     counts = tally(ledger.event)
-    assert counts == {Gaussian(9000.0): 1, **{Gaussian(20.0 + (n * 7) % 1150): 1 + (n < 150) for n in range(1150)}}
+    assert counts == {
+        Gaussian(9000.0): 1,
+        **{Gaussian(20.0 + (n * 7) % 1150): 1 + (n < 150) for n in range(1150)},
+    }

@@ -1,4 +1,6 @@
-"""Named checks of the ledger: what runs that are chosen after earlier results may reach, and how much it can hold."""
+"""Named checks of the ledger: what runs that are chosen after earlier results may reach, and how
+much it can hold.
+"""
 
 from __future__ import annotations
 
@@ -72,11 +74,15 @@ def require_no_more_than_claimed(game: Game, claimed: float = DELTA) -> float:
 
 @check
 def check_runs_chosen_after_results_stay_within_a_ledgers_claim() -> None:
-    """The attack on pricing by privacy loss distributions or the best Renyi order: 2.5e-5 for a claim of 1e-5."""
+    """The attack on pricing by privacy loss distributions or the best Renyi order: 2.5e-5 for a
+    claim of 1e-5.
+    """
     first = Run(SAMPLED)
     reached = require_no_more_than_claimed(Game(lambda: Ledger(BUDGET), as_run, [first], FAMILIES))
     assert reached > 1e-7  # it is a game that the adversary can play
-    require_no_more_than_claimed(Game(lambda: Ledger(BUDGET), as_charges, [Run(STEP)], FAMILIES[1:3]))
+    require_no_more_than_claimed(
+        Game(lambda: Ledger(BUDGET), as_charges, [Run(STEP)], FAMILIES[1:3])
+    )
 
 
 @check
@@ -86,7 +92,9 @@ def check_runs_chosen_after_results_stay_within_a_file_ledgers_claim() -> None:
 
 @check
 def check_what_an_early_stop_gives_back_is_spent_under_the_filter() -> None:
-    """A run that nearly takes the budget as privacy loss distributions count, stopped after a first look."""
+    """A run that nearly takes the budget as privacy loss distributions count, stopped after a first
+    look.
+    """
     whole = Repeated(PoissonSampled(0.01, Gaussian(1.0)), 1100)
     stopped = Run(whole, Repeated(PoissonSampled(0.01, Gaussian(1.0)), 600))
     assert EPSILON > accountant.guarantee(whole, ADD, DELTA).epsilon > 0.9 * EPSILON
@@ -103,7 +111,9 @@ def check_what_an_early_stop_gives_back_is_spent_under_the_filter() -> None:
 @check
 def check_a_gaussian_ledger_is_exact_and_takes_gaussians_alone() -> None:
     ledger = Ledger(BUDGET)
-    reached = require_no_more_than_claimed(Game(lambda: Ledger(BUDGET), as_run, [Run(Gaussian(4.0))], GAUSSIANS, 3))
+    reached = require_no_more_than_claimed(
+        Game(lambda: Ledger(BUDGET), as_run, [Run(Gaussian(4.0))], GAUSSIANS, 3)
+    )
     assert reached >= 0.98 * DELTA  # Gaussian filters cost nothing
     ledger.charge(Gaussian(4.0), ADD)
     must_raise(UnsupportedEvent, lambda: ledger.charge(Laplace(400.0), ADD))
@@ -116,7 +126,9 @@ def check_a_gaussian_ledger_is_exact_and_takes_gaussians_alone() -> None:
 
 @check
 def check_plans_that_were_approved_beforehand_are_fixed() -> None:
-    """Both are priced by privacy loss distributions, whichever is run, and whatever the first one showed."""
+    """Both are priced by privacy loss distributions, whichever is run, and whatever the first one
+    showed.
+    """
     together = accountant.guarantee(compose([plan.events for plan in PLANS]), ADD, DELTA)
     ledger = with_plans()
     for plan in PLANS:
@@ -128,8 +140,11 @@ def check_plans_that_were_approved_beforehand_are_fixed() -> None:
     assert ledger.event == compose([plan.events for plan in PLANS])
     only = with_plans()
     as_run(only, Run(PLANS[0].events))
-    assert only.guarantee(DELTA) == together  # that the other was never run may follow from the first
-    must_raise(BudgetExceeded, lambda: Ledger(Budget(together.epsilon * 0.999, DELTA)).approve(*PLANS))
+    # that the other was never run may follow from the first
+    assert only.guarantee(DELTA) == together
+    must_raise(
+        BudgetExceeded, lambda: Ledger(Budget(together.epsilon * 0.999, DELTA)).approve(*PLANS)
+    )
     refused = Ledger(Budget(together.epsilon * 0.999, DELTA))
     must_raise(BudgetExceeded, lambda: refused.approve(*PLANS))
     assert refused.event == compose([]) and refused.adjacency is None  # noqa: PT018 - all of them, or none
@@ -162,7 +177,10 @@ def check_filters_hold_against_an_adversary() -> None:
             priced,
         ),
         Game(
-            lambda: PrivacyFilter(Ledger(), GaussianFilter(mu**2 / 2), ADD), as_charges, [Run(Gaussian(5.0))], GAUSSIANS
+            lambda: PrivacyFilter(Ledger(), GaussianFilter(mu**2 / 2), ADD),
+            as_charges,
+            [Run(Gaussian(5.0))],
+            GAUSSIANS,
         ),
         Game(renyi, as_charges, [Run(SAMPLED)], FAMILIES[1:]),
     ]
@@ -178,7 +196,9 @@ def renyi() -> PrivacyFilter:
 
 @check
 def check_a_ledgers_measure_is_fixed_by_its_first_run() -> None:
-    """The limit follows from what was declared before the first release, and from nothing that comes later."""
+    """The limit follows from what was declared before the first release, and from nothing that
+    comes later.
+    """
     for first, kind in ((Gaussian(4.0), GaussianFilter), (SAMPLED, Filter), (Laplace(3.0), Filter)):
         ledger = Ledger(BUDGET)
         as_run(ledger, Run(first))
@@ -191,7 +211,8 @@ def check_a_ledgers_measure_is_fixed_by_its_first_run() -> None:
         assert accountant.guarantee(limit, ADD, DELTA).epsilon <= EPSILON * (1 + 1e-12)
     for measure in ("renyi", 8):
         asked = Ledger(BUDGET, measure=measure)
-        for event in (Gaussian(6.0), Repeated(PoissonSampled(0.01, Gaussian(1.5)), 100)):  # by default, Gaussians alone
+        # by default, Gaussians alone
+        for event in (Gaussian(6.0), Repeated(PoissonSampled(0.01, Gaussian(1.5)), 100)):
             as_run(asked, Run(event))
         assert isinstance(asked.limit, Filter)
         assert asked.limit.orders == ((8.0,) if measure == 8 else (10.2,))
@@ -205,17 +226,23 @@ def check_ledgers_of_rho_are_zcdp_filters() -> None:
         ledger.charge(Gaussian(10.0), ADD)
     assert ledger.limit is not None and fits(ledger.limit, ledger.event)  # noqa: PT018
     must_raise(BudgetExceeded, lambda: ledger.charge(Gaussian(1e4), ADD))
-    assert math.isclose(ledger.guarantee(DELTA).epsilon, zcdp.epsilon_of_rho(0.2, DELTA), rel_tol=1e-9)
+    assert math.isclose(
+        ledger.guarantee(DELTA).epsilon, zcdp.epsilon_of_rho(0.2, DELTA), rel_tol=1e-9
+    )
     group = Ledger(Budget(rho=0.2, group_size=2))
     for _ in range(10):
         group.charge(Gaussian(10.0), ADD)
     must_raise(BudgetExceeded, lambda: group.charge(Gaussian(1e4), ADD))
-    assert math.isclose(group.guarantee(DELTA).epsilon, zcdp.epsilon_of_rho(0.2, DELTA), rel_tol=1e-9)
+    assert math.isclose(
+        group.guarantee(DELTA).epsilon, zcdp.epsilon_of_rho(0.2, DELTA), rel_tol=1e-9
+    )
 
 
 @check
 def check_groups_are_let_through_as_groups() -> None:
-    """k examples together: a Gaussian costs k^2 as much, and a Renyi filter is priced in k steps."""
+    """k examples together: a Gaussian costs k^2 as much, and a Renyi filter is priced in k
+    steps.
+    """
     single, group = (Ledger(Budget(EPSILON, DELTA, group_size=k)) for k in (1, 3))
     single.charge(Gaussian(8.0), ADD)
     group.charge(Gaussian(24.0), ADD)
@@ -236,15 +263,25 @@ def check_a_ledger_that_only_records_claims_nothing_for_runs_together() -> None:
     assert ledger.guarantee(DELTA) == accountant.guarantee(Gaussian(4.0), ADD, DELTA)
     ledger.charge(Gaussian(4.0), ADD)
     must_raise(UnsupportedEvent, lambda: ledger.guarantee(DELTA))
-    assert ledger.spent(DELTA).epsilon == accountant.guarantee(Repeated(Gaussian(4.0), 2), ADD, DELTA).epsilon
+    assert (
+        ledger.spent(DELTA).epsilon
+        == accountant.guarantee(Repeated(Gaussian(4.0), 2), ADD, DELTA).epsilon
+    )
 
 
 @check
 def check_a_release_beyond_the_approved_number_is_checked() -> None:
-    for approved in (Repeated(Gaussian(2.0), 3), compose([Gaussian(2.0), Gaussian(3.0), Gaussian(2.0)])):
-        ledger = Ledger(Budget(zcdp.gaussian_epsilon(zcdp.gaussian_mu(approved) or 0.0, DELTA), DELTA))
+    for approved in (
+        Repeated(Gaussian(2.0), 3),
+        compose([Gaussian(2.0), Gaussian(3.0), Gaussian(2.0)]),
+    ):
+        ledger = Ledger(
+            Budget(zcdp.gaussian_epsilon(zcdp.gaussian_mu(approved) or 0.0, DELTA), DELTA)
+        )
         ledger.begin(approved, ADD)
-        for leaf, times in [(leaf, n) for part in approved_parts(approved) for leaf, n in tally(part).items()]:
+        for leaf, times in [
+            (leaf, n) for part in approved_parts(approved) for leaf, n in tally(part).items()
+        ]:
             for _ in range(times):
                 ledger.charge(leaf, ADD)
         must_raise(BudgetExceeded, lambda: ledger.charge(Gaussian(2.0), ADD))  # noqa: B023
@@ -288,7 +325,9 @@ def check_a_file_that_would_be_too_large_is_not_written() -> None:
 
 @check
 def check_very_many_entries_are_summed_up() -> None:
-    """Older closed entries become one, which counts equal events; the limit, and what was spent, stay as they were."""
+    """Older closed entries become one, which counts equal events; the limit, and what was spent,
+    stay as they were.
+    """
     path = Path(tempfile.mkdtemp()) / "ledger"
     ledger = Ledger.open(path, Budget(rho=10.0))
     ledger.charge(Gaussian(30.0), ADD)
@@ -312,18 +351,26 @@ def check_very_many_entries_are_summed_up() -> None:
     loose = Ledger.open(path)
     for n in range(30):
         loose.charge(Gaussian(90.0 + n % 2), ADD)
-    assert json.loads(path.read_text().splitlines()[0])["version"] == 3  # large, so that it is appended to
+    # large, so that it is appended to
+    assert json.loads(path.read_text().splitlines()[0])["version"] == 3
 
 
 @check
 def check_ledgers_of_the_first_version_are_read_as_adaptive() -> None:
-    """Which runs were fixed beforehand is not known of them, so their later runs count as chosen."""
+    """Which runs were fixed beforehand is not known of them, so their later runs count as
+    chosen.
+    """
     from privlearn._storage import digest
     from privlearn.accounting.events import to_json
 
     def entry(name: str, event: Event) -> dict[str, Any]:
         texts = {"id": name, "what": "", "by": "somebody", "begun": "2026-01-01T00:00:00+00:00"}
-        return {**texts, "open": False, "held": to_json(compose([])), "spent": to_json(compose([event]))}
+        return {
+            **texts,
+            "open": False,
+            "held": to_json(compose([])),
+            "spent": to_json(compose([event])),
+        }
 
     body = {
         "budget": {"epsilon": EPSILON, "delta": DELTA, "rho": None, "group_size": 1},
@@ -332,12 +379,16 @@ def check_ledgers_of_the_first_version_are_read_as_adaptive() -> None:
         "entries": [entry("a", SAMPLED), entry("b", Gaussian(8.0))],
     }
     path = Path(tempfile.mkdtemp()) / "ledger"
-    path.write_text(json.dumps({"format": "privlearn-ledger", "version": 1, **body, "digest": digest(body)}))
+    path.write_text(
+        json.dumps({"format": "privlearn-ledger", "version": 1, **body, "digest": digest(body)})
+    )
     ledger = Ledger.open(path)
     assert ledger.adaptive
     assert math.isclose(ledger.guarantee(DELTA).epsilon, EPSILON, rel_tol=1e-9)
     body["entries"].append(entry("c", Gaussian(2.83)))
-    path.write_text(json.dumps({"format": "privlearn-ledger", "version": 1, **body, "digest": digest(body)}))
+    path.write_text(
+        json.dumps({"format": "privlearn-ledger", "version": 1, **body, "digest": digest(body)})
+    )
     full = Ledger.open(path)
     must_raise(UnsupportedEvent, lambda: full.guarantee(DELTA))
     must_raise(BudgetExceeded, lambda: full.charge(Gaussian(1e4), ADD))
@@ -372,7 +423,9 @@ def check_single_charges_after_the_first_are_adaptive() -> None:
 
 @check
 def check_what_filters_cost() -> None:
-    """The table of docs/accounting.md: what as many runs cost, fixed beforehand and chosen one after another."""
+    """The table of docs/accounting.md: what as many runs cost, fixed beforehand and chosen one
+    after another.
+    """
     for run, fixed, chosen in (
         (Repeated(PoissonSampled(1 / 15, Gaussian(5.397)), 450), (1.458, 2.420), (1.591, 2.628)),
         (Gaussian(3.732), (1.465, 2.441), (1.465, 2.441)),

@@ -40,7 +40,10 @@ def check_counts_are_priced() -> None:
         assert math.isclose(zcdp.rho(Repeated(Repeated(leaf, 4), 5)), 20 / 18)
     step = PoissonSampled(0.01, Gaussian(1.0))
     assert 1.82 < pld.epsilon(Repeated(step, 1000), 1e-5) < 1.835
-    assert math.isclose(pld.epsilon(Repeated(Repeated(step, 10), 100), 1e-5), pld.epsilon(Repeated(step, 1000), 1e-5))
+    assert math.isclose(
+        pld.epsilon(Repeated(Repeated(step, 10), 100), 1e-5),
+        pld.epsilon(Repeated(step, 1000), 1e-5),
+    )
 
 
 @check
@@ -55,9 +58,13 @@ def check_epsilon_is_never_below_the_exact_gaussian() -> None:
 
 @check
 def check_calibration_of_many_noise_levels_is_decided_by_their_own_price() -> None:
-    """A price of few levels says where to look; what is returned meets the target by that of all of them."""
+    """A price of few levels says where to look; what is returned meets the target by that of all of
+    them.
+    """
     for sampler in (sampling.Poisson(0.01), sampling.Partition(20)):
-        plan = Plan(sampler, epochs=30, schedule=Exponential(k=0.03)).calibrate(epsilon=3.0, delta=1e-5)
+        plan = Plan(sampler, epochs=30, schedule=Exponential(k=0.03)).calibrate(
+            epsilon=3.0, delta=1e-5
+        )
         found = accountant.guarantee(plan.event(), Adjacency.ADD_REMOVE, 1e-5).epsilon
         assert 3.0 * (1 - 2e-3) < found <= 3.0
     plan = Plan(sampling.Poisson(0.01), epochs=30, schedule=Exponential(k=0.01, start=4.0))
@@ -73,7 +80,9 @@ def check_shuffling_is_not_amplified() -> None:
     must_raise(UnsupportedEvent, lambda: accountant.guarantee(epoch, Adjacency.ADD_REMOVE, 1e-5))
     must_raise(
         UnsupportedEvent,
-        lambda: accountant.guarantee(PoissonSampled(0.1, Gaussian(1.0)), Adjacency.REPLACE_ONE, 1e-5),
+        lambda: accountant.guarantee(
+            PoissonSampled(0.1, Gaussian(1.0)), Adjacency.REPLACE_ONE, 1e-5
+        ),
     )
 
 
@@ -130,7 +139,11 @@ def check_approval_covers_only_what_was_approved() -> None:
 @check
 def check_spending_is_never_forked() -> None:
     ledger = Ledger(Budget(rho=1.0))
-    for other in (copy.copy(ledger), copy.deepcopy(ledger), copy.deepcopy({"inside": ledger})["inside"]):
+    for other in (
+        copy.copy(ledger),
+        copy.deepcopy(ledger),
+        copy.deepcopy({"inside": ledger})["inside"],
+    ):
         other.charge(Gaussian(3.0), Adjacency.ADD_REMOVE)
     assert tally(ledger.event) == {Gaussian(3.0): 3}
     must_raise(TypeError, lambda: pickle.dumps(ledger))
@@ -138,9 +151,20 @@ def check_spending_is_never_forked() -> None:
 
 @check
 def check_calibration_stays_below_its_target() -> None:
-    for sampler in (sampling.Poisson(0.05), sampling.Partition(20), sampling.Shuffle(10), sampling.FullBatch()):
-        for schedule in (pv.schedules.Constant(), pv.schedules.Exponential(k=0.05), pv.schedules.Polynomial(k=3)):
-            plan = Plan(sampler, epochs=12, schedule=schedule, front=(pv.transforms.PrivatePCA(4, 16.0),))
+    for sampler in (
+        sampling.Poisson(0.05),
+        sampling.Partition(20),
+        sampling.Shuffle(10),
+        sampling.FullBatch(),
+    ):
+        for schedule in (
+            pv.schedules.Constant(),
+            pv.schedules.Exponential(k=0.05),
+            pv.schedules.Polynomial(k=3),
+        ):
+            plan = Plan(
+                sampler, epochs=12, schedule=schedule, front=(pv.transforms.PrivatePCA(4, 16.0),)
+            )
             plan = plan.calibrate(epsilon=2.0, delta=1e-5)
             assert 1.994 <= plan.guarantee(1e-5).epsilon <= 2.0
 
@@ -148,8 +172,15 @@ def check_calibration_stays_below_its_target() -> None:
 @check
 def check_table_two_of_yu() -> None:
     """Yu et al. 2019, Table II: the epochs at which a budget of rho 0.78125 ends."""
-    specs = {"constant:start=8": 100, "time:k=0.05": 38, "step:k=0.6,period=10": 31, "exp:k=0.01": 71}
+    specs = {
+        "constant:start=8": 100,
+        "time:k=0.05": 38,
+        "step:k=0.6,period=10": 31,
+        "exp:k=0.01": 71,
+    }
     specs["poly:k=3,end=2,period=100"] = 44
     for spec, epochs in specs.items():
-        plan = Plan(sampling.Shuffle(600), schedule=pv.schedules.parse(spec)).within(Budget(rho=0.78125))
+        plan = Plan(sampling.Shuffle(600), schedule=pv.schedules.parse(spec)).within(
+            Budget(rho=0.78125)
+        )
         assert plan.epochs == epochs, (spec, plan.epochs)

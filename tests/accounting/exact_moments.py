@@ -1,8 +1,9 @@
-"""Moments of privacy losses in 60-digit ball arithmetic: M(s) = E_P e^{sL} = E_Q R^{s+1} of one release.
+"""Moments of privacy losses in 60-digit ball arithmetic: M(s) = E_P e^{sL} = E_Q R^{s+1} of one
+release.
 
-In closed form, or as an integral of an analytic function over a Gaussian, for which the trapezoid rule converges
-geometrically. Directions: "remove" is L = ln P/Q under P, P being the data with the example, and R = P/Q; "add" is the
-other way round, M(s) = E_Q R^{-s}.
+In closed form, or as an integral of an analytic function over a Gaussian, for which the trapezoid
+rule converges geometrically. Directions: "remove" is L = ln P/Q under P, P being the data with the
+example, and R = P/Q; "add" is the other way round, M(s) = E_Q R^{-s}.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ def sampled_moments(leaf: Mechanism, direction: str, line: Line) -> list[acb]:
     order = line.c + 1 if direction == "remove" else -line.c
     ends = math.sqrt(4 * _SPARE) + 1
     low, high = -ends + min(0.0, k * order / sigma), ends + max(0.0, k * order / sigma)
-    # R has zeros at a distance of pi sigma from the real axis (for groups somewhat nearer); d is half the strip.
+    # R has zeros at a distance of pi sigma from the real axis (for groups somewhat nearer); d is
+    # half the strip.
     d = min((0.85 if k == 1 else 0.5 / k) * math.pi * sigma, math.sqrt(2 * _SPARE))
     step = math.pi * d / (_SPARE + (line.top + 1) * k * d / sigma + d * d / 2)
     count = math.ceil((high - low) / step)
@@ -127,7 +129,9 @@ def sampled_moments(leaf: Mechanism, direction: str, line: Line) -> list[acb]:
         for piece in reversed(front[:-1]):
             value = value * one + piece
         logs.append(value.log() if direction == "remove" else -value.log())
-        weights.append(width * (-z * z / 2 + arb(order) * value.log()).exp() / (2 * arb.pi()).sqrt())
+        weights.append(
+            width * (-z * z / 2 + arb(order) * value.log()).exp() / (2 * arb.pi()).sqrt()
+        )
     return along(line, logs, weights)
 
 
@@ -150,11 +154,15 @@ def response_atoms(leaf: RandomisedResponse | PureDP) -> dict[int, arb]:
 
 def response_moments(leaf: RandomisedResponse | PureDP, orders: Sequence[acb]) -> list[acb]:
     atoms = response_atoms(leaf)
-    return [sum((p * (s * sign * arb(leaf.epsilon)).exp() for sign, p in atoms.items()), acb(0)) for s in orders]
+    return [
+        sum((p * (s * sign * arb(leaf.epsilon)).exp() for sign, p in atoms.items()), acb(0))
+        for s in orders
+    ]
 
 
 def partition_moments(batches: int, sigma: float, direction: str, line: Line) -> list[acb]:
-    """M of the mean A of `batches` independent log-normal ratios, through the Laplace transform of one.
+    """M of the mean A of `batches` independent log-normal ratios, through the Laplace transform of
+    one.
 
     E A^p = 1 / Gamma(n - p) integral of v^{n-p-1} E[A^n e^{-v A}] over v > 0, for whole n > Re p.
     """
@@ -171,10 +179,13 @@ def partition_moments(batches: int, sigma: float, direction: str, line: Line) ->
         nodes = sorted(table)
         sign = -1 if direction == "remove" else 1  # of the imaginary part of n - p
         points = [sign * arb(step) * node for node in nodes]
-        weights = [arb(step) * (arb(step) * node * (n - arb(order))).exp() * table[node] for node in nodes]
+        weights = [
+            arb(step) * (arb(step) * node * (n - arb(order))).exp() * table[node] for node in nodes
+        ]
         sums = along(line, points, weights)
         return [
-            found / acb(n - arb(order), sign * s.imag).gamma() for found, s in zip(sums, line.orders(), strict=True)
+            found / acb(n - arb(order), sign * s.imag).gamma()
+            for found, s in zip(sums, line.orders(), strict=True)
         ]
 
 
@@ -183,12 +194,16 @@ def _moments_under_decay(
 ) -> dict[int, arb]:
     """E[A^n e^{-v A}] at v = e^{step j} by j, for all j at which v^power times it matters.
 
-    E[A^n e^{-v A}] / n! is a coefficient of the series of phi((v - x) / t)^t in x, phi being one ratio's transform.
+    E[A^n e^{-v A}] / n! is a coefficient of the series of phi((v - x) / t)^t in x, phi being one
+    ratio's transform.
     """
     ends = math.sqrt(2 * spare) + 1
     d = min(0.8 * math.pi * sigma / 2, math.sqrt(2 * spare))
     width = 2 * math.pi * d / (spare + n + d * d / 2)
-    nodes = [lowest - ends + width * j for j in range(math.ceil((2 * ends + n / sigma - lowest) / width) + 1)]
+    nodes = [
+        lowest - ends + width * j
+        for j in range(math.ceil((2 * ends + n / sigma - lowest) / width) + 1)
+    ]
     scale = arb(sigma)
     ratios = [(arb(z) / scale - 1 / (2 * scale**2)).exp() for z in nodes]
     weights = [arb(width) * (-(arb(z) ** 2) / 2).exp() / (2 * arb.pi()).sqrt() for z in nodes]
@@ -258,7 +273,10 @@ def log_moment(leaf: Mechanism, direction: str, s: float, t: float = 0.0) -> flo
             rest = (order + 1) + order * np.exp(-(2 * order + 1) / b)
             return s / b + math.log(max(1e-300, abs(rest / (2 * order + 1))))
         case RandomisedResponse() | PureDP():
-            terms = [float(p) * np.exp((sign - 1) * order * leaf.epsilon) for sign, p in response_atoms(leaf).items()]
+            terms = [
+                float(p) * np.exp((sign - 1) * order * leaf.epsilon)
+                for sign, p in response_atoms(leaf).items()
+            ]
             return s * leaf.epsilon + math.log(max(1e-300, abs(sum(terms))))
         case Partitioned(batches, inner):
             return batches * log_moment(PoissonSampled(1 / batches, inner), direction, s, t)
@@ -270,9 +288,16 @@ def log_moment(leaf: Mechanism, direction: str, s: float, t: float = 0.0) -> flo
     if k == 1:
         ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + z / sigma - 0.5 / sigma**2)
     else:
-        parts = [math.log(float(x)) + j * z / sigma - (j / sigma) ** 2 / 2 for j, x in enumerate(binomial(k, rate))]
+        parts = [
+            math.log(float(x)) + j * z / sigma - (j / sigma) ** 2 / 2
+            for j, x in enumerate(binomial(k, rate))
+        ]
         ratio = np.logaddexp.reduce(parts)
     values = p.real * ratio - z * z / 2
     top = values.max()
-    total = abs((np.exp(values - top) * np.exp(1j * p.imag * ratio)).sum()) * (z[1] - z[0]) / math.sqrt(2 * math.pi)
+    total = (
+        abs((np.exp(values - top) * np.exp(1j * p.imag * ratio)).sum())
+        * (z[1] - z[0])
+        / math.sqrt(2 * math.pi)
+    )
     return float(top + math.log(max(total, 1e-300)))

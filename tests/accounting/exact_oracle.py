@@ -1,19 +1,22 @@
-"""Exact curves of compositions in 60-digit ball arithmetic: an oracle that shares nothing with the accountants.
+"""Exact curves of compositions in 60-digit ball arithmetic: an oracle that shares nothing with the
+accountants.
 
-Let L be the privacy loss of a dominating pair (P, Q), R = e^L its ratio, and M(s) = E_P e^{sL} = E_Q R^{s+1}. Losses of
-composed releases add up, so their M are multiplied, and for any c > 0 and any real e (Mellin inversion of the convex
-function (1 - e^{e - L})_+)
+Let L be the privacy loss of a dominating pair (P, Q), R = e^L its ratio, and M(s) = E_P e^{sL} =
+E_Q R^{s+1}. Losses of composed releases add up, so their M are multiplied, and for any c > 0 and
+any real e (Mellin inversion of the convex function (1 - e^{e - L})_+)
 
     delta(e) = 1 / (2 pi i) integral over c + iR of  prod_j M_j(s)^{k_j} e^{-s e} / (s (s + 1)) ds.
 
-Nothing is put on a grid of losses, nothing is cut off, and no count makes it harder. On the line, through the saddle
-point, the trapezoid rule of step 2 pi / B gives the sum over all whole m of e^{c m B} delta(e + m B), by Poisson's
-summation formula: no term is negative, and all but m = 0 are tiny. The sum of twice the step has these as its even
-terms, so the two differ by more than the error of the first: that is a bound. Rounding is bounded by ball arithmetic
-(python-flint). M is known in closed form or is an integral of an analytic function over a Gaussian, for which the
-trapezoid rule converges geometrically; its distance from the rule of twice the step, which is about the square root of
-its error, is taken for its error. Compositions without a Gaussian part have atoms instead of a density; they are finite
-sums. `test_exact_oracle.py` holds all of it against closed forms.
+Nothing is put on a grid of losses, nothing is cut off, and no count makes it harder. On the line,
+through the saddle point, the trapezoid rule of step 2 pi / B gives the sum over all whole m of e^{c
+m B} delta(e + m B), by Poisson's summation formula: no term is negative, and all but m = 0 are
+tiny. The sum of twice the step has these as its even terms, so the two differ by more than the
+error of the first: that is a bound. Rounding is bounded by ball arithmetic (python-flint). M is
+known in closed form or is an integral of an analytic function over a Gaussian, for which the
+trapezoid rule converges geometrically; its distance from the rule of twice the step, which is about
+the square root of its error, is taken for its error. Compositions without a Gaussian part have
+atoms instead of a density; they are finite sums. `test_exact_oracle.py` holds all of it against
+closed forms.
 """
 
 from __future__ import annotations
@@ -58,18 +61,26 @@ class Bracket:
     high: float
 
 
-def saddle(counts: dict[Mechanism, int], direction: str, epsilon: float) -> tuple[float, float, float]:
-    """Where the line crosses the real axis, how wide the peak is along it, and the B that its step needs.
+def saddle(
+    counts: dict[Mechanism, int], direction: str, epsilon: float
+) -> tuple[float, float, float]:
+    """Where the line crosses the real axis, how wide the peak is along it, and the B that its step
+    needs.
 
-    Near the saddle point. There, the tilted law of the loss may have a second mode at huge losses; left of it, not.
+    Near the saddle point. There, the tilted law of the loss may have a second mode at huge losses;
+    left of it, not.
     """
 
     def exponent(s: float) -> float:
         total = sum(times * log_moment(leaf, direction, s) for leaf, times in counts.items())
         return total - s * epsilon - math.log(s) - math.log(s + 1)
 
-    found = minimize_scalar(lambda x: exponent(math.exp(x)), bounds=(-7.0, 14.0), method="bounded",
-                            options={"xatol": 1e-3})  # fmt: skip
+    found = minimize_scalar(
+        lambda x: exponent(math.exp(x)),
+        bounds=(-7.0, 14.0),
+        method="bounded",
+        options={"xatol": 1e-3},
+    )
     best = math.inf, 0.0, 0.0
     for share in (1.0, 0.93, 0.85, 0.75, 0.6, 0.45):
         c = share * math.exp(found.x)
@@ -120,17 +131,23 @@ class Curve:
             return Bracket(float((at - about).lower()), float((at + about).upper()))
 
 
-def curve(counts: dict[Mechanism, int], direction: str, epsilon: float, wider: float = 1.0) -> Curve:
+def curve(
+    counts: dict[Mechanism, int], direction: str, epsilon: float, wider: float = 1.0
+) -> Curve:
     """The exact curve of a composition with a Gaussian part, for epsilons near `epsilon`.
 
-    `wider` makes B larger. Raises `Undecided` if the integrand falls off too slowly: few steps at a tiny rate.
+    `wider` makes B larger. Raises `Undecided` if the integrand falls off too slowly: few steps at a
+    tiny rate.
     """
     c, w, period = saddle(counts, direction, epsilon)
     step = 2 * math.pi / period / wider
     peak = sum(times * log_moment(leaf, direction, c) for leaf, times in counts.items())
     top = 6 * w
     while True:
-        size = sum(times * log_moment(leaf, direction, c, top) for leaf, times in counts.items()) - peak
+        size = (
+            sum(times * log_moment(leaf, direction, c, top) for leaf, times in counts.items())
+            - peak
+        )
         if size - 2 * math.log(math.hypot(1, top / c)) < -50:
             break
         top *= 1.25
@@ -141,7 +158,10 @@ def curve(counts: dict[Mechanism, int], direction: str, epsilon: float, wider: f
         terms = [arb(step) / arb.pi() / (s * (s + 1)) for s in line.orders()]
         terms[0] = terms[0] / 2
         for leaf, times in counts.items():
-            terms = [term * power(m, times) for term, m in zip(terms, moments(leaf, direction, line), strict=True)]
+            terms = [
+                term * power(m, times)
+                for term, m in zip(terms, moments(leaf, direction, line), strict=True)
+            ]
         return Curve(line, terms)
 
 
@@ -169,11 +189,16 @@ def atoms(counts: dict[Mechanism, int]) -> list[tuple[arb, arb]]:
 
 
 def _laplaces(scales: Sequence[tuple[float, int]]) -> list[tuple[arb, arb, list[arb], int]]:
-    """The terms of the product of all M: (shift of the loss, factor, series about -1/2, which further pole)."""
+    """The terms of the product of all M: (shift of the loss, factor, series about -1/2, which
+    further pole).
+    """
     total = sum(times for _, times in scales)
     out = []
     for js in itertools.product(*(range(times + 1) for _, times in scales)):
-        shift = sum(((arb(times) - 2 * j) / arb(b) for (b, times), j in zip(scales, js, strict=True)), arb(0))
+        shift = sum(
+            ((arb(times) - 2 * j) / arb(b) for (b, times), j in zip(scales, js, strict=True)),
+            arb(0),
+        )
         back = sum((j / arb(b) for (b, _), j in zip(scales, js, strict=True)), arb(0))
         ways = math.prod(math.comb(times, j) for (_, times), j in zip(scales, js, strict=True))
         j, series = sum(js), [arb(0)] * total
@@ -191,7 +216,11 @@ class Finite:
     """delta(epsilon) of releases that are randomised responses, pure DP or Laplace, by residues."""
 
     def __init__(self, counts: dict[Mechanism, int]) -> None:
-        scales = [(leaf.noise_multiplier, times) for leaf, times in counts.items() if isinstance(leaf, Laplace)]
+        scales = [
+            (leaf.noise_multiplier, times)
+            for leaf, times in counts.items()
+            if isinstance(leaf, Laplace)
+        ]
         self.total = sum(times for _, times in scales)
         self.bits = BITS + 12 * self.total + 60
         size = math.prod(times + 1 for _, times in scales)
@@ -209,7 +238,8 @@ class Finite:
             for loss, probability in self.atoms:
                 for shift, factor, series, poles in self.parts:
                     gap = shift + loss - epsilon
-                    if not gap > 0:  # also where a ball holds 0, at which the sum of the residues is 0
+                    # also where a ball holds 0, at which the sum of the residues is 0
+                    if not gap > 0:
                         continue
                     own, power = arb(0), arb(1)
                     for m in range(len(series) - 1, -1, -1):
@@ -222,7 +252,9 @@ class Finite:
 
 
 class OneSampled:
-    """delta(epsilon) of one Poisson sampled Gaussian release, removed, for epsilon >= 0: where R passes e^epsilon."""
+    """delta(epsilon) of one Poisson sampled Gaussian release, removed, for epsilon >= 0: where R
+    passes e^epsilon.
+    """
 
     def __init__(self, leaf: PoissonSampled) -> None:
         self.rate, self.sigma = leaf.sampling_rate, leaf.event.noise_multiplier
@@ -252,13 +284,17 @@ def bisected(exact: Finite | OneSampled, delta: float) -> Bracket:
 
 
 def exact_part(event: Event, group_size: int) -> dict[Mechanism, int]:
-    """What a group meets; each selection is one of two candidates whose scores move apart: a case, not the worst."""
+    """What a group meets; each selection is one of two candidates whose scores move apart: a case,
+    not the worst.
+    """
     out: dict[Mechanism, int] = {}
     for leaf, times in tally(event).items():
         match leaf:
             case PoissonSampled(rate, Gaussian(sigma)) if rate < 1:
                 own = leaf if group_size == 1 else GroupSampled(rate, group_size, Gaussian(sigma))
-            case Gaussian(sigma) | FixedBatches(Gaussian(sigma)) | PoissonSampled(_, Gaussian(sigma)):
+            case (
+                Gaussian(sigma) | FixedBatches(Gaussian(sigma)) | PoissonSampled(_, Gaussian(sigma))
+            ):
                 own = Gaussian(sigma / group_size)
             case Selection(epsilon):
                 own = PureDP(group_size * epsilon / 2)
@@ -271,7 +307,9 @@ def exact_part(event: Event, group_size: int) -> dict[Mechanism, int]:
 
 
 def estimate(counts: dict[Mechanism, int], direction: str, delta: float) -> float:
-    """Roughly the epsilon at `delta`, by the saddle-point approximation: where to look for the truth."""
+    """Roughly the epsilon at `delta`, by the saddle-point approximation: where to look for the
+    truth.
+    """
 
     def at(c: float) -> tuple[float, float]:
         near = 0.01 * c
@@ -281,7 +319,9 @@ def estimate(counts: dict[Mechanism, int], direction: str, delta: float) -> floa
         )
         epsilon = (right - left) / (2 * near) - 1 / c - 1 / (c + 1)
         curvature = max((right + left - 2 * here) / near**2, 0.0) + c**-2 + (c + 1) ** -2
-        return epsilon, here - c * epsilon - math.log(c * (c + 1)) - 0.5 * math.log(2 * math.pi * curvature)
+        return epsilon, here - c * epsilon - math.log(c * (c + 1)) - 0.5 * math.log(
+            2 * math.pi * curvature
+        )
 
     low, high = 1e-3, 0.1
     while at(high)[1] > math.log(delta) and high < 1e7:
@@ -292,7 +332,9 @@ def estimate(counts: dict[Mechanism, int], direction: str, delta: float) -> floa
     return max(0.0, at(high)[0])
 
 
-def _sought(counts: dict[Mechanism, int], direction: str, near: float, delta: float, wider: float) -> Bracket:
+def _sought(
+    counts: dict[Mechanism, int], direction: str, near: float, delta: float, wider: float
+) -> Bracket:
     """An interval that holds one direction's epsilon."""
     for more in (wider, 2 * wider, 4 * wider):
         found = curve(counts, direction, near, more).epsilon(delta, near)
@@ -304,23 +346,28 @@ def _sought(counts: dict[Mechanism, int], direction: str, near: float, delta: fl
 def truth(event: Event, delta: float, group_size: int = 1, wider: float = 1.0) -> Bracket:
     """An interval that holds the least epsilon at which `event` is (epsilon, delta)-DP.
 
-    For Laplace releases, randomised responses and pure DP alone also where it is an atom. Raises `Undecided` where
-    this oracle has no answer. With selections the interval holds a lower bound only.
+    For Laplace releases, randomised responses and pure DP alone also where it is an atom. Raises
+    `Undecided` where this oracle has no answer. With selections the interval holds a lower bound
+    only.
     """
     counts = exact_part(event, group_size)
     if all(isinstance(leaf, Laplace | RandomisedResponse | PureDP) for leaf in counts):
         return bisected(Finite(counts), delta)
     if [*counts.values()] == [1] and isinstance(leaf := next(iter(counts)), PoissonSampled):
         return bisected(OneSampled(leaf), delta)
-    one_sided = any(isinstance(leaf, PoissonSampled | GroupSampled | Partitioned) for leaf in counts)
+    one_sided = any(
+        isinstance(leaf, PoissonSampled | GroupSampled | Partitioned) for leaf in counts
+    )
     near = {
-        direction: estimate(counts, direction, delta) for direction in (DIRECTIONS if one_sided else DIRECTIONS[:1])
+        direction: estimate(counts, direction, delta)
+        for direction in (DIRECTIONS if one_sided else DIRECTIONS[:1])
     }
     out = []
     for direction, first in near.items():
         try:
             out.append(_sought(counts, direction, first, delta, wider))
         except Undecided:
-            if first > 0.5 * max(near.values()):  # else far below the other, whatever the approximation is worth
+            # else far below the other, whatever the approximation is worth
+            if first > 0.5 * max(near.values()):
                 raise
     return Bracket(max(0.0, *[one.low for one in out]), max(0.0, *[one.high for one in out]))

@@ -1,4 +1,6 @@
-"""Figures with a source, to their tolerance. Numbers marked [maths] were derived and checked independently."""
+"""Figures with a source, to their tolerance. Numbers marked [maths] were derived and checked
+independently.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def test_sampled_sgd_at_yus_setting() -> None:
         (1 / 100, 0.6, 500, 5.800, 6.952),
     ],
 )
-def test_poisson_sampling(rate: float, sigma: float, steps: int, by_pld: float, by_rdp: float) -> None:
+def test_poisson_sampling(
+    rate: float, sigma: float, steps: int, by_pld: float, by_rdp: float
+) -> None:
     """[maths], delta 1e-5."""
     event = Repeated(PoissonSampled(rate, Gaussian(sigma)), steps)
     assert pld.epsilon(event, 1e-5) == pytest.approx(by_pld, rel=1e-3)
@@ -55,7 +59,11 @@ def test_poisson_sampling(rate: float, sigma: float, steps: int, by_pld: float, 
 
 @pytest.mark.parametrize(
     ("sigma", "steps", "pca", "by_rdp", "by_pld"),
-    [(1.0, 1800, 4.0, 4.9037, 4.4654), (2.8, 1800, 8.0, 1.2034, 1.1003), (8.0, 600, 16.0, 0.2990, 0.2708)],
+    [
+        (1.0, 1800, 4.0, 4.9037, 4.4654),
+        (2.8, 1800, 8.0, 1.2034, 1.1003),
+        (8.0, 600, 16.0, 0.2990, 0.2708),
+    ],
 )
 def test_dpmac_settings(sigma: float, steps: int, pca: float, by_rdp: float, by_pld: float) -> None:
     """Harder et al. 2018, MNIST at q = 1/60, a PCA included [maths]; delta 1e-5."""
@@ -70,7 +78,9 @@ def test_gaussian_conversions() -> None:
     assert zcdp.epsilon_bun_steinke(0.16, 1e-5) == pytest.approx(2.874456, abs=1e-5)
     assert zcdp.epsilon_of_rho(0.16, 1e-5) == pytest.approx(2.484070, abs=1e-5)
     assert zcdp.gaussian_epsilon(math.sqrt(0.32), 1e-5) == pytest.approx(2.288387, abs=1e-5)
-    assert zcdp.gaussian_epsilon(zcdp.gaussian_mu_for(0.7, 1e-6), 1e-6) == pytest.approx(0.7, rel=1e-9)
+    assert zcdp.gaussian_epsilon(zcdp.gaussian_mu_for(0.7, 1e-6), 1e-6) == pytest.approx(
+        0.7, rel=1e-9
+    )
     assert zcdp.epsilon_of_rho(zcdp.rho_for(2.0, 1e-5), 1e-5) == pytest.approx(2.0, rel=1e-9)
 
 
@@ -106,7 +116,9 @@ def test_table_two(spec: str) -> None:
     ],
 )
 def test_schedules_calibrated_under_sampling(schedule: schedules.Schedule, root: float) -> None:
-    """100 epochs of 100 steps at q = 0.01 to epsilon 2.0 at 1e-5 [maths]; relative 3e-3 in the scale."""
+    """100 epochs of 100 steps at q = 0.01 to epsilon 2.0 at 1e-5 [maths]; relative 3e-3 in the
+    scale.
+    """
     plan = Plan(Poisson(0.01), epochs=100, schedule=schedule).calibrate(epsilon=2.0, delta=1e-5)
     assert plan.schedule.start == pytest.approx(root, rel=3e-3)
     assert 1.994 <= plan.guarantee(1e-5).epsilon <= 2.0
@@ -122,15 +134,30 @@ def test_dp_accounting_agrees() -> None:
     """Two-sided, against dp-accounting's own pessimistic and optimistic PLDs."""
     from dp_accounting.pld import privacy_loss_distribution as peer
 
-    for rate, sigma, steps in ((0.02, 0.8, 50), (0.1, 2.0, 300), (0.5, 5.0, 20), (1.0, 3.0, 10), (0.001, 0.7, 2000)):
+    for rate, sigma, steps in (
+        (0.02, 0.8, 50),
+        (0.1, 2.0, 300),
+        (0.5, 5.0, 20),
+        (1.0, 3.0, 10),
+        (0.001, 0.7, 2000),
+    ):
         bounds = []
         for pessimistic in (False, True):
             one = peer.from_gaussian_mechanism(
-                sigma, sampling_prob=rate, value_discretization_interval=1e-4, pessimistic_estimate=pessimistic
+                sigma,
+                sampling_prob=rate,
+                value_discretization_interval=1e-4,
+                pessimistic_estimate=pessimistic,
             )
             bounds.append(one.self_compose(steps).get_epsilon_for_delta(1e-5))
         ours = pld.epsilon(Repeated(PoissonSampled(rate, Gaussian(sigma)), steps), 1e-5)
-        assert bounds[0] * (1 - 1e-6) <= ours <= bounds[1] * (1 + 1e-3), (rate, sigma, steps, bounds, ours)
+        assert bounds[0] * (1 - 1e-6) <= ours <= bounds[1] * (1 + 1e-3), (
+            rate,
+            sigma,
+            steps,
+            bounds,
+            ours,
+        )
 
 
 def test_the_tightest_sound_method_is_reported() -> None:
@@ -138,4 +165,6 @@ def test_the_tightest_sound_method_is_reported() -> None:
     assert [g.method for g in found] == ["pld", "rdp", "moments-2016"]
     found = accountant.guarantees(FOUR_HUNDRED_EPOCHS, Adjacency.ZERO_OUT, 1e-5)
     assert [g.method for g in found] == ["gaussian", "zcdp", "zcdp-2016"]
-    assert accountant.guarantee(SAMPLED, Adjacency.ADD_REMOVE, 1e-5).epsilon == pld.epsilon(SAMPLED, 1e-5)
+    assert accountant.guarantee(SAMPLED, Adjacency.ADD_REMOVE, 1e-5).epsilon == pld.epsilon(
+        SAMPLED, 1e-5
+    )

@@ -53,7 +53,13 @@ def test_a_gaussian_filter_lets_gaussians_alone_through() -> None:
         spent.charge(event, ADD_REMOVE)
     through = spent.spent()
     assert zcdp.rho(through) == pytest.approx(0.5 * (1 / 9 + 1 / 16 + 1 / 25 + 1 / 81))
-    for refused in (Selection(0.1), Laplace(10.0), PureDP(0.1), PoissonSampled(0.01, Gaussian(9.0)), Filter(rho=0.01)):
+    for refused in (
+        Selection(0.1),
+        Laplace(10.0),
+        PureDP(0.1),
+        PoissonSampled(0.01, Gaussian(9.0)),
+        Filter(rho=0.01),
+    ):
         with pytest.raises(UnsupportedEvent):
             spent.charge(refused, ADD_REMOVE)
     assert spent.spent() == through
@@ -88,14 +94,18 @@ def test_yus_validation_schedule_lasts_64_epochs() -> None:
 
 def test_a_release_takes_a_filter_in_a_ledgers_place() -> None:
     limit = PrivacyFilter(Ledger(), Filter(0.1), ADD_REMOVE)
-    release(bounded(torch.zeros(2)), noise_multiplier=3.0, ledger=limit, stream=Streams.new(0).noise)
+    release(
+        bounded(torch.zeros(2)), noise_multiplier=3.0, ledger=limit, stream=Streams.new(0).noise
+    )
     with pytest.raises(BudgetExceeded):
         release(bounded(torch.zeros(2)), noise_multiplier=3.0, ledger=limit, stream=NoDraws())  # type: ignore[arg-type]
 
 
 def test_sampling_has_no_zcdp_filter() -> None:
     with pytest.raises(UnsupportedEvent, match="no amplified zCDP"):
-        PrivacyFilter(Ledger(), Filter(1.0), ADD_REMOVE).charge(PoissonSampled(0.1, Gaussian(1.0)), ADD_REMOVE)
+        PrivacyFilter(Ledger(), Filter(1.0), ADD_REMOVE).charge(
+            PoissonSampled(0.1, Gaussian(1.0)), ADD_REMOVE
+        )
 
 
 def test_adjacencies_do_not_mix_in_a_filter() -> None:
@@ -122,11 +132,15 @@ def test_the_price_of_a_filter_is_never_a_privacy_loss_distribution() -> None:
     ledger = Ledger()
     PrivacyFilter(ledger, Filter(0.5), ADD_REMOVE)
     ledger.charge(Repeated(PoissonSampled(0.01, Gaussian(1.0)), 10), ADD_REMOVE)
-    assert {g.method for g in accountant.guarantees(ledger.event, ADD_REMOVE, 1e-5)} == {"rdp", "moments-2016"}
+    assert {g.method for g in accountant.guarantees(ledger.event, ADD_REMOVE, 1e-5)} == {
+        "rdp",
+        "moments-2016",
+    }
 
 
 @pytest.mark.parametrize(
-    ("orders", "bounds"), [((), ()), ((2.0,), ()), ((1.0,), (0.1,)), ((2.0,), (0.0,)), ((3.14159,), (1.0,))]
+    ("orders", "bounds"),
+    [((), ()), ((2.0,), ()), ((1.0,), (0.1,)), ((2.0,), (0.0,)), ((3.14159,), (1.0,))],
 )
 def test_bad_renyi_filters(orders: tuple[float, ...], bounds: tuple[float, ...]) -> None:
     ledger = Ledger()

@@ -1,4 +1,6 @@
-"""Groups under sampling: the proof's claims by quadrature, another library's figures, laws and hostile numbers."""
+"""Groups under sampling: the proof's claims by quadrature, another library's figures, laws and
+hostile numbers.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from privlearn import schedules
 from privlearn.accounting import accountant, pld, rdp, zcdp
 from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import FixedBatches, Gaussian, GroupSampled, Partitioned, PoissonSampled
+from privlearn.accounting.mechanisms import (
+    FixedBatches,
+    Gaussian,
+    GroupSampled,
+    Partitioned,
+    PoissonSampled,
+)
 from privlearn.errors import BadInput, UnsupportedEvent
 from privlearn.plan import Plan
 from privlearn.sampling import Poisson
@@ -26,7 +34,9 @@ def price(event: Event, k: int, delta: float = DELTA) -> float:
 
 
 def plane(width: float, reach: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """A grid of the plane, its points (n, 2), the standard normal density times the cell's area for sigma 1."""
+    """A grid of the plane, its points (n, 2), the standard normal density times the cell's area for
+    sigma 1.
+    """
     side = np.arange(-reach, reach, width)
     points = np.stack(np.meshgrid(side, side, indexing="ij"), -1).reshape(-1, 2)
     return points, np.exp(-(points**2).sum(1) / 2) / (2 * math.pi) * width**2, width
@@ -39,7 +49,9 @@ def both_deltas(p: np.ndarray, q: np.ndarray, epsilon: float) -> tuple[float, fl
 
 @pytest.mark.parametrize("seed", range(12))
 def test_vectors_are_dominated_by_numbers(seed: int) -> None:
-    """Three independently drawn examples with any clipped gradients in the plane: never worse than three equal ones."""
+    """Three independently drawn examples with any clipped gradients in the plane: never worse than
+    three equal ones.
+    """
     made_up = np.random.default_rng(seed)
     rate, sigma = float(made_up.uniform(0.05, 0.9)), float(made_up.uniform(0.7, 2.5))
     gradients = made_up.normal(size=(3, 2))
@@ -55,7 +67,9 @@ def test_vectors_are_dominated_by_numbers(seed: int) -> None:
         weight = rate ** sum(drawn) * (1 - rate) ** (3 - sum(drawn))
         p += weight * q * np.exp(points @ shift - shift @ shift / 2)
     for epsilon in (0.0, 0.2, 0.7, 1.5):
-        for found, bound in zip(both_deltas(p, q, epsilon), mixture_deltas(rate, sigma, 3, epsilon), strict=True):
+        for found, bound in zip(
+            both_deltas(p, q, epsilon), mixture_deltas(rate, sigma, 3, epsilon), strict=True
+        ):
             assert found <= bound + 1e-6, (rate, sigma, gradients.tolist(), epsilon)
 
 
@@ -76,15 +90,21 @@ def test_partitions_in_steps_are_never_below_the_pair_that_is_known(sigma: float
 
 
 def test_fixed_batches_wherever_the_examples_fall() -> None:
-    """Three examples of one person over the batches of an epoch: n_b in batch b is a Gaussian of sqrt(sum n_b^2)."""
-    claimed = accountant.guarantee(FixedBatches(Gaussian(5.0)), Adjacency.ZERO_OUT, DELTA, 3).epsilon
+    """Three examples of one person over the batches of an epoch: n_b in batch b is a Gaussian of
+    sqrt(sum n_b^2).
+    """
+    claimed = accountant.guarantee(
+        FixedBatches(Gaussian(5.0)), Adjacency.ZERO_OUT, DELTA, 3
+    ).epsilon
     assert claimed == pytest.approx(zcdp.gaussian_epsilon(3 / 5, DELTA))
     for counts in ((3,), (2, 1), (1, 1, 1)):
         mu = math.sqrt(sum(n**2 for n in counts)) / 5
         assert zcdp.gaussian_epsilon(mu, DELTA) <= claimed * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(("rate", "sigma", "k", "steps"), [(0.05, 2.0, 4, 20), (0.3, 8.0, 20, 10), (0.7, 3.0, 2, 5)])
+@pytest.mark.parametrize(
+    ("rate", "sigma", "k", "steps"), [(0.05, 2.0, 4, 20), (0.3, 8.0, 20, 10), (0.7, 3.0, 2, 5)]
+)
 def test_dp_accounting(rate: float, sigma: float, k: int, steps: int) -> None:
     from dp_accounting.pld import privacy_loss_distribution as peer
     from scipy.stats import binom
@@ -98,14 +118,18 @@ def test_dp_accounting(rate: float, sigma: float, k: int, steps: int) -> None:
     )
     composed = one.self_compose(steps)
     theirs = (composed._pmf_remove, composed._pmf_add)
-    ours = pld.compose_event(Repeated(GroupSampled(rate, k, Gaussian(sigma)), steps), negligible=1e-9).epsilons(DELTA)
+    ours = pld.compose_event(
+        Repeated(GroupSampled(rate, k, Gaussian(sigma)), steps), negligible=1e-9
+    ).epsilons(DELTA)
     for found, pmf in zip(ours, theirs, strict=True):
         assert found == pytest.approx(pmf.get_epsilon_for_delta(DELTA), rel=2e-3)
 
 
 @pytest.mark.parametrize("k", [2, 8])
 def test_example_level_sampling_beside_dp_accounting(k: int) -> None:
-    """The same event as its mixture of Gaussians: never below its optimistic figure, and within 1 % of the other."""
+    """The same event as its mixture of Gaussians: never below its optimistic figure, and within 1 %
+    of the other.
+    """
     from dp_accounting.pld import privacy_loss_distribution as peer
     from scipy.stats import binom
 
@@ -127,15 +151,21 @@ def test_example_level_sampling_beside_dp_accounting(k: int) -> None:
 
 
 def test_never_below_monte_carlo() -> None:
-    """Ten steps for six examples: delta at several epsilons, from a hundred thousand runs, at five standard errors."""
+    """Ten steps for six examples: delta at several epsilons, from a hundred thousand runs, at five
+    standard errors.
+    """
     rate, sigma, k, steps, runs = 0.1, 2.0, 6, 10, 100_000
     made_up = np.random.default_rng(0)
-    composed = pld.compose_event(Repeated(GroupSampled(rate, k, Gaussian(sigma)), steps), negligible=1e-9)
+    composed = pld.compose_event(
+        Repeated(GroupSampled(rate, k, Gaussian(sigma)), steps), negligible=1e-9
+    )
     j = np.arange(k + 1)
     weights = np.array([math.comb(k, int(n)) * rate**n * (1 - rate) ** (k - n) for n in j])
     losses = []
     for present in (True, False):
-        x = sigma * made_up.standard_normal((runs, steps)) + present * made_up.binomial(k, rate, (runs, steps))
+        x = sigma * made_up.standard_normal((runs, steps)) + present * made_up.binomial(
+            k, rate, (runs, steps)
+        )
         ratio = (weights * np.exp((x[..., None] * j - j**2 / 2) / sigma**2)).sum(-1)
         losses.append(np.log(ratio).sum(1) * (1 if present else -1))
     for epsilon in (0.5, 1.5, 3.0):
@@ -145,13 +175,15 @@ def test_never_below_monte_carlo() -> None:
             assert gain.mean() - error <= ours <= gain.mean() + error + 1e-4
 
 
-@pytest.mark.parametrize(("rate", "sigma", "steps"), [(0.01, 1.0, 100), (0.2, 5.0, 40), (1e-4, 0.5, 1000)])
+@pytest.mark.parametrize(
+    ("rate", "sigma", "steps"), [(0.01, 1.0, 100), (0.2, 5.0, 40), (1e-4, 0.5, 1000)]
+)
 def test_laws_of_groups(rate: float, sigma: float, steps: int) -> None:
     event = Repeated(PoissonSampled(rate, Gaussian(sigma)), steps)
     assert price(event, 1) == accountant.guarantee(event, Adjacency.ADD_REMOVE, DELTA).epsilon
-    assert pld.epsilon(Repeated(GroupSampled(rate, 1, Gaussian(sigma)), steps), DELTA) == pytest.approx(
-        price(event, 1), rel=1e-3
-    )
+    assert pld.epsilon(
+        Repeated(GroupSampled(rate, 1, Gaussian(sigma)), steps), DELTA
+    ) == pytest.approx(price(event, 1), rel=1e-3)
     sizes = (1, 2, 3, 4, 7, 12)
     prices = [price(event, k) for k in sizes]
     assert prices == sorted(prices)
@@ -162,7 +194,8 @@ def test_laws_of_groups(rate: float, sigma: float, steps: int) -> None:
         once = Repeated(PoissonSampled(-math.expm1(k * math.log1p(-rate)), Gaussian(sigma)), steps)
         assert pld.epsilon(once, DELTA) <= found * (1 + 1e-3)
         assert found <= zcdp.gaussian_epsilon(k * math.sqrt(steps) / sigma, DELTA) * (1 + 1e-3)
-        # At least what all of them give away when all are drawn: true with probability rate^k in each step.
+        # At least what all of them give away when all are drawn: true with probability rate^k in
+        # each step.
         if rate**k > 1e-12 and sigma / k > 0.05:
             together = Repeated(PoissonSampled(rate**k, Gaussian(sigma / k)), steps)
             assert pld.epsilon(together, DELTA) <= found * (1 + 1e-3)
@@ -177,7 +210,9 @@ def test_renyi_bound_is_above_the_divergence() -> None:
         j = np.arange(k + 1)
         weights = np.array([math.comb(k, int(n)) * rate**n * (1 - rate) ** (k - n) for n in j])
         log_q = -((x / sigma) ** 2) / 2 - math.log(sigma * math.sqrt(2 * math.pi))
-        log_r = np.logaddexp.reduce(np.log(weights)[:, None] + (np.outer(j, x) - j[:, None] ** 2 / 2) / sigma**2)
+        log_r = np.logaddexp.reduce(
+            np.log(weights)[:, None] + (np.outer(j, x) - j[:, None] ** 2 / 2) / sigma**2
+        )
         bound = rdp.curve(GroupSampled(rate, k, Gaussian(sigma)))
         for order in (1.5, 2.0, 4.0, 8.0):
             at = bound[list(rdp.ORDERS).index(order)]
@@ -192,7 +227,11 @@ def test_schedules_and_mixtures_with_other_releases() -> None:
     assert 3.0 * (1 - 0.003) <= plan.guarantee(1e-6).epsilon <= 3.0
     steps = Repeated(PoissonSampled(0.05, Gaussian(8.0)), 60)
     both = compose([Gaussian(40.0), steps])
-    assert max(price(steps, 6), price(Gaussian(40.0), 6)) < price(both, 6) < price(steps, 6) + price(Gaussian(40.0), 6)
+    assert (
+        max(price(steps, 6), price(Gaussian(40.0), 6))
+        < price(both, 6)
+        < price(steps, 6) + price(Gaussian(40.0), 6)
+    )
     # Neighbouring levels of very many are put together, on the safe side.
     many = compose(PoissonSampled(0.05, Gaussian(8.0 + i / 1000)) for i in range(500))
     few = [Repeated(PoissonSampled(0.05, Gaussian(sigma)), 500) for sigma in (8.5, 8.0)]
@@ -208,7 +247,8 @@ def test_hostile_groups_get_a_sound_answer(rate: float, sigma: float, k: int) ->
         epsilon = price(event, k)
         assert 0 <= epsilon < math.inf
         unsampled = Repeated(Gaussian(sigma), steps)
-        # By Renyi DP where there is no distribution: at its least order, 1.1, it is a tenth above the exact curve.
+        # By Renyi DP where there is no distribution: at its least order, 1.1, it is a tenth above
+        # the exact curve.
         assert epsilon <= 1.12 * price(unsampled, k) + 1e-9
         assert epsilon >= price(event, 1) * (1 - 1e-3)
 

@@ -1,4 +1,6 @@
-"""Large ledger files, which are appended to: with processes that are killed, and several that charge at once."""
+"""Large ledger files, which are appended to: with processes that are killed, and several that
+charge at once.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def _charging(path: Path, done: mmap.mmap, place: int) -> None:
         done[8 * place : 8 * place + 8] = count.to_bytes(8, "little")
 
 
-def test_killed_processes_leave_no_charge_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_processes_leave_no_charge_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ledger_file, "_LARGE", 0)
     path, made_up = tmp_path / "ledger", random.Random(3)
     Ledger.open(path, create=True).charge(compose(Gaussian(9.0 + n) for n in range(40)), ADD)
@@ -49,7 +53,10 @@ def test_killed_processes_leave_no_charge_behind(tmp_path: Path, monkeypatch: py
             children.append(child)
         wanted = made_up.randrange(1, 8)
         while sum(int.from_bytes(done[at : at + 8], "little") for at in (0, 8)) < wanted:
-            assert all(os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for child in children)
+            assert all(
+                os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+                for child in children
+            )
             time.sleep(0.001)
         time.sleep(made_up.uniform(0.0, 0.02))  # at any moment of the next charge
         for child in children:
@@ -59,7 +66,8 @@ def test_killed_processes_leave_no_charge_behind(tmp_path: Path, monkeypatch: py
         for place in range(2):
             total[place] += int.from_bytes(done[8 * place : 8 * place + 8], "little")
             charged = counts.get(Gaussian(100.0 + place), 0)
-            # A charge that was on the disk when its process was killed was never drawn for, and counts.
+            # A charge that was on the disk when its process was killed was never drawn for, and
+            # counts.
             assert total[place] <= charged <= total[place] + 1
             total[place] = charged
     assert sum(total) > 12
@@ -86,15 +94,24 @@ def test_a_file_that_is_no_large_ledger_is_refused(tmp_path: Path, monkeypatch, 
         Ledger.open(path)
 
 
-def test_a_line_of_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_something_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also one whose digests are right."""
     monkeypatch.setattr(ledger_file, "_LARGE", 0)
     path = tmp_path / "ledger"
     ledger = Ledger.open(path, create=True)
     ledger.charge(compose(Gaussian(9.0 + n) for n in range(40)), ADD)
     whole = path.read_bytes()
-    for change in (3, {}, {"entries": 3}, {"entries": [3]}, {"entries": [{"id": "none", "done": [1]}]},
-                   {"entries": [{"id": "none"}]}, {"adjacency": "all", "unit": None, "entries": []}):  # fmt: skip
+    for change in (
+        3,
+        {},
+        {"entries": 3},
+        {"entries": [3]},
+        {"entries": [{"id": "none", "done": [1]}]},
+        {"entries": [{"id": "none"}]},
+        {"adjacency": "all", "unit": None, "entries": []},
+    ):
         path.write_bytes(whole)
         _, _, place = ledger_log.read(whole)
         ledger_log.append(path, *ledger_log.line(place, change))

@@ -1,4 +1,6 @@
-"""What ledgers, filters, budgets and events refuse: files with wrong entries, copies, other processes, no events."""
+"""What ledgers, filters, budgets and events refuse: files with wrong entries, copies, other
+processes, no events.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_a_ledger_file_with_a_wrong_entry_is_refused(tmp_path: Path, what: str) 
         lambda data: data["entries"][0].pop("id"),
     ],
 )
-def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def test_a_file_that_is_no_ledger_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
     path = tmp_path / "ledger"
     Ledger.open(path, BUDGET).charge(Gaussian(8.0), ADD_REMOVE)
     _edited(path, change)
@@ -81,7 +85,8 @@ def test_a_ledger_file_is_begun_once_and_keeps_its_budget(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match="there is no ledger"):
         Ledger.open(path)
     Ledger.open(path, BUDGET)
-    LedgerFile(path).create(Budget(8.0, 1e-5), None)  # as by another process that began at the same time
+    # as by another process that began at the same time
+    LedgerFile(path).create(Budget(8.0, 1e-5), None)
     with pytest.raises(BadInput, match="budget is fixed"):
         Ledger.open(path, Budget(8.0, 1e-5))
     with pytest.raises(BadInput, match="has the measure"):
@@ -146,7 +151,11 @@ def test_no_noise_meets_a_target_that_is_spent_already() -> None:
 def test_what_is_no_event_is_refused() -> None:
     with pytest.raises(AssertionError, match="not a mechanism"):
         tally("gaussian")  # type: ignore[arg-type]
-    for no_event in (lambda: Repeated("gaussian", 2), lambda: OneOf([Gaussian(1.0)]), lambda: OneOf(())):  # type: ignore[arg-type, list-item]
+    for no_event in (
+        lambda: Repeated("gaussian", 2),
+        lambda: OneOf([Gaussian(1.0)]),
+        lambda: OneOf(()),
+    ):  # type: ignore[arg-type, list-item]
         with pytest.raises(BadInput, match="event"):
             no_event()
     with pytest.raises(BadInput):
@@ -161,7 +170,9 @@ def test_a_sequence_of_unlike_releases_is_repeated_in_order() -> None:
 
 
 def test_the_dearest_of_several_is_paid() -> None:
-    """One of several events costs the most of them in each measure, and one that is the same however chosen, itself."""
+    """One of several events costs the most of them in each measure, and one that is the same
+    however chosen, itself.
+    """
     either = one_of([Gaussian(2.0), Repeated(Gaussian(2.0), 3)])
     assert zcdp.rho(either) == zcdp.rho(Repeated(Gaussian(2.0), 3))
     assert (rdp.curve(either) == rdp.curve(Repeated(Gaussian(2.0), 3))).all()
@@ -185,10 +196,16 @@ def test_filters_by_budget_spend_no_more_than_it() -> None:
 
 
 def test_the_estimate_of_yu_et_al_is_for_what_it_was_tried_on() -> None:
-    """Their Theorem 3: the optimal order where it may be used, and the highest allowed one else; the two meet."""
+    """Their Theorem 3: the optimal order where it may be used, and the highest allowed one else;
+    the two meet.
+    """
     step = PoissonSampled(0.01, Gaussian(2.0))
     assert 0 < comparisons.epsilon(Repeated(step, 1000), 1e-5) < 5
-    refused = (Gaussian(2.0), PoissonSampled(0.01, Gaussian(1.1)), PoissonSampled(0.04, Gaussian(2.0)))
+    refused = (
+        Gaussian(2.0),
+        PoissonSampled(0.01, Gaussian(1.1)),
+        PoissonSampled(0.04, Gaussian(2.0)),
+    )
     for event in refused:
         with pytest.raises(UnsupportedEvent, match="estimate of Yu"):
             comparisons.epsilon(event, 1e-5)
@@ -197,9 +214,13 @@ def test_the_estimate_of_yu_et_al_is_for_what_it_was_tried_on() -> None:
         meeting = 1 + math.sqrt(need / rho)
         free = comparisons.theorem_three(rho, math.inf, 1e-5)
         assert free == pytest.approx(rho + 2 * math.sqrt(rho * need), rel=1e-12)
-        assert comparisons.theorem_three(rho, meeting * (1 - 1e-9), 1e-5) == pytest.approx(free, rel=1e-6)
+        assert comparisons.theorem_three(rho, meeting * (1 - 1e-9), 1e-5) == pytest.approx(
+            free, rel=1e-6
+        )
         lower = 1 + (meeting - 1) / 2
-        assert comparisons.theorem_three(rho, lower, 1e-5) == pytest.approx(rho * lower + need / (lower - 1), rel=1e-12)
+        assert comparisons.theorem_three(rho, lower, 1e-5) == pytest.approx(
+            rho * lower + need / (lower - 1), rel=1e-12
+        )
         assert comparisons.theorem_three(rho, lower, 1e-5) > free
 
 

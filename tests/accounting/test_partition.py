@@ -1,4 +1,6 @@
-"""Balls in bins: golden figures [maths], delta 1e-5 unless said, and a Monte Carlo estimate as independent oracle."""
+"""Balls in bins: golden figures [maths], delta 1e-5 unless said, and a Monte Carlo estimate as
+independent oracle.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,12 @@ from privlearn.schedules import Exponential, Schedule, Step
 
 
 @pytest.mark.parametrize(
-    ("steps", "times", "epsilon", "saved"), [(100, 10, 2.0, 0.060), (100, 10, 8.0, 0.071), (1000, 10, 8.0, 0.027)]
+    ("steps", "times", "epsilon", "saved"),
+    [(100, 10, 2.0, 0.060), (100, 10, 8.0, 0.071), (1000, 10, 8.0, 0.027)],
 )
-def test_partitions_need_less_noise_than_poisson_batches(steps: int, times: int, epsilon: float, saved: float) -> None:
+def test_partitions_need_less_noise_than_poisson_batches(
+    steps: int, times: int, epsilon: float, saved: float
+) -> None:
     """Each example in exactly `times` of `steps`: one of them in each epoch."""
     partition, poisson = (
         Plan(sampler, epochs=times).calibrate(epsilon=epsilon, delta=1e-5).noise_multipliers()[0]
@@ -99,7 +104,9 @@ def test_mixed_with_a_gaussian_release() -> None:
 
 
 def test_renyi_divergence_read_from_the_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The remove direction's divergences: 2.816321e-4, 1.4081901e-3, 4.2247930e-3 at orders 2, 10, 30; and t = 2."""
+    """The remove direction's divergences: 2.816321e-4, 1.4081901e-3, 4.2247930e-3 at orders 2, 10,
+    30; and t = 2.
+    """
 
     monkeypatch.setattr(partition, "_GAMMA", 0.02)
 
@@ -127,10 +134,13 @@ def test_monotone_in_noise_and_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "sigma", "count"), [(2, 1.0, 1), (3, 0.8, 2), (10, 0.5, 1), (100, 1.0, 2), (16, 2.0, 5)]
+    ("batches", "sigma", "count"),
+    [(2, 1.0, 1), (3, 0.8, 2), (10, 0.5, 1), (100, 1.0, 2), (16, 2.0, 5)],
 )
 def test_never_below_monte_carlo(batches: int, sigma: float, count: int) -> None:
-    """Both directions by importance sampling; a bound below the estimate by five standard errors fails."""
+    """Both directions by importance sampling; a bound below the estimate by five standard errors
+    fails.
+    """
     draws, made_up = 40_000, np.random.default_rng(batches)
     composed = pld.compose_event(epochs(batches, sigma, count))
 
@@ -168,7 +178,9 @@ def test_schedules_calibrated_under_partition(schedule: Schedule, start: float) 
 
 
 def test_poisson_is_no_bound_for_partitions() -> None:
-    """At t = 100, sigma = 0.6, one epoch: Poisson sampling with q = 1/t has a smaller delta(0.07) than a partition."""
+    """At t = 100, sigma = 0.6, one epoch: Poisson sampling with q = 1/t has a smaller delta(0.07)
+    than a partition.
+    """
     sampled = pld.compose_event(Repeated(PoissonSampled(0.01, Gaussian(0.6)), 100))
     divided = pld.compose_event(epochs(100, 0.6, 1))
     assert max(sampled.deltas(0.07)) == pytest.approx(0.09672, rel=2e-3)
@@ -177,30 +189,42 @@ def test_poisson_is_no_bound_for_partitions() -> None:
 
 @pytest.mark.parametrize(
     ("sigma", "batches", "count", "least", "exact", "by_zcdp"),
-    [(1.0, 100, 10, 9.36, 17.857, 20.174), (2.0, 100, 60, 2.07, 23.346, 26.085), (1.3, 234, 20, 3.57, 19.941, 22.425),
-     (0.6, 100, 5, 21.58, 22.175, 24.828)],
-)  # fmt: skip
+    [
+        (1.0, 100, 10, 9.36, 17.857, 20.174),
+        (2.0, 100, 60, 2.07, 23.346, 26.085),
+        (1.3, 234, 20, 3.57, 19.941, 22.425),
+        (0.6, 100, 5, 21.58, 22.175, 24.828),
+    ],
+)
 def test_the_interval_for_shuffling(
     sigma: float, batches: int, count: int, least: float, exact: float, by_zcdp: float
 ) -> None:
     event = Repeated(FixedBatches(Gaussian(sigma)), count)
-    assert comparisons.lower_bound(event, batches, Adjacency.ZERO_OUT, 1e-5) == pytest.approx(least, abs=6e-3)
+    assert comparisons.lower_bound(event, batches, Adjacency.ZERO_OUT, 1e-5) == pytest.approx(
+        least, abs=6e-3
+    )
     mu = zcdp.gaussian_mu(event)
     assert mu is not None
     assert zcdp.gaussian_epsilon(mu, 1e-5) == pytest.approx(exact, abs=1e-3)
     assert zcdp.epsilon_bun_steinke(zcdp.rho(event), 1e-5) == pytest.approx(by_zcdp, abs=1e-3)
 
 
-@pytest.mark.parametrize(("sigma", "batches", "least"), [(0.6, 100, 8.002), (0.4, 100, 13.207), (0.5, 1000, 9.997)])
+@pytest.mark.parametrize(
+    ("sigma", "batches", "least"), [(0.6, 100, 8.002), (0.4, 100, 13.207), (0.5, 1000, 9.997)]
+)
 def test_shufflings_lower_bound_over_one_epoch(sigma: float, batches: int, least: float) -> None:
     """Chua et al. 2024, in closed form."""
     event = FixedBatches(Gaussian(sigma))
-    assert comparisons.lower_bound(event, batches, Adjacency.ZERO_OUT, 1e-5) == pytest.approx(least, abs=3e-3)
+    assert comparisons.lower_bound(event, batches, Adjacency.ZERO_OUT, 1e-5) == pytest.approx(
+        least, abs=3e-3
+    )
 
 
 def test_hostile_partitions() -> None:
     for batches in (1, 2, 10_000):
         for sigma in (0.3, 0.4, 1e4):
             for delta in (1e-5, 1e-15):
-                found = accountant.guarantee(epochs(batches, sigma, 3), Adjacency.ADD_REMOVE, delta).epsilon
+                found = accountant.guarantee(
+                    epochs(batches, sigma, 3), Adjacency.ADD_REMOVE, delta
+                ).epsilon
                 assert 0 <= found <= zcdp.epsilon_of_rho(1.5 / sigma**2, delta) * (1 + 1e-9)

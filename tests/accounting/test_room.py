@@ -14,7 +14,9 @@ from privlearn.accounting.ledgers.room import with_noise
 from privlearn.accounting.mechanisms import Gaussian, PureDP
 from privlearn.errors import BudgetExceeded, PrivlearnError
 
-PLAN = pv.Plan(pv.Poisson(0.01), epochs=3, adjacency=Adjacency.ZERO_OUT).calibrate(epsilon=2.0, delta=1e-5)
+PLAN = pv.Plan(pv.Poisson(0.01), epochs=3, adjacency=Adjacency.ZERO_OUT).calibrate(
+    epsilon=2.0, delta=1e-5
+)
 
 
 def refusal(ledger: pv.Ledger, plan: pv.Plan) -> str:
@@ -35,7 +37,9 @@ def refusal(ledger: pv.Ledger, plan: pv.Plan) -> str:
     ids=str,
 )
 def test_what_still_fits_is_said(sampling: Any, released: bool, limit: float) -> None:
-    """With the factor that is said the run fits, at the epsilon that is said; with a little less than it not."""
+    """With the factor that is said the run fits, at the epsilon that is said; with a little less
+    than it not.
+    """
     plan = replace(PLAN, sampling=sampling, budget=None).calibrate(epsilon=2.0, delta=1e-5)
     ledger = pv.Ledger(pv.Budget(limit, 1e-5))
     if released:
@@ -43,7 +47,10 @@ def test_what_still_fits_is_said(sampling: Any, released: bool, limit: float) ->
         ledger.charge(plan.event(), plan.neighbours)
     else:
         ledger.approve(plan)
-    said = re.search(r"With (\d+\.\d\d) times its noise it fits: epsilon ([\d.]+) by itself", refusal(ledger, plan))
+    said = re.search(
+        r"With (\d+\.\d\d) times its noise it fits: epsilon ([\d.]+) by itself",
+        refusal(ledger, plan),
+    )
     assert said is not None
     factor = float(said[1])
     quieter = plan.scaled(factor)

@@ -1,4 +1,6 @@
-"""What other libraries do to a ledger (clone it, search with it, send it to workers) charges it, or fails loudly."""
+"""What other libraries do to a ledger (clone it, search with it, send it to workers) charges it, or
+fails loudly.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +64,14 @@ def test_a_grid_search_charges_every_fit() -> None:
 def test_workers_are_refused_a_ledger_in_memory_and_share_a_file(tmp_path: Path) -> None:
     """Processes that are sent a ledger, as searches on several cores do."""
     with pytest.raises(TypeError, match=r"Ledger\.open"):
-        multiprocessing.get_context("spawn").Process(target=fit, args=(NoisyMean(Ledger()),)).start()
+        multiprocessing.get_context("spawn").Process(
+            target=fit, args=(NoisyMean(Ledger()),)
+        ).start()
     ledger = Ledger.open(tmp_path / "ledger", create=True)
-    workers = [multiprocessing.get_context("spawn").Process(target=fit, args=(NoisyMean(ledger),)) for _ in range(2)]
+    workers = [
+        multiprocessing.get_context("spawn").Process(target=fit, args=(NoisyMean(ledger),))
+        for _ in range(2)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -95,7 +102,9 @@ except BudgetExceeded:
 
 
 def test_processes_at_once_stay_within_one_budget(tmp_path: Path) -> None:
-    """Each charges until the budget is spent: together exactly as often as there is room for, and not once more."""
+    """Each charges until the budget is spent: together exactly as often as there is room for, and
+    not once more.
+    """
     path = tmp_path / "ledger"
     Ledger.open(path, Budget(rho=0.2))  # 40 charges of 0.005
     command = [sys.executable, "-c", SPENDER, str(path)]
@@ -113,7 +122,9 @@ def run(*argv: str) -> int:
     return main(["ledger", *argv])
 
 
-def test_the_command_shows_what_was_spent_and_what_remains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_what_was_spent_and_what_remains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = str(tmp_path / "study.json")
     assert run(path, "--epsilon", "3") == 0
     assert "Nothing was charged yet" in capsys.readouterr().out
@@ -141,7 +152,9 @@ def test_the_command_speaks_of_groups(tmp_path: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert run(path, "--json") == 0
     answer = json.loads(capsys.readouterr().out)
-    assert answer["epsilon"] == pytest.approx(accountant.guarantee(Gaussian(5.0), ADD_REMOVE, 1e-5).epsilon)
+    assert answer["epsilon"] == pytest.approx(
+        accountant.guarantee(Gaussian(5.0), ADD_REMOVE, 1e-5).epsilon
+    )
     assert answer["spent"] == answer["entries"][0]["epsilon"] == answer["epsilon"]
     assert run(path) == 0
     assert "up to 4 examples of one person" in capsys.readouterr().out
@@ -160,7 +173,10 @@ def test_the_command_speaks_of_groups(tmp_path: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_what_the_command_refuses(
-    options: tuple[str, ...], expected: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: tuple[str, ...],
+    expected: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(str(tmp_path / "study.json"), *options) == 2
     message = capsys.readouterr().err
@@ -168,7 +184,9 @@ def test_what_the_command_refuses(
     assert not list(tmp_path.glob("study.json"))
 
 
-def test_what_is_refused_of_a_ledger_that_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_refused_of_a_ledger_that_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "study.json"
     Ledger.open(path, Budget(epsilon=3.0, delta=1e-5)).charge(Gaussian(9.0), ADD_REMOVE)
     [entry] = LedgerFile(path).read().entries
@@ -189,7 +207,9 @@ def test_what_is_refused_of_a_ledger_that_is_there(tmp_path: Path, capsys: pytes
 
 
 def test_a_folder_that_can_only_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is charged that can't be written down. (Permissions don't bind root, so the refusal is made up.)"""
+    """Nothing is charged that can't be written down. (Permissions don't bind root, so the refusal
+    is made up.)
+    """
     path = tmp_path / "study.json"
     ledger = Ledger.open(path, create=True)
     ledger.charge(Gaussian(9.0), ADD_REMOVE)

@@ -1,4 +1,6 @@
-"""What a membership attack can achieve at most: against closed forms, and against attacks that are really made."""
+"""What a membership attack can achieve at most: against closed forms, and against attacks that are
+really made.
+"""
 
 from __future__ import annotations
 
@@ -60,22 +62,36 @@ def test_an_optimal_attack_on_sampled_releases_stays_below_and_comes_near() -> N
     assert curve.success - 0.01 - error <= success <= curve.success + error
     for share in (0.01, 0.1):
         found = float((within > np.quantile(without, 1 - share)).mean())
-        assert 0.85 * curve.true_positive_rate(share) - error <= found <= curve.true_positive_rate(share) + error
+        assert (
+            0.85 * curve.true_positive_rate(share) - error
+            <= found
+            <= curve.true_positive_rate(share) + error
+        )
 
 
 def test_groups_are_easier_to_find_than_one_example() -> None:
     event = Repeated(PoissonSampled(0.01, Gaussian(1.0)), 100)
     one, three = tradeoff(event, ADD_REMOVE), tradeoff(event, ADD_REMOVE, 3)
     assert one.success < three.success < 1
-    assert tradeoff(Gaussian(3.0), ADD_REMOVE, 3).success == tradeoff(Gaussian(1.0), ADD_REMOVE).success
+    assert (
+        tradeoff(Gaussian(3.0), ADD_REMOVE, 3).success
+        == tradeoff(Gaussian(1.0), ADD_REMOVE).success
+    )
 
 
-def test_groups_without_an_event_of_their_own_are_bounded_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--sampling partition --group-size 5`: a bound, consistent with the guarantee, and never below the exact one."""
+def test_groups_without_an_event_of_their_own_are_bounded_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`--sampling partition --group-size 5`: a bound, consistent with the guarantee, and never
+    below the exact one.
+    """
     event = Repeated(Partitioned(20, Gaussian(8.0)), 20)
     one = tradeoff(event, ADD_REMOVE)
     for k in (2, 5):
-        bound, claim = tradeoff(event, ADD_REMOVE, k), accountant.guarantee(event, ADD_REMOVE, 1e-5, k)
+        bound, claim = (
+            tradeoff(event, ADD_REMOVE, k),
+            accountant.guarantee(event, ADD_REMOVE, 1e-5, k),
+        )
         assert one.advantage < bound.advantage <= k * one.advantage
         for rate in (0.001, 0.01, 0.1):
             assert bound.true_positive_rate(rate) <= (1e-5 + math.exp(claim.epsilon) * rate) * 1.05
@@ -83,7 +99,9 @@ def test_groups_without_an_event_of_their_own_are_bounded_in_steps(monkeypatch: 
     exact = tradeoff(sampled, ADD_REMOVE, 3)
     monkeypatch.setattr(module, "for_group", lambda event, k: None)
     in_steps = tradeoff(sampled, ADD_REMOVE, 3)
-    assert all(exact.true_positive_rate(rate) <= in_steps.true_positive_rate(rate) for rate in RATES)
+    assert all(
+        exact.true_positive_rate(rate) <= in_steps.true_positive_rate(rate) for rate in RATES
+    )
 
 
 def test_what_is_said_is_rounded_up_and_names_all_three_figures() -> None:

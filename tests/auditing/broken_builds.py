@@ -1,8 +1,9 @@
-"""Thirty planted bugs, each run through the audits that fit: which of them refute its claim, and with how many trials.
+"""Thirty planted bugs, each run through the audits that fit: which of them refute its claim, and
+with how many trials.
 
-`python -m tests.auditing.broken_builds` writes docs/measured/broken-builds.json and prints the table of
-docs/auditing.md. The bugs are those of the rooms' own `mutants*.py`, by name; what no audit finds is caught by the
-named check that they are planted for.
+`python -m tests.auditing.broken_builds` writes docs/measured/broken-builds.json and prints the
+table of docs/auditing.md. The bugs are those of the rooms' own `mutants*.py`, by name; what no
+audit finds is caught by the named check that they are planted for.
 """
 
 from __future__ import annotations
@@ -38,9 +39,12 @@ ENTROPY = nn.CrossEntropyLoss(reduction="none")
 
 
 PADDING = Mutant(
-    "the padding's row is left out of the norm", per_example.SparseRows.__init__, "row_norms(self._merged).square()",
-    "row_norms(self._merged).square() * (self._keys % total > 0)", "check_every_kind_of_gradient_is_what_it_stands_for",
-)  # fmt: skip
+    "the padding's row is left out of the norm",
+    per_example.SparseRows.__init__,
+    "row_norms(self._merged).square()",
+    "row_norms(self._merged).square() * (self._keys % total > 0)",
+    "check_every_kind_of_gradient_is_what_it_stands_for",
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ class Build:
     """A planted bug, and the audits that could meet it.
 
     Attributes:
-        place: of its file of planted bugs below tests, without `mutants`: "clipping" or "descent_leaks".
+        place: of its file of planted bugs below tests, without `mutants`: "clipping" or
+            "descent_leaks".
         name: the bug's.
         audits: names of functions of `AUDITS`.
         why: why no audit finds it; empty: one does.
@@ -71,7 +76,12 @@ class Build:
 
 
 def step(
-    sampler: Sampler, trials: int, *own: object, clip: object = None, discrete: bool = False, **options: object
+    sampler: Sampler,
+    trials: int,
+    *own: object,
+    clip: object = None,
+    discrete: bool = False,
+    **options: object,
 ) -> Audit:
     plan = pv.Plan(sampler, schedule=pv.schedules.Constant(NOISE), examples=100)
     if clip is not None:
@@ -84,7 +94,9 @@ def network(trials: int, clip: object = None) -> Audit:
     """Two layers, in micro-batches of two examples."""
     torch.manual_seed(1)
     rng = np.random.default_rng(1)
-    data = pv.Dataset(50 * rng.random((6, 4), np.float32), rng.integers(3, size=6), classes=3, public=True)
+    data = pv.Dataset(
+        50 * rng.random((6, 4), np.float32), rng.integers(3, size=6), classes=3, public=True
+    )
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     return step(FullBatch(), trials, model, ENTROPY, data, clip=clip, microbatch=2)
 
@@ -103,13 +115,20 @@ def embedding(trials: int) -> Audit:
 def run(canaries: int) -> Audit:
     """A training of three epochs with falling noise."""
     rng = np.random.default_rng(9)
-    data = pv.Dataset(rng.random((30, 3), np.float32), rng.integers(2, size=30), classes=2, public=True)
+    data = pv.Dataset(
+        rng.random((30, 3), np.float32), rng.integers(2, size=30), classes=2, public=True
+    )
     torch.manual_seed(0)
     noise = pv.schedules.Exponential(k=0.3, start=1.5)
     return audit_training(
-        pv.Plan(pv.Partition(3), 3, noise, examples=30 + canaries), nn.Linear(3, 2), ENTROPY, data, canaries=canaries,
-        confidence=CONFIDENCE, streams=pv.Streams.new(5),
-    )  # fmt: skip
+        pv.Plan(pv.Partition(3), 3, noise, examples=30 + canaries),
+        nn.Linear(3, 2),
+        ENTROPY,
+        data,
+        canaries=canaries,
+        confidence=CONFIDENCE,
+        streams=pv.Streams.new(5),
+    )
 
 
 AUDITS: dict[str, Callable[[int], Audit]] = {
@@ -151,16 +170,27 @@ BUILDS = (
     Build("auditing", "the price of half the rate", ("step", "Poisson")),
     Build("auditing", "an example in every batch of each epoch", ("partition", "run")),
     Build("mechanisms", "grid noise 3% too small", ("grid",), "too small for so few trials"),
-    Build("clipping", "copies are clipped one by one", ("step", "network"), "the audited run makes no copies"),
+    Build(
+        "clipping",
+        "copies are clipped one by one",
+        ("step", "network"),
+        "the audited run makes no copies",
+    ),
     Build("mechanisms", "the noise stream starts over", why="the audited run is not interrupted"),
     Build("ranks", "one place of the noise for two slices", why="the audited run has one process"),
-    Build("descent_leaks", "the charge comes after the noise", why="no released number shows when it was paid for"),
+    Build(
+        "descent_leaks",
+        "the charge comes after the noise",
+        why="no released number shows when it was paid for",
+    ),
     Build("descent_leaks", "empty batches are skipped", ("step", "Poisson")),
 )
 
 
 def effort(build: Build, audit: str, efforts: tuple[int, ...] = EFFORTS) -> str:
-    """The fewest trials or canaries at which an audit refutes the claim of a broken build; or what came instead."""
+    """The fewest trials or canaries at which an audit refutes the claim of a broken build; or what
+    came instead.
+    """
     patch = pytest.MonkeyPatch()
     _forget(())
     try:
@@ -177,7 +207,9 @@ def effort(build: Build, audit: str, efforts: tuple[int, ...] = EFFORTS) -> str:
 
 
 def outcomes() -> list[dict[str, Any]]:
-    """Each build by name, with the outcome of each of its audits, the check that catches it, and why no audit does."""
+    """Each build by name, with the outcome of each of its audits, the check that catches it, and
+    why no audit does.
+    """
     return [
         {
             "build": build.name,
@@ -190,7 +222,9 @@ def outcomes() -> list[dict[str, Any]]:
 
 
 def rows(builds: list[dict[str, Any]]) -> Iterator[str]:
-    """The page's table: the builds that are refuted, by the trials of the best audit, and those that no audit finds."""
+    """The page's table: the builds that are refuted, by the trials of the best audit, and those
+    that no audit finds.
+    """
     yield "| refuted | broken builds |"
     yield "| --- | --- |"
     refuted: dict[int, list[str]] = {trials: [] for trials in EFFORTS}
@@ -198,7 +232,9 @@ def rows(builds: list[dict[str, Any]]) -> Iterator[str]:
     missed: dict[tuple[str, str], list[str]] = {}
     for build in builds:
         results = [result for result in build["audits"].values() if result != "no"]
-        trials = [int(result.replace(",", "")) for result in results if not result.startswith("stopped")]
+        trials = [
+            int(result.replace(",", "")) for result in results if not result.startswith("stopped")
+        ]
         if trials:
             refuted[min(trials)].append(build["build"])
         elif results:

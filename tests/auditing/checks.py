@@ -1,4 +1,6 @@
-"""Named checks of attacks: they find what is broken, and nothing in what is sound, as often as they say."""
+"""Named checks of attacks: they find what is broken, and nothing in what is sound, as often as they
+say.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,15 @@ from tests.support.checks import check, must_raise
 NOISE, TRIALS, DELTA = 0.5, 400, 1e-5
 
 
-def attack(sampler: Sampler, *own: Any, discrete: bool = False, trials: int = TRIALS, **options: Any) -> Audit:
+def attack(
+    sampler: Sampler, *own: Any, discrete: bool = False, trials: int = TRIALS, **options: Any
+) -> Audit:
     """An audit of a step, seeded."""
     plan = pv.Plan(sampler, schedule=pv.schedules.Constant(NOISE), examples=100)
     streams = pv.Streams.new(7, discrete=discrete)
-    return pv.audit(plan, *own, delta=DELTA, trials=trials, confidence=0.95, streams=streams, **options)
+    return pv.audit(
+        plan, *own, delta=DELTA, trials=trials, confidence=0.95, streams=streams, **options
+    )
 
 
 def require_kept(found: Audit, least: float) -> None:
@@ -70,10 +76,14 @@ def check_a_step_of_fixed_batches_keeps_its_claim() -> None:
 
 @check
 def check_a_network_of_ones_own_keeps_its_claim() -> None:
-    """With other examples, whose gradients the attacker has to see past, two layers, and dropout."""
+    """With other examples, whose gradients the attacker has to see past, two layers, and
+    dropout.
+    """
     torch.manual_seed(1)
     rng = np.random.default_rng(1)
-    data = pv.Dataset(rng.random((6, 4), np.float32), rng.integers(3, size=6), classes=3, public=True)
+    data = pv.Dataset(
+        rng.random((6, 4), np.float32), rng.integers(3, size=6), classes=3, public=True
+    )
     network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Dropout(0.2), nn.Linear(5, 3))
     found = attack(FullBatch(), network, nn.CrossEntropyLoss(reduction="none"), data, microbatch=2)
     require_kept(found, 0.3)
@@ -84,16 +94,22 @@ def check_a_training_keeps_its_claim_from_end_to_end() -> None:
     """The weights that are released by three steps, of whole runs on neighbouring data."""
     rng = np.random.default_rng(2)
     x, y = rng.random((5, 2), np.float32), np.array([0, 1, 0, 1, 1])
-    plan = pv.Plan(FullBatch(), 3, pv.schedules.Constant(1.0), examples=5, adjacency=Adjacency.ADD_REMOVE)
+    plan = pv.Plan(
+        FullBatch(), 3, pv.schedules.Constant(1.0), examples=5, adjacency=Adjacency.ADD_REMOVE
+    )
     streams = pv.Streams.new(3)
 
     def train(took_part: bool) -> Tensor:
         torch.manual_seed(0)
         own = slice(None) if took_part else slice(1, None)
         run = pv.dpsgd(
-            plan, nn.Linear(2, 2), nn.CrossEntropyLoss(reduction="none"), pv.Dataset(x[own], y[own], classes=2),
-            streams=streams, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
-        )  # fmt: skip
+            plan,
+            nn.Linear(2, 2),
+            nn.CrossEntropyLoss(reduction="none"),
+            pv.Dataset(x[own], y[own], classes=2),
+            streams=streams,
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+        )
         return torch.cat([parameter.flatten() for parameter in run.model.parameters()])
 
     found = distinguish(train, plan.event(), plan.neighbours, trials=60)
@@ -101,18 +117,25 @@ def check_a_training_keeps_its_claim_from_end_to_end() -> None:
     assert found.epsilon_lower == found.epsilon_any
 
 
-def simulated(noise: float, trials: int, rng: np.random.Generator, rate: float = 1.0) -> tuple[Any, Any]:
+def simulated(
+    noise: float, trials: int, rng: np.random.Generator, rate: float = 1.0
+) -> tuple[Any, Any]:
     """Scores of a Gaussian release of a sampled example."""
     return rng.normal(0, noise, trials), rng.normal(rng.random(trials) < rate, noise)
 
 
 @check
 def check_bounds_are_wrong_as_seldom_as_they_say() -> None:
-    """Of 200 audits of sound claims at confidence .95, at most 18 refute: 10 are expected at most."""
+    """Of 200 audits of sound claims at confidence .95, at most 18 refute: 10 are expected at
+    most.
+    """
     rng = np.random.default_rng(4)
     for rate, event in ((1.0, Gaussian), (0.3, lambda noise: PoissonSampled(0.3, Gaussian(noise)))):
         curve = tradeoff(event(1.0), Adjacency.ADD_REMOVE)
-        refuted = sum(measured(*simulated(1.0, 1000, rng, rate), curve, 0.95).refute(curve) for _ in range(200))
+        refuted = sum(
+            measured(*simulated(1.0, 1000, rng, rate), curve, 0.95).refute(curve)
+            for _ in range(200)
+        )
         assert refuted <= 18, (rate, refuted)
 
 
@@ -124,7 +147,11 @@ def check_bounds_come_near_the_truth() -> None:
         curve = tradeoff(Gaussian(noise), Adjacency.ADD_REMOVE)
         rates = measured(*simulated(noise, trials, rng), curve, 0.95)
         lower = epsilon_of_form(rates.refute, Gaussian, Adjacency.ADD_REMOVE, noise, DELTA)
-        claimed = pv.Plan(FullBatch(), 1, pv.schedules.Constant(noise), examples=9).guarantee(DELTA).epsilon
+        claimed = (
+            pv.Plan(FullBatch(), 1, pv.schedules.Constant(noise), examples=9)
+            .guarantee(DELTA)
+            .epsilon
+        )
         assert 0.75 * claimed <= lower <= claimed, (noise, lower, claimed)
 
 
@@ -134,7 +161,9 @@ def check_rates_are_clopper_and_pearsons() -> None:
     rates = Rates.of(0, 100, 100, 100, 0.95)
     assert math.isclose(rates.false_positive, 1 - 0.025 ** (1 / 100), rel_tol=1e-9)
     assert math.isclose(rates.true_positive, 0.025 ** (1 / 100), rel_tol=1e-9)
-    assert math.isclose(rates.epsilon(0.0), math.log(rates.true_positive / rates.false_positive), rel_tol=1e-9)
+    assert math.isclose(
+        rates.epsilon(0.0), math.log(rates.true_positive / rates.false_positive), rel_tol=1e-9
+    )
     assert Rates.of(100, 100, 0, 100, 0.95).epsilon(0.0) == 0.0
 
 
@@ -143,7 +172,9 @@ def check_one_run_bounds_have_their_closed_forms() -> None:
     """Without delta, r of r right guesses have p-value (e^eps / (1 + e^eps))^r; delta raises it."""
     for guesses in (10, 100):
         share = 1 / (1 + math.exp(-2.0))
-        assert math.isclose(one_run_p_value(500, guesses, guesses, 2.0, 0.0), share**guesses, rel_tol=1e-9)
+        assert math.isclose(
+            one_run_p_value(500, guesses, guesses, 2.0, 0.0), share**guesses, rel_tol=1e-9
+        )
         found = one_run_epsilon(500, guesses, guesses, 0.0, 0.95)
         root = 0.05 ** (1 / guesses)
         assert abs(found - math.log(root / (1 - root))) < 2e-4
@@ -153,11 +184,15 @@ def check_one_run_bounds_have_their_closed_forms() -> None:
 
 @check
 def check_one_run_bounds_hold_for_randomised_response() -> None:
-    """Whose right guesses are binomial with the bound's own share: of 300, at most 5 % and some more are refuted."""
+    """Whose right guesses are binomial with the bound's own share: of 300, at most 5 % and some
+    more are refuted.
+    """
     rng = np.random.default_rng(6)
     epsilon, canaries = 1.0, 200
     right = rng.binomial(canaries, 1 / (1 + math.exp(-epsilon)), 300)
-    wrong = sum(one_run_epsilon(canaries, canaries, int(count), 0.0, 0.95) > epsilon for count in right)
+    wrong = sum(
+        one_run_epsilon(canaries, canaries, int(count), 0.0, 0.95) > epsilon for count in right
+    )
     assert wrong <= 26, wrong
 
 
@@ -174,18 +209,30 @@ def broken(change: Callable[[Tensor], Tensor]) -> Audit:
 @check
 def check_functions_of_ones_own_are_judged() -> None:
     assert broken(lambda noise: noise).ok
-    for change in (lambda noise: noise / 2, lambda noise: 0 * noise, lambda noise: noise.round() * 0.5):
+    for change in (
+        lambda noise: noise / 2,
+        lambda noise: 0 * noise,
+        lambda noise: noise.round() * 0.5,
+    ):
         assert not broken(change).ok
 
 
 def trained(plan: pv.Plan, canaries: int = 400) -> Audit:
     """An audit of a training, seeded."""
     rng = np.random.default_rng(9)
-    data = pv.Dataset(rng.random((30, 3), np.float32), rng.integers(2, size=30), classes=2, public=True)
+    data = pv.Dataset(
+        rng.random((30, 3), np.float32), rng.integers(2, size=30), classes=2, public=True
+    )
     torch.manual_seed(0)
     loss = nn.CrossEntropyLoss(reduction="none")
     return audit_training(
-        plan, nn.Linear(3, 2), loss, data, canaries=canaries, confidence=0.95, streams=pv.Streams.new(5)
+        plan,
+        nn.Linear(3, 2),
+        loss,
+        data,
+        canaries=canaries,
+        confidence=0.95,
+        streams=pv.Streams.new(5),
     )
 
 
@@ -203,12 +250,20 @@ def check_a_training_with_canaries_keeps_its_claim() -> None:
 def check_rows_that_an_audit_runs_on_are_not_taken_for_released() -> None:
     """Of private rows it warns, whichever audit it is; of public and made-up ones it does not."""
     plan = pv.Plan(FullBatch(), 1, pv.schedules.Constant(1.0), examples=40)
-    x, y, loss = np.eye(4, 2, dtype=np.float32), np.array([0, 1, 0, 1]), nn.CrossEntropyLoss(reduction="none")
+    x, y, loss = (
+        np.eye(4, 2, dtype=np.float32),
+        np.array([0, 1, 0, 1]),
+        nn.CrossEntropyLoss(reduction="none"),
+    )
     for public in (False, True):
         data = pv.Dataset(x, y, classes=2, public=public)
         for action in (
-            lambda data=data: pv.audit(plan, nn.Linear(2, 2), loss, data, trials=20, streams=pv.Streams.new(1)),
-            lambda data=data: audit_training(plan, nn.Linear(2, 2), loss, data, canaries=20, streams=pv.Streams.new(1)),
+            lambda data=data: pv.audit(
+                plan, nn.Linear(2, 2), loss, data, trials=20, streams=pv.Streams.new(1)
+            ),
+            lambda data=data: audit_training(
+                plan, nn.Linear(2, 2), loss, data, canaries=20, streams=pv.Streams.new(1)
+            ),
         ):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -219,7 +274,9 @@ def check_rows_that_an_audit_runs_on_are_not_taken_for_released() -> None:
 
 @check
 def check_a_report_is_published_and_signed_with_the_model() -> None:
-    """One on public or made-up rows: a file that the certificate speaks of, and a section of the card."""
+    """One on public or made-up rows: a file that the certificate speaks of, and a section of the
+    card.
+    """
     plan = pv.Plan(FullBatch(), 1, pv.schedules.Constant(1.0), examples=40)
     rng = np.random.default_rng(3)
     data = pv.Dataset(rng.random((40, 3), np.float32), rng.integers(2, size=40), classes=2)
@@ -231,7 +288,9 @@ def check_a_report_is_published_and_signed_with_the_model() -> None:
         place = Path(name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            private = pv.audit(plan, nn.Linear(3, 2), loss, data, trials=20, streams=pv.Streams.new(1))
+            private = pv.audit(
+                plan, nn.Linear(3, 2), loss, data, trials=20, streams=pv.Streams.new(1)
+            )
         must_raise(BadInput, lambda: pv.publish(result, place / "model", delta=1e-5, audit=private))
         must_raise(BadInput, lambda: pv.publish(result, place / "model", delta=1e-5, audit={}))  # type: ignore[arg-type]
         pv.publish(result, place / "model", delta=1e-5, audit=report)
@@ -245,4 +304,6 @@ def check_a_report_is_published_and_signed_with_the_model() -> None:
         assert not pv.verify(place / "model").ok
         (place / "model" / "audit.json").unlink()
         assert not pv.verify(place / "model").ok
-        assert not distinguish(lambda took: rng.normal(float(took)), plan.event(), plan.neighbours, trials=20).public
+        assert not distinguish(
+            lambda took: rng.normal(float(took)), plan.event(), plan.neighbours, trials=20
+        ).public

@@ -1,4 +1,6 @@
-"""Named checks: `privlearn selfcheck` passes on what is sound. Planted bugs must make its parts fail."""
+"""Named checks: `privlearn selfcheck` passes on what is sound. Planted bugs must make its parts
+fail.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tests.support.checks import check
 @check
 def check_this_installation_is_sound() -> None:
     outcomes = list(selfcheck())
-    assert all(outcome.ok for outcome in outcomes), [outcome for outcome in outcomes if not outcome.ok]
+    assert all(outcome.ok for outcome in outcomes), [
+        outcome for outcome in outcomes if not outcome.ok
+    ]
     assert len(outcomes) == len(_CHECKS) >= 10
 
 

@@ -1,4 +1,6 @@
-"""Named checks of membership inference: it finds whom a model remembers, and says no more than it may."""
+"""Named checks of membership inference: it finds whom a model remembers, and says no more than it
+may.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +31,35 @@ class Remembering(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         own = torch.tensor([float(tuple(row) in self.keys) for row in x.tolist()])
-        return torch.stack([torch.zeros(len(x)), 5 * x[:, 0] + self.strength * own + 0.5 * torch.randn(len(x))], 1)
+        return torch.stack(
+            [torch.zeros(len(x)), 5 * x[:, 0] + self.strength * own + 0.5 * torch.randn(len(x))], 1
+        )
 
 
 def attacked(strength: float, shadows: int, epsilon: float = 1.0) -> Audit:
     """An attack on models that remember their rows so strongly, seeded."""
     rng = np.random.default_rng(1)
-    data = pv.Dataset(rng.normal(size=(ROWS, 2)).astype(np.float32), np.ones(ROWS, int), classes=2, public=True)
-    plan = pv.Plan(FullBatch(), 1, examples=ROWS, adjacency=Adjacency.ADD_REMOVE).calibrate(epsilon=epsilon, delta=1e-5)
+    data = pv.Dataset(
+        rng.normal(size=(ROWS, 2)).astype(np.float32), np.ones(ROWS, int), classes=2, public=True
+    )
+    plan = pv.Plan(FullBatch(), 1, examples=ROWS, adjacency=Adjacency.ADD_REMOVE).calibrate(
+        epsilon=epsilon, delta=1e-5
+    )
     torch.manual_seed(2)
     return infer_membership(
-        lambda rows: Remembering(rows.tensors()[0], strength), data, plan, shadows=shadows, streams=pv.Streams.new(3)
+        lambda rows: Remembering(rows.tensors()[0], strength),
+        data,
+        plan,
+        shadows=shadows,
+        streams=pv.Streams.new(3),
     )
 
 
 @check
 def check_shadow_models_find_whom_a_model_remembers() -> None:
-    """What each example's own class tells hides it from its confidence alone, and not from shadow models."""
+    """What each example's own class tells hides it from its confidence alone, and not from shadow
+    models.
+    """
     by_shadows, alone = attacked(3.0, 8), attacked(3.0, 0)
     first, second = by_shadows.detected
     assert not by_shadows.ok, by_shadows.to_json()
@@ -67,7 +81,9 @@ def check_models_that_remember_nothing_are_not_accused() -> None:
 
 @check
 def check_members_found_at_low_rates_are_bounded_as_seldom_wrong_as_is_said() -> None:
-    """Gaussian scores, whose true rates are known at every threshold: of 400 at confidence .9 some 40 err."""
+    """Gaussian scores, whose true rates are known at every threshold: of 400 at confidence .9 some
+    40 err.
+    """
     rng, wrong, curve = np.random.default_rng(4), 0, tradeoff(Gaussian(1.0), Adjacency.ADD_REMOVE)
     coins = np.arange(600) % 2 == 0
     for _ in range(400):
@@ -97,7 +113,9 @@ def check_shadow_models_count_only_for_what_they_have_not_seen() -> None:
 def check_odds_are_those_of_the_class() -> None:
     x, y = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([1])
     shares = x.softmax(1)[0]
-    assert torch.isclose(log_odds(nn.Identity(), x, y)[0].float(), (shares[1] / (1 - shares[1])).log())
+    assert torch.isclose(
+        log_odds(nn.Identity(), x, y)[0].float(), (shares[1] / (1 - shares[1])).log()
+    )
     for own, label in ((2.0, 1), (-2.0, 0)):
         assert float(log_odds(nn.Identity(), torch.tensor([[2.0]]), torch.tensor([label]))) == own
     must_raise(BadInput, lambda: log_odds(nn.Identity(), x, y.float()))

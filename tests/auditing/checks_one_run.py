@@ -1,4 +1,6 @@
-"""Named checks of what the canaries of one run prove: bounds that are solved again, simulated, and beside others'."""
+"""Named checks of what the canaries of one run prove: bounds that are solved again, simulated, and
+beside others'.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def curve_of(epsilon: float, delta: float) -> list[tuple[float, float]]:
 
 
 def likeliest(canaries: int, made: int, right: int, epsilon: float, delta: float) -> float:
-    """The largest probability of so many right guesses under the constraints of the theorem: a linear program."""
+    """The largest probability of so many right guesses under the constraints of the theorem: a
+    linear program.
+    """
     levels = np.arange(made + 1)
     rows, limits = [], []
     for level in range(1, made + 1):
@@ -35,7 +39,9 @@ def likeliest(canaries: int, made: int, right: int, epsilon: float, delta: float
         for slope, offset in curve_of(epsilon, delta):
             rows.append(above - slope * wrong)
             limits.append(offset)
-    found = linprog(-1.0 * (levels >= right), A_ub=rows, b_ub=limits, A_eq=np.ones((1, made + 1)), b_eq=[1])
+    found = linprog(
+        -1.0 * (levels >= right), A_ub=rows, b_ub=limits, A_eq=np.ones((1, made + 1)), b_eq=[1]
+    )
     return float(-found.fun)
 
 
@@ -46,18 +52,35 @@ def check_the_one_run_bound_is_what_a_linear_program_finds() -> None:
         for epsilon, delta in ((0.0, 0.01), (1.0, 0.0), (1.0, 0.05)):
             for right in (made // 2, made - 2, made):
                 lines = curve_of(epsilon, delta)
-                own, most = Guesses(canaries, made, right), likeliest(canaries, made, right, epsilon, delta)
+                own, most = (
+                    Guesses(canaries, made, right),
+                    likeliest(canaries, made, right, epsilon, delta),
+                )
 
                 def inverse(rate: float, lines: list[tuple[float, float]] = lines) -> float:
                     return max(0.0, *((rate - offset) / slope for slope, offset in lines))
 
-                assert not own.too_many(inverse, most * 0.999), (canaries, made, right, epsilon, delta)
-                assert most > 0.999 or own.too_many(inverse, most * 1.001), (canaries, made, right, epsilon, delta)
+                assert not own.too_many(inverse, most * 0.999), (
+                    canaries,
+                    made,
+                    right,
+                    epsilon,
+                    delta,
+                )
+                assert most > 0.999 or own.too_many(inverse, most * 1.001), (
+                    canaries,
+                    made,
+                    right,
+                    epsilon,
+                    delta,
+                )
 
 
 @check
 def check_one_run_bounds_hold_for_exact_distributions() -> None:
-    """Runs whose right guesses have a known distribution are refuted at no error below the true probability."""
+    """Runs whose right guesses have a known distribution are refuted at no error below the true
+    probability.
+    """
     for right in (60, 70, 80, 100):
         own = Guesses(100, 100, right)
         for mu in (0.3, 1.0, 2.0):  # each canary has Gaussian noise of its own
@@ -74,9 +97,14 @@ def check_one_run_bounds_hold_for_exact_distributions() -> None:
 
 @check
 def check_a_curves_rates_are_inverses() -> None:
-    """Of a Gaussian release and of sampled ones: the least false positives at which the true positives are allowed."""
+    """Of a Gaussian release and of sampled ones: the least false positives at which the true
+    positives are allowed.
+    """
     sampled = Repeated(PoissonSampled(0.2, Gaussian(1.0)), 5)
-    for curve in (tradeoff(Gaussian(1.0), Adjacency.ADD_REMOVE), tradeoff(sampled, Adjacency.ADD_REMOVE)):
+    for curve in (
+        tradeoff(Gaussian(1.0), Adjacency.ADD_REMOVE),
+        tradeoff(sampled, Adjacency.ADD_REMOVE),
+    ):
         for rate in (1e-6, 1e-3, 0.1, 0.5, 0.9, 0.999):
             least = curve.false_positive_rate(rate)
             assert curve.true_positive_rate(least) >= rate * (1 - 1e-6)
@@ -92,7 +120,9 @@ def simulated(mu: float, canaries: int, rng: np.random.Generator) -> tuple[np.nd
 
 @check
 def check_one_run_bounds_err_as_seldom_as_they_say() -> None:
-    """Randomised response, for which they are tight: of 400 runs at confidence .9, at most 40 are refuted."""
+    """Randomised response, for which they are tight: of 400 runs at confidence .9, at most 40 are
+    refuted.
+    """
     rng, epsilon, canaries = np.random.default_rng(1), 1.0, 400
     share, wrong = 1 / (1 + math.exp(-epsilon)), 0
     for _ in range(400):
@@ -105,25 +135,40 @@ def check_one_run_bounds_err_as_seldom_as_they_say() -> None:
 
 @check
 def check_one_run_bounds_of_a_curve_err_as_seldom_as_they_say() -> None:
-    """Gaussian releases of known mu: of 300 at confidence .95 at most 15 are refuted; with a third of it most."""
+    """Gaussian releases of known mu: of 300 at confidence .95 at most 15 are refuted; with a third
+    of it most.
+    """
     rng = np.random.default_rng(2)
     for mu in (0.3, 1.0, 2.0):
         curve = tradeoff(Gaussian(1 / mu), Adjacency.ADD_REMOVE)
-        refuted = [OneRun.of(*simulated(own, 500, rng), 0.95).refute(curve) for own in [mu] * 100 + [3 * mu] * 10]
+        refuted = [
+            OneRun.of(*simulated(own, 500, rng), 0.95).refute(curve)
+            for own in [mu] * 100 + [3 * mu] * 10
+        ]
         assert sum(refuted[:100]) <= 5, (mu, refuted)
         assert mu != 1 or sum(refuted[100:]) >= 8, (mu, refuted)
 
 
 @check
 def check_a_curve_tells_more_than_epsilon_and_delta() -> None:
-    """On the same guesses, at the same confidence: a quarter more at least, and never above the truth."""
+    """On the same guesses, at the same confidence: a quarter more at least, and never above the
+    truth.
+    """
     rng = np.random.default_rng(3)
     for mu in (0.5, 1.0, 2.0):
         run = OneRun.of(*simulated(mu, 2000, rng), 0.99)
-        truth = pv.Plan(pv.sampling.FullBatch(), 1, pv.schedules.Constant(1 / mu), examples=9).guarantee(1e-5).epsilon
+        truth = (
+            pv.Plan(pv.sampling.FullBatch(), 1, pv.schedules.Constant(1 / mu), examples=9)
+            .guarantee(1e-5)
+            .epsilon
+        )
         found = epsilon_of_form(run.refute, Gaussian, Adjacency.ADD_REMOVE, 1 / mu, 1e-5)
         steinke = [
-            max(e for e in np.linspace(0, 6, 121) if one_run_p_value(g.canaries, g.made, g.right, e, 1e-5) <= run.error)
+            max(
+                e
+                for e in np.linspace(0, 6, 121)
+                if one_run_p_value(g.canaries, g.made, g.right, e, 1e-5) <= run.error
+            )
             for g in run.guesses
         ]
         assert 1.25 * max(steinke) < found < truth, (mu, steinke, found, truth)
@@ -142,7 +187,9 @@ def check_canaries_take_part_by_fair_coins() -> None:
 
 @check
 def check_a_test_is_chosen_and_counted_on_different_trials() -> None:
-    """Of two kinds of score one tells who took part in the first fifth of the trials alone, one in the others alone."""
+    """Of two kinds of score one tells who took part in the first fifth of the trials alone, one in
+    the others alone.
+    """
     first = np.arange(100) < 20
     absent, present = np.zeros((100, 2)), np.column_stack([first, ~first]).astype(float)
     curve = tradeoff(Gaussian(100.0), Adjacency.ADD_REMOVE)

@@ -1,4 +1,6 @@
-"""What `replay` says of the published folder: it holds the weights of the recorded run, however early that was left."""
+"""What `replay` says of the published folder: it holds the weights of the recorded run, however
+early that was left.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from privlearn.runs.transcript import Recording
 from tests.auditing.checks_replay import BETWEEN, STEPS, recorded, replayed, rows, train
 from tests.support.checks import check
 
-#: Steps after which runs are left: within an epoch of 4 steps, at a kept state, at an epoch's end, at the first step.
+#: Steps after which runs are left: within an epoch of 4 steps, at a kept state, at an epoch's end,
+#: at the first step.
 EARLY = (10, 8, 12, 1)
 
 
@@ -46,7 +49,9 @@ def stopped(steps: int) -> Callable[[Any], Result]:
 
 
 def broken_off(steps: int, *, closed: bool = False) -> Callable[[Any], Result]:
-    """A custom loop that is left; `closed` says that the run is closed before its result is asked for."""
+    """A custom loop that is left; `closed` says that the run is closed before its result is asked
+    for.
+    """
 
     def own(checkpoint: Any) -> Result:
         plan = pv.Plan(pv.sampling.Poisson(0.25), 6, pv.schedules.Constant(1.0), examples=40)
@@ -81,9 +86,17 @@ def scripted(steps: int) -> Callable[[Any], Result]:
         optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.9)
         loader = DataLoader(TensorDataset(x, y), batch_size=10)
         private = pv.make_private(
-            network, optimizer, loader, epochs=6, noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-3, examples=40,
-            loss=nn.CrossEntropyLoss(reduction="none"), checkpoint=checkpoint,
-        )  # fmt: skip
+            network,
+            optimizer,
+            loader,
+            epochs=6,
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            delta=1e-3,
+            examples=40,
+            loss=nn.CrossEntropyLoss(reduction="none"),
+            checkpoint=checkpoint,
+        )
         for batch in private.batches():
             private.step(batch)
             if private.taken == steps:
@@ -98,23 +111,38 @@ def by_layers(steps: int) -> Callable[[Any], Result]:
 
     def own(checkpoint: Any) -> Result:
         plan = pv.Plan(
-            pv.sampling.Poisson(0.25), 4, pv.schedules.Constant(2.0), clip=pv.mac.Derivatives(0.3), examples=40
+            pv.sampling.Poisson(0.25),
+            4,
+            pv.schedules.Constant(2.0),
+            clip=pv.mac.Derivatives(0.3),
+            examples=40,
         )
         torch.manual_seed(3)
         network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-        return pv.dpmac(plan, network, "binary_cross_entropy", rows(), checkpoint=checkpoint, callbacks=StopAt(steps))
+        return pv.dpmac(
+            plan,
+            network,
+            "binary_cross_entropy",
+            rows(),
+            checkpoint=checkpoint,
+            callbacks=StopAt(steps),
+        )
 
     return own
 
 
 def forged(folder: Path, change: Callable[[dict[str, Tensor]], None], **facts: Any) -> None:
-    """Change the weights of a published folder and facts of its certificate, and mend all digests."""
+    """Change the weights of a published folder and facts of its certificate, and mend all
+    digests.
+    """
     file, certificate = folder / "model.safetensors", folder / "privacy.json"
     weights = load(file.read_bytes())
     change(weights)
     file.write_bytes(save(weights))
     body = json.loads(certificate.read_text())
-    body["facts"] = {name: value for name, value in (body["facts"] | facts).items() if value is not None}
+    body["facts"] = {
+        name: value for name, value in (body["facts"] | facts).items() if value is not None
+    }
     body["files"][file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
     body["digests"] = {part: digest(body[part]) for part in body["digests"]}
     certificate.write_text(json.dumps(body))
@@ -128,7 +156,9 @@ def to_rows(weights: dict[str, Tensor]) -> None:
 
 @check
 def check_weights_without_noise_are_found_however_a_run_is_said_to_have_ended() -> None:
-    """A run to the end that is said to have been left early, and weights that are private rows: `verify` can't know."""
+    """A run to the end that is said to have been left early, and weights that are private rows:
+    `verify` can't know.
+    """
     with recorded() as folder:
         model = folder.parent / "model"
         forged(model, to_rows, left_early=True)
@@ -160,7 +190,9 @@ def early_ends() -> Iterator[tuple[str, int, Callable[[Any], Result]]]:
 
 @check
 def check_an_early_end_is_compared_at_its_own_step() -> None:
-    """An honest one agrees bit for bit; other weights are found, as the state was kept at the step of the end."""
+    """An honest one agrees bit for bit; other weights are found, as the state was kept at the step
+    of the end.
+    """
     for name, steps, publisher in early_ends():
         with recorded_with(publisher) as folder:
             report = replayed(folder, train=publisher)
@@ -188,7 +220,9 @@ def check_an_early_end_that_the_auditors_training_does_not_take_is_compared_too(
 
 @check
 def check_a_run_that_was_left_can_go_on() -> None:
-    """From the state that was kept at its end, also at the end of an epoch; all of it is replayed."""
+    """From the state that was kept at its end, also at the end of an epoch; all of it is
+    replayed.
+    """
     for steps in EARLY:
         with TemporaryDirectory() as place:
             folder, clock = Path(place) / "transcript", Path(place) / "time is up"
@@ -200,7 +234,9 @@ def check_a_run_that_was_left_can_go_on() -> None:
             clock.touch()
             interrupted(Transcript(folder, steps=BETWEEN))
             clock.unlink()
-            pv.publish(interrupted(Transcript(folder, steps=BETWEEN)), Path(place) / "model", delta=1e-5)
+            pv.publish(
+                interrupted(Transcript(folder, steps=BETWEEN)), Path(place) / "model", delta=1e-5
+            )
             report = replayed(folder, train=interrupted)
             assert report.ok, (steps, report.problems)
             assert report.steps == report.replayed == STEPS
@@ -208,7 +244,9 @@ def check_a_run_that_was_left_can_go_on() -> None:
 
 @check
 def check_a_report_without_weights_is_not_ok() -> None:
-    """Nothing published was compared, and the report says so; so it does of whatever else it leaves out."""
+    """Nothing published was compared, and the report says so; so it does of whatever else it leaves
+    out.
+    """
     with recorded() as folder:
         report = replay(folder, train, rows(), steps=STEPS)
         assert report.agrees
@@ -251,7 +289,9 @@ def check_no_tolerance_lets_pass_what_is_not_finite() -> None:
 
 @check
 def check_facts_and_configuration_are_those_of_the_training() -> None:
-    """A value that verifies, and is not what the training says; another number of steps than the transcript's."""
+    """A value that verifies, and is not what the training says; another number of steps than the
+    transcript's.
+    """
     nothing: Callable[[dict[str, Tensor]], None] = lambda _: None  # noqa: E731
     for facts in ({"precision": "bf16"}, {"label_smoothing": 0.25}, {"noise": "on a grid"}):
         with recorded() as folder:
@@ -269,7 +309,9 @@ def check_facts_and_configuration_are_those_of_the_training() -> None:
         config = json.loads((model / "config.json").read_text()) | {"input_shape": [3, 1]}
         (model / "config.json").write_text(json.dumps(config))
         body = json.loads((model / "privacy.json").read_text())
-        body["files"]["config.json"] = hashlib.sha256((model / "config.json").read_bytes()).hexdigest()
+        body["files"]["config.json"] = hashlib.sha256(
+            (model / "config.json").read_bytes()
+        ).hexdigest()
         body["digests"]["files"] = digest(body["files"])
         (model / "privacy.json").write_text(json.dumps(body))
         assert pv.verify(model).ok

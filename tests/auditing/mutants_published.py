@@ -1,4 +1,6 @@
-"""Planted bugs in what `replay` compares of a published folder: other weights, facts or ends would pass."""
+"""Planted bugs in what `replay` compares of a published folder: other weights, facts or ends would
+pass.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +20,113 @@ FINITE, FACTS = (
 WEIGHTS = "yield from self._other_weights(result, tolerance, compared)"
 
 MUTANTS = [
-    Mutant("replay without weights", replaying._Published.unlike, WEIGHTS, "compared.weights = True", ANY_END),
-    Mutant("an early end that is stated is not compared", replaying._Published.unlike, WEIGHTS,
-           f"if 'left_early' not in self.certificate['facts']: {WEIGHTS}", EARLY),
-    Mutant("the state at an early end is not kept", session.TrainingSession.stop, "self.keep_end()", "pass", EARLY),
-    Mutant("a run that is closed keeps no end", session.TrainingSession.close, "self.keep_end()", "pass", EARLY),
-    Mutant("an early end at an epoch's end is passed by", session.TrainingSession.end_batches, "self.keep_end()",
-           "pass", ELSEWHERE),
-    Mutant("a part goes on behind an early end", replaying._Part.due, "or self._taken == self._left", "", ELSEWHERE),
-    Mutant("a run that was left is over", session.TrainingSession.keep_end, "left=True", "left=False", EARLY),
-    Mutant("a run that was left goes on a step later", session.TrainingSession.keep_end,
-           "self.taken - self._epoch * self._steps", "self.taken - self._epoch * self._steps + 1", ON),
-    Mutant("a report is ok without weights", replaying.Replay.ok, "self.agrees and self.weights", "self.agrees",
-           REPORT),
-    Mutant("rows that were not given are not named", replaying.replay, "if data is None:", "if False:", REPORT),
-    Mutant("infinite weights pass a tolerance", replaying._close, "if not bool(own.isfinite()", "if False and (own",
-           FINITE),
-    Mutant("a published number makes room for others", replaying._close, "float(own.abs().max())",
-           "float(theirs.abs().max())", FINITE),
-    Mutant("facts are not compared", remaking.other_certificate, "or not alike(", "or 0 and not alike(",
-           FACTS),
-    Mutant("steps need not be the transcript's", remaking.other_certificate, "!= taken:", "== -1:",
-           FACTS),
-    Mutant("the configuration is not compared", remaking.other_configuration, "or not alike(", "or 0 and not alike(",
-           FACTS),
-]  # fmt: skip
+    Mutant(
+        "replay without weights",
+        replaying._Published.unlike,
+        WEIGHTS,
+        "compared.weights = True",
+        ANY_END,
+    ),
+    Mutant(
+        "an early end that is stated is not compared",
+        replaying._Published.unlike,
+        WEIGHTS,
+        f"if 'left_early' not in self.certificate['facts']: {WEIGHTS}",
+        EARLY,
+    ),
+    Mutant(
+        "the state at an early end is not kept",
+        session.TrainingSession.stop,
+        "self.keep_end()",
+        "pass",
+        EARLY,
+    ),
+    Mutant(
+        "a run that is closed keeps no end",
+        session.TrainingSession.close,
+        "self.keep_end()",
+        "pass",
+        EARLY,
+    ),
+    Mutant(
+        "an early end at an epoch's end is passed by",
+        session.TrainingSession.end_batches,
+        "self.keep_end()",
+        "pass",
+        ELSEWHERE,
+    ),
+    Mutant(
+        "a part goes on behind an early end",
+        replaying._Part.due,
+        "or self._taken == self._left",
+        "",
+        ELSEWHERE,
+    ),
+    Mutant(
+        "a run that was left is over",
+        session.TrainingSession.keep_end,
+        "left=True",
+        "left=False",
+        EARLY,
+    ),
+    Mutant(
+        "a run that was left goes on a step later",
+        session.TrainingSession.keep_end,
+        "self.taken - self._epoch * self._steps",
+        "self.taken - self._epoch * self._steps + 1",
+        ON,
+    ),
+    Mutant(
+        "a report is ok without weights",
+        replaying.Replay.ok,
+        "self.agrees and self.weights",
+        "self.agrees",
+        REPORT,
+    ),
+    Mutant(
+        "rows that were not given are not named",
+        replaying.replay,
+        "if data is None:",
+        "if False:",
+        REPORT,
+    ),
+    Mutant(
+        "infinite weights pass a tolerance",
+        replaying._close,
+        "if not bool(own.isfinite()",
+        "if False and (own",
+        FINITE,
+    ),
+    Mutant(
+        "a published number makes room for others",
+        replaying._close,
+        "float(own.abs().max())",
+        "float(theirs.abs().max())",
+        FINITE,
+    ),
+    Mutant(
+        "facts are not compared",
+        remaking.other_certificate,
+        "or not alike(",
+        "or 0 and not alike(",
+        FACTS,
+    ),
+    Mutant(
+        "steps need not be the transcript's",
+        remaking.other_certificate,
+        "!= taken:",
+        "== -1:",
+        FACTS,
+    ),
+    Mutant(
+        "the configuration is not compared",
+        remaking.other_configuration,
+        "or not alike(",
+        "or 0 and not alike(",
+        FACTS,
+    ),
+]
 
-test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[KeyError])
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
+    MUTANTS, errors=[KeyError]
+)

@@ -1,4 +1,6 @@
-"""Broken builds exceed their claims: some of the thirty every time, all of them, with the page's table, at night."""
+"""Broken builds exceed their claims: some of the thirty every time, all of them, with the page's
+table, at night.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,20 @@ import json
 
 import pytest
 
-from tests.auditing.broken_builds import AUDITS, BUILDS, CONFIDENCE, MEASURED, effort, outcomes, rows
+from tests.auditing.broken_builds import (
+    AUDITS,
+    BUILDS,
+    CONFIDENCE,
+    MEASURED,
+    effort,
+    outcomes,
+    rows,
+)
 from tests.conftest import ROOT
 from tests.support.checks import every_check
 
-#: By which audit, with how many trials, and what came of it: the trials, or what stopped the build before.
+#: By which audit, with how many trials, and what came of it: the trials, or what stopped the build
+#: before.
 QUICK = {
     "less noise than was charged": ("run", 100, "100"),
     "biases are released without noise": ("step", 400, "400"),
@@ -43,9 +54,9 @@ def test_a_sound_build_is_not(audit: str) -> None:
 def test_the_page_has_the_table_of_all() -> None:
     """From the file of measured outcomes, which is of these builds, audits and checks."""
     measured = json.loads(MEASURED.read_text("utf-8"))
-    assert [(each["build"], [*each["audits"]], each["check"], each["why"]) for each in measured] == [
-        (build.name, [*build.audits], build.mutant().caught_by, build.why) for build in BUILDS
-    ]
+    assert [
+        (each["build"], [*each["audits"]], each["check"], each["why"]) for each in measured
+    ] == [(build.name, [*build.audits], build.mutant().caught_by, build.why) for build in BUILDS]
     table = [*rows(measured)]
     assert "\n".join(table) in (ROOT / "docs" / "auditing.md").read_text("utf-8")
     assert all(any(build.name in row for row in table) for build in BUILDS)

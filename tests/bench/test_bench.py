@@ -33,7 +33,9 @@ def clipping(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.filterwarnings("ignore")
 def test_every_case_beside_the_peers(accounting: ModuleType) -> None:
     for peer in ("opacus", "prv_accountant"):
-        pytest.importorskip(peer, reason=f"the peer {peer} is not installed: pip install 'privlearn[test]'")
+        pytest.importorskip(
+            peer, reason=f"the peer {peer} is not installed: pip install 'privlearn[test]'"
+        )
     cases = accounting.cases(accounting.SMOKE)
     rows = [row for case in cases for row in accounting.common.measure(case)]
     assert len(rows) == sum(len(case.variants) for case in cases)
@@ -49,7 +51,10 @@ def require_figures(rows: list[Any]) -> None:
 
 def test_an_answer_apart_from_the_baselines_fails(accounting: ModuleType) -> None:
     common = accounting.common
-    baseline, error = common.Variant("a", lambda: 1.0), common.Variant("b", lambda: 1.1, within=0.02, slack=0.1)
+    baseline, error = (
+        common.Variant("a", lambda: 1.0),
+        common.Variant("b", lambda: 1.1, within=0.02, slack=0.1),
+    )
     apart, absent = (
         common.Variant("c", lambda: 1.1, within=0.02),
         common.Variant("d", lambda: 1.0, ("no_such_peer.part",)),
@@ -62,7 +67,10 @@ def test_an_answer_apart_from_the_baselines_fails(accounting: ModuleType) -> Non
 
 def test_what_a_limit_refuses(accounting: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     common = accounting.common
-    baseline, near = common.Variant("a", lambda: 1.0), common.Variant("b", lambda: lambda: 0.1, limit=0.2)
+    baseline, near = (
+        common.Variant("a", lambda: 1.0),
+        common.Variant("b", lambda: lambda: 0.1, limit=0.2),
+    )
     far = common.Variant("c", lambda: lambda: 0.3, limit=0.2)
 
     def unable() -> float:
@@ -77,19 +85,25 @@ def test_what_a_limit_refuses(accounting: ModuleType, capsys: pytest.CaptureFixt
     with pytest.raises(RuntimeError, match="distance"):
         common.measure(common.Case("case", "distance", (baseline, far), 1))
     with pytest.raises(NotImplementedError):
-        common.measure(common.Case("case", "distance", (baseline, replace(peers[1], peer=False)), 1))
+        common.measure(
+            common.Case("case", "distance", (baseline, replace(peers[1], peer=False)), 1)
+        )
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_every_step_finds_the_same_clipped_sum(clipping: ModuleType) -> None:
-    pytest.importorskip("opacus", reason="the peer opacus is not installed: pip install 'privlearn[test]'")
+    pytest.importorskip(
+        "opacus", reason="the peer opacus is not installed: pip install 'privlearn[test]'"
+    )
     cases = clipping.cases(clipping.SMOKE)
     rows = [row for case in cases for row in clipping.common.measure(case)]
     fast = clipping.steps.FAST_KERNELS
     left_out = 0 if fast else len(clipping.SMOKE.networks)
     assert len(rows) == sum(len(case.variants) for case in cases) - left_out
     require_figures(rows)
-    assert {network.name for network in clipping.SMOKE.networks} < {row.case.partition(":")[0] for row in rows}
+    assert {network.name for network in clipping.SMOKE.networks} < {
+        row.case.partition(":")[0] for row in rows
+    }
     for row in rows:
         if row.case.partition(":")[0] in {network.name for network in clipping.networks.FULL}:
             clips = row.variant.startswith(("privlearn", "Opacus", "torch.func"))
@@ -113,7 +127,9 @@ def test_another_clipped_sum_is_far_from_the_truth(clipping: ModuleType) -> None
     network = clipping.SMOKE.networks[0]
     total, _ = clipping.steps.truth(network)
     assert clipping.steps.distance(network, total) == 0
-    assert clipping.steps.distance(network, {name: 1.1 * part for name, part in total.items()}) == pytest.approx(0.1)
+    assert clipping.steps.distance(
+        network, {name: 1.1 * part for name, part in total.items()}
+    ) == pytest.approx(0.1)
 
 
 @pytest.fixture
@@ -136,9 +152,16 @@ def test_box_and_muller(noise: ModuleType) -> None:
         assert float((draws**power).mean()) == pytest.approx(moment, abs=0.1)
 
 
-def test_a_sweep_and_its_figures(clipping: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_and_its_figures(
+    clipping: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     swept = clipping.sweep(clipping.SMOKE, rounds=1, memory=1e-6)
-    rows = [row for by_size in swept.values() for case in by_size.values() for row in clipping.common.measure(case)]
+    rows = [
+        row
+        for by_size in swept.values()
+        for case in by_size.values()
+        for row in clipping.common.measure(case)
+    ]
     assert "vmap of grad left out, MemoryError: the gradients" in capsys.readouterr().err
     found = clipping.of_sweep(swept, [replace(row, peak_mib=2.5) for row in rows])
     assert {axis: {row["size"] for row in rows} for axis, rows in found.items()} == {
@@ -146,7 +169,10 @@ def test_a_sweep_and_its_figures(clipping: ModuleType, tmp_path: Path, capsys: p
     }
     (tmp_path / "sweep.json").write_text(json.dumps(found))
     importlib.import_module("plots").main([str(tmp_path / "sweep.json"), str(tmp_path)])
-    assert {path.name for path in tmp_path.glob("*.png")} == {"clipping-batch.png", "clipping-parameters.png"}
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        "clipping-batch.png",
+        "clipping-parameters.png",
+    }
 
 
 @pytest.fixture
@@ -182,15 +208,22 @@ def test_one_pass_finds_the_means(features: ModuleType) -> None:
 @pytest.fixture
 def architectures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for package in ("opacus", "transformers"):
-        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'privlearn[test]'")
+        pytest.importorskip(
+            package, reason=f"{package} is not installed: pip install 'privlearn[test]'"
+        )
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     return importlib.import_module("architectures")
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_table_of_architectures(architectures: ModuleType, tmp_path: Path) -> None:
-    """A model that all compute, one that a change makes right, one that is refused, and one that is silently wrong."""
-    rows = [architectures.judged(like(name)) for name in ("Llama", "BERT", "ResNet", "CLIP, contrastive", "ConvNeXT")]
+    """A model that all compute, one that a change makes right, one that is refused, and one that is
+    silently wrong.
+    """
+    rows = [
+        architectures.judged(like(name))
+        for name in ("Llama", "BERT", "ResNet", "CLIP, contrastive", "ConvNeXT")
+    ]
     changed = "right, changed"
     assert [row.outcomes for row in rows] == [
         ("right", "right", "right"),
@@ -223,15 +256,25 @@ def test_the_table_of_architectures(architectures: ModuleType, tmp_path: Path) -
 def test_steps_of_architectures(architectures: ModuleType) -> None:
     steps = importlib.import_module("architecture_steps")
     rows = architectures.common.measure(steps.cases(quick=True, rounds=1)[4])
-    assert [row.variant for row in rows] == [steps.PLAIN, steps.OURS, steps.NOISY, steps.HOOKS, steps.GHOST]
+    assert [row.variant for row in rows] == [
+        steps.PLAIN,
+        steps.OURS,
+        steps.NOISY,
+        steps.HOOKS,
+        steps.GHOST,
+    ]
     require_figures(rows)
-    lines = steps.table([replace(row, peak_mib=2.0) for row in rows if row.variant != steps.HOOKS]).splitlines()
+    lines = steps.table(
+        [replace(row, peak_mib=2.0) for row in rows if row.variant != steps.HOOKS]
+    ).splitlines()
     assert lines[2].startswith("| ViT, time | ")
     assert lines[3] == "| ViT, memory | 2 MiB | 1.00 | 1.00 | not right | 1.00 |"
 
 
 def test_the_page_on_size_has_the_table_that_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And it says what the code does: sums travel in single precision, and a process makes its part of noise."""
+    """And it says what the code does: sums travel in single precision, and a process makes its part
+    of noise.
+    """
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     scale = importlib.import_module("scale")
     page = (ROOT / "docs" / "performance.md").read_text("utf-8")
@@ -241,7 +284,9 @@ def test_the_page_on_size_has_the_table_that_is_computed(monkeypatch: pytest.Mon
     assert (one["seconds"]["noise"], many["seconds"]["noise"]) == (0.01, 0.00125)
 
 
-def test_training_from_a_packed_table_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_training_from_a_packed_table_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     pytest.importorskip("pyarrow")
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     table = importlib.import_module("big_table")
@@ -258,7 +303,9 @@ def test_audits_of_what_needs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     size = replace(audits.QUICK, trials=20)
     answers = [answer for part in ("pate", "steps") for answer in audits.PARTS[part](size)]
     assert len(answers) == 1 + 3
-    assert all(answer["ok"] and answer["epsilon_lower"] <= answer["epsilon_claimed"] for answer in answers)
+    assert all(
+        answer["ok"] and answer["epsilon_lower"] <= answer["epsilon_claimed"] for answer in answers
+    )
 
 
 @pytest.fixture
@@ -275,8 +322,12 @@ def test_recorded_runs_take_the_same_steps(recording: ModuleType) -> None:
 
 
 def test_the_ceiling_of_features(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Every head is judged on the last fifth; answers are kept, and a run that was interrupted goes on with them."""
-    pytest.importorskip("kymatio", reason="kymatio is not installed: pip install 'privlearn[scattering]'")
+    """Every head is judged on the last fifth; answers are kept, and a run that was interrupted goes
+    on with them.
+    """
+    pytest.importorskip(
+        "kymatio", reason="kymatio is not installed: pip install 'privlearn[scattering]'"
+    )
     from privlearn.transforms import made_up_images
 
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
@@ -304,7 +355,9 @@ def test_the_ceiling_of_features(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.mark.filterwarnings("ignore")
 def test_forty_networks_are_measured_beside_plain_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("transformers", "timm", "torchvision"):
-        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'privlearn[test]'")
+        pytest.importorskip(
+            package, reason=f"{package} is not installed: pip install 'privlearn[test]'"
+        )
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     forty = importlib.import_module("forty")
     every = {network.name: network for network in forty.every()}
@@ -315,14 +368,20 @@ def test_forty_networks_are_measured_beside_plain_steps(monkeypatch: pytest.Monk
         assert row.way == "layers"
         assert not row.reason
         assert len(row.ratios) == 2
-    refused = replace(every["FNet"], loss=lambda model, batch: forty.of_classes(model, batch).mean())
+    refused = replace(
+        every["FNet"], loss=lambda model, batch: forty.of_classes(model, batch).mean()
+    )
     assert forty.measured(refused, 1).way == "refused"
-    lines = forty.table([forty.figures(row) for row in (*rows, forty.measured(refused, 1))]).splitlines()
+    lines = forty.table(
+        [forty.figures(row) for row in (*rows, forty.measured(refused, 1))]
+    ).splitlines()
     assert len(lines) == 5
     assert "NotPerExample" in lines[-1]
 
 
-def test_the_page_has_ten_rows_of_the_forty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_page_has_ten_rows_of_the_forty(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """All are in the file beside it, and writing both again changes nothing."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     forty = importlib.import_module("forty")
@@ -339,7 +398,12 @@ def test_the_page_has_ten_rows_of_the_forty(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_exponents_of_a_sweep_are_those_of_the_powers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    rows = [{"variant": name, "size": size, "seconds": 3 * size**power} for name, power in (("a", 1.0), ("b", 0.5))
-            for size in (10, 100, 1000)]  # fmt: skip
-    fitted = importlib.import_module("plots").exponents([*rows, {"variant": "c", "size": 1, "seconds": 1.0}])
+    rows = [
+        {"variant": name, "size": size, "seconds": 3 * size**power}
+        for name, power in (("a", 1.0), ("b", 0.5))
+        for size in (10, 100, 1000)
+    ]
+    fitted = importlib.import_module("plots").exponents(
+        [*rows, {"variant": "c", "size": 1, "seconds": 1.0}]
+    )
     assert fitted == {"a": pytest.approx(1.0), "b": pytest.approx(0.5)}

@@ -1,4 +1,6 @@
-"""Named checks of boosting: sensitivities, noise, price, and what is seen of a run; mutations must make them fail."""
+"""Named checks of boosting: sensitivities, noise, price, and what is seen of a run; mutations must
+make them fail.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,23 @@ from tests.support.transcripts import require_alike, transcript
 
 ADD, ZERO, REPLACE = Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 COLUMNS = (Interval(-1.0, 3.0, "dose"), Levels(3, "colour"), Interval(0.0, 10.0, "age"))
-TARGETS: tuple[Target, ...] = (Labels(2), Labels(4), Labels(2, (1.0, 40.0)), Values(-5.0, 20.0), Counts(12.0))
+TARGETS: tuple[Target, ...] = (
+    Labels(2),
+    Labels(4),
+    Labels(2, (1.0, 40.0)),
+    Values(-5.0, 20.0),
+    Counts(12.0),
+)
 #: Rows at the ends and beyond, with categories that there are not, and with what is no number.
 STRANGE = (
-    [math.nan] * 5, [math.inf, 0, 0, 1, -math.inf], [1e30, 1, 1, 1, -1e30], [math.nan, 0, 0, 0, 5.0], [0, 0.5, 0, 0, 3],
-    [-1, 0, math.nan, 0, 10], [3, 0, 0, 1e9, 0],
-)  # fmt: skip
+    [math.nan] * 5,
+    [math.inf, 0, 0, 1, -math.inf],
+    [1e30, 1, 1, 1, -1e30],
+    [math.nan, 0, 0, 0, 5.0],
+    [0, 0.5, 0, 0, 3],
+    [-1, 0, math.nan, 0, 10],
+    [3, 0, 0, 1e9, 0],
+)
 
 
 def settled(target: Target = TARGETS[0], **more: Any) -> BoostingPlan:
@@ -55,9 +68,17 @@ def some_rows(rows: int = 30, seed: int = 0, target: Target = TARGETS[0]) -> tup
 
 def strange_rows(target: Target) -> list[tuple[Tensor, Any]]:
     """Rows that may come, go or take another's place, with targets at the ends and beyond."""
-    labels = range(target.classes) if isinstance(target, Labels) else (-1e30, 0.0, 20.0, 1e30, math.nan, math.inf)
+    labels = (
+        range(target.classes)
+        if isinstance(target, Labels)
+        else (-1e30, 0.0, 20.0, 1e30, math.nan, math.inf)
+    )
     usual = some_rows(4, 9)[0].tolist()
-    return [(torch.tensor(row, dtype=torch.float32), label) for row in (*STRANGE, *usual) for label in labels]
+    return [
+        (torch.tensor(row, dtype=torch.float32), label)
+        for row in (*STRANGE, *usual)
+        for label in labels
+    ]
 
 
 def with_last(target: Target, last: tuple[Tensor, Any] | None) -> tuple[Tensor, Tensor]:
@@ -68,14 +89,19 @@ def with_last(target: Target, last: tuple[Tensor, Any] | None) -> tuple[Tensor, 
 
 
 def histograms(plan: BoostingPlan, data: tuple[Tensor, Tensor], spread: float) -> list[Tensor]:
-    """What is released of each block, as one vector, at public scores that differ from cell to cell."""
+    """What is released of each block, as one vector, at public scores that differ from cell to
+    cell.
+    """
     return [torch.cat(own.values).flatten() for own in bounded(plan, data, spread)]
 
 
 def sensitivities(plan: BoostingPlan, adjacency: Adjacency) -> list[float]:
     """What is stated for each block."""
     return [
-        own.sensitivity for own in bounded(replace(plan, adjacency=adjacency), some_rows(4, target=plan.target), 0.0)
+        own.sensitivity
+        for own in bounded(
+            replace(plan, adjacency=adjacency), some_rows(4, target=plan.target), 0.0
+        )
     ]
 
 
@@ -88,22 +114,32 @@ def bounded(plan: BoostingPlan, data: tuple[Tensor, Tensor], spread: float) -> l
         cells = network.cells(bins, number).numpy()
         scores = spread * draw.normal(size=(plan.target.outputs, block.cells)).T[cells]
         derivatives, sample = plan.target.derivatives(scores, y), one_sample(examples=len(x))
-        parts.append(gradient_histogram(cells, *derivatives, sample, plan.neighbours, size=block.cells, norm=plan.norm))
+        parts.append(
+            gradient_histogram(
+                cells, *derivatives, sample, plan.neighbours, size=block.cells, norm=plan.norm
+            )
+        )
     return parts
 
 
 @check
 def check_one_row_moves_a_histogram_by_at_most_the_sensitivity() -> None:
-    """Gradients and curvatures together, for any row, every target and kind of neighbour; and the bound is attained."""
+    """Gradients and curvatures together, for any row, every target and kind of neighbour; and the
+    bound is attained.
+    """
     empty = (torch.full((5,), math.nan), 0)
     for target in TARGETS:
         rows, reached = strange_rows(target), dict.fromkeys(Adjacency, 0.0)
         for norm, spread in ((None, 0.0), (None, 30.0), (0.3, 1.0)):
             plan = settled(target, clip_norm=norm, trees=1)
-            measured = [histograms(plan, with_last(target, last), spread) for last in (*rows, empty, None)]
+            measured = [
+                histograms(plan, with_last(target, last), spread) for last in (*rows, empty, None)
+            ]
             for adjacency in Adjacency:
                 bounds = sensitivities(plan, adjacency)
-                others = {ADD: [len(rows) + 1], ZERO: [len(rows)], REPLACE: range(len(rows))}[adjacency]
+                others = {ADD: [len(rows) + 1], ZERO: [len(rows)], REPLACE: range(len(rows))}[
+                    adjacency
+                ]
                 for block, bound in zip(zip(*measured, strict=True), bounds, strict=True):
                     vectors = torch.stack(block)
                     for other in others:
@@ -116,7 +152,9 @@ def check_one_row_moves_a_histogram_by_at_most_the_sensitivity() -> None:
 
 @check
 def check_histograms_are_the_sums_of_clipped_rows() -> None:
-    """Row by row, in each cell; rows without a usable target, or without any number, are left out."""
+    """Row by row, in each cell; rows without a usable target, or without any number, are left
+    out.
+    """
     for target in TARGETS:
         plan = settled(target, clip_norm=0.7)
         x, y = some_rows(60, 3, target)
@@ -133,20 +171,33 @@ def check_histograms_are_the_sums_of_clipped_rows() -> None:
             expected = np.zeros((2 * target.outputs, block.cells))
             for row in range(60):
                 if row != 5:
-                    vector = np.concatenate([gradients[row], CURVATURE_WEIGHT * curvatures[row]]) / plan.norm
+                    vector = (
+                        np.concatenate([gradients[row], CURVATURE_WEIGHT * curvatures[row]])
+                        / plan.norm
+                    )
                     expected[:, cells[row]] += vector / max(1.0, float(np.linalg.norm(vector)))
             found = gradient_histogram(
-                cells, gradients, curvatures, one_sample(examples=60), ADD, size=block.cells, norm=plan.norm
+                cells,
+                gradients,
+                curvatures,
+                one_sample(examples=60),
+                ADD,
+                size=block.cells,
+                norm=plan.norm,
             )
             np.testing.assert_allclose(torch.cat(found.values).numpy(), expected, atol=1e-7)
 
 
 @check
 def check_derivatives_are_those_of_the_losses() -> None:
-    """Against differences of the losses written out; and curvatures with their weight are as short as is claimed."""
+    """Against differences of the losses written out; and curvatures with their weight are as short
+    as is claimed.
+    """
     losses = {
         Labels(2): lambda s, y: np.log1p(np.exp(s[0])) - y * s[0],
-        Labels(2, (0.5, 2.0)): lambda s, y: (0.25, 1.0)[int(y)] * (np.log1p(np.exp(s[0])) - y * s[0]),
+        Labels(2, (0.5, 2.0)): lambda s, y: (
+            (0.25, 1.0)[int(y)] * (np.log1p(np.exp(s[0])) - y * s[0])
+        ),
         Labels(4): lambda s, y: np.log(np.exp(s).sum()) - s[int(y)],
         Values(-5.0, 20.0): lambda s, y: (y - s[0]) ** 2 / 2,
         Counts(12.0): lambda s, y: np.exp(s[0]) - y * s[0],
@@ -163,22 +214,32 @@ def check_derivatives_are_those_of_the_losses() -> None:
                 assert abs(curvature[0, k] - (up - 2 * here + down) / 1e-8) < 1e-5
         if isinstance(target, Labels):
             scores = draw.normal(size=(4000, target.outputs)) * draw.uniform(0, 12, (4000, 1))
-            g, h = target.derivatives(scores, draw.integers(target.classes, size=4000).astype(float))
+            g, h = target.derivatives(
+                scores, draw.integers(target.classes, size=4000).astype(float)
+            )
             longest = 1.0 if target.classes == 2 else math.sqrt(2)
-            lengths = np.hypot(np.linalg.norm(g, axis=1), CURVATURE_WEIGHT * np.linalg.norm(h, axis=1))
+            lengths = np.hypot(
+                np.linalg.norm(g, axis=1), CURVATURE_WEIGHT * np.linalg.norm(h, axis=1)
+            )
             assert lengths.max() <= longest * (1 + 1e-12)
 
 
 @check
 def check_boosting_costs_what_its_plan_says() -> None:
-    """One Gaussian of noise multiplier z: epsilon by the closed form; the ledger holds each of the plan's releases."""
+    """One Gaussian of noise multiplier z: epsilon by the closed form; the ledger holds each of the
+    plan's releases.
+    """
     for target in TARGETS:
         for adjacency in Adjacency:
             plan = settled(target, adjacency=adjacency)
-            assert math.isclose(plan.guarantee(1e-6).epsilon, zcdp.gaussian_epsilon(1 / 3, 1e-6), rel_tol=1e-12)
+            assert math.isclose(
+                plan.guarantee(1e-6).epsilon, zcdp.gaussian_epsilon(1 / 3, 1e-6), rel_tol=1e-12
+            )
             assert math.isclose(zcdp.rho(plan.event()), 0.5 / 9, rel_tol=1e-12)
             ledger = Ledger()
-            pv.boosting.boost(plan, some_rows(target=target), ledger=ledger, streams=pv.Streams.new(0))
+            pv.boosting.boost(
+                plan, some_rows(target=target), ledger=ledger, streams=pv.Streams.new(0)
+            )
             assert tally(ledger.event) == tally(plan.event()) == {Gaussian(3.0 * math.sqrt(10)): 10}
             assert ledger.adjacency is adjacency
     for epsilon, delta in ((0.07, 1e-5), (3.0, 1e-6)):
@@ -189,9 +250,13 @@ def check_boosting_costs_what_its_plan_says() -> None:
 
 @check
 def check_noise_of_histograms_has_the_stated_scale() -> None:
-    """On no rows: noise alone, of z sqrt(releases) times the sensitivity, in units of the norm, in both sums."""
+    """On no rows: noise alone, of z sqrt(releases) times the sensitivity, in units of the norm, in
+    both sums.
+    """
     for adjacency, factor in ((ADD, 1.0), (REPLACE, 2.0)):
-        plan = BoostingPlan((Levels(30_000),), Labels(2), passes=2, adjacency=adjacency, noise_multiplier=5.0)
+        plan = BoostingPlan(
+            (Levels(30_000),), Labels(2), passes=2, adjacency=adjacency, noise_multiplier=5.0
+        )
         empty = torch.full((1, 30_000), math.nan), torch.zeros(1, dtype=torch.int64)
         seen = transcript(lambda streams, _: pv.boosting.boost(plan, empty, streams=streams))  # noqa: B023
         assert len(seen.released) == 2
@@ -206,21 +271,30 @@ def check_boosting_is_refused_before_noise_is_drawn() -> None:
     one, other, third = (np.random.default_rng(0) for _ in range(3))
     streams = pv.Streams(one, NoDraws(), other, third, seeded=True)  # type: ignore[arg-type]
     ledger = Ledger(pv.Budget(rho=0.5 / 9 * 0.99))
-    must_raise(BudgetExceeded, lambda: pv.boosting.boost(settled(), some_rows(), ledger=ledger, streams=streams))
+    must_raise(
+        BudgetExceeded,
+        lambda: pv.boosting.boost(settled(), some_rows(), ledger=ledger, streams=streams),
+    )
     assert not list(walk(ledger.event))
 
 
 @check
 def check_bins_and_splits_follow_from_the_plan() -> None:
-    """Whatever the rows hold: the model's tables but for its scores, its base and its limits are the plan's."""
+    """Whatever the rows hold: the model's tables but for its scores, its base and its limits are
+    the plan's.
+    """
     assert [tuple(map(float, own.edges(4))) for own in COLUMNS if isinstance(own, Interval)] == [
-        (0.0, 1.0, 2.0), (2.5, 5.0, 7.5),
-    ]  # fmt: skip
+        (0.0, 1.0, 2.0),
+        (2.5, 5.0, 7.5),
+    ]
     for target in TARGETS:
         plan = settled(target)
         (first,), (second,) = (
             pv.boosting.boost(plan, data, streams=pv.Streams.new(0)).model.children()
-            for data in (some_rows(target=target), tuple(part[:7] for part in some_rows(40, 8, target)))
+            for data in (
+                some_rows(target=target),
+                tuple(part[:7] for part in some_rows(40, 8, target)),
+            )
         )
         empty = rounds._empty(plan)
         for name, value in empty.state_dict().items():
@@ -230,19 +304,25 @@ def check_bins_and_splits_follow_from_the_plan() -> None:
                 assert torch.equal(first.get_buffer(name), value), name
     low, high, draw = np.zeros(3), np.array([1.0, 1.0, 50.0]), np.random.default_rng(0)
     for seen in (draw.uniform(0, 1, (9, 3)), draw.uniform(0, 50, (4, 3))):
-        data = pv.Dataset(seen, np.zeros(len(seen), int), low=low, high=high, feature_names=("a=x", "a=y", "age"))
+        data = pv.Dataset(
+            seen, np.zeros(len(seen), int), low=low, high=high, feature_names=("a=x", "a=y", "age")
+        )
         assert columns_of(data) == (Levels(2, "a"), Interval(0.0, 50.0, "age"))
 
 
 @check
 def check_neighbouring_boosting_runs_look_the_same() -> None:
-    """With the same releases, all that can be seen or published is the same: nothing of a row, and no base rate."""
+    """With the same releases, all that can be seen or published is the same: nothing of a row, and
+    no base rate.
+    """
     for target in TARGETS:
         rows = strange_rows(target)
         for adjacency in Adjacency:
             plan = settled(target, adjacency=adjacency, passes=1)
 
-            def run(last: Any, plan: BoostingPlan = plan, target: Target = target, **replay: Any) -> Any:
+            def run(
+                last: Any, plan: BoostingPlan = plan, target: Target = target, **replay: Any
+            ) -> Any:
                 def act(streams: Any, folder: Path) -> None:
                     result = pv.boosting.boost(plan, with_last(target, last), streams=streams)
                     print(result)
@@ -259,7 +339,9 @@ def check_neighbouring_boosting_runs_look_the_same() -> None:
 
 @check
 def check_weights_lie_inside_the_clip() -> None:
-    """A row of weight 0 counts as none, one beyond 1 as one of 1, and no weights as ones: to the last bit."""
+    """A row of weight 0 counts as none, one beyond 1 as one of 1, and no weights as ones: to the
+    last bit.
+    """
     for target in (TARGETS[0], TARGETS[3]):
         x, y = some_rows(target=target)
         plan = settled(target)

@@ -23,13 +23,17 @@ from tests.boosting import checks
 from tests.support.checks import CHECKS
 
 
-@pytest.mark.parametrize("name", [name for name, own in CHECKS.items() if own.__module__ == checks.__name__])
+@pytest.mark.parametrize(
+    "name", [name for name, own in CHECKS.items() if own.__module__ == checks.__name__]
+)
 def test_check(name: str) -> None:
     CHECKS[name]()
 
 
 def made_up(kind: str, rows: int = 6000, seed: int = 0) -> tuple[pv.Dataset, Any]:
-    """Two numbers and a category of four, and a target of that kind; half of the rows to test on."""
+    """Two numbers and a category of four, and a target of that kind; half of the rows to test
+    on.
+    """
     draw = np.random.default_rng(seed)
     colour = draw.integers(4, size=rows)
     x = np.concatenate([draw.uniform(-2, 2, (rows, 2)), np.eye(4)[colour]], 1).astype(np.float32)
@@ -46,7 +50,9 @@ def made_up(kind: str, rows: int = 6000, seed: int = 0) -> tuple[pv.Dataset, Any
         y, target = draw.poisson(np.exp(score / 2)), Counts(15.0)
     half, names = rows // 2, ("size", "weight", *(f"colour={name}" for name in "abcd"))
     low, high = np.array([-2.0, -2, 0, 0, 0, 0]), np.array([2.0, 2, 1, 1, 1, 1])
-    return pv.Dataset(x[:half], y[:half], x[half:], y[half:], low=low, high=high, feature_names=names), target
+    return pv.Dataset(
+        x[:half], y[:half], x[half:], y[half:], low=low, high=high, feature_names=names
+    ), target
 
 
 def fitted(kind: str, epsilon: float = 1.0, **choices: Any) -> tuple[Any, Any, Any]:
@@ -97,7 +103,10 @@ def test_counts() -> None:
 
 
 def test_trees_learn_what_an_additive_model_cannot() -> None:
-    areas = [roc_auc_score(y, scores[:, 1]) for _, scores, y in (fitted("trees"), fitted("trees", trees=60, passes=2))]
+    areas = [
+        roc_auc_score(y, scores[:, 1])
+        for _, scores, y in (fitted("trees"), fitted("trees", trees=60, passes=2))
+    ]
     assert areas[0] < 0.6 < 0.85 < areas[1]
 
 
@@ -109,7 +118,9 @@ def test_loud_noise_leaves_predictions_near_the_middle() -> None:
 
 
 def test_a_filter_is_the_posterior_of_what_it_took_in() -> None:
-    """Without noise it follows the data; with noise alone it stays near 0; between, neighbours share what they know."""
+    """Without noise it follows the data; with noise alone it stays near 0; between, neighbours
+    share what they know.
+    """
     for ordered in (True, False):
         exact = ShapeFilter(9, 1, 0.5, ordered=ordered)
         weights, wanted = np.full((1, 9), 1e9), np.linspace(-1, 1, 9)[None]
@@ -185,9 +196,18 @@ def test_noise_on_a_grid() -> None:
         (lambda d: pv.boosting.boost("plan", d), "plan is 'plan'"),
         (lambda d: pv.boosting.plan_for(d), "declare no classes"),
         (lambda d: pv.boosting.plan_for(pv.Dataset(d.x, d.y), Labels(2)), "no declared bounds"),
-        (lambda d: pv.boosting.boost(_settled(Labels(2)), (d.x[:, :3], d.y)), "the plan's 6 numbers"),
-        (lambda d: pv.boosting.boost(_settled(Labels(2)), (d.x, d.y + 1)), "whole numbers from 0 to 1"),
-        (lambda d: pv.boosting.boost(_settled(Values(0.0, 1.0)), (d.x, d.y.astype(str))), "one number for each row"),
+        (
+            lambda d: pv.boosting.boost(_settled(Labels(2)), (d.x[:, :3], d.y)),
+            "the plan's 6 numbers",
+        ),
+        (
+            lambda d: pv.boosting.boost(_settled(Labels(2)), (d.x, d.y + 1)),
+            "whole numbers from 0 to 1",
+        ),
+        (
+            lambda d: pv.boosting.boost(_settled(Values(0.0, 1.0)), (d.x, d.y.astype(str))),
+            "one number for each row",
+        ),
         (lambda d: BoostingPlan((), Labels(2)), "columns"),
         (lambda d: BoostingPlan((Interval(1.0, 1.0),), Labels(2)), "smaller one first"),
         (lambda d: BoostingPlan((Levels(2),), Labels(2), passes=10**6), "passes"),
@@ -207,6 +227,8 @@ def test_infinite_numbers_are_in_the_outer_bins() -> None:
     plan = BoostingPlan((Interval(0.0, 1.0), Levels(40)), Labels(2), bins=4, noise_multiplier=1.0)
     x = torch.zeros(4, 41)
     x[:, 0] = torch.tensor([math.inf, 1e30, -math.inf, math.nan])
-    result = pv.boosting.boost(plan, (x, torch.zeros(4, dtype=torch.int64)), streams=pv.Streams.new(0))
+    result = pv.boosting.boost(
+        plan, (x, torch.zeros(4, dtype=torch.int64)), streams=pv.Streams.new(0)
+    )
     (network,) = result.model.children()
     assert network.bins(x)[:, 0].tolist() == [4, 4, 1, 0]

@@ -29,10 +29,14 @@ def told(capsys: pytest.CaptureFixture[str], command: str, *options: str) -> dic
     return found
 
 
-def test_a_run_costs_what_its_budget_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_costs_what_its_budget_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, how = tmp_path / "model", ("--epsilon", "3", "--trees", "5", "--passes", "2")
     planned = told(capsys, "budget", "--numbers", "30", *how)
-    trained = told(capsys, "train", "--data", "breast-cancer", *how, "--seed", "1", "--out", str(out))
+    trained = told(
+        capsys, "train", "--data", "breast-cancer", *how, "--seed", "1", "--out", str(out)
+    )
     assert planned["epsilon"] == trained["epsilon"] <= 3
     assert planned["plan"]["noise_multiplier"] == trained["plan"]["noise_multiplier"]
     assert trained["test_accuracy"] > 0.85
@@ -56,9 +60,23 @@ def test_a_table_with_categories(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "schema.toml").write_text(SCHEMA)
     answer = told(
-        capsys, "train", "--data", str(tmp_path / "rows.csv"), "--schema", str(tmp_path / "schema.toml"), "--seed", "0",
-        "--epsilon", "2", "--trees", "30", "--depth", "2", "--out", str(tmp_path / "model"),
-    )  # fmt: skip
+        capsys,
+        "train",
+        "--data",
+        str(tmp_path / "rows.csv"),
+        "--schema",
+        str(tmp_path / "schema.toml"),
+        "--seed",
+        "0",
+        "--epsilon",
+        "2",
+        "--trees",
+        "30",
+        "--depth",
+        "2",
+        "--out",
+        str(tmp_path / "model"),
+    )
     assert [column["name"] for column in answer["plan"]["columns"]] == ["age", "colour"]
     model = pv.load_model(tmp_path / "model")
     rows = pv.load(str(tmp_path / "rows.csv"), schema=tmp_path / "schema.toml")

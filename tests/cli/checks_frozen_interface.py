@@ -15,7 +15,9 @@ def check_options_of_the_command_line_are_as_frozen() -> None:
 
 @check
 def check_keys_and_exit_codes_of_quick_commands_are_as_frozen() -> None:
-    """What is printed as JSON has the frozen keys, and what is refused or fails ends with the frozen code."""
+    """What is printed as JSON has the frozen keys, and what is refused or fails ends with the
+    frozen code.
+    """
     frozen = {name: case for name, case in golden()["outputs"].items() if name in QUICK}
     differing = differences(outputs(*QUICK), frozen)
     assert not differing, "\n".join(differing)

@@ -29,7 +29,9 @@ from tests.support.checks import check
 def printed(*arguments: str) -> str:
     """What a command prints, on a terminal with colours."""
     out = io.StringIO()
-    console = screen.Screen(file=out, force_terminal=True, highlight=False, soft_wrap=True, width=20_000)
+    console = screen.Screen(
+        file=out, force_terminal=True, highlight=False, soft_wrap=True, width=20_000
+    )
     before, screen.answers = screen.answers, console
     try:
         with contextlib.redirect_stdout(out):
@@ -56,12 +58,16 @@ def ledger(path: Path, name: str) -> str:
 
 @check
 def check_names_in_a_ledger_stay_in_their_cells() -> None:
-    """No line of their own, no style, no sequence of a terminal: the table looks as with any other name."""
+    """No line of their own, no style, no sequence of a terminal: the table looks as with any other
+    name.
+    """
     with TemporaryDirectory() as place:
         benign = ledger(Path(place) / "benign.json", "name")
         styles = re.findall(r"\x1b\[[0-9;]*m", benign)
         for number, text in enumerate(TEXTS.values()):
-            shown = ledger(Path(place) / f"{number}.json", text.encode(errors="replace").decode()[:900])
+            shown = ledger(
+                Path(place) / f"{number}.json", text.encode(errors="replace").decode()[:900]
+            )
             assert re.findall(r"\x1b\[[0-9;]*m", shown) == styles, text
             assert len(shown.splitlines()) == len(benign.splitlines()), text
             require_tame(without_styles(shown))
@@ -73,7 +79,9 @@ def check_names_in_a_ledger_stay_in_their_cells() -> None:
 def check_whatever_is_printed_is_one_line() -> None:
     """Printed texts, cells, titles of columns, warnings and labels of progress."""
     out = io.StringIO()
-    console = screen.Screen(file=out, force_terminal=True, highlight=False, soft_wrap=True, width=20_000)
+    console = screen.Screen(
+        file=out, force_terminal=True, highlight=False, soft_wrap=True, width=20_000
+    )
     outputs: list[Callable[[str], None]] = [
         lambda text: console.print(f"a {screen.BOLD}{text}{screen.END} b"),
         lambda text: console.print(f"a {text} b"),
@@ -106,7 +114,9 @@ def check_names_on_cards_are_only_text() -> None:
         given = (tame, {name.encode(errors="replace").decode(): name for name in TEXTS.values()})
         cards, pages = [], []
         for number, data in enumerate(given):
-            out = published(place, str(number), data=data, test_metrics=dict.fromkeys(data, 0.5), test_rows=10)
+            out = published(
+                place, str(number), data=data, test_metrics=dict.fromkeys(data, 0.5), test_rows=10
+            )
             assert pv.verify(out).ok
             cards.append((out / "README.md").read_bytes().decode(errors="surrogatepass"))
             pages.append(Reader(page_of(out)).elements)

@@ -1,4 +1,6 @@
-"""Named checks of warnings: each that the source can give is given somewhere here; mutations must make them fail."""
+"""Named checks of warnings: each that the source can give is given somewhere here; mutations must
+make them fail.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,11 @@ from tests.support.checks import check
 from tests.teachers.checks import Said, public
 
 SOURCE = Path(pv.__file__).parent
-#: Functions that return warnings, where others yield them, append them to `warnings`, or call `warn`.
-RETURNING = [f"{f.__module__}:{f.__name__}" for f in (signing._open_to_others, verify_module._also_holds)]
+#: Functions that return warnings, where others yield them, append them to `warnings`, or call
+#: `warn`.
+RETURNING = [
+    f"{f.__module__}:{f.__name__}" for f in (signing._open_to_others, verify_module._also_holds)
+]
 #: Files whose generators of texts give warnings.
 YIELDING = ("cli/", "accounting/guarantee.py", "teachers/chances.py")
 NOISE = ("--noise-multiplier", "4", "--delta", "1e-6", "--examples", "1000")
@@ -82,11 +87,19 @@ def key_of_others(place: Path) -> str:
 
 def components_below_the_noise(place: Path) -> str:
     plan = pv.teachers.PatePlan(30, 4, pv.teachers.Ball(1.0)).calibrate(epsilon=8.0, delta=1e-5)
-    student = pv.teachers.Student(lambda shape: nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))), epochs=1)
+    student = pv.teachers.Student(
+        lambda shape: nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))), epochs=1
+    )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        pv.pate(plan, Said(*[zeros(30, 2, 3)] * 4), teachers.PublicPCA.fit(public()), public().x, student,
-                streams=pv.Streams.new(0))  # fmt: skip
+        pv.pate(
+            plan,
+            Said(*[zeros(30, 2, 3)] * 4),
+            teachers.PublicPCA.fit(public()),
+            public().x,
+            student,
+            streams=pv.Streams.new(0),
+        )
     return " ".join(str(each.message) for each in caught)
 
 
@@ -105,7 +118,14 @@ def maps_that_bring_nothing(place: Path) -> str:
     start = SimpleNamespace(labelled=SimpleNamespace(x=[0]), network=nn.Identity())
     data = SimpleNamespace(x_test=[0], bounds=lambda: (zeros(1), zeros(1) + 1), origin=dict)
     result = pv.Result(
-        nn.Identity(), pv.Ledger(), pv.teachers.PatePlan(3, 2, pv.teachers.Votes(3)), "pate", {}, {}, False, None
+        nn.Identity(),
+        pv.Ledger(),
+        pv.teachers.PatePlan(3, 2, pv.teachers.Votes(3)),
+        "pate",
+        {},
+        {},
+        False,
+        None,
     )  # type: ignore[arg-type]
     asides = io.StringIO()
     answer = {"plan": {"teachers": 2, "queries": 3}}
@@ -119,23 +139,40 @@ def maps_that_bring_nothing(place: Path) -> str:
 
 
 def trained_beside(place: Path) -> str:
-    """A second run on the same weights, which are changed between its steps; at a delta that gives rows away."""
-    model, rows = nn.Linear(3, 2), TensorDataset(torch.zeros(8, 3), torch.zeros(8, dtype=torch.long))
+    """A second run on the same weights, which are changed between its steps; at a delta that gives
+    rows away.
+    """
+    model, rows = (
+        nn.Linear(3, 2),
+        TensorDataset(torch.zeros(8, 3), torch.zeros(8, dtype=torch.long)),
+    )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for delta in (1e-3, 0.5):
-            loop = pv.make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(rows, batch_size=4),
-                                   epsilon=5.0, delta=delta, epochs=2, max_grad_norm=1.0)  # fmt: skip
+            loop = pv.make_private(
+                model,
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                DataLoader(rows, batch_size=4),
+                epsilon=5.0,
+                delta=delta,
+                epochs=2,
+                max_grad_norm=1.0,
+            )
             for batch in loop.batches():
                 loop.step(batch, nn.CrossEntropyLoss(reduction="none"))
                 torch.nn.init.zeros_(model.weight)
-        data = pv.Dataset(np.arange(60.0).reshape(20, 3) / 60, np.arange(20) % 2, classes=2, low=0.0, high=1.0)
+        data = pv.Dataset(
+            np.arange(60.0).reshape(20, 3) / 60, np.arange(20) % 2, classes=2, low=0.0, high=1.0
+        )
         pv.publish(pv.train(data, epsilon=9.0, delta=1e-3, epochs=1), place / "earlier")
         other = pv.load_model(place / "earlier")
         PrivacyEngine().make_private(
-            module=other, optimizer=torch.optim.SGD(other.parameters()), data_loader=DataLoader(rows, batch_size=4),
-            noise_multiplier=9.0, max_grad_norm=1.0,
-        )  # fmt: skip
+            module=other,
+            optimizer=torch.optim.SGD(other.parameters()),
+            data_loader=DataLoader(rows, batch_size=4),
+            noise_multiplier=9.0,
+            max_grad_norm=1.0,
+        )
     return " ".join(str(each.message) for each in caught)
 
 
@@ -174,7 +211,9 @@ def logged_to_nobody(place: Path) -> str:
     callback = SimpleNamespace(on_end=lambda progress: progress.nothing)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        pv.dpsgd(plan, nn.Linear(2, 2), nn.CrossEntropyLoss(reduction="none"), rows, callbacks=callback)
+        pv.dpsgd(
+            plan, nn.Linear(2, 2), nn.CrossEntropyLoss(reduction="none"), rows, callbacks=callback
+        )
     return " ".join(str(each.message) for each in heard)
 
 
@@ -184,7 +223,12 @@ def slow(place: Path) -> str:
     net = nn.Sequential(nn.Linear(2, 2), nn.PReLU(2))
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        pv.Run(plan, net, nn.CrossEntropyLoss(reduction="none"), (zeros(4, 2), zeros(4, dtype=torch.long)))
+        pv.Run(
+            plan,
+            net,
+            nn.CrossEntropyLoss(reduction="none"),
+            (zeros(4, 2), zeros(4, dtype=torch.long)),
+        )
     return " ".join(str(each.message) for each in heard)
 
 
@@ -217,27 +261,73 @@ TRIGGERS: dict[str, Callable[[Path], str]] = {
     "a private figure that is compared": compared,
     "test rows without figures": without_figures,
     "an audit of private rows": audited,
-    "an epsilon of nothing": budget("--epsilon", "30", "--delta", "1e-6", "--examples", "1000", "--epochs", "5"),
-    "few examples for their epsilon": budget("--epsilon", "1", "--delta", "1e-6", "--examples", "300", "--epochs", "2"),
+    "an epsilon of nothing": budget(
+        "--epsilon", "30", "--delta", "1e-6", "--examples", "1000", "--epochs", "5"
+    ),
+    "few examples for their epsilon": budget(
+        "--epsilon", "1", "--delta", "1e-6", "--examples", "300", "--epochs", "2"
+    ),
     "a callback that fails at the end": logged_to_nobody,
     "a layer without a rule": slow,
-    "a delta of an example": budget("--noise-multiplier", "4", "--delta", "0.01", "--examples", "1000"),
-    "a schedule that begins to fall after the end": budget(*NOISE, "--epochs", "5", "--schedule", "exp:k=0.1,from=9"),
-    "a schedule that never reacts": budget(
-        "--epsilon", "8", "--delta", "1e-6", "--examples", "1000", "--epochs", "5", "--schedule",
-        "validation:k=0.7,m=1,threshold=0.01,period=100,start=20,noise=50", "--sampling", "partition",
+    "a delta of an example": budget(
+        "--noise-multiplier", "4", "--delta", "0.01", "--examples", "1000"
     ),
-    "few teachers": budget("--method", "pate", "--teachers", "5", "--queries", "1000", "--epsilon", "0.5", "--delta",
-                           "1e-6",
-                           "--examples", "8", "--classes", "3"),
+    "a schedule that begins to fall after the end": budget(
+        *NOISE, "--epochs", "5", "--schedule", "exp:k=0.1,from=9"
+    ),
+    "a schedule that never reacts": budget(
+        "--epsilon",
+        "8",
+        "--delta",
+        "1e-6",
+        "--examples",
+        "1000",
+        "--epochs",
+        "5",
+        "--schedule",
+        "validation:k=0.7,m=1,threshold=0.01,period=100,start=20,noise=50",
+        "--sampling",
+        "partition",
+    ),
+    "few teachers": budget(
+        "--method",
+        "pate",
+        "--teachers",
+        "5",
+        "--queries",
+        "1000",
+        "--epsilon",
+        "0.5",
+        "--delta",
+        "1e-6",
+        "--examples",
+        "8",
+        "--classes",
+        "3",
+    ),
     "a threshold that nobody reaches": budget(
-        "--method", "pate", "--teachers", "50", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--threshold",
+        "--method",
+        "pate",
+        "--teachers",
+        "50",
+        "--queries",
+        "100",
+        "--epsilon",
+        "8",
+        "--delta",
+        "1e-6",
+        "--threshold",
         "80",
-        "--answers", "10", "--classes", "3",
+        "--answers",
+        "10",
+        "--classes",
+        "3",
     ),
     "a seed": trained,
     "what verify says": verified,
-    "a ledger without a limit": lambda place: " ".join(shared_ledger_checks.published("on a record")[1].warnings),
+    "a ledger without a limit": lambda place: " ".join(
+        shared_ledger_checks.published("on a record")[1].warnings
+    ),
     "a key that others can read": key_of_others,
     "components below the noise": components_below_the_noise,
     "predictions given twice": predictions_given_twice,
@@ -245,7 +335,7 @@ TRIGGERS: dict[str, Callable[[Path], str]] = {
     "fits of estimators": fitted_twice,
     "maps that bring nothing": maps_that_bring_nothing,
     "maps drowned in noise": noisy_maps,
-}  # fmt: skip
+}
 
 
 def patterns() -> Iterator[tuple[str, str]]:
@@ -259,15 +349,28 @@ def patterns() -> Iterator[tuple[str, str]]:
 
 def _texts(node: ast.AST, where: str) -> list[ast.expr]:
     match node:
-        case ast.Yield(value=ast.JoinedStr() | ast.Constant() as text) if where.startswith(YIELDING):
+        case ast.Yield(value=ast.JoinedStr() | ast.Constant() as text) if where.startswith(
+            YIELDING
+        ):
             return [text]
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="warnings"), attr="append"), args=[text]):
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="warnings"), attr="append"), args=[text]
+        ):
             return [text]
-        case ast.Call(func=ast.Attribute(attr="warn"), args=[ast.JoinedStr() | ast.Constant() as text, *_]):
+        case ast.Call(
+            func=ast.Attribute(attr="warn"), args=[ast.JoinedStr() | ast.Constant() as text, *_]
+        ):
             return [text]
-        case ast.FunctionDef(name=name) if f"privlearn.{where[:-3].replace('/', '.')}:{name}" in RETURNING:
+        case ast.FunctionDef(name=name) if (
+            f"privlearn.{where[:-3].replace('/', '.')}:{name}" in RETURNING
+        ):
             returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
-            return [part for value in returned if isinstance(value, ast.List | ast.Tuple) for part in value.elts]
+            return [
+                part
+                for value in returned
+                if isinstance(value, ast.List | ast.Tuple)
+                for part in value.elts
+            ]
         case ast.FunctionDef(name="idle" | "large_delta"):  # a warning, or nothing
             returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
             return [value for value in returned if isinstance(value, ast.JoinedStr)]
@@ -276,7 +379,10 @@ def _texts(node: ast.AST, where: str) -> list[ast.expr]:
 
 def _pattern(text: ast.expr) -> str:
     parts = text.values if isinstance(text, ast.JoinedStr) else [text]
-    return "".join(re.escape(_squeezed(part.value)) if isinstance(part, ast.Constant) else ".*" for part in parts)
+    return "".join(
+        re.escape(_squeezed(part.value)) if isinstance(part, ast.Constant) else ".*"
+        for part in parts
+    )
 
 
 def _squeezed(text: Any) -> str:
@@ -286,7 +392,9 @@ def _squeezed(text: Any) -> str:
 
 @check
 def check_every_warning_is_given() -> None:
-    """Warnings are found by reading the source; one without a trigger here fails, and so does one never given."""
+    """Warnings are found by reading the source; one without a trigger here fails, and so does one
+    never given.
+    """
     with tempfile.TemporaryDirectory() as place:
         heard = "\n".join(_squeezed(trigger(Path(place))) for trigger in TRIGGERS.values())
     every = dict(patterns())
@@ -297,11 +405,16 @@ def check_every_warning_is_given() -> None:
 
 @check
 def check_python_warns_of_noise_as_the_command_line_does() -> None:
-    """Of votes, thresholds and codes: the same texts, once; none of quiet noise, and a command repeats none."""
+    """Of votes, thresholds and codes: the same texts, once; none of quiet noise, and a command
+    repeats none.
+    """
     student = pv.teachers.Student(lambda shape: nn.Linear(4, 3), epochs=1)
     labels, maps = [torch.arange(30) % 3] * 6, [zeros(30, 2, 3)] * 6
-    cases = [(pv.teachers.Votes(3), labels), (pv.teachers.ConfidentVotes(3, 7.0, 9), labels),
-             (pv.teachers.Ball(1.0), maps)]  # fmt: skip
+    cases = [
+        (pv.teachers.Votes(3), labels),
+        (pv.teachers.ConfidentVotes(3, 7.0, 9), labels),
+        (pv.teachers.Ball(1.0), maps),
+    ]
     for aggregate, said in cases:
         for noise in (40.0, 1e-3):
             threshold = isinstance(aggregate, pv.teachers.ConfidentVotes) and noise < 1
@@ -315,13 +428,28 @@ def check_python_warns_of_noise_as_the_command_line_does() -> None:
                 )
             given = [str(each.message) for each in caught]
             assert given == list(methods.votes_warnings(plan, None)), (plan, given)
-            assert len(given) == (noise > 1) * (1 + isinstance(asked, pv.teachers.ConfidentVotes)), (plan, given)
+            assert len(given) == (noise > 1) * (
+                1 + isinstance(asked, pv.teachers.ConfidentVotes)
+            ), (plan, given)
             if votes and noise < 1:
                 pv.teachers.teach_student(answers, student)
     with tempfile.TemporaryDirectory() as place, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        words = ("--method", "pate", "--data", "digits", "--epsilon", "1", "--teachers", "5", "--queries", "40")
-        heard = told("train", *words, "--teacher", "logistic", "--epochs", "1", "--out", f"{place}/model")
+        words = (
+            "--method",
+            "pate",
+            "--data",
+            "digits",
+            "--epsilon",
+            "1",
+            "--teachers",
+            "5",
+            "--queries",
+            "40",
+        )
+        heard = told(
+            "train", *words, "--teacher", "logistic", "--epochs", "1", "--out", f"{place}/model"
+        )
     assert "on each count" in " ".join(heard.split())
     assert not [each for each in caught if "the noise of" in str(each.message)]
 
@@ -334,13 +462,41 @@ def check_warnings_need_a_cause() -> None:
         ("--epsilon", "1", "--delta", "1e-6", "--examples", "500", "--epochs", "2"),
         ("--noise-multiplier", "4", "--delta", "0.000999", "--examples", "1000"),
         (*NOISE, "--epochs", "5", "--schedule", "exp:k=0.1,from=4"),
-        ("--method", "pate", "--teachers", "250", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--classes",
-         "3",
-         "--examples", "500"),
-        ("--method", "pate", "--teachers", "250", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--classes",
-         "3",
-         "--threshold", "250", "--answers", "10"),
-    ):  # fmt: skip
+        (
+            "--method",
+            "pate",
+            "--teachers",
+            "250",
+            "--queries",
+            "100",
+            "--epsilon",
+            "8",
+            "--delta",
+            "1e-6",
+            "--classes",
+            "3",
+            "--examples",
+            "500",
+        ),
+        (
+            "--method",
+            "pate",
+            "--teachers",
+            "250",
+            "--queries",
+            "100",
+            "--epsilon",
+            "8",
+            "--delta",
+            "1e-6",
+            "--classes",
+            "3",
+            "--threshold",
+            "250",
+            "--answers",
+            "10",
+        ),
+    ):
         assert "warning" not in told("budget", *more), more
     with tempfile.TemporaryDirectory() as place:
         out = published(Path(place), "declared", delta=9e-4)

@@ -1,8 +1,10 @@
-"""The command line as people and scripts call it, in plain values: options, keys of what is printed, and exit codes.
+"""The command line as people and scripts call it, in plain values: options, keys of what is
+printed, and exit codes.
 
-Options are read off the parsers that `main` makes, not off help texts. Outputs are of a session of small commands, in
-one folder. `python -m tests.cli.frozen_interface` writes both into `frozen_interface.json`, which the tests beside it
-compare with. Write it anew only where a change of the interface is meant, and look at the difference: scripts call it.
+Options are read off the parsers that `main` makes, not off help texts. Outputs are of a session of
+small commands, in one folder. `python -m tests.cli.frozen_interface` writes both into
+`frozen_interface.json`, which the tests beside it compare with. Write it anew only where a change
+of the interface is meant, and look at the difference: scripts call it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,18 @@ from privlearn.cli import main
 GOLDEN = Path(__file__).with_suffix(".json")
 
 #: Texts that show what a reader of its own makes of the value of an option.
-_PROBES = ("3", "0.5", "auto", "0,1", "-4,4", "yes=5,no=1", "balanced", "a,b", "epsilon=1", "epsilon=1,delta=1e-6")
+_PROBES = (
+    "3",
+    "0.5",
+    "auto",
+    "0,1",
+    "-4,4",
+    "yes=5,no=1",
+    "balanced",
+    "a,b",
+    "epsilon=1",
+    "epsilon=1,delta=1e-6",
+)
 
 DIGITS = "train --data digits --examples 1437 --seed 0 --json --epsilon 4 --epochs 1"
 BUDGET = "budget --examples 1437 --json"
@@ -41,13 +54,17 @@ CASES: dict[str, str] = {
     "budget": f"{BUDGET} --epsilon 4",
     "budget, rho": f"{BUDGET} --rho 0.2 --sampling full",
     "budget, one noise": f"{BUDGET} --noise-multiplier 4 --sampling full --epochs 5",
-    "budget, validation": f"{BUDGET} --epsilon 4 --epochs 5 --schedule validation:k=0.7,m=2,period=2,noise=20",
+    "budget, validation": (
+        f"{BUDGET} --epsilon 4 --epochs 5 --schedule validation:k=0.7,m=2,period=2,noise=20"
+    ),
     "budget, select": f"{BUDGET} --epsilon 4 --epochs 5 --select 20 --classes 10 --numbers 64",
     "budget, sampling best": f"{BUDGET} --epsilon 4 --epochs 4 --batch-size 360 --sampling best",
     "budget, tune": f"{BUDGET} --epsilon 4 --epochs 5 --tune stopping.toml",
     "budget, dpmac": f"{BUDGET} --epsilon 4 --epochs 5 --method dpmac",
     "budget, pate": "budget --json --method pate --epsilon 8 --teachers 50 --queries 200",
-    "budget, pate, maps": "budget --json --method pate --maps --classes 3 --epsilon 8 --examples 100 --teachers 4",
+    "budget, pate, maps": (
+        "budget --json --method pate --maps --classes 3 --epsilon 8 --examples 100 --teachers 4"
+    ),
     "budget, features": "budget --json --method features --epsilon 2 --classes 10 --numbers 64",
     "budget, boosting": f"{BUDGET} --method boosting --epsilon 2 --numbers 30",
     "budget, table": f"{BUDGET.removesuffix(' --json')} --epsilon 4",
@@ -61,10 +78,14 @@ CASES: dict[str, str] = {
     "unreadable value": "budget --examples 1437 --epsilon small",
     "missing option": "train --data digits --epsilon 4",
     "unknown choice": "budget --examples 1437 --epsilon 4 --method guessing",
-    "option of another method": "train --data digits --epsilon 4 --method features --clip layer --out refused",
+    "option of another method": (
+        "train --data digits --epsilon 4 --method features --clip layer --out refused"
+    ),
     "option out of range": f"{BUDGET} --epsilon -1",
     "no target": "train --data digits --out refused",
-    "file that is not there": "train --data nowhere.npz --classes 2 --range 0,1 --epsilon 4 --out refused",
+    "file that is not there": (
+        "train --data nowhere.npz --classes 2 --range 0,1 --epsilon 4 --out refused"
+    ),
     "folder that can't be made": "key nowhere/keys/key",
     "interrupted": f"{DIGITS} --out interrupted",
     "pipe that was closed": "data list --json",
@@ -75,22 +96,29 @@ CASES: dict[str, str] = {
     "train again": f"{DIGITS} --out plain",
     "train, table": f"{DIGITS.replace(' --json', '')} --out shown",
     "train, tuned": f"{DIGITS} --tune stopping.toml --out tuned",
-    "train, validation": f"{SMALL} --epochs 2 --schedule validation:k=0.7,period=2,noise=20 --out validation",
+    "train, validation": (
+        f"{SMALL} --epochs 2 --schedule validation:k=0.7,period=2,noise=20 --out validation"
+    ),
     "train, selected": f"{SMALL} --epochs 1 --select 5 --out selected",
     "train, regression": (
-        "train --data values.npz --range=-4,4 --target-bounds=-4,4 --seed 0 --epsilon 4 --epochs 1 --json --out values"
+        "train --data values.npz --range=-4,4 --target-bounds=-4,4 --seed 0 --epsilon 4 --epochs 1 "
+        "--json --out values"
     ),
     "train, metrics within the target": f"{SMALL} --epochs 1 --metrics-share 0.1 --out shared",
     "train, paid": f"{SMALL} --epochs 1 --paid-metrics 1 --out paid",
     "train, dpmac": f"{SMALL} --method dpmac --model mlp:4 --epochs 1 --out dpmac",
-    "train, pate": f"{SMALL} --method pate --teachers 10 --queries 20 --teacher linear --epochs 1 --out pate",
+    "train, pate": (
+        f"{SMALL} --method pate --teachers 10 --queries 20 --teacher linear --epochs 1 --out pate"
+    ),
     "train, features": f"{SMALL} --method features --keep 5 --out features",
     "train, features, auto": f"{SMALL} --method features --mode auto --examples 456 --out auto",
     "train, boosting": f"{SMALL} --method boosting --passes 1 --out boosting",
     # Ledgers and keys
     "ledger, begun": "ledger ledger.json --epsilon 6 --delta 1e-5 --json",
     "train, charged": f"{SMALL} --method features --ledger ledger.json --out charged",
-    "train, beyond the budget": f"{SMALL} --epsilon 30 --epochs 1 --ledger ledger.json --out refused",
+    "train, beyond the budget": (
+        f"{SMALL} --epsilon 30 --epochs 1 --ledger ledger.json --out refused"
+    ),
     "ledger": "ledger ledger.json --json",
     "ledger, adaptive": "ledger renyi.json --epsilon 6 --measure renyi --json",
     "ledger that is not there": "ledger nowhere.json --json",
@@ -111,7 +139,9 @@ CASES: dict[str, str] = {
     "predict, nothing there": "predict nowhere --data digits",
     # Recorded runs
     "commit": f"commit {RECORDED} --out transcript --json",
-    "train, recorded": f"train {RECORDED} --transcript transcript --challenge 5f3a --out recorded --json",
+    "train, recorded": (
+        f"train {RECORDED} --transcript transcript --challenge 5f3a --out recorded --json"
+    ),
     "replay": "replay transcript --published recorded --steps 2 --choice lottery --json",
     "replay without a published model": "replay transcript --steps 0 --json",
     "replay of nothing": "replay nowhere --json",
@@ -195,7 +225,9 @@ class _ParserWasMadeError(Exception):
 
 
 def _parsers(*arguments: str) -> dict[str, argparse.ArgumentParser]:
-    """The parsers of all commands by name, as `main` makes them for these arguments; that of none is called ""."""
+    """The parsers of all commands by name, as `main` makes them for these arguments; that of none
+    is called "".
+    """
     parsers: list[argparse.ArgumentParser] = []
 
     def parse_args(parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
@@ -208,7 +240,9 @@ def _parsers(*arguments: str) -> dict[str, argparse.ArgumentParser]:
     return _with_subcommands("", parsers[-1])
 
 
-def _with_subcommands(name: str, parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def _with_subcommands(
+    name: str, parser: argparse.ArgumentParser
+) -> dict[str, argparse.ArgumentParser]:
     """The parser and those of its subcommands, of these too, by name."""
     parsers = {name: parser}
     for action in parser._actions:
@@ -219,15 +253,26 @@ def _with_subcommands(name: str, parser: argparse.ArgumentParser) -> dict[str, a
 
 
 def options() -> dict[str, dict[str, Any]]:
-    """Every option of every command: how it is read, what it is by default, and where the help shows it.
+    """Every option of every command: how it is read, what it is by default, and where the help
+    shows it.
 
     A fact that is absent is null or false.
     """
-    every, usual, dry = _parsers("train", "--help-all"), _parsers("train"), _parsers("train", "--dry-run")
+    every, usual, dry = (
+        _parsers("train", "--help-all"),
+        _parsers("train"),
+        _parsers("train", "--dry-run"),
+    )
     described: dict[str, dict[str, Any]] = {}
     for command, parser in every.items():
-        group_of = {id(action): group.title for group in parser._action_groups for action in group._group_actions}
-        in_help = {_name(action) for action in usual[command]._actions if action.help != argparse.SUPPRESS}
+        group_of = {
+            id(action): group.title
+            for group in parser._action_groups
+            for action in group._group_actions
+        }
+        in_help = {
+            _name(action) for action in usual[command]._actions if action.help != argparse.SUPPRESS
+        }
         needed_dry = {_name(action) for action in dry[command]._actions if action.required}
         described[command] = {}
         for action in parser._actions:
@@ -258,7 +303,9 @@ def _described(action: argparse.Action) -> dict[str, Any]:
         "constant": _plain(action.const),
         "choices": None if action.choices is None else list(action.choices),
         "required": action.required,
-        "repeatable": isinstance(action, argparse._AppendAction | argparse._ExtendAction | argparse._CountAction)
+        "repeatable": isinstance(
+            action, argparse._AppendAction | argparse._ExtendAction | argparse._CountAction
+        )
         or action.nargs in ("*", "+"),
     }
 
@@ -290,13 +337,18 @@ def _plain(value: Any) -> Any:
 
 
 def outputs(*names: str) -> dict[str, dict[str, Any]]:
-    """The exit code of each case, what it printed in which shape, and whether it said what was wrong.
+    """The exit code of each case, what it printed in which shape, and whether it said what was
+    wrong.
 
     Args:
         names: of the cases, in their order; by default all.
     """
     with _session():
-        return {name: _output(name, command) for name, command in CASES.items() if name in (names or CASES)}
+        return {
+            name: _output(name, command)
+            for name, command in CASES.items()
+            if name in (names or CASES)
+        }
 
 
 @contextlib.contextmanager
@@ -306,7 +358,11 @@ def _session() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as name:
         here = Path(name).resolve()
         (here / "data").mkdir()
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("PRIVLEARN", "FORCE_C"))}
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("PRIVLEARN", "FORCE_C"))
+        }
         environment |= {"PRIVLEARN_DATA": str(here / "data"), "XDG_CACHE_HOME": str(here / "cache")}
         with mock.patch.dict(os.environ, environment, clear=True):
             os.chdir(here)
@@ -318,7 +374,12 @@ def _session() -> Iterator[None]:
 
 
 def _write_files() -> None:
-    texts = {"stopping.toml": STOPPING, "schema.toml": SCHEMA, "false.py": FALSE, "trained.py": TRAINED}
+    texts = {
+        "stopping.toml": STOPPING,
+        "schema.toml": SCHEMA,
+        "false.py": FALSE,
+        "trained.py": TRAINED,
+    }
     for name, text in texts.items():
         Path(name).write_text(text, encoding="utf-8")
     rng = np.random.default_rng(0)
@@ -388,7 +449,9 @@ def _failing_check() -> str:
 
 
 def _shape(text: str) -> Any:
-    """Standard output: the key paths of JSON with their types, the first line of CSV, or what else it is."""
+    """Standard output: the key paths of JSON with their types, the first line of CSV, or what else
+    it is.
+    """
     if not text:
         return "nothing"
     try:
@@ -413,7 +476,9 @@ _KINDS = {
 
 
 def _note_kinds(value: Any, path: str, kinds: dict[str, set[str]]) -> None:
-    """Add the types of a value and of all in it, by where they stand: `a.b` is in an object, `a[]` in a list."""
+    """Add the types of a value and of all in it, by where they stand: `a.b` is in an object, `a[]`
+    in a list.
+    """
     kinds.setdefault(path or ".", set()).add(_KINDS[type(value)])
     if isinstance(value, dict):
         for name, part in value.items():

@@ -9,7 +9,16 @@ import pytest
 
 from privlearn.cli import main
 
-QUICK = ["audit", "--step", "--noise-multiplier", "0.5", "--trials", "200", "--confidence", "0.9999"]
+QUICK = [
+    "audit",
+    "--step",
+    "--noise-multiplier",
+    "0.5",
+    "--trials",
+    "200",
+    "--confidence",
+    "0.9999",
+]
 BROKEN = """
 import numpy as np
 import privlearn as pv
@@ -28,7 +37,9 @@ data = pv.Dataset(np.eye(4, 2, dtype=np.float32), np.array([0, 1, 0, 1]), classe
 """
 
 
-def test_a_step_is_attacked_and_answers_as_scripts_expect(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_step_is_attacked_and_answers_as_scripts_expect(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     report = tmp_path / "report.md"
     assert main([*QUICK, "--json", "--out", str(report)]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -50,15 +61,25 @@ def test_code_of_ones_own_is_attacked_and_a_false_claim_ends_with_1(
     code.write_text(OWN)
     assert main(["audit", "--code", str(code), "--trials", "200", "--confidence", "0.9999"]) == 0
     assert "not refuted" in capsys.readouterr().out
-    assert main(["audit", "--code", str(code), "--canaries", "100", "--confidence", "0.9999", "--json"]) == 0
+    assert (
+        main(
+            ["audit", "--code", str(code), "--canaries", "100", "--confidence", "0.9999", "--json"]
+        )
+        == 0
+    )
     assert "100 canaries" in json.loads(capsys.readouterr().out)["attack"]
 
 
-def test_membership_is_inferred_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_membership_is_inferred_from_the_command_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     code = tmp_path / "own.py"
-    code.write_text(OWN.replace("np.eye(4, 2, dtype=np.float32), np.array([0, 1, 0, 1])", "*ROWS").replace(
-        "data =", "ROWS = np.tile(np.eye(2, dtype=np.float32), (20, 1)), np.arange(40) % 2\ndata ="
-    ))  # fmt: skip
+    code.write_text(
+        OWN.replace("np.eye(4, 2, dtype=np.float32), np.array([0, 1, 0, 1])", "*ROWS").replace(
+            "data =",
+            "ROWS = np.tile(np.eye(2, dtype=np.float32), (20, 1)), np.arange(40) % 2\ndata =",
+        )
+    )
     assert main(["audit", "--code", str(code), "--shadows", "2", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert "2 shadow models" in answer["attack"]
@@ -75,7 +96,10 @@ def test_membership_is_inferred_from_the_command_line(capsys: pytest.CaptureFixt
         (["audit", "--noise-multiplier", "1", "--sampling", "poisson"], "needs a batch size"),
         (["audit", "--noise-multiplier", "1", "--sampling", "best"], "name the sampler"),
         (["audit", "--noise-multiplier", "1", "--trials", "0"], "trials"),
-        (["audit", "--noise-multiplier", "1", "--adjacency", "replace_one"], "expected add_remove or zero_out"),
+        (
+            ["audit", "--noise-multiplier", "1", "--adjacency", "replace_one"],
+            "expected add_remove or zero_out",
+        ),
         (["audit", "--noise-multiplier", "-1"], "-1"),
         (["audit", "--noise-multiplier", "1", "--out", "report.pdf"], ".png"),
         (["audit", "--code", "nowhere.py"], "can't be run"),
@@ -84,20 +108,30 @@ def test_membership_is_inferred_from_the_command_line(capsys: pytest.CaptureFixt
         (["audit", "--noise-multiplier", "1", "--confidence", "2", "--trials", "50"], "confidence"),
     ],
 )
-def test_what_can_not_be_attacked_is_refused(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_can_not_be_attacked_is_refused(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(options) == 2
     assert said in capsys.readouterr().err
 
 
-def test_files_that_lack_something_say_what(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_files_that_lack_something_say_what(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     code = tmp_path / "own.py"
-    for text, said in (("x = 1", "no plan"), (OWN.replace("data =", "rows ="), "no data"), ("def", "can't be run")):
+    for text, said in (
+        ("x = 1", "no plan"),
+        (OWN.replace("data =", "rows ="), "no data"),
+        ("def", "can't be run"),
+    ):
         code.write_text(text)
         assert main(["audit", "--code", str(code)]) == 2
         assert said in capsys.readouterr().err
 
 
-def test_an_installation_checks_itself(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installation_checks_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each check's outcome as it comes; the exit code says whether all hold."""
     assert main(["selfcheck", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

@@ -1,4 +1,6 @@
-"""What a first user of the command line meets: no command at all, options by their names, figures read correctly."""
+"""What a first user of the command line meets: no command at all, options by their names, figures
+read correctly.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +36,31 @@ def test_without_a_command_it_says_which_there_are(capsys: pytest.CaptureFixture
         ("epsilon is nan: expected more", "--epsilon is nan: expected more"),
         ("clip is 'x': expected one of flat", "--clip is 'x': expected one of flat"),
         ("model 'mlp' needs widths", "--model 'mlp' needs widths"),
-        ("give epsilon=E (with delta=D), or learning_rate=0.1", "give --epsilon E (with --delta D), or --learning-rate "
-                                                                "0.1"),
-        ("give it with model='a.b:c', out=, or test=", "give it with --model a.b:c, --out, or --test-data"),
+        (
+            "give epsilon=E (with delta=D), or learning_rate=0.1",
+            "give --epsilon E (with --delta D), or --learning-rate 0.1",
+        ),
+        (
+            "give it with model='a.b:c', out=, or test=",
+            "give it with --model a.b:c, --out, or --test-data",
+        ),
         ("declare value_range=(LO, HI)", "declare --range LO,HI"),
         ("leave out lr_schedule=", "leave out lr_schedule="),  # nothing is called so in Python
         ("give learning_rate_schedule=S", "give --lr-schedule S"),
         ("use Plan(examples=N)", "use Plan(examples=N). On the command line: --examples N"),
-        ("use pv.Plan(pv.Poisson(0.1), examples=N), or out=", "use pv.Plan(pv.Poisson(0.1), examples=N), or --out. On "
-         "the command line: --examples N"),
+        (
+            "use pv.Plan(pv.Poisson(0.1), examples=N), or out=",
+            "use pv.Plan(pv.Poisson(0.1), examples=N), or --out. On the command line: --examples N",
+        ),
         ("augmentation is 3", "augmentation is 3. On the command line: --views K, --augment SPEC"),
-        ("it took noise=200 in validation:k=1,noise=200", "it took noise=200 in validation:k=1,noise=200"),
+        (
+            "it took noise=200 in validation:k=1,noise=200",
+            "it took noise=200 in validation:k=1,noise=200",
+        ),
         ("the data have 0 rows: a.out=3, is x", "the data have 0 rows: a.out=3, is x"),
         ("--epochs is 0, and epochs=N", "--epochs is 0, and --epochs N"),
     ],
-)  # fmt: skip
+)
 def test_messages_name_options(message: str, said: str) -> None:
     assert in_options(message, "train") == said
 
@@ -56,18 +68,42 @@ def test_messages_name_options(message: str, said: str) -> None:
 def test_small_figures_keep_their_digits() -> None:
     """Rounded up, in texts that people rely on; and never 0 where something was spent."""
     assert [readable(value) for value in (0.0, 1.23456e-7, 0.0099, 0.01, 3.99881)] == [
-        "0.0000", "1.23e-07", "0.0099", "0.0100", "3.9988",
-    ]  # fmt: skip
-    assert [rounded_up(value) for value in (0.0, 1.23456e-7, 0.00991, 0.0101, 3.9981, float("inf"))] == [
-        "0", "1.24e-07", "0.00991", "0.011", "3.999", "inf",
-    ]  # fmt: skip
+        "0.0000",
+        "1.23e-07",
+        "0.0099",
+        "0.0100",
+        "3.9988",
+    ]
+    assert [
+        rounded_up(value) for value in (0.0, 1.23456e-7, 0.00991, 0.0101, 3.9981, float("inf"))
+    ] == [
+        "0",
+        "1.24e-07",
+        "0.00991",
+        "0.011",
+        "3.999",
+        "inf",
+    ]
     for value in (1e-320, 1.2e-9, 0.00123, 0.00999999, 0.5, 12.3456):
         assert float(rounded_up(value)) >= value
 
 
 def test_a_tiny_epsilon_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        main(["budget", "--examples", "1000", "--noise-multiplier", "1000", "--epochs", "1", "--sampling", "full"]) == 0
+        main(
+            [
+                "budget",
+                "--examples",
+                "1000",
+                "--noise-multiplier",
+                "1000",
+                "--epochs",
+                "1",
+                "--sampling",
+                "full",
+            ]
+        )
+        == 0
     )
     out = capsys.readouterr().out
     assert "0.0000" not in out
@@ -77,7 +113,9 @@ def test_a_tiny_epsilon_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_last_lines_say_what_is_certified(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a ledger that other runs share: the ledger's claim, and what this run would cost by itself."""
+    """On a ledger that other runs share: the ledger's claim, and what this run would cost by
+    itself.
+    """
     monkeypatch.chdir(tmp_path)
     assert main(["ledger", "study.json", "--epsilon", "6"]) == 0
     spent = "--noise-multiplier 4 --epochs 1 --ledger study.json --seed 1"
@@ -88,7 +126,10 @@ def test_the_last_lines_say_what_is_certified(
     claim = json.loads((tmp_path / "run1" / "privacy.json").read_text())["claim"]
     assert claim["epsilon"] == pytest.approx(6.0)
     assert "certified epsilon 6.0000 at delta 1e-05, for all runs together" in lines
-    assert f"this run by itself epsilon {claim['ledger']['run_epsilon']:.4f} at delta 1e-05 (zero_out, by pld)" in lines
+    assert (
+        f"this run by itself epsilon {claim['ledger']['run_epsilon']:.4f} at delta 1e-05 "
+        "(zero_out, by pld)"
+    ) in lines
     assert "guarantee" not in lines
 
 
@@ -97,17 +138,23 @@ def test_a_check_of_a_table_says_what_training_would(
 ) -> None:
     """Columns that are ignored, and categories that no row has."""
     monkeypatch.chdir(tmp_path)
-    Path("people.csv").write_text("age,work,name,rich\n" + "30,privat,Ann,no\n140,privat,Bob,yes\n" * 20)
+    Path("people.csv").write_text(
+        "age,work,name,rich\n" + "30,privat,Ann,no\n140,privat,Bob,yes\n" * 20
+    )
     Path("people.toml").write_text(
-        'target = "rich"\n[columns.age]\nkind = "number"\nlow = 0\nhigh = 100\n[columns.work]\nkind = "category"\n'
-        'categories = ["private", "state"]\n[columns.rich]\nkind = "target"\nclasses = ["no", "yes"]\n'
+        'target = "rich"\n[columns.age]\nkind = "number"\nlow = 0\nhigh = '
+        '100\n[columns.work]\nkind = "category"\ncategories = ["private", '
+        '"state"]\n[columns.rich]\nkind = "target"\nclasses = ["no", "yes"]\n'
     )
     assert main(["data", "check", "people.csv", "--schema", "people.toml"]) == 0
     said = capsys.readouterr()
     assert "no row of column 'work' has any of its declared categories" in said.err
     assert "does not name are ignored: 'name'" in said.err
     assert "40 rows, all can be used" in said.out
-    assert "column 'age': 20 of 40 rows are at a bound of the schema, or beyond it and clipped to it" in said.out
+    assert (
+        "column 'age': 20 of 40 rows are at a bound of the schema, or beyond it and clipped to it"
+        in said.out
+    )
     assert (
         main(
             [
@@ -128,27 +175,50 @@ def test_a_check_of_a_table_says_what_training_would(
         )
         == 0
     )
-    remarks = [line for line in said.err.splitlines() if "curator" not in line and "whoever" not in line]
+    remarks = [
+        line for line in said.err.splitlines() if "curator" not in line and "whoever" not in line
+    ]
     assert set(remarks) <= set(capsys.readouterr().err.splitlines())
 
 
 def test_a_network_without_widths_is_told_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--data", "digits", "--epsilon", "1", "--model", "mlp", "--out", "x"]) == 2
-    assert "--model 'mlp' needs the width of each hidden layer: give mlp:100" in capsys.readouterr().err
+    assert (
+        main(["train", "--data", "digits", "--epsilon", "1", "--model", "mlp", "--out", "x"]) == 2
+    )
+    assert (
+        "--model 'mlp' needs the width of each hidden layer: give mlp:100"
+        in capsys.readouterr().err
+    )
 
 
 def test_another_delta_than_the_ledgers_is_remarked_on(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The certificate states all runs at the run's delta, where they may come to more than the budget."""
+    """The certificate states all runs at the run's delta, where they may come to more than the
+    budget.
+    """
     monkeypatch.chdir(tmp_path)
     assert main(["ledger", "study.json", "--epsilon", "6", "--delta", "1e-3"]) == 0
-    line = ["train", "--data", "breast-cancer", "--epsilon", "1", "--epochs", "1", "--ledger", "study.json", "--out"]
+    line = [
+        "train",
+        "--data",
+        "breast-cancer",
+        "--epsilon",
+        "1",
+        "--epochs",
+        "1",
+        "--ledger",
+        "study.json",
+        "--out",
+    ]
     for options, said in (["one"], True), (["other", "--delta", "1e-3"], False):
         capsys.readouterr()
         assert main([*line, *options]) == 0
         err = " ".join(capsys.readouterr().err.split())
-        assert ("states its guarantee at delta 1e-05, where epsilon may be larger than the budget's" in err) is said
+        assert (
+            "states its guarantee at delta 1e-05, where epsilon may be larger than the budget's"
+            in err
+        ) is said
 
 
 def test_a_misspelt_ledger_is_not_begun(
@@ -156,17 +226,33 @@ def test_a_misspelt_ledger_is_not_begun(
 ) -> None:
     """It would refuse nothing, and the right one would not know of the run."""
     monkeypatch.chdir(tmp_path)
-    line = ["train", "--data", "breast-cancer", "--epsilon", "1", "--epochs", "1", "--out", "out", "--ledger"]
+    line = [
+        "train",
+        "--data",
+        "breast-cancer",
+        "--epsilon",
+        "1",
+        "--epochs",
+        "1",
+        "--out",
+        "out",
+        "--ledger",
+    ]
     assert main(["ledger", "study.json", "--epsilon", "6"]) == 0
     (tmp_path / "sturdy.json").write_text("{}")  # no ledger
     before = sorted(tmp_path.iterdir())
     assert main([*line, "studdy.json"]) == 2
-    assert "there is no ledger studdy.json, and there is study.json: check the name" in capsys.readouterr().err
+    assert (
+        "there is no ledger studdy.json, and there is study.json: check the name"
+        in capsys.readouterr().err
+    )
     assert sorted(tmp_path.iterdir()) == before
     assert main([*line, "other.json"]) == 0
     assert "began the ledger other.json" in capsys.readouterr().err
     assert main([*line[:-2], "more", "--ledger", "mistake.json", "--mechanism", "bisr"]) == 2
-    assert main([*line[:-2], "more", "--ledger", "mistakes.json"]) == 0, "one that holds nothing is in nobody's way"
+    assert main([*line[:-2], "more", "--ledger", "mistakes.json"]) == 0, (
+        "one that holds nothing is in nobody's way"
+    )
 
 
 def test_a_run_that_released_nothing_leaves_all_of_the_budget(
@@ -175,9 +261,15 @@ def test_a_run_that_released_nothing_leaves_all_of_the_budget(
     model, path = torch.nn.Linear(4, 2), tmp_path / "book.json"
     rows = torch.utils.data.TensorDataset(torch.zeros(240, 4), torch.zeros(240).long())
     private = pv.make_private(
-        model, torch.optim.SGD(model.parameters(), 0.1), torch.utils.data.DataLoader(rows, batch_size=24), epsilon=2.0,
-        delta=1e-5, epochs=2, max_grad_norm=1.0, ledger=pv.Ledger.open(path, pv.Budget(epsilon=4.0, delta=1e-5)),
-    )  # fmt: skip
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        torch.utils.data.DataLoader(rows, batch_size=24),
+        epsilon=2.0,
+        delta=1e-5,
+        epochs=2,
+        max_grad_norm=1.0,
+        ledger=pv.Ledger.open(path, pv.Budget(epsilon=4.0, delta=1e-5)),
+    )
     next(iter(private.batches()))
     private.close()
     assert main(["ledger", str(path)]) == 0

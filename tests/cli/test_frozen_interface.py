@@ -1,6 +1,8 @@
-"""The command line is as it was frozen: its options, what its commands print as JSON, and their exit codes.
+"""The command line is as it was frozen: its options, what its commands print as JSON, and their
+exit codes.
 
-Where a change of these is meant, `python -m tests.cli.frozen_interface` writes `frozen_interface.json` anew.
+Where a change of these is meant, `python -m tests.cli.frozen_interface` writes
+`frozen_interface.json` anew.
 """
 
 from __future__ import annotations
@@ -14,15 +16,35 @@ from tests.cli.frozen_interface import CASES, GOLDEN, differences, golden, optio
 
 #: Keys that scripts rely on, and the cases in which they stand.
 PROMISED = {
-    "budget": ("adjacency", "delta", "epsilon", "method", "rho", "epochs", "steps", "noise_multipliers", "guarantees",
-               "guarantees[].method", "guarantees[].epsilon", "guarantees[].kind"),
+    "budget": (
+        "adjacency",
+        "delta",
+        "epsilon",
+        "method",
+        "rho",
+        "epochs",
+        "steps",
+        "noise_multipliers",
+        "guarantees",
+        "guarantees[].method",
+        "guarantees[].epsilon",
+        "guarantees[].kind",
+    ),
     "budget, pate": ("epochs", "steps", "noise_multipliers"),
     "train": ("test_metrics", "test_accuracy", "out", "seconds"),
     "verify": ("ok", "epsilon", "delta", "adjacency", "method", "problems", "warnings"),
-    "reproduce": ("name", "source", "rows[].label", "rows[].metric", "rows[].paper", "rows[].ours", "rows[].ours_std",
-                  "rows[].seeds"),
+    "reproduce": (
+        "name",
+        "source",
+        "rows[].label",
+        "rows[].metric",
+        "rows[].paper",
+        "rows[].ours",
+        "rows[].ours_std",
+        "rows[].seeds",
+    ),
     "audit": ("epsilon_lower", "epsilon_claimed", "confidence", "ok"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +77,21 @@ def test_keys_that_scripts_rely_on_are_among_the_frozen(name: str) -> None:
 def test_every_command_with_json_has_a_case_that_prints_it() -> None:
     """So do all exit codes there are."""
     frozen = golden()
-    printing = {case["command"].split()[0] for case in frozen["outputs"].values() if isinstance(case["output"], dict)}
-    assert printing == {command for command, known in frozen["options"].items() if "--json" in known}
+    printing = {
+        case["command"].split()[0]
+        for case in frozen["outputs"].values()
+        if isinstance(case["output"], dict)
+    }
+    assert printing == {
+        command for command, known in frozen["options"].items() if "--json" in known
+    }
     assert {case["exit code"] for case in frozen["outputs"].values()} == {0, 1, 2, 130}
 
 
 def test_what_is_refused_prints_no_answer() -> None:
-    """Exit code 2 comes with a message on standard error and an empty standard output; no other code does."""
+    """Exit code 2 comes with a message on standard error and an empty standard output; no other
+    code does.
+    """
     for name, case in golden()["outputs"].items():
         assert (case["exit code"] in (2, 130)) == case["refused"], name
         assert not case["refused"] or case["output"] == "nothing", name

@@ -1,4 +1,6 @@
-"""The help in 80 columns, names that were mistyped, completion, colours, interruptions, and the dry run."""
+"""The help in 80 columns, names that were mistyped, completion, colours, interruptions, and the dry
+run.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_the_usual_options_come_first_and_all_of_them_are_there(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = re.compile(r"^  --([a-z-]+)", re.MULTILINE)
-    short, long = (set(named.findall(said(capsys, command, flag))) for flag in ("--help", "--help-all"))
+    short, long = (
+        set(named.findall(said(capsys, command, flag))) for flag in ("--help", "--help-all")
+    )
     every = {option.name for option in options_of(command).values() if option.flag}
     assert long - {"help-all"} == every
     assert short - {"help-all"} == set(USUAL.get(command, every))
@@ -49,7 +53,13 @@ def test_the_usual_options_come_first_and_all_of_them_are_there(
 
 
 def test_all_options_stand_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
-    for heading in ("data:", "what may be spent:", "how it descends:", "the run:", "what is published:"):
+    for heading in (
+        "data:",
+        "what may be spent:",
+        "how it descends:",
+        "the run:",
+        "what is published:",
+    ):
         assert f"\n{heading}\n" in said(capsys, "train", "--help-all")
 
 
@@ -63,7 +73,9 @@ def test_all_options_stand_in_groups(capsys: pytest.CaptureFixture[str]) -> None
         ("verify x --kye k", "Did you mean --key?"),
     ],
 )
-def test_a_mistyped_name_gets_the_nearest_one(line: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_name_gets_the_nearest_one(
+    line: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(line.split()) == 2
     assert meant in capsys.readouterr().err
 
@@ -97,12 +109,19 @@ def test_the_usual_examples_are_commands(capsys: pytest.CaptureFixture[str]) -> 
         ("completion z", ["zsh"]),
     ],
 )
-def test_bash_completes(typed: str, completed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bash_completes(
+    typed: str, completed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["completion", "bash"]) == 0
     words = ["privlearn", *typed.split(" ")]
-    asked = f"\nCOMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1}\n_privlearn\n"
+    asked = (
+        f"\nCOMP_WORDS=({' '.join(repr(word) for word in words)}); "
+        f"COMP_CWORD={len(words) - 1}\n_privlearn\n"
+    )
     script = capsys.readouterr().out + asked + 'printf "%s\\n" "${COMPREPLY[@]}"\n'
-    answered = subprocess.run(["bash", "--norc"], input=script, capture_output=True, text=True, check=True)
+    answered = subprocess.run(
+        ["bash", "--norc"], input=script, capture_output=True, text=True, check=True
+    )
     assert answered.stderr == ""
     assert answered.stdout.split() == completed
 
@@ -121,9 +140,15 @@ def test_no_colours_where_none_are_wanted() -> None:
     """Also on a terminal: rich takes FORCE_COLOR for one."""
     options = "budget --examples 100 --noise-multiplier 1 --epochs 1 --delta 0.1"
     line = [sys.executable, "-m", "privlearn", *options.split()]
-    environment = {"PATH": "/usr/bin:/bin", "FORCE_COLOR": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "FORCE_COLOR": "1",
+        "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
+    }
     coloured = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
-    plain = subprocess.run(line, env=environment | {"NO_COLOR": "1"}, capture_output=True, text=True, check=True)
+    plain = subprocess.run(
+        line, env=environment | {"NO_COLOR": "1"}, capture_output=True, text=True, check=True
+    )
     colour = re.compile(r"\x1b\[[\d;]*3\dm")
     assert colour.search(coloured.stderr)  # the warning about delta
     assert not colour.search(plain.stderr + plain.stdout)
@@ -137,10 +162,15 @@ def test_no_colours_where_none_are_wanted() -> None:
         ("predict x --data y", "interrupted; nothing was written"),
         ("audit", "interrupted; the attack proves nothing before its end"),
         ("reproduce x", "interrupted; runs that are finished are kept"),
-        ("train --data digits --epsilon 1 --out x", "interrupted; what a ledger was charged stays charged"),
+        (
+            "train --data digits --epsilon 1 --out x",
+            "interrupted; what a ledger was charged stays charged",
+        ),
     ],
 )
-def test_an_interruption_ends_with_a_sentence(command: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interruption_ends_with_a_sentence(
+    command: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with mock.patch("privlearn.cli.import_module", side_effect=KeyboardInterrupt):
         assert main(command.split()) == 130
     assert sentence in capsys.readouterr().err
@@ -157,11 +187,16 @@ def _untouched(place: Path, run: list[str]) -> bool:
 
 def test_a_dry_run_needs_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert _untouched(tmp_path, ["train", "--data", "breast-cancer", "--epsilon", "1", "--epochs", "1", "--dry-run"])
+    assert _untouched(
+        tmp_path,
+        ["train", "--data", "breast-cancer", "--epsilon", "1", "--epochs", "1", "--dry-run"],
+    )
 
 
 @pytest.mark.parametrize(
-    "method", ["dpsgd", "dpsgd --model mlp:8 --rows", "features", "boosting", "dpmac"], ids=lambda own: own.split()[-1]
+    "method",
+    ["dpsgd", "dpsgd --model mlp:8 --rows", "features", "boosting", "dpmac"],
+    ids=lambda own: own.split()[-1],
 )
 def test_a_dry_run_writes_and_charges_nothing(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -170,7 +205,18 @@ def test_a_dry_run_writes_and_charges_nothing(
     assert main(["ledger", "study.json", "--epsilon", "6", "--measure", "renyi"]) == 0
     options = method.replace("--rows", "--noise-multiplier 2 --epochs 2").split()
     spent = [] if "--noise-multiplier" in options else ["--epsilon", "1"]
-    line = ["train", "--data", "breast-cancer", "--method", *options, *spent, "--ledger", "study.json", "--out", "out"]
+    line = [
+        "train",
+        "--data",
+        "breast-cancer",
+        "--method",
+        *options,
+        *spent,
+        "--ledger",
+        "study.json",
+        "--out",
+        "out",
+    ]
     capsys.readouterr()
     assert _untouched(tmp_path, [*line, "--dry-run"])
     heard = capsys.readouterr()
@@ -208,7 +254,9 @@ def test_a_dry_run_begins_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_draws_no_noise_for_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_draws_no_noise_for_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its steps are on made-up rows: none of the data's are among what is computed with."""
     import torch
 
@@ -217,7 +265,9 @@ def test_a_dry_run_draws_no_noise_for_the_rows(tmp_path: Path, monkeypatch: pyte
     seen: list[torch.Tensor] = []
     real = ClippedGradients.__call__
 
-    def noted(self: ClippedGradients, sample: object, rows: object, *more: object, **kwargs: object) -> object:
+    def noted(
+        self: ClippedGradients, sample: object, rows: object, *more: object, **kwargs: object
+    ) -> object:
         seen.append(rows.fetch(torch.arange(len(rows)))[0])  # type: ignore[attr-defined,arg-type]
         return real(self, sample, rows, *more, **kwargs)  # type: ignore[arg-type]
 
@@ -225,15 +275,36 @@ def test_a_dry_run_draws_no_noise_for_the_rows(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ClippedGradients, "__call__", noted)
-    assert main(["train", "--data", "digits", "--epsilon", "1", "--epochs", "1", "--out", "x", "--dry-run"]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "--data",
+                "digits",
+                "--epsilon",
+                "1",
+                "--epochs",
+                "1",
+                "--out",
+                "x",
+                "--dry-run",
+            ]
+        )
+        == 0
+    )
     own = torch.as_tensor(pv.load("digits").x).flatten(1)
     assert seen
     for rows in seen:
         assert not (torch.cdist(rows.flatten(1).double(), own.double()) < 1e-6).any()
 
 
-def test_a_dry_run_refuses_a_folder_that_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--data", "digits", "--epsilon", "1", "--out", str(tmp_path), "--dry-run"]) == 2
+def test_a_dry_run_refuses_a_folder_that_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["train", "--data", "digits", "--epsilon", "1", "--out", str(tmp_path), "--dry-run"])
+        == 2
+    )
     assert "exists already" in capsys.readouterr().err
 
 
@@ -251,5 +322,7 @@ def test_the_time_of_a_long_run_is_said_before_it_begins(
     monkeypatch.setattr(dry_run, "_LONG", 0.0)
     assert main([*line, "long"]) == 0
     assert re.search(r"about \S+ seconds of training on this machine", capsys.readouterr().err)
-    short, long = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("short", "long"))
+    short, long = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("short", "long")
+    )
     assert short == long

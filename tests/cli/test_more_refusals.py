@@ -1,4 +1,6 @@
-"""Refusals in Python and on the command line: what was given, expected and to do; nothing charged, drawn or written."""
+"""Refusals in Python and on the command line: what was given, expected and to do; nothing charged,
+drawn or written.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.cli import main
 from privlearn.clipping import clips
 from privlearn.clipping.augmentation import Augmentation
-from privlearn.errors import AdjacencyMismatch, BadInput, NotPerExample, PrivlearnError, UnsupportedEvent
+from privlearn.errors import (
+    AdjacencyMismatch,
+    BadInput,
+    NotPerExample,
+    PrivlearnError,
+    UnsupportedEvent,
+)
 from privlearn.publishing import folder
 from privlearn.streams import Streams
 from tests.support.nets import cross_entropy, small_data
@@ -57,19 +65,34 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
     "no plan": (lambda: {"plan": None}, ("plan is None", "pv.Plan(")),
     "a plan in words": (lambda: {"plan": "dpsgd"}, ("plan is 'dpsgd'", "a privlearn Plan")),
     "no model": (lambda: {"model": None}, ("model is None", "torch.nn.Module")),
-    "a class for a model": (lambda: {"model": nn.Linear}, ("model is <class", "a function from the shape")),
+    "a class for a model": (
+        lambda: {"model": nn.Linear},
+        ("model is <class", "a function from the shape"),
+    ),
     "a factory of nothing": (
         lambda: {"model": lambda shape: None},
         ("model made a NoneType", "(5,)", "torch.nn.Module"),
     ),
-    "a model for other rows": (lambda: {"model": nn.Linear(7, 3)}, ("cannot run on inputs of shape (5,)",)),
-    "a lazy model": (lambda: {"model": nn.LazyLinear(3)}, ("'weight' has no shape yet", "Run the model once")),
+    "a model for other rows": (
+        lambda: {"model": nn.Linear(7, 3)},
+        ("cannot run on inputs of shape (5,)",),
+    ),
+    "a lazy model": (
+        lambda: {"model": nn.LazyLinear(3)},
+        ("'weight' has no shape yet", "Run the model once"),
+    ),
     "a lazy model from a factory": (
         lambda: {"model": lambda shape: nn.LazyLinear(3)},
         ("has no shape yet", "not lazy"),
     ),
-    "a model of half precision": (lambda: {"model": net().half(), "data": (X.half(), Y)}, ("float16", "model.float()")),
-    "nothing to train": (lambda: {"model": nn.Flatten()}, ("no trainable parameter", "requires_grad")),
+    "a model of half precision": (
+        lambda: {"model": net().half(), "data": (X.half(), Y)},
+        ("float16", "model.float()"),
+    ),
+    "nothing to train": (
+        lambda: {"model": nn.Flatten()},
+        ("no trainable parameter", "requires_grad"),
+    ),
     "no loss": (lambda: {"loss": None}, ("given no loss", "reduction='none'")),
     "a mean loss": (
         lambda: {"loss": nn.CrossEntropyLoss()},
@@ -83,13 +106,22 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
         lambda: {"loss": lambda out, y: cross_entropy(out, y).detach()},
         ("made-up rows", "does not require grad", "through which gradients flow"),
     ),
-    "a loss that counts": (lambda: {"loss": lambda out, y: out.argmax(1)}, ("made-up rows", "gradients flow")),
+    "a loss that counts": (
+        lambda: {"loss": lambda out, y: out.argmax(1)},
+        ("made-up rows", "gradients flow"),
+    ),
     "labels beyond the outputs": (
         lambda: {"data": (X, Y + 1)},
         ("Target 3 is out of bounds", "below the number of outputs"),
     ),
-    "negative labels": (lambda: {"data": (X, Y - 1)}, ("Target -1 is out of bounds", "labels below")),
-    "labels that are not whole": (lambda: {"data": (X, Y.double())}, ("Double", "Expected inputs of the type")),
+    "negative labels": (
+        lambda: {"data": (X, Y - 1)},
+        ("Target -1 is out of bounds", "labels below"),
+    ),
+    "labels that are not whole": (
+        lambda: {"data": (X, Y.double())},
+        ("Double", "Expected inputs of the type"),
+    ),
     "tokens beyond the embedding": (
         lambda: {
             "model": nn.Sequential(nn.Embedding(4, 3), nn.Flatten(), nn.Linear(6, 3)),
@@ -97,16 +129,34 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
         },
         ("out of range", "tokens below the size"),
     ),
-    "inputs of another precision": (lambda: {"data": (X.half(), Y)}, ("Half", "type of the parameters")),
+    "inputs of another precision": (
+        lambda: {"data": (X.half(), Y)},
+        ("Half", "type of the parameters"),
+    ),
     "no rows": (lambda: {"data": (X[:0], Y[:0])}, ("0 rows", "at least one", "Plan(examples=N)")),
-    "fewer targets": (lambda: {"data": (X, Y[:3])}, ("12 inputs and 3 targets", "one target for each")),
+    "fewer targets": (
+        lambda: {"data": (X, Y[:3])},
+        ("12 inputs and 3 targets", "one target for each"),
+    ),
     "three parts": (lambda: {"data": (X, Y, Y)}, ("a tuple", "a pair (inputs, targets)")),
     "a dictionary": (lambda: {"data": {"x": X}}, ("a dict", "a pair (inputs, targets)")),
     "single numbers": (lambda: {"data": (1, 2)}, ("shape ()", "one row for each example")),
-    "ragged rows": (lambda: {"data": ([[1.0, 2.0], [1.0]], [0, 1])}, ("differ in shape", "rows of one length")),
-    "words": (lambda: {"data": (np.array(["a"] * 12), Y)}, ("hold <U1 values", "expected numbers", "whole numbers")),
-    "objects": (lambda: {"data": (np.array([None] * 12), Y)}, ("hold object values", "expected numbers")),
-    "an optimizer that is made": (lambda: {"optimizer": sgd([nn.Parameter(X)])}, ("is a SGD", "lambda parameters")),
+    "ragged rows": (
+        lambda: {"data": ([[1.0, 2.0], [1.0]], [0, 1])},
+        ("differ in shape", "rows of one length"),
+    ),
+    "words": (
+        lambda: {"data": (np.array(["a"] * 12), Y)},
+        ("hold <U1 values", "expected numbers", "whole numbers"),
+    ),
+    "objects": (
+        lambda: {"data": (np.array([None] * 12), Y)},
+        ("hold object values", "expected numbers"),
+    ),
+    "an optimizer that is made": (
+        lambda: {"optimizer": sgd([nn.Parameter(X)])},
+        ("is a SGD", "lambda parameters"),
+    ),
     "an optimizer by name": (
         lambda: {"optimizer": "SGD"},
         ("optimizer is a str", "torch.optim.SGD(parameters, lr=0.1)"),
@@ -115,21 +165,45 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
         lambda: {"optimizer": torch.optim.LBFGS},
         ("made a LBFGS", "dense gradients"),
     ),
-    "an optimizer for sparse gradients": (lambda: {"optimizer": torch.optim.SparseAdam}, ("SparseAdam", "dense")),
-    "no optimizer": (lambda: {"optimizer": lambda parameters: None}, ("made a NoneType", "torch.optim")),
+    "an optimizer for sparse gradients": (
+        lambda: {"optimizer": torch.optim.SparseAdam},
+        ("SparseAdam", "dense"),
+    ),
+    "no optimizer": (
+        lambda: {"optimizer": lambda parameters: None},
+        ("made a NoneType", "torch.optim"),
+    ),
     "a negative rate": (
         lambda: {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=-1.0)},
         ("Invalid learning rate: -1.0", "parameters alone"),
     ),
-    "a rate that starts at 0": (lambda: {"learning_rate_schedule": Flat()}, ("schedule is 0 at epoch 0", "above 0")),
-    "a number for a schedule": (lambda: {"learning_rate_schedule": 0.1}, ("schedule is 0.1", "Exponential(k=0.1)")),
+    "a rate that starts at 0": (
+        lambda: {"learning_rate_schedule": Flat()},
+        ("schedule is 0 at epoch 0", "above 0"),
+    ),
+    "a number for a schedule": (
+        lambda: {"learning_rate_schedule": 0.1},
+        ("schedule is 0.1", "Exponential(k=0.1)"),
+    ),
     "a number for a ledger": (lambda: {"ledger": 1.0}, ("ledger is 1.0", "Ledger")),
     "a seed for streams": (lambda: {"streams": 3}, ("streams is 3", "Streams.new()")),
-    "a function for a callback": (lambda: {"callbacks": abs}, ("callbacks has <built-in function abs>", "on_step")),
-    "a class for a callback": (lambda: {"callbacks": [EachStep]}, ("callbacks has <class", "an object of it")),
+    "a function for a callback": (
+        lambda: {"callbacks": abs},
+        ("callbacks has <built-in function abs>", "on_step"),
+    ),
+    "a class for a callback": (
+        lambda: {"callbacks": [EachStep]},
+        ("callbacks has <class", "an object of it"),
+    ),
     "no device": (lambda: {"device": 3.5}, ("device 3.5", "Expected cpu or cuda")),
-    "a device without numbers": (lambda: {"device": "meta"}, ("device 'meta'", "Expected cpu or cuda")),
-    "a type for a precision": (lambda: {"precision": torch.float16}, ("precision is a dtype", "float32, bf16")),
+    "a device without numbers": (
+        lambda: {"device": "meta"},
+        ("device 'meta'", "Expected cpu or cuda"),
+    ),
+    "a type for a precision": (
+        lambda: {"precision": torch.float16},
+        ("precision is a dtype", "float32, bf16"),
+    ),
     "true for a micro-batch": (lambda: {"microbatch": True}, ("microbatch is True", "at least 1")),
     "a plain function for an augmentation": (
         lambda: {"augmentation": abs},
@@ -162,7 +236,9 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", TRAINING)
-def test_training_is_refused_before_anything_is_spent(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_is_refused_before_anything_is_spent(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     changes, expected = TRAINING[case]
 
     def spent(*given: Any, **named: Any) -> None:
@@ -199,10 +275,19 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "no batches": (lambda: pv.Partition(0), ("batches is 0", "at least 1")),
     "parts of batches": (lambda: pv.Partition(2.5), ("batches is 2.5", "a whole number")),  # type: ignore[arg-type]
     "a negative batch": (lambda: pv.Shuffle(-1), ("batch_size is -1", "at least 1")),
-    "half an epoch": (lambda: pv.Plan(pv.Poisson(0.1), epochs=1.5), ("epochs is 1.5", "a whole number")),  # type: ignore[arg-type]
-    "a million epochs": (lambda: pv.Plan(pv.Poisson(0.1), epochs=10**6), ("epochs is above", "100,000")),
+    "half an epoch": (
+        lambda: pv.Plan(pv.Poisson(0.1), epochs=1.5),
+        ("epochs is 1.5", "a whole number"),
+    ),  # type: ignore[arg-type]
+    "a million epochs": (
+        lambda: pv.Plan(pv.Poisson(0.1), epochs=10**6),
+        ("epochs is above", "100,000"),
+    ),
     "a number for a sampler": (lambda: pv.Plan(0.1), ("sampling is 0.1", "pv.Poisson(")),  # type: ignore[arg-type]
-    "a number for a clip": (lambda: pv.Plan(pv.Poisson(0.1), clip=1.0), ("clip is 1.0", "pv.Flat(0.1)")),  # type: ignore[arg-type]
+    "a number for a clip": (
+        lambda: pv.Plan(pv.Poisson(0.1), clip=1.0),
+        ("clip is 1.0", "pv.Flat(0.1)"),
+    ),  # type: ignore[arg-type]
     "a number for a noise schedule": (
         lambda: pv.Plan(pv.Poisson(0.1), schedule=2.0),  # type: ignore[arg-type]
         ("schedule is 2.0", "Exponential(k=0.01)"),
@@ -215,8 +300,14 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: pv.Plan(pv.Poisson(0.1), front=("pca",)),
         ("('pca',)", "pv.transforms.PrivatePCA(60, 16.0)"),
     ),  # type: ignore[arg-type]
-    "a number for a budget": (lambda: pv.Plan(pv.Poisson(0.1), budget=3.0), ("budget is 3.0", "calibrate(")),  # type: ignore[arg-type]
-    "a number for a ledger's budget": (lambda: pv.Ledger(3.0), ("budget is 3.0", "expected a pv.Budget")),  # type: ignore[arg-type]
+    "a number for a budget": (
+        lambda: pv.Plan(pv.Poisson(0.1), budget=3.0),
+        ("budget is 3.0", "calibrate("),
+    ),  # type: ignore[arg-type]
+    "a number for a ledger's budget": (
+        lambda: pv.Ledger(3.0),
+        ("budget is 3.0", "expected a pv.Budget"),
+    ),  # type: ignore[arg-type]
     "sampling for replace-one": (
         lambda: pv.Plan(pv.Poisson(0.1), adjacency=Adjacency.REPLACE_ONE),
         ("no sound accounting for replace_one", "add_remove, zero_out"),
@@ -229,15 +320,24 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "a quantile of two": (lambda: clips.Quantile(1.0, quantile=2.0), ("quantile is 2.0", "0 to 1")),
     "a count without a share": (lambda: clips.Quantile(1.0, share=0.0), ("share is 0.0", "0.001")),
     "no components": (lambda: pv.transforms.PrivatePCA(0, 1.0), ("components is 0", "at least 1")),
-    "directions without noise": (lambda: pv.transforms.PrivatePCA(2, 0.0), ("noise_multiplier is 0.0", "above 0")),
+    "directions without noise": (
+        lambda: pv.transforms.PrivatePCA(2, 0.0),
+        ("noise_multiplier is 0.0", "above 0"),
+    ),
     "no copies": (lambda: Augmentation(0, lambda x, g: x), ("copies is 0", "at least 1")),
     "copies without a change": (
         lambda: Augmentation(2, None),
         ("transform is None", "flip,shift:2", "(rows, generator)"),
     ),  # type: ignore[arg-type]
     "a model for a result": (lambda: pv.publish(net(), "out"), ("result is a Linear", "dpsgd")),  # type: ignore[arg-type]
-    "a folder without a name": (lambda: folder.require_free(""), ("names no new folder", "runs/model")),
-    "no classes": (lambda: pv.load("rows.npz", classes=0, value_range=(0, 1)), ("classes is 0", "at least 2")),
+    "a folder without a name": (
+        lambda: folder.require_free(""),
+        ("names no new folder", "runs/model"),
+    ),
+    "no classes": (
+        lambda: pv.load("rows.npz", classes=0, value_range=(0, 1)),
+        ("classes is 0", "at least 2"),
+    ),
 }
 
 
@@ -257,7 +357,11 @@ def test_a_ledger_of_another_kind_of_neighbour_stays_as_it_was() -> None:
     ledger.charge(Gaussian(1.0), Adjacency.REPLACE_ONE)
     with pytest.raises(AdjacencyMismatch, match="Give adjacency='replace_one' to what is new"):
         pv.dpsgd(
-            replace(PLAN, adjacency=Adjacency.ADD_REMOVE, examples=len(X)), net(), cross_entropy, (X, Y), ledger=ledger
+            replace(PLAN, adjacency=Adjacency.ADD_REMOVE, examples=len(X)),
+            net(),
+            cross_entropy,
+            (X, Y),
+            ledger=ledger,
         )
     assert ledger.event.events == (Gaussian(1.0),)
 
@@ -288,13 +392,19 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("leave out --batch-size",),
     ),
     "noise for no PCA": ((*TRAIN, "--pca-noise", "4"), ("without --pca", "--pca 60")),
-    "PCA without noise": ((*TRAIN, "--pca", "4", "--pca-noise", "0"), ("noise_multiplier is 0.0", "above 0")),
+    "PCA without noise": (
+        (*TRAIN, "--pca", "4", "--pca-noise", "0"),
+        ("noise_multiplier is 0.0", "above 0"),
+    ),
     "PCA of nothing": ((*TRAIN, "--pca", "0"), ("components is 0",)),
     "noise given and solved for": (
         (*BUDGET, "--solve", "noise", "--noise-multiplier", "2"),
         ("leave out --noise-multiplier", "--noise-multiplier S"),
     ),
-    "epochs of no noise": ((*BUDGET, "--solve", "epochs"), ("give --noise-multiplier", "--noise-multiplier S")),
+    "epochs of no noise": (
+        (*BUDGET, "--solve", "epochs"),
+        ("give --noise-multiplier", "--noise-multiplier S"),
+    ),
     "the rate of a constant": (
         (*BUDGET, "--solve", "rate", "--noise-multiplier", "2"),
         ("no rate", "another --schedule: time"),
@@ -316,29 +426,65 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("does not depend on their size", "poisson or partition"),
     ),
     "an unknown unknown": ((*BUDGET, "--solve", "sigma"), ("--solve", "'sigma'", "noise")),
-    "classes that are known": ((*TRAIN, "--classes", "10"), ("digits", "known", "leave out", "--classes")),
-    "a range that is known": ((*TRAIN, "--range", "0,1"), ("digits", "known", "leave out", "--range")),
+    "classes that are known": (
+        (*TRAIN, "--classes", "10"),
+        ("digits", "known", "leave out", "--classes"),
+    ),
+    "a range that is known": (
+        (*TRAIN, "--range", "0,1"),
+        ("digits", "known", "leave out", "--range"),
+    ),
     "half a range": ((*TRAIN, "--range", "3"), ("'3' cannot be read", "LO,HI")),
-    "a range upside down": ((*NPZ, "--classes", "2", "--range", "1,0"), ("1,0", "the smaller first")),
+    "a range upside down": (
+        (*NPZ, "--classes", "2", "--range", "1,0"),
+        ("1,0", "the smaller first"),
+    ),
     "a range without end": ((*NPZ, "--classes", "2", "--range", "0,inf"), ("0,inf", "finite")),
     "one class": ((*NPZ, "--classes", "1", "--range", "0,1"), ("classes is 1", "at least 2")),
-    "a configuration of tables": ((*TRAIN, "--config", "table.toml"), ("[plan] in table.toml", "plain options")),
+    "a configuration of tables": (
+        (*TRAIN, "--config", "table.toml"),
+        ("[plan] in table.toml", "plain options"),
+    ),
     "a configuration with a stranger": ((*TRAIN, "--config", "typo.toml"), ("--epsilom",)),
-    "a broken configuration": ((*TRAIN, "--config", "broken.toml"), ("broken.toml cannot be read", "TOML")),
+    "a broken configuration": (
+        (*TRAIN, "--config", "broken.toml"),
+        ("broken.toml cannot be read", "TOML"),
+    ),
     "a configuration of nothing": ((*TRAIN, "--config"), ("--config needs a file",)),
     "an optimizer with a closure": ((*TRAIN, "--optimizer", "LBFGS"), ("'LBFGS'", "SGD or Adam")),
     "no learning rate": ((*TRAIN, "--learning-rate", "0"), ("--learning-rate is 0.0", "above 0")),
-    "a learning rate that is no number": ((*TRAIN, "--learning-rate", "nan"), ("--learning-rate is nan",)),
+    "a learning rate that is no number": (
+        (*TRAIN, "--learning-rate", "nan"),
+        ("--learning-rate is nan",),
+    ),
     "negative momentum": ((*TRAIN, "--momentum", "-1"), ("--momentum is -1.0", "from 0 to 1")),
-    "an unknown learning rate schedule": ((*TRAIN, "--lr-schedule", "cosine"), ("'cosine' is unknown", "exp:k=0.01")),
+    "an unknown learning rate schedule": (
+        (*TRAIN, "--lr-schedule", "cosine"),
+        ("'cosine' is unknown", "exp:k=0.01"),
+    ),
     "an unknown method": ((*TRAIN, "--method", "magic"), ("'magic'", "dpsgd")),
-    "a model of nothing": ((*TRAIN, "--model", "refused_nets:nothing"), ("a NoneType", "torch.nn.Module")),
-    "a model with few outputs": ((*TRAIN, "--model", "refused_nets:few"), ("(2, 3)", "expected (2, 10)")),
-    "a model that fails": ((*TRAIN, "--model", "refused_nets:fails"), ("no such thing", "input_shape=(8, 8)")),
+    "a model of nothing": (
+        (*TRAIN, "--model", "refused_nets:nothing"),
+        ("a NoneType", "torch.nn.Module"),
+    ),
+    "a model with few outputs": (
+        (*TRAIN, "--model", "refused_nets:few"),
+        ("(2, 3)", "expected (2, 10)"),
+    ),
+    "a model that fails": (
+        (*TRAIN, "--model", "refused_nets:fails"),
+        ("no such thing", "input_shape=(8, 8)"),
+    ),
     "a lazy network": ((*TRAIN, "--model", "refused_nets:lazy"), ("has no shape yet", "not lazy")),
-    "a frozen model": ((*TRAIN, "--model", "refused_nets:frozen"), ("no trainable parameter", "requires_grad")),
+    "a frozen model": (
+        (*TRAIN, "--model", "refused_nets:frozen"),
+        ("no trainable parameter", "requires_grad"),
+    ),
     "nobody": ((*TRAIN, "--examples", "0"), ("examples is 0", "at least 1")),
-    "more than were declared": ((*TRAIN, "--examples", "100", "--batch-size", "300"), ("more than the 100 examples",)),
+    "more than were declared": (
+        (*TRAIN, "--examples", "100", "--batch-size", "300"),
+        ("more than the 100 examples",),
+    ),
     "noise that is no number": (
         ("train", "--data", "digits", "--noise-multiplier", "nan"),
         ("--noise-multiplier is nan", "1e-06"),

@@ -1,4 +1,6 @@
-"""Bad input: exit code 2, one message that says what was given, what was expected and what to do; nothing is left."""
+"""Bad input: exit code 2, one message that says what was given, what was expected and what to do;
+nothing is left.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,26 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "delta one": ((*TRAIN, "--epsilon", "1", "--delta", "1"), ("delta is 1", "(0, 1)")),
     "delta negative": ((*TRAIN, "--epsilon", "1", "--delta", "-0.1"), ("delta is -0.1",)),
     "delta not a number": ((*TRAIN, "--epsilon", "1", "--delta", "nan"), ("delta is nan",)),
-    "micro-batch of nothing": ((*TRAIN, "--epsilon", "4", "--microbatch", "0"), ("microbatch is 0", "at least 1")),
-    "micro-batch of less": ((*TRAIN, "--epsilon", "4", "--microbatch", "-3"), ("microbatch is -3",)),
-    "micro-batch of a part": ((*TRAIN, "--epsilon", "4", "--microbatch", "2.5"), ("--microbatch", "'2.5'", "auto")),
-    "unknown device": ((*TRAIN, "--epsilon", "4", "--device", "abacus"), ("'abacus'", "cpu or cuda")),
-    "unknown precision": ((*TRAIN, "--epsilon", "4", "--precision", "fp16"), ("'fp16'", "float32", "bf16")),
+    "micro-batch of nothing": (
+        (*TRAIN, "--epsilon", "4", "--microbatch", "0"),
+        ("microbatch is 0", "at least 1"),
+    ),
+    "micro-batch of less": (
+        (*TRAIN, "--epsilon", "4", "--microbatch", "-3"),
+        ("microbatch is -3",),
+    ),
+    "micro-batch of a part": (
+        (*TRAIN, "--epsilon", "4", "--microbatch", "2.5"),
+        ("--microbatch", "'2.5'", "auto"),
+    ),
+    "unknown device": (
+        (*TRAIN, "--epsilon", "4", "--device", "abacus"),
+        ("'abacus'", "cpu or cuda"),
+    ),
+    "unknown precision": (
+        (*TRAIN, "--epsilon", "4", "--precision", "fp16"),
+        ("'fp16'", "float32", "bf16"),
+    ),
     "two targets": ((*BUDGET, "--epsilon", "1", "--rho", "1"), ("exactly one",)),
     "no target": (TRAIN, ("--epsilon E", "--noise-multiplier")),
     "noise zero": ((*BUDGET, "--noise-multiplier", "0"), ("--noise-multiplier is 0",)),
@@ -35,7 +52,10 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*TRAIN, "--epsilon", "1", "--batch-size", "5000"),
         ("--batch-size is 5000", "1437 examples", "at most 1437"),
     ),
-    "batch of nothing": ((*BUDGET, "--epsilon", "1", "--batch-size", "0"), ("--batch-size is 0", "at least 1")),
+    "batch of nothing": (
+        (*BUDGET, "--epsilon", "1", "--batch-size", "0"),
+        ("--batch-size is 0", "at least 1"),
+    ),
     "no epochs": ((*BUDGET, "--epsilon", "1", "--epochs", "0"), ("epochs is 0",)),
     "unknown data": (
         ("train", "--data", "imagenet", "--epsilon", "1"),
@@ -54,7 +74,17 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("cache/usps/usps.npz", "PRIVLEARN_DATA", "no public source"),
     ),
     "what is known of named data": (
-        ("train", "--data", "digits", "--classes", "3", "--schema", "people.toml", "--epsilon", "1"),
+        (
+            "train",
+            "--data",
+            "digits",
+            "--classes",
+            "3",
+            "--schema",
+            "people.toml",
+            "--epsilon",
+            "1",
+        ),
         ("what digits holds is known", "--classes and --schema"),
     ),
     "a table without a schema": (
@@ -62,7 +92,17 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--schema FILE.toml", "privlearn data schema"),
     ),
     "a table with classes": (
-        ("train", "--data", "people.csv", "--schema", "people.toml", "--classes", "2", "--epsilon", "1"),
+        (
+            "train",
+            "--data",
+            "people.csv",
+            "--schema",
+            "people.toml",
+            "--classes",
+            "2",
+            "--epsilon",
+            "1",
+        ),
         ("come from its schema", "leave out --classes"),
     ),
     "a missing schema": (
@@ -74,25 +114,40 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--test-data goes with a CSV or Parquet file", "x_test"),
     ),
     "fetching nothing": (("data", "fetch"), ("needs NAME", "mnist", "adult")),
-    "fetching what is unknown": (("data", "fetch", "imagenet"), ("'imagenet' is unknown", "cifar10")),
+    "fetching what is unknown": (
+        ("data", "fetch", "imagenet"),
+        ("'imagenet' is unknown", "cifar10"),
+    ),
     "fetching what has no source": (
         ("data", "fetch", "cifar10-features"),
         ("no public source", "cache/cifar10-features", "features.u8.xz", "SHA-256 ecec839a"),
     ),
-    "fetching volumes": (("data", "fetch", "hippocampus"), ("no public source", "cache/msd-hippocampus")),
+    "fetching volumes": (
+        ("data", "fetch", "hippocampus"),
+        ("no public source", "cache/msd-hippocampus"),
+    ),
     "listing one": (("data", "list", "mnist"), ("leave out 'mnist'",)),
     "a template of nothing": (("data", "schema", "gone.csv"), ("there is no table gone.csv",)),
-    "undeclared classes": (("train", "--data", "gone.npz", "--epsilon", "1"), ("--classes K", "--range LO,HI")),
+    "undeclared classes": (
+        ("train", "--data", "gone.npz", "--epsilon", "1"),
+        ("--classes K", "--range LO,HI"),
+    ),
     "unknown schedule": (
         (*TRAIN, "--epsilon", "1", "--schedule", "sine:k=1"),
         ("'sine:k=1' is unknown", "exp:k=0.01", "poly:k=3"),
     ),
-    "schedule without its rate": ((*BUDGET, "--epsilon", "1", "--schedule", "exp"), ("exp needs k",)),
+    "schedule without its rate": (
+        (*BUDGET, "--epsilon", "1", "--schedule", "exp"),
+        ("exp needs k",),
+    ),
     "schedule with a stranger": (
         (*BUDGET, "--epsilon", "1", "--schedule", "exp:q=1"),
         ("no parameter 'q'", "k, start"),
     ),
-    "schedule that cannot be read": ((*BUDGET, "--epsilon", "1", "--schedule", "exp:k=fast"), ("'k=fast'",)),
+    "schedule that cannot be read": (
+        (*BUDGET, "--epsilon", "1", "--schedule", "exp:k=fast"),
+        ("'k=fast'",),
+    ),
     "schedule that grows": ((*BUDGET, "--epsilon", "1", "--schedule", "step:k=1.5"), ("below 1",)),
     "schedule down to zero": (
         (*BUDGET, "--epsilon", "1", "--schedule", "poly:k=1,end=0,period=10"),
@@ -123,31 +178,49 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*BUDGET, "--epsilon", "1", "--sampling", "partition", "--adjacency", "replace_one"),
         ("no sound accounting for replace_one",),
     ),
-    "unknown adjacency": ((*BUDGET, "--epsilon", "1", "--adjacency", "swap"), ("'swap'", "replace_one")),
-    "unknown sampling": ((*BUDGET, "--epsilon", "1", "--sampling", "random"), ("'random'", "truncated-poisson")),
+    "unknown adjacency": (
+        (*BUDGET, "--epsilon", "1", "--adjacency", "swap"),
+        ("'swap'", "replace_one"),
+    ),
+    "unknown sampling": (
+        (*BUDGET, "--epsilon", "1", "--sampling", "random"),
+        ("'random'", "truncated-poisson"),
+    ),
     "unknown clip": ((*BUDGET, "--epsilon", "1", "--clip", "soft"), ("'soft'", "flat, layer")),
     "clip norm zero": ((*BUDGET, "--epsilon", "1", "--clip-norm", "0"), ("--clip-norm is 0",)),
     "no examples": (("budget", "--epsilon", "1"), ("--examples N",)),
     "negative examples": (("budget", "--examples", "-5", "--epsilon", "1"), ("examples is -5",)),
-    "unknown model": ((*TRAIN, "--epsilon", "1", "--model", "resnet"), ("'resnet' is unknown", "mlp:100")),
+    "unknown model": (
+        (*TRAIN, "--epsilon", "1", "--model", "resnet"),
+        ("'resnet' is unknown", "mlp:100"),
+    ),
     "model without widths": ((*TRAIN, "--epsilon", "1", "--model", "mlp:0"), ("hidden widths",)),
     "model that cannot be imported": (
         (*TRAIN, "--epsilon", "1", "--model", "no.such.module:make"),
         ("cannot be imported", "package.module:function"),
     ),
     "cnn on small images": ((*TRAIN, "--epsilon", "1", "--model", "cnn"), ("16 x 16", "(8, 8)")),
-    "unknown optimizer": ((*TRAIN, "--epsilon", "1", "--optimizer", "magic"), ("'magic'", "torch.optim")),
+    "unknown optimizer": (
+        (*TRAIN, "--epsilon", "1", "--optimizer", "magic"),
+        ("'magic'", "torch.optim"),
+    ),
     "momentum where there is none": (
         (*TRAIN, "--epsilon", "1", "--optimizer", "Adam", "--momentum", "0.9"),
         ("Adam cannot be made", "momentum"),
     ),
-    "pca of too many": ((*TRAIN, "--epsilon", "1", "--pca", "65"), ("65 components of 64 features",)),
+    "pca of too many": (
+        (*TRAIN, "--epsilon", "1", "--pca", "65"),
+        ("65 components of 64 features",),
+    ),
     "negative seed": ((*TRAIN, "--epsilon", "1", "--seed", "-1"), ("seed is -1",)),
     "unknown option": ((*TRAIN, "--epsilom", "1"), ("--epsilom",)),
     "unknown command": (("tarin",), ("tarin",)),
     "missing configuration": ((*BUDGET, "--config", "gone.toml"), ("gone.toml cannot be read",)),
     "not a model": (("verify", "nowhere"), ("not a published model", "privacy.json")),
-    "prediction from nothing": (("predict", "nowhere", "--data", "digits"), ("not a published model",)),
+    "prediction from nothing": (
+        ("predict", "nowhere", "--data", "digits"),
+        ("not a published model",),
+    ),
 }
 
 
@@ -176,9 +249,15 @@ def rows(**changes: object) -> dict[str, object]:
 
 
 NPZ: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
-    "NaN": (rows(x=np.where(np.arange(200).reshape(50, 4) == 30, np.nan, 0.5)), ("not finite", "row 7")),
+    "NaN": (
+        rows(x=np.where(np.arange(200).reshape(50, 4) == 30, np.nan, 0.5)),
+        ("not finite", "row 7"),
+    ),
     "infinity": (rows(x=np.full((50, 4), np.inf)), ("not finite", "row 0")),
-    "a label beyond the classes": (rows(y=np.arange(50) % 4), ("labels from 0 to 3", "0 to 2", "--classes")),
+    "a label beyond the classes": (
+        rows(y=np.arange(50) % 4),
+        ("labels from 0 to 3", "0 to 2", "--classes"),
+    ),
     "a negative label": (rows(y=np.arange(50) % 3 - 1), ("labels from -1 to 1",)),
     "labels that are not whole": (rows(y=np.linspace(0, 2, 50)), ("float64", "whole numbers")),
     "fewer labels than rows": (rows(y=np.arange(49) % 3), ("50 inputs and 49 targets",)),
@@ -191,7 +270,9 @@ NPZ: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", NPZ)
-def test_bad_files_are_refused(case: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bad_files_are_refused(
+    case: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     arrays, expected = NPZ[case]
     path = tmp_path / "rows.npz"
     np.savez(path, **arrays)  # type: ignore[arg-type]
@@ -204,21 +285,44 @@ def test_bad_files_are_refused(case: str, capsys: pytest.CaptureFixture[str], tm
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x03\x04 cut short"])
-def test_damaged_files_are_refused(content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_damaged_files_are_refused(
+    content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     path = tmp_path / "rows.npz"
     path.write_bytes(content)
-    assert main(["train", "--data", str(path), "--classes", "3", "--range", "0,1", "--epsilon", "1", "--out", "o"]) == 2
+    assert (
+        main(
+            [
+                "train",
+                "--data",
+                str(path),
+                "--classes",
+                "3",
+                "--range",
+                "0,1",
+                "--epsilon",
+                "1",
+                "--out",
+                "o",
+            ]
+        )
+        == 2
+    )
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_a_taken_folder_is_refused_before_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_taken_folder_is_refused_before_training(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "kept").write_text("precious")
     assert main([*TRAIN, "--epsilon", "1", "--out", str(tmp_path / "kept")]) == 2
     assert "exists already" in capsys.readouterr().err
     assert (tmp_path / "kept").read_text() == "precious"
 
 
-def test_a_folder_that_cannot_be_written_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     assert main([*TRAIN, "--epsilon", "1", "--out", str(tmp_path / "file" / "model")]) == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""`privlearn commit`, `train --transcript` and `replay`: a run from its commitment to the auditor's answer."""
+"""`privlearn commit`, `train --transcript` and `replay`: a run from its commitment to the auditor's
+answer.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,18 @@ def recorded(tmp_path: Path, *more: str, committed: tuple[str, ...] = ()) -> lis
     """The options of a run that is going to be recorded, after its commitment."""
     data = data_options(rows(tmp_path / "rows.npz"))
     folder = str(tmp_path / "transcript")
-    run = [*data, "--examples", "120", "--epsilon", "4", "--delta", "1e-3", "--epochs", "3", *committed]
+    run = [
+        *data,
+        "--examples",
+        "120",
+        "--epsilon",
+        "4",
+        "--delta",
+        "1e-3",
+        "--epochs",
+        "3",
+        *committed,
+    ]
     assert main(["commit", *run, "--out", folder]) == 0
     return ["train", *run, "--transcript", folder, *more, "--out", str(tmp_path / "model")]
 
@@ -90,19 +103,38 @@ def test_runs_that_could_not_be_checked_are_refused(
     assert not (tmp_path / "model").exists()
 
 
-def test_a_commitment_is_good_for_one_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_commitment_is_good_for_one_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     options = recorded(tmp_path)
     assert main(options) == 0
     assert main([*options[:-1], str(tmp_path / "second")]) == 2
     assert "commit anew" in capsys.readouterr().err
-    assert main(["train", "--data", "digits", "--epsilon", "1", "--challenge", "00", "--out", str(tmp_path / "x")]) == 2
+    assert (
+        main(
+            [
+                "train",
+                "--data",
+                "digits",
+                "--epsilon",
+                "1",
+                "--challenge",
+                "00",
+                "--out",
+                str(tmp_path / "x"),
+            ]
+        )
+        == 2
+    )
     assert "--transcript" in capsys.readouterr().err
     assert main(["replay", str(tmp_path)]) == 2
     assert "privlearn.auditing.replay" in capsys.readouterr().err
 
 
 def test_a_commitment_is_to_one_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Its options stand beside it; a run with others is refused, and so is a commitment that could not be checked."""
+    """Its options stand beside it; a run with others is refused, and so is a commitment that could
+    not be checked.
+    """
     options = recorded(tmp_path, committed=("--discrete",))
     assert json.loads((tmp_path / "transcript" / "options.json").read_text())["epochs"] == 3
     for other in (("--epochs", "2"), ("--learning-rate", "0.1"), ("--epsilon", "3")):
@@ -113,7 +145,9 @@ def test_a_commitment_is_to_one_run(capsys: pytest.CaptureFixture[str], tmp_path
     assert main(options) == 0
     data = data_options(str(tmp_path / "rows.npz"))
     for unfit in (("--seed", "3"), ("--method", "features")):
-        assert main(["commit", *data, "--epsilon", "4", *unfit, "--out", str(tmp_path / "other")]) == 2
+        assert (
+            main(["commit", *data, "--epsilon", "4", *unfit, "--out", str(tmp_path / "other")]) == 2
+        )
         assert not (tmp_path / "other").exists()
 
 
@@ -124,11 +158,20 @@ def test_a_folder_does_not_choose_the_code_that_runs(
     code = "import torch\nopen('ran', 'w').close()\n"
     code += "def build(input_shape, classes):\n    return torch.nn.Linear(4, classes)\n"
     (tmp_path / "owncode.py").write_text(code)
-    assert main(recorded(tmp_path, committed=("--model", "owncode:build", "--features", "raw"))) == 0
+    assert (
+        main(recorded(tmp_path, committed=("--model", "owncode:build", "--features", "raw"))) == 0
+    )
     (tmp_path / "ran").unlink()
     monkeypatch.delitem(sys.modules, "owncode")
     capsys.readouterr()
-    replay = ["replay", str(tmp_path / "transcript"), "--steps", "1", "--published", str(tmp_path / "model")]
+    replay = [
+        "replay",
+        str(tmp_path / "transcript"),
+        "--steps",
+        "1",
+        "--published",
+        str(tmp_path / "model"),
+    ]
     assert main(replay) == 2
     assert "if you trust that code" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
@@ -136,6 +179,11 @@ def test_a_folder_does_not_choose_the_code_that_runs(
     assert main([*replay, "--model", "cnn"]) == 2
     options = tmp_path / "transcript" / "options.json"
     stored = json.loads(options.read_text())
-    for hostile in ([], "x", stored | {"model": "linear", "features": "os:getcwd"}, stored | {"model": "os:system"}):
+    for hostile in (
+        [],
+        "x",
+        stored | {"model": "linear", "features": "os:getcwd"},
+        stored | {"model": "os:system"},
+    ):
         options.write_text(json.dumps(hostile))
         assert main(replay) == 2, hostile

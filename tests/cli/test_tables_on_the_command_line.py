@@ -39,7 +39,9 @@ def write(path: Path, rows: int, seed: int, *, target: bool = True) -> Path:
         writer.writerow(["name", "age", "ward", *["ill"] * target])
         for i in range(rows):
             name, ward = f"patient {i}", "north" if north[i] else "south"
-            writer.writerow([name, "" if i == 7 else age[i], ward, *["yes" if ill[i] else "no"] * target])
+            writer.writerow(
+                [name, "" if i == 7 else age[i], ward, *["yes" if ill[i] else "no"] * target]
+            )
     return path
 
 
@@ -51,7 +53,17 @@ def test_from_a_table_to_predictions(
     write(Path("more.csv"), 500, 1)
     Path("people.toml").write_text(SCHEMA)
     declared = ("--data", "people.csv", "--schema", "people.toml")
-    training = ("--test-data", "more.csv", "--examples", "2000", "--epsilon", "3", "--seed", "1", "--json")
+    training = (
+        "--test-data",
+        "more.csv",
+        "--examples",
+        "2000",
+        "--epsilon",
+        "3",
+        "--seed",
+        "1",
+        "--json",
+    )
     assert main(["train", *declared, *training, "--out", "model"]) == 0
     shown = capsys.readouterr()
     found = json.loads(shown.out)
@@ -78,12 +90,23 @@ def test_from_a_table_to_predictions(
         assert shown.out == ""
         assert "trained on another schema" in shown.err
     Path("other.toml").write_text("# a comment does no harm\n" + SCHEMA)
-    assert main(["predict", "model", "--data", "new.csv", "--schema", "other.toml", "--out", "p.csv"]) == 0
-    assert main(["predict", "model", "--data", "new.csv"]) == 0  # by the schema that the model holds
+    assert (
+        main(["predict", "model", "--data", "new.csv", "--schema", "other.toml", "--out", "p.csv"])
+        == 0
+    )
+    # by the schema that the model holds
+    assert main(["predict", "model", "--data", "new.csv"]) == 0
     assert Path("p.csv").read_text() == capsys.readouterr().out
 
     refusals = {
-        ("--data", "new.csv", "--schema", "people.toml", "--part", "test"): "--part goes with named data sets",
+        (
+            "--data",
+            "new.csv",
+            "--schema",
+            "people.toml",
+            "--part",
+            "test",
+        ): "--part goes with named data sets",
         ("--data", "digits"): "have shape [8, 8]",
         ("--data", "digits", "--schema", "people.toml"): "leave out --schema",
     }
@@ -99,10 +122,27 @@ def test_a_table_that_cannot_be_read_leaves_nothing(
     path = write(Path("people.csv"), 50, 0)
     path.write_text(path.read_text() + "Zoe,forty,north,no\n")
     Path("people.toml").write_text(SCHEMA)
-    assert main(["train", "--data", "people.csv", "--schema", "people.toml", "--epsilon", "1", "--out", "model"]) == 2
+    assert (
+        main(
+            [
+                "train",
+                "--data",
+                "people.csv",
+                "--schema",
+                "people.toml",
+                "--epsilon",
+                "1",
+                "--out",
+                "model",
+            ]
+        )
+        == 2
+    )
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.splitlines()[-1].startswith("privlearn: people.csv, row 51 (line 52), column 'age' is 'forty'")
+    assert shown.err.splitlines()[-1].startswith(
+        "privlearn: people.csv, row 51 (line 52), column 'age' is 'forty'"
+    )
     assert not Path("model").exists()
 
 
@@ -117,7 +157,22 @@ def test_a_template_is_filled_in_and_read(
     for value in ("patient", "north"):
         assert value not in template
     Path("people.toml").write_text(template)
-    assert main(["train", "--data", "people.csv", "--schema", "people.toml", "--epsilon", "1", "--out", "model"]) == 2
+    assert (
+        main(
+            [
+                "train",
+                "--data",
+                "people.csv",
+                "--schema",
+                "people.toml",
+                "--epsilon",
+                "1",
+                "--out",
+                "model",
+            ]
+        )
+        == 2
+    )
     assert "target is ''" in capsys.readouterr().err
     assert main(["data", "schema", "people.csv", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["columns"] == ["name", "age", "ward", "ill"]

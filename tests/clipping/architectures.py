@@ -1,8 +1,10 @@
-"""Architectures that people train, made small from configurations, with random weights: one row each.
+"""Architectures that people train, made small from configurations, with random weights: one row
+each.
 
-Every row says how its model is made, what a batch of three examples is, what loss each example has, and what becomes of
-it: by which way its gradients are computed, or what it is refused for. Nothing is downloaded. When rows have changed,
-`python bench/architectures.py --write docs/models.md` writes the page's tables and the JSON beside it again.
+Every row says how its model is made, what a batch of three examples is, what loss each example has,
+and what becomes of it: by which way its gradients are computed, or what it is refused for. Nothing
+is downloaded. When rows have changed, `python bench/architectures.py --write docs/models.md` writes
+the page's tables and the JSON beside it again.
 """
 
 from __future__ import annotations
@@ -49,7 +51,12 @@ ARCHITECTURES: list[Architecture] = []
 
 
 def row(
-    name: str, package: str, make: Callable[[], nn.Module], batch: Callable[[], Batch], loss: Loss, **more: Any
+    name: str,
+    package: str,
+    make: Callable[[], nn.Module],
+    batch: Callable[[], Batch],
+    loss: Loss,
+    **more: Any,
 ) -> None:
     ARCHITECTURES.append(Architecture(name, package, make, batch, loss, **more))
 
@@ -60,14 +67,26 @@ def row(
 def still(model: nn.Module) -> nn.Module:
     """The model without dropout, in whatever part it is: so that it is a function of its inputs."""
     for module in model.modules():
-        for name in ("p", "drop_prob", "drop_rate", "attn_drop", "dropout", "attn_dropout", "stochastic_depth_prob"):
+        for name in (
+            "p",
+            "drop_prob",
+            "drop_rate",
+            "attn_drop",
+            "dropout",
+            "attn_dropout",
+            "stochastic_depth_prob",
+        ):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
     return model
 
 
-def configured(config: str, model: str, keep: bool = False, **options: Any) -> Callable[[], nn.Module]:
-    """A model of `transformers`, of a small configuration; without dropout, unless it is to be kept."""
+def configured(
+    config: str, model: str, keep: bool = False, **options: Any
+) -> Callable[[], nn.Module]:
+    """A model of `transformers`, of a small configuration; without dropout, unless it is to be
+    kept.
+    """
 
     def make() -> nn.Module:
         transformers: Any = importlib.import_module("transformers")
@@ -115,7 +134,9 @@ def drawn(*shape: int) -> Tensor:
 
 def tokens(length: int = LENGTH, vocabulary: int = VOCABULARY) -> Batch:
     """Texts of three lengths, padded."""
-    ids = torch.randint(3, vocabulary, (EXAMPLES, length), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        3, vocabulary, (EXAMPLES, length), generator=torch.Generator().manual_seed(0)
+    )
     mask = torch.ones_like(ids)
     mask[1, -2:] = mask[2, -4:] = 0
     return {"input_ids": ids.where(mask > 0, 1), "attention_mask": mask}
@@ -176,21 +197,27 @@ def called(model: nn.Module, batch: Batch) -> Tensor:
 def predicted(model: nn.Module, batch: Batch) -> Tensor:
     """Cross-entropy of each next token, over a public number of them."""
     logits = model(**given(batch)).logits[:, -LENGTH:-1]  # a prompt may stand in front
-    each = F.cross_entropy(logits.transpose(1, 2), batch["labels"][:, 1:], reduction="none", ignore_index=-100)
+    each = F.cross_entropy(
+        logits.transpose(1, 2), batch["labels"][:, 1:], reduction="none", ignore_index=-100
+    )
     return each.sum(1) / LENGTH
 
 
 def translated(model: nn.Module, batch: Batch) -> Tensor:
     """Cross-entropy of the target's tokens."""
     logits = model(**given(batch)).logits
-    each = F.cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none", ignore_index=-100)
+    each = F.cross_entropy(
+        logits.transpose(1, 2), batch["labels"], reduction="none", ignore_index=-100
+    )
     return each.sum(1) / LENGTH
 
 
 def tagged(model: nn.Module, batch: Batch) -> Tensor:
     """Cross-entropy of a class for every token that is one."""
     logits = model(**given(batch)).logits
-    each = F.cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none", ignore_index=-100)
+    each = F.cross_entropy(
+        logits.transpose(1, 2), batch["labels"], reduction="none", ignore_index=-100
+    )
     return each.sum(1) / LENGTH
 
 
@@ -201,32 +228,63 @@ def pooled(model: nn.Module, batch: Batch) -> Tensor:
 
 
 WIDE = {
-    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
     "vocab_size": VOCABULARY,
-    "max_position_embeddings": 32, "pad_token_id": 1,
-}  # fmt: skip
+    "max_position_embeddings": 32,
+    "pad_token_id": 1,
+}
 ENDS = {"bos_token_id": 0, "eos_token_id": 2}
 GROUPED = {**WIDE, **ENDS, "num_key_value_heads": 1}
 ENCODER_DECODER = {
-    "vocab_size": VOCABULARY, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 32,
-    "pad_token_id": 1, "decoder_start_token_id": 2, **ENDS,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "max_position_embeddings": 32,
+    "pad_token_id": 1,
+    "decoder_start_token_id": 2,
+    **ENDS,
+}
 T5 = {
-    "vocab_size": VOCABULARY, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "pad_token_id": 1,
-    "decoder_start_token_id": 0, "eos_token_id": 2,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 32,
+    "num_layers": 2,
+    "num_heads": 2,
+    "pad_token_id": 1,
+    "decoder_start_token_id": 0,
+    "eos_token_id": 2,
+}
 PATCHES = {
-    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 16,
-    "patch_size": 8, "num_labels": CLASSES,
-}  # fmt: skip
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "image_size": 16,
+    "patch_size": 8,
+    "num_labels": CLASSES,
+}
 
 
 WORDS = {"vocab_size": VOCABULARY, "pad_token_id": 1}
 
 
 def of_transformers(
-    name: str, config: str, model: str, base: dict[str, Any], batch: Callable[[], Batch], loss: Loss, **more: Any
+    name: str,
+    config: str,
+    model: str,
+    base: dict[str, Any],
+    batch: Callable[[], Batch],
+    loss: Loss,
+    **more: Any,
 ) -> None:
     """A row from a configuration: what is not said of the row is an option of the configuration."""
     own = {key: more.pop(key) for key in list(more) if key in ("outcome", "reason")}
@@ -234,13 +292,25 @@ def of_transformers(
 
 
 def encoder(
-    name: str, config: str, model: str, base: Any = WIDE, batch: Any = texts, loss: Any = classified, **more: Any
+    name: str,
+    config: str,
+    model: str,
+    base: Any = WIDE,
+    batch: Any = texts,
+    loss: Any = classified,
+    **more: Any,
 ) -> None:
     of_transformers(name, config, model, {**base, "num_labels": CLASSES}, batch, loss, **more)
 
 
 def causal(
-    name: str, config: str, model: str, base: Any = GROUPED, batch: Any = continued, loss: Any = predicted, **more: Any
+    name: str,
+    config: str,
+    model: str,
+    base: Any = GROUPED,
+    batch: Any = continued,
+    loss: Any = predicted,
+    **more: Any,
 ) -> None:
     of_transformers(name, config, model, base, batch, loss, **more)
 
@@ -268,7 +338,11 @@ encoder(
     num_labels=VOCABULARY,
 )
 encoder(
-    "DeBERTa", "DebertaConfig", "DebertaForSequenceClassification", relative_attention=True, pos_att_type=["p2c", "c2p"]
+    "DeBERTa",
+    "DebertaConfig",
+    "DebertaForSequenceClassification",
+    relative_attention=True,
+    pos_att_type=["p2c", "c2p"],
 )
 encoder(
     "DeBERTa-v2",
@@ -314,7 +388,14 @@ encoder(
 encoder("FNet", "FNetConfig", "FNetForSequenceClassification", batch=unmasked(texts))
 encoder("MPNet", "MPNetConfig", "MPNetForSequenceClassification")
 encoder(
-    "XLNet", "XLNetConfig", "XLNetForSequenceClassification", base=WORDS, d_model=16, n_layer=2, n_head=2, d_inner=32
+    "XLNet",
+    "XLNetConfig",
+    "XLNetForSequenceClassification",
+    base=WORDS,
+    d_model=16,
+    n_layer=2,
+    n_head=2,
+    d_inner=32,
 )
 encoder(
     "Longformer",
@@ -324,7 +405,9 @@ encoder(
     outcome="loop",
     reason="over the batch",
 )
-encoder("BigBird", "BigBirdConfig", "BigBirdForSequenceClassification", attention_type="original_full")
+encoder(
+    "BigBird", "BigBirdConfig", "BigBirdForSequenceClassification", attention_type="original_full"
+)
 encoder(
     "Funnel",
     "FunnelConfig",
@@ -337,7 +420,14 @@ encoder(
     d_head=8,
     d_inner=32,
 )
-encoder("ModernBERT", "ModernBertConfig", "ModernBertForSequenceClassification", **ENDS, cls_token_id=0, sep_token_id=2)
+encoder(
+    "ModernBERT",
+    "ModernBertConfig",
+    "ModernBertForSequenceClassification",
+    **ENDS,
+    cls_token_id=0,
+    sep_token_id=2,
+)
 encoder("RoFormer", "RoFormerConfig", "RoFormerForSequenceClassification", embedding_size=16)
 encoder("ConvBERT", "ConvBertConfig", "ConvBertForSequenceClassification", embedding_size=16)
 encoder(
@@ -360,7 +450,13 @@ encoder(
     outcome="loop",
     reason="_ReversibleFunction is not seen",
 )
-encoder("ESM", "EsmConfig", "EsmForSequenceClassification", position_embedding_type="rotary", mask_token_id=3)
+encoder(
+    "ESM",
+    "EsmConfig",
+    "EsmForSequenceClassification",
+    position_embedding_type="rotary",
+    mask_token_id=3,
+)
 encoder(
     "XLM",
     "XLMConfig",
@@ -371,7 +467,13 @@ encoder(
     outcome="loop",
     reason="over the batch",
 )
-encoder("RemBERT", "RemBertConfig", "RemBertForSequenceClassification", input_embedding_size=8, output_embedding_size=8)
+encoder(
+    "RemBERT",
+    "RemBertConfig",
+    "RemBertForSequenceClassification",
+    input_embedding_size=8,
+    output_embedding_size=8,
+)
 encoder("XLM-RoBERTa-XL", "XLMRobertaXLConfig", "XLMRobertaXLForSequenceClassification")
 encoder("CamemBERT", "CamembertConfig", "CamembertForSequenceClassification")
 encoder("Data2Vec text", "Data2VecTextConfig", "Data2VecTextForSequenceClassification")
@@ -383,13 +485,23 @@ encoder(
     outcome="loop",
     reason="YosoCumulation is not seen",
 )
-encoder("LayoutLM", "LayoutLMConfig", "LayoutLMForSequenceClassification", max_2d_position_embeddings=16)
+encoder(
+    "LayoutLM", "LayoutLMConfig", "LayoutLMForSequenceClassification", max_2d_position_embeddings=16
+)
 encoder("LUKE", "LukeConfig", "LukeForSequenceClassification", entity_vocab_size=5)
 encoder("Splinter", "SplinterConfig", "SplinterModel", loss=pooled)
 encoder(
-    "Perceiver", "PerceiverConfig", "PerceiverForSequenceClassification", num_latents=4, d_latents=16, d_model=16,
-    num_blocks=1, num_self_attends_per_block=1, num_self_attention_heads=2, num_cross_attention_heads=2,
-)  # fmt: skip
+    "Perceiver",
+    "PerceiverConfig",
+    "PerceiverForSequenceClassification",
+    num_latents=4,
+    d_latents=16,
+    d_model=16,
+    num_blocks=1,
+    num_self_attends_per_block=1,
+    num_self_attention_heads=2,
+    num_cross_attention_heads=2,
+)
 encoder("BERT, masked words", "BertConfig", "BertForMaskedLM", loss=tagged, batch=continued)
 encoder("EuroBERT", "EuroBertConfig", "EuroBertForSequenceClassification")
 
@@ -416,7 +528,16 @@ causal(
     window_size=4,
 )
 causal("GPT-NeoX", "GPTNeoXConfig", "GPTNeoXForCausalLM")
-causal("GPT-J", "GPTJConfig", "GPTJForCausalLM", n_embd=16, n_layer=2, n_head=2, n_positions=32, rotary_dim=4)
+causal(
+    "GPT-J",
+    "GPTJConfig",
+    "GPTJForCausalLM",
+    n_embd=16,
+    n_layer=2,
+    n_head=2,
+    n_positions=32,
+    rotary_dim=4,
+)
 causal("OPT", "OPTConfig", "OPTForCausalLM", ffn_dim=32, word_embed_proj_dim=16)
 causal(
     "BLOOM",
@@ -429,7 +550,12 @@ causal(
 )
 causal("Llama", "LlamaConfig", "LlamaForCausalLM")
 causal(
-    "Llama, classes", "LlamaConfig", "LlamaForSequenceClassification", num_labels=CLASSES, loss=classified, batch=texts
+    "Llama, classes",
+    "LlamaConfig",
+    "LlamaForSequenceClassification",
+    num_labels=CLASSES,
+    loss=classified,
+    batch=texts,
 )
 causal("Mistral", "MistralConfig", "MistralForCausalLM", sliding_window=4)
 causal("Qwen2", "Qwen2Config", "Qwen2ForCausalLM")
@@ -446,7 +572,16 @@ causal("OLMo 2", "Olmo2Config", "Olmo2ForCausalLM")
 causal("Granite", "GraniteConfig", "GraniteForCausalLM")
 causal("SmolLM 3", "SmolLM3Config", "SmolLM3ForCausalLM")
 causal("StarCoder 2", "Starcoder2Config", "Starcoder2ForCausalLM")
-causal("MPT", "MptConfig", "MptForCausalLM", n_heads=2, n_layers=2, d_model=16, max_seq_len=32, expansion_ratio=2)
+causal(
+    "MPT",
+    "MptConfig",
+    "MptForCausalLM",
+    n_heads=2,
+    n_layers=2,
+    d_model=16,
+    max_seq_len=32,
+    expansion_ratio=2,
+)
 causal(
     "CodeGen",
     "CodeGenConfig",
@@ -523,7 +658,16 @@ causal(
     reason="no dimension for the batch",
 )
 causal("Mamba", "MambaConfig", "MambaForCausalLM", state_size=4, time_step_rank=4)
-causal("Mamba 2", "Mamba2Config", "Mamba2ForCausalLM", state_size=4, num_heads=4, head_dim=8, n_groups=1, chunk_size=4)
+causal(
+    "Mamba 2",
+    "Mamba2Config",
+    "Mamba2ForCausalLM",
+    state_size=4,
+    num_heads=4,
+    head_dim=8,
+    n_groups=1,
+    chunk_size=4,
+)
 causal(
     "RecurrentGemma",
     "RecurrentGemmaConfig",
@@ -535,7 +679,15 @@ causal(
     reason="SqrtBoundDerivative is not seen",
 )
 causal("BioGPT", "BioGptConfig", "BioGptForCausalLM")
-causal("GPT-BigCode", "GPTBigCodeConfig", "GPTBigCodeForCausalLM", n_embd=16, n_layer=2, n_head=2, n_positions=32)
+causal(
+    "GPT-BigCode",
+    "GPTBigCodeConfig",
+    "GPTBigCodeForCausalLM",
+    n_embd=16,
+    n_layer=2,
+    n_head=2,
+    n_positions=32,
+)
 causal("Cohere 2", "Cohere2Config", "Cohere2ForCausalLM")
 causal("Nemotron", "NemotronConfig", "NemotronForCausalLM")
 causal("Persimmon", "PersimmonConfig", "PersimmonForCausalLM")
@@ -549,16 +701,36 @@ causal("Ernie 4.5", "Ernie4_5Config", "Ernie4_5ForCausalLM", head_dim=8)
 causal("LFM2", "Lfm2Config", "Lfm2ForCausalLM", layer_types=["conv", "full_attention"])
 causal("VaultGemma", "VaultGemmaConfig", "VaultGemmaForCausalLM", head_dim=8)
 causal("RWKV", "RwkvConfig", "RwkvForCausalLM", attention_hidden_size=16, context_length=32)
-causal("Falcon Mamba", "FalconMambaConfig", "FalconMambaForCausalLM", state_size=4, time_step_rank=4)
 causal(
-    "Jamba", "JambaConfig", "JambaForCausalLM", mamba_d_state=4, mamba_dt_rank=4, use_mamba_kernels=False,
-    attn_layer_period=2, attn_layer_offset=1, expert_layer_period=4, expert_layer_offset=3, num_experts=2,
-)  # fmt: skip
+    "Falcon Mamba", "FalconMambaConfig", "FalconMambaForCausalLM", state_size=4, time_step_rank=4
+)
 causal(
-    "Zamba 2", "Zamba2Config", "Zamba2ForCausalLM", mamba_d_state=4, n_mamba_heads=4, mamba_headdim=8, mamba_ngroups=1,
-    num_mem_blocks=1, hybrid_layer_ids=[1], layers_block_type=["mamba", "hybrid"], use_mamba_kernels=False,
+    "Jamba",
+    "JambaConfig",
+    "JambaForCausalLM",
+    mamba_d_state=4,
+    mamba_dt_rank=4,
+    use_mamba_kernels=False,
+    attn_layer_period=2,
+    attn_layer_offset=1,
+    expert_layer_period=4,
+    expert_layer_offset=3,
+    num_experts=2,
+)
+causal(
+    "Zamba 2",
+    "Zamba2Config",
+    "Zamba2ForCausalLM",
+    mamba_d_state=4,
+    n_mamba_heads=4,
+    mamba_headdim=8,
+    mamba_ngroups=1,
+    num_mem_blocks=1,
+    hybrid_layer_ids=[1],
+    layers_block_type=["mamba", "hybrid"],
+    use_mamba_kernels=False,
     chunk_size=4,
-)  # fmt: skip
+)
 for name, config, model, experts in (
     (
         "Qwen3-MoE",
@@ -569,9 +741,15 @@ for name, config, model, experts in (
     ("Granite MoE", "GraniteMoeConfig", "GraniteMoeForCausalLM", {"num_local_experts": 3}),
 ):
     causal(
-        name, config, model, num_experts_per_tok=2, experts_implementation="eager", outcome="loop",
-        reason="no dimension for the batch", **experts,
-    )  # fmt: skip
+        name,
+        config,
+        model,
+        num_experts_per_tok=2,
+        experts_implementation="eager",
+        outcome="loop",
+        reason="no dimension for the batch",
+        **experts,
+    )
 causal("Transformer in BERT's code", "BertConfig", "BertLMHeadModel", is_decoder=True)
 
 sequence("T5", "T5Config", "T5ForConditionalGeneration", base=T5)
@@ -587,7 +765,13 @@ sequence("mT5", "MT5Config", "MT5ForConditionalGeneration", base=T5)
 sequence("LongT5", "LongT5Config", "LongT5ForConditionalGeneration", base=T5, local_radius=2)
 sequence("UMT5", "UMT5Config", "UMT5ForConditionalGeneration", base=T5)
 sequence("PLBart", "PLBartConfig", "PLBartForConditionalGeneration")
-sequence("Pegasus-X", "PegasusXConfig", "PegasusXForConditionalGeneration", block_size=4, num_global_tokens=2)
+sequence(
+    "Pegasus-X",
+    "PegasusXConfig",
+    "PegasusXForConditionalGeneration",
+    block_size=4,
+    num_global_tokens=2,
+)
 sequence("BART", "BartConfig", "BartForConditionalGeneration")
 sequence("MBart", "MBartConfig", "MBartForConditionalGeneration")
 sequence("Pegasus", "PegasusConfig", "PegasusForConditionalGeneration")
@@ -638,8 +822,12 @@ sequence(
 )
 
 
-def vision(name: str, config: str, model: str, base: Any = PATCHES, size: int = 16, **more: Any) -> None:
-    of_transformers(name, config, model, {**base, "image_size": size}, images(size), classified, **more)
+def vision(
+    name: str, config: str, model: str, base: Any = PATCHES, size: int = 16, **more: Any
+) -> None:
+    of_transformers(
+        name, config, model, {**base, "image_size": size}, images(size), classified, **more
+    )
 
 
 STAGES = {"num_labels": CLASSES}
@@ -648,7 +836,12 @@ vision("ViT", "ViTConfig", "ViTForImageClassification")
 vision("DeiT", "DeiTConfig", "DeiTForImageClassification")
 vision("DeiT, distilled", "DeiTConfig", "DeiTForImageClassificationWithTeacher")
 vision("BEiT", "BeitConfig", "BeitForImageClassification")
-vision("BEiT, relative positions", "BeitConfig", "BeitForImageClassification", use_relative_position_bias=True)
+vision(
+    "BEiT, relative positions",
+    "BeitConfig",
+    "BeitForImageClassification",
+    use_relative_position_bias=True,
+)
 vision("Data2Vec vision", "Data2VecVisionConfig", "Data2VecVisionForImageClassification")
 vision("Swin", "SwinConfig", "SwinForImageClassification", STAGES, **PYRAMID)
 vision("Swin V2", "Swinv2Config", "Swinv2ForImageClassification", STAGES, **PYRAMID)
@@ -750,10 +943,24 @@ vision(
 )
 
 
-STEPPED = {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 1, 2, 2]}
-vision("SegFormer", "SegformerConfig", "SegformerForImageClassification", STAGES, 32, **STEPPED, decoder_hidden_size=8)
+STEPPED = {
+    "hidden_sizes": [8, 8, 16, 16],
+    "depths": [1, 1, 1, 1],
+    "num_attention_heads": [1, 1, 2, 2],
+}
+vision(
+    "SegFormer",
+    "SegformerConfig",
+    "SegformerForImageClassification",
+    STAGES,
+    32,
+    **STEPPED,
+    decoder_hidden_size=8,
+)
 vision("PVT v2", "PvtV2Config", "PvtV2ForImageClassification", STAGES, 32, **STEPPED)
-vision("DINOv2, registers", "Dinov2WithRegistersConfig", "Dinov2WithRegistersForImageClassification")
+vision(
+    "DINOv2, registers", "Dinov2WithRegistersConfig", "Dinov2WithRegistersForImageClassification"
+)
 vision("ViT-MSN", "ViTMSNConfig", "ViTMSNForImageClassification")
 vision("I-JEPA", "IJepaConfig", "IJepaForImageClassification")
 
@@ -769,14 +976,34 @@ def pixels(name: str) -> Loss:
 
 
 row(
-    "SegFormer, pixels", "transformers",
-    configured("SegformerConfig", "SegformerForSemanticSegmentation", **STAGES, **STEPPED, decoder_hidden_size=8),
-    images(32), pixels("logits"), outcome="refused", reason="BatchNorm2d",
-)  # fmt: skip
-DEPTHS = {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8, 8, 8, 8],
-          "fusion_hidden_size": 8, "is_hybrid": False}  # fmt: skip
-row("DPT, depths", "transformers", configured("DPTConfig", "DPTForDepthEstimation", **PATCHES | DEPTHS), images(16),
-    pixels("predicted_depth"))  # fmt: skip
+    "SegFormer, pixels",
+    "transformers",
+    configured(
+        "SegformerConfig",
+        "SegformerForSemanticSegmentation",
+        **STAGES,
+        **STEPPED,
+        decoder_hidden_size=8,
+    ),
+    images(32),
+    pixels("logits"),
+    outcome="refused",
+    reason="BatchNorm2d",
+)
+DEPTHS = {
+    "num_hidden_layers": 4,
+    "backbone_out_indices": [0, 1, 2, 3],
+    "neck_hidden_sizes": [8, 8, 8, 8],
+    "fusion_hidden_size": 8,
+    "is_hybrid": False,
+}
+row(
+    "DPT, depths",
+    "transformers",
+    configured("DPTConfig", "DPTForDepthEstimation", **PATCHES | DEPTHS),
+    images(16),
+    pixels("predicted_depth"),
+)
 
 
 def frames() -> Batch:
@@ -800,7 +1027,9 @@ video(
 
 def own_pair(model: nn.Module, batch: Batch) -> Tensor:
     """How far the text of an example is from its image, by itself."""
-    text = model.get_text_features(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+    text = model.get_text_features(
+        input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]
+    )
     image = model.get_image_features(pixel_values=batch["pixel_values"])
     texts, images = (own if isinstance(own, Tensor) else own.pooler_output for own in (text, image))
     return 1 - F.cosine_similarity(texts, images) * model.logit_scale.sigmoid()
@@ -808,7 +1037,9 @@ def own_pair(model: nn.Module, batch: Batch) -> Tensor:
 
 def contrasted(model: nn.Module, batch: Batch) -> Tensor:
     """The loss that CLIP was trained with: every image against every text of the batch."""
-    return F.cross_entropy(model(**given(batch)).logits_per_text, torch.arange(len(batch["labels"])), reduction="none")
+    return F.cross_entropy(
+        model(**given(batch)).logits_per_text, torch.arange(len(batch["labels"])), reduction="none"
+    )
 
 
 def captioned() -> Batch:
@@ -817,17 +1048,35 @@ def captioned() -> Batch:
 
 def two_towers(name: str, config: str, model: str, **more: Any) -> None:
     text = {**WIDE, **ENDS, "projection_dim": 8}
-    make = configured(config, model, text_config=text, vision_config={**PATCHES, "projection_dim": 8}, projection_dim=8)
+    make = configured(
+        config,
+        model,
+        text_config=text,
+        vision_config={**PATCHES, "projection_dim": 8},
+        projection_dim=8,
+    )
     row(name, "transformers", make, captioned, more.pop("loss", own_pair), **more)
 
 
 two_towers("CLIP, own pairs", "CLIPConfig", "CLIPModel")
-two_towers("CLIP, contrastive", "CLIPConfig", "CLIPModel", loss=contrasted, outcome="refused", reason="other examples")
+two_towers(
+    "CLIP, contrastive",
+    "CLIPConfig",
+    "CLIPModel",
+    loss=contrasted,
+    outcome="refused",
+    reason="other examples",
+)
 two_towers("SigLIP, own pairs", "SiglipConfig", "SiglipModel")
 row(
-    "ViLT", "transformers", configured("ViltConfig", "ViltModel", **{**WIDE, **PATCHES, "max_image_length": -1}),
-    captioned, pooled, outcome="loop", reason="draws more or fewer random numbers",
-)  # fmt: skip
+    "ViLT",
+    "transformers",
+    configured("ViltConfig", "ViltModel", **{**WIDE, **PATCHES, "max_image_length": -1}),
+    captioned,
+    pooled,
+    outcome="loop",
+    reason="draws more or fewer random numbers",
+)
 
 
 IMAGE, PLACES = 40, 4  # the token that stands for a piece of an image, and how many
@@ -837,8 +1086,12 @@ def described() -> Batch:
     """Texts that begin with tokens in whose place the image is read."""
     ids = torch.randint(3, IMAGE, (EXAMPLES, LENGTH), generator=torch.Generator().manual_seed(0))
     ids[:, :PLACES] = IMAGE
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": drawn(EXAMPLES, 3, 16, 16),
-            "labels": ids.where(ids != IMAGE, -100)}  # fmt: skip
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "pixel_values": drawn(EXAMPLES, 3, 16, 16),
+        "labels": ids.where(ids != IMAGE, -100),
+    }
 
 
 def continued_from_image(model: nn.Module, batch: Batch) -> Tensor:
@@ -848,49 +1101,110 @@ def continued_from_image(model: nn.Module, batch: Batch) -> Tensor:
 
 def with_places(batch: Batch) -> Batch:
     places = torch.arange(LENGTH) < PLACES
-    return batch | {"input_ids": batch["input_ids"].where(~places.to(batch["input_ids"].device), IMAGE)}
+    return batch | {
+        "input_ids": batch["input_ids"].where(~places.to(batch["input_ids"].device), IMAGE)
+    }
 
 
 continued_from_image.made_up = with_places  # type: ignore[attr-defined]
 
-SEEING = {"text_config": {**GROUPED, "model_type": "llama"}, "image_token_index": IMAGE, "vision_feature_layer": -1,
-          "vision_feature_select_strategy": "full",
-          "vision_config": {**PATCHES, "model_type": "siglip_vision_model"}}  # fmt: skip
-row("LLaVA, random rows", "transformers", configured("LlavaConfig", "LlavaForConditionalGeneration", **SEEING),
+SEEING = {
+    "text_config": {**GROUPED, "model_type": "llama"},
+    "image_token_index": IMAGE,
+    "vision_feature_layer": -1,
+    "vision_feature_select_strategy": "full",
+    "vision_config": {**PATCHES, "model_type": "siglip_vision_model"},
+}
+row(
+    "LLaVA, random rows",
+    "transformers",
+    configured("LlavaConfig", "LlavaForConditionalGeneration", **SEEING),
     described,
-    predicted, outcome="refused", reason="cannot run on inputs")  # fmt: skip
-row("LLaVA", "transformers", configured("LlavaConfig", "LlavaForConditionalGeneration", **SEEING), described,
-    continued_from_image, outcome="loop")  # fmt: skip
-LOOKING = {"text_config": {**GROUPED, "model_type": "gemma", "head_dim": 8}, "image_token_index": IMAGE,
-           "projection_dim": 16, "vision_config": {**PATCHES, "model_type": "siglip_vision_model", "projection_dim": 16,
-           "vision_use_head": False}}  # fmt: skip
-row("PaliGemma", "transformers", configured("PaliGemmaConfig", "PaliGemmaForConditionalGeneration", **LOOKING),
+    predicted,
+    outcome="refused",
+    reason="cannot run on inputs",
+)
+row(
+    "LLaVA",
+    "transformers",
+    configured("LlavaConfig", "LlavaForConditionalGeneration", **SEEING),
     described,
-    continued_from_image, outcome="loop", reason="sum over the batch")  # fmt: skip
+    continued_from_image,
+    outcome="loop",
+)
+LOOKING = {
+    "text_config": {**GROUPED, "model_type": "gemma", "head_dim": 8},
+    "image_token_index": IMAGE,
+    "projection_dim": 16,
+    "vision_config": {
+        **PATCHES,
+        "model_type": "siglip_vision_model",
+        "projection_dim": 16,
+        "vision_use_head": False,
+    },
+}
+row(
+    "PaliGemma",
+    "transformers",
+    configured("PaliGemmaConfig", "PaliGemmaForConditionalGeneration", **LOOKING),
+    described,
+    continued_from_image,
+    outcome="loop",
+    reason="sum over the batch",
+)
 
 
 def captioned_by(model: nn.Module, batch: Batch) -> Tensor:
     """Cross-entropy of each next token of a caption."""
     logits = model(**given(batch)).logits[:, -LENGTH:-1]
-    return F.cross_entropy(logits.transpose(1, 2), batch["input_ids"][:, 1:], reduction="none").mean(1)
+    return F.cross_entropy(
+        logits.transpose(1, 2), batch["input_ids"][:, 1:], reduction="none"
+    ).mean(1)
 
 
 row(
-    "BLIP, captions", "transformers",
-    configured("BlipConfig", "BlipForConditionalGeneration", vision_config=PATCHES, projection_dim=8,
-               text_config={**WIDE, **ENDS, "encoder_hidden_size": 16, "is_decoder": True}), described, captioned_by,
-)  # fmt: skip
-row("GIT", "transformers", configured("GitConfig", "GitForCausalLM", **WIDE, **ENDS, vision_config=PATCHES), described,
-    captioned_by)  # fmt: skip
-causal("TrOCR's decoder", "TrOCRConfig", "TrOCRForCausalLM", WIDE | ENDS, d_model=16, decoder_layers=2,
-       decoder_attention_heads=2, decoder_ffn_dim=32)  # fmt: skip
+    "BLIP, captions",
+    "transformers",
+    configured(
+        "BlipConfig",
+        "BlipForConditionalGeneration",
+        vision_config=PATCHES,
+        projection_dim=8,
+        text_config={**WIDE, **ENDS, "encoder_hidden_size": 16, "is_decoder": True},
+    ),
+    described,
+    captioned_by,
+)
+row(
+    "GIT",
+    "transformers",
+    configured("GitConfig", "GitForCausalLM", **WIDE, **ENDS, vision_config=PATCHES),
+    described,
+    captioned_by,
+)
+causal(
+    "TrOCR's decoder",
+    "TrOCRConfig",
+    "TrOCRForCausalLM",
+    WIDE | ENDS,
+    d_model=16,
+    decoder_layers=2,
+    decoder_attention_heads=2,
+    decoder_ffn_dim=32,
+)
 
 
 # Series
 
 
-SERIES = {"num_input_channels": 2, "context_length": 16, "patch_length": 4, "patch_stride": 4, "d_model": 16,
-          "num_targets": CLASSES}  # fmt: skip
+SERIES = {
+    "num_input_channels": 2,
+    "context_length": 16,
+    "patch_length": 4,
+    "patch_stride": 4,
+    "d_model": 16,
+    "num_targets": CLASSES,
+}
 
 
 def series() -> Batch:
@@ -899,47 +1213,98 @@ def series() -> Batch:
 
 def of_series(name: str) -> Loss:
     def loss(model: nn.Module, batch: Batch) -> Tensor:
-        return F.cross_entropy(getattr(model(**given(batch)), name), batch["labels"], reduction="none")
+        return F.cross_entropy(
+            getattr(model(**given(batch)), name), batch["labels"], reduction="none"
+        )
 
     return loss
 
 
 PATCHED = {**SERIES, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 32}
-of_transformers("PatchTST", "PatchTSTConfig", "PatchTSTForClassification", PATCHED, series,
-                of_series("prediction_logits"),
-                outcome="refused", reason="BatchNorm1d")  # fmt: skip
-of_transformers("PatchTST, layer norm", "PatchTSTConfig", "PatchTSTForClassification", PATCHED, series,
-                of_series("prediction_logits"), norm_type="layernorm")  # fmt: skip
-of_transformers("PatchTSMixer", "PatchTSMixerConfig", "PatchTSMixerForTimeSeriesClassification", SERIES, series,
-                of_series("prediction_outputs"), num_layers=2)  # fmt: skip
+of_transformers(
+    "PatchTST",
+    "PatchTSTConfig",
+    "PatchTSTForClassification",
+    PATCHED,
+    series,
+    of_series("prediction_logits"),
+    outcome="refused",
+    reason="BatchNorm1d",
+)
+of_transformers(
+    "PatchTST, layer norm",
+    "PatchTSTConfig",
+    "PatchTSTForClassification",
+    PATCHED,
+    series,
+    of_series("prediction_logits"),
+    norm_type="layernorm",
+)
+of_transformers(
+    "PatchTSMixer",
+    "PatchTSMixerConfig",
+    "PatchTSMixerForTimeSeriesClassification",
+    SERIES,
+    series,
+    of_series("prediction_outputs"),
+    num_layers=2,
+)
 
 
 # Sounds
 
 
 def heard() -> Batch:
-    return {"input_features": drawn(EXAMPLES, 8, 20), "decoder_input_ids": pairs()["decoder_input_ids"],
-            "labels": pairs()["labels"]}  # fmt: skip
+    return {
+        "input_features": drawn(EXAMPLES, 8, 20),
+        "decoder_input_ids": pairs()["decoder_input_ids"],
+        "labels": pairs()["labels"],
+    }
 
 
 SOUND = {
-    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "conv_dim": (16, 16),
-    "conv_stride": (4, 4), "conv_kernel": (8, 4), "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
-    "num_feat_extract_layers": 2, "classifier_proj_size": 8, "num_labels": CLASSES, "mask_time_prob": 0.0,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "conv_dim": (16, 16),
+    "conv_stride": (4, 4),
+    "conv_kernel": (8, 4),
+    "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2,
+    "num_feat_extract_layers": 2,
+    "classifier_proj_size": 8,
+    "num_labels": CLASSES,
+    "mask_time_prob": 0.0,
     "apply_spec_augment": False,
-}  # fmt: skip
+}
 
 
-def audio(name: str, config: str, model: str, base: Any = SOUND, batch: Any = sounds(), **more: Any) -> None:  # noqa: B008
+def audio(
+    name: str,
+    config: str,
+    model: str,
+    base: Any = SOUND,
+    batch: Any = sounds(),  # noqa: B008
+    **more: Any,
+) -> None:
     of_transformers(name, config, model, base, batch, classified, **more)
 
 
 row(
-    "Whisper", "transformers",
-    configured("WhisperConfig", "WhisperForConditionalGeneration", **ENCODER_DECODER, num_mel_bins=8,
-               max_source_positions=10,
-               max_target_positions=32), heard, translated,
-)  # fmt: skip
+    "Whisper",
+    "transformers",
+    configured(
+        "WhisperConfig",
+        "WhisperForConditionalGeneration",
+        **ENCODER_DECODER,
+        num_mel_bins=8,
+        max_source_positions=10,
+        max_target_positions=32,
+    ),
+    heard,
+    translated,
+)
 audio("wav2vec2", "Wav2Vec2Config", "Wav2Vec2ForSequenceClassification")
 audio(
     "wav2vec2, layer norm",
@@ -975,8 +1340,15 @@ audio(
     feature_projection_input_dim=8,
     batch=lambda: labelled({"input_features": drawn(EXAMPLES, 12, 8)}),
 )
-audio("SEW-D", "SEWDConfig", "SEWDForSequenceClassification", squeeze_factor=2, position_buckets=4, outcome="loop",
-      reason="no rule for what aten.detach")  # fmt: skip
+audio(
+    "SEW-D",
+    "SEWDConfig",
+    "SEWDForSequenceClassification",
+    squeeze_factor=2,
+    position_buckets=4,
+    outcome="loop",
+    reason="no rule for what aten.detach",
+)
 audio("HuBERT", "HubertConfig", "HubertForSequenceClassification")
 audio("WavLM", "WavLMConfig", "WavLMForSequenceClassification")
 audio("SEW", "SEWConfig", "SEWForSequenceClassification", squeeze_factor=2)
@@ -999,8 +1371,17 @@ TIMM = {"num_classes": CLASSES}
 SQUARE = {**TIMM, "img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 
 
-def timm(name: str, kind: str, size: int = 16, options: dict[str, Any] | None = None, **more: Any) -> None:
-    row(f"{name} (timm)", "timm", of_timm(kind, **{**TIMM, **(options or {})}), images(size), called, **more)
+def timm(
+    name: str, kind: str, size: int = 16, options: dict[str, Any] | None = None, **more: Any
+) -> None:
+    row(
+        f"{name} (timm)",
+        "timm",
+        of_timm(kind, **{**TIMM, **(options or {})}),
+        images(size),
+        called,
+        **more,
+    )
 
 
 timm("ViT", "VisionTransformer", options=SQUARE)
@@ -1012,17 +1393,33 @@ timm(
 timm("EVA", "Eva", options=SQUARE)
 timm("BEiT", "Beit", options=SQUARE)
 timm("CaiT", "Cait", options=SQUARE)
-timm("Mixer", "MlpMixer", options={"img_size": 16, "patch_size": 8, "embed_dim": 16, "num_blocks": 2})
+timm(
+    "Mixer", "MlpMixer", options={"img_size": 16, "patch_size": 8, "embed_dim": 16, "num_blocks": 2}
+)
 timm("ConvNeXt", "ConvNeXt", size=32, options={"depths": (1, 1, 1, 1), "dims": (8, 8, 16, 16)})
 timm(
     "Swin",
     "SwinTransformer",
-    options={"img_size": 16, "patch_size": 2, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2), "window_size": 4},
+    options={
+        "img_size": 16,
+        "patch_size": 2,
+        "embed_dim": 8,
+        "depths": (1, 1),
+        "num_heads": (1, 2),
+        "window_size": 4,
+    },
 )
 timm(
     "Swin V2",
     "SwinTransformerV2",
-    options={"img_size": 16, "patch_size": 2, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2), "window_size": 4},
+    options={
+        "img_size": 16,
+        "patch_size": 2,
+        "embed_dim": 8,
+        "depths": (1, 1),
+        "num_heads": (1, 2),
+        "window_size": 4,
+    },
 )
 
 
@@ -1031,7 +1428,9 @@ def by_name(name: str, **options: Any) -> Callable[[], nn.Module]:
 
     def make() -> nn.Module:
         torch.manual_seed(0)
-        return still(importlib.import_module("timm").create_model(name, num_classes=CLASSES, **options))
+        return still(
+            importlib.import_module("timm").create_model(name, num_classes=CLASSES, **options)
+        )
 
     return make
 
@@ -1063,14 +1462,24 @@ row(
 row("poolformer_s12 (timm)", "timm", by_name("poolformer_s12"), images(32), called)
 row("gmlp (timm)", "timm", by_name("gmlp_ti16_224", img_size=32), images(32), called)
 row("resmlp (timm)", "timm", by_name("resmlp_12_224", img_size=32), images(32), called)
-row("regnet (timm)", "timm", by_name("regnetx_002"), images(32), called, outcome="refused", reason="BatchNorm")
+row(
+    "regnet (timm)",
+    "timm",
+    by_name("regnetx_002"),
+    images(32),
+    called,
+    outcome="refused",
+    reason="BatchNorm",
+)
 
 
 def half_groups() -> Any:
     return lambda channels: nn.GroupNorm(2, channels)
 
 
-def torchvision(name: str, kind: str, size: int = 32, options: dict[str, Any] | None = None, **more: Any) -> None:
+def torchvision(
+    name: str, kind: str, size: int = 32, options: dict[str, Any] | None = None, **more: Any
+) -> None:
     make = of_torchvision(kind, **{"num_classes": CLASSES, **(options or {})})
     row(f"{name} (torchvision)", "torchvision", make, images(size), called, **more)
 
@@ -1081,13 +1490,26 @@ torchvision(
     "ViT",
     "VisionTransformer",
     size=16,
-    options={"image_size": 16, "patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32},
+    options={
+        "image_size": 16,
+        "patch_size": 8,
+        "num_layers": 2,
+        "num_heads": 2,
+        "hidden_dim": 16,
+        "mlp_dim": 32,
+    },
 )
 torchvision(
     "Swin",
     "SwinTransformer",
     size=16,
-    options={"patch_size": [2, 2], "embed_dim": 8, "depths": [1, 2], "num_heads": [1, 2], "window_size": [2, 2]},
+    options={
+        "patch_size": [2, 2],
+        "embed_dim": 8,
+        "depths": [1, 2],
+        "num_heads": [1, 2],
+        "window_size": [2, 2],
+    },
 )
 torchvision("SqueezeNet", "squeezenet1_1")
 torchvision("densenet121", "densenet121", outcome="refused", reason="BatchNorm2d")
@@ -1099,7 +1521,9 @@ def small_convnext() -> nn.Module:
     from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
     torch.manual_seed(0)
-    return still(ConvNeXt([CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 1)], num_classes=CLASSES))
+    return still(
+        ConvNeXt([CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 1)], num_classes=CLASSES)
+    )
 
 
 row("ConvNeXt (torchvision)", "torchvision", small_convnext, images(32), called)
@@ -1108,8 +1532,12 @@ row("ConvNeXt (torchvision)", "torchvision", small_convnext, images(32), called)
 # Adapters, tied weights, checkpointing
 
 
-def adapted(base: Callable[[], nn.Module], kind: str = "LoraConfig", **options: Any) -> Callable[[], nn.Module]:
-    """The model with PEFT's adapters, which alone are trained; what starts at zero is moved a little."""
+def adapted(
+    base: Callable[[], nn.Module], kind: str = "LoraConfig", **options: Any
+) -> Callable[[], nn.Module]:
+    """The model with PEFT's adapters, which alone are trained; what starts at zero is moved a
+    little.
+    """
 
     def make() -> nn.Module:
         peft: Any = importlib.import_module("peft")
@@ -1124,7 +1552,9 @@ def adapted(base: Callable[[], nn.Module], kind: str = "LoraConfig", **options: 
     return make
 
 
-def changed(base: Callable[[], nn.Module], change: Callable[[Any], object]) -> Callable[[], nn.Module]:
+def changed(
+    base: Callable[[], nn.Module], change: Callable[[Any], object]
+) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         model = base()
         change(model)
@@ -1138,17 +1568,30 @@ def like(name: str) -> Architecture:
 
 
 def variant(
-    name: str, base: str, make: Callable[[Callable[[], nn.Module]], Callable[[], nn.Module]], **more: Any
+    name: str,
+    base: str,
+    make: Callable[[Callable[[], nn.Module]], Callable[[], nn.Module]],
+    **more: Any,
 ) -> None:
     own = like(base)
     row(name, more.pop("package", own.package), make(own.make), own.batch, own.loss, **more)
 
 
-for base, targets in {"GPT-2": ["c_attn", "c_proj"], "Llama": ["q_proj", "v_proj"], "BERT": ["query", "value"],
-                      "ViT": ["q_proj", "v_proj"], "T5": ["q", "v"]}.items():  # fmt: skip
-    variant(f"LoRA on {base}", base, lambda make, targets=targets, base=base: adapted(
-        make, target_modules=targets, r=2, lora_dropout=0.0, fan_in_fan_out=base == "GPT-2"),
-        package="peft")  # fmt: skip
+for base, targets in {
+    "GPT-2": ["c_attn", "c_proj"],
+    "Llama": ["q_proj", "v_proj"],
+    "BERT": ["query", "value"],
+    "ViT": ["q_proj", "v_proj"],
+    "T5": ["q", "v"],
+}.items():
+    variant(
+        f"LoRA on {base}",
+        base,
+        lambda make, targets=targets, base=base: adapted(
+            make, target_modules=targets, r=2, lora_dropout=0.0, fan_in_fan_out=base == "GPT-2"
+        ),
+        package="peft",
+    )
 variant(
     "DoRA on Llama",
     "Llama",
@@ -1171,7 +1614,10 @@ variant(
     "IA3 on Llama",
     "Llama",
     lambda make: adapted(
-        make, "IA3Config", target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"]
+        make,
+        "IA3Config",
+        target_modules=["k_proj", "v_proj", "down_proj"],
+        feedforward_modules=["down_proj"],
     ),
     package="peft",
 )
@@ -1195,27 +1641,67 @@ def language_layers(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
 QUERIES = {"target_modules": ["q_proj", "v_proj"]}
 variant("LoRA on LLaVA", "LLaVA", language_layers, package="peft", outcome="loop")
-variant("AdaLoRA on Llama", "Llama", lambda make: adapted(make, "AdaLoraConfig", **QUERIES, init_r=2, target_r=2,
-        total_step=10), package="peft")  # fmt: skip
-variant("VeRA on Llama", "Llama", lambda make: adapted(make, "VeraConfig", target_modules=["q_proj", "o_proj"], r=2),
-        package="peft")  # fmt: skip
-variant("layer-norm tuning on Llama", "Llama", lambda make: adapted(make, "LNTuningConfig", task_type="CAUSAL_LM"),
-        package="peft")  # fmt: skip
-variant("LoRA with biases and a head on BERT", "BERT",
-        lambda make: adapted(make, target_modules=["query", "value"], r=2,
-        bias="lora_only", modules_to_save=["classifier"]), package="peft")  # fmt: skip
-variant("LoRA on ConvNeXT", "ConvNeXT", lambda make: adapted(make, target_modules=["pwconv1", "pwconv2"], r=2),
-        package="peft")  # fmt: skip
+variant(
+    "AdaLoRA on Llama",
+    "Llama",
+    lambda make: adapted(make, "AdaLoraConfig", **QUERIES, init_r=2, target_r=2, total_step=10),
+    package="peft",
+)
+variant(
+    "VeRA on Llama",
+    "Llama",
+    lambda make: adapted(make, "VeraConfig", target_modules=["q_proj", "o_proj"], r=2),
+    package="peft",
+)
+variant(
+    "layer-norm tuning on Llama",
+    "Llama",
+    lambda make: adapted(make, "LNTuningConfig", task_type="CAUSAL_LM"),
+    package="peft",
+)
+variant(
+    "LoRA with biases and a head on BERT",
+    "BERT",
+    lambda make: adapted(
+        make,
+        target_modules=["query", "value"],
+        r=2,
+        bias="lora_only",
+        modules_to_save=["classifier"],
+    ),
+    package="peft",
+)
+variant(
+    "LoRA on ConvNeXT",
+    "ConvNeXT",
+    lambda make: adapted(make, target_modules=["pwconv1", "pwconv2"], r=2),
+    package="peft",
+)
 for name, kind, options, reason in (
     ("LoHa", "LoHaConfig", {"r": 2}, "no dimension for the batch"),
     ("LoKr", "LoKrConfig", {"r": 2}, "no dimension for the batch"),
     ("OFT", "OFTConfig", {"oft_block_size": 4}, "einsum without a rule"),
 ):
-    variant(f"{name} on Llama", "Llama", lambda make, kind=kind,
-            options=options: adapted(make, kind, **QUERIES, **options),
-            package="peft", outcome="loop", reason=reason)  # fmt: skip
-variant("P-tuning on Llama", "Llama", lambda make: adapted(make, "PromptEncoderConfig", task_type="CAUSAL_LM",
-        num_virtual_tokens=2, encoder_hidden_size=8), package="peft")  # fmt: skip
+    variant(
+        f"{name} on Llama",
+        "Llama",
+        lambda make, kind=kind, options=options: adapted(make, kind, **QUERIES, **options),
+        package="peft",
+        outcome="loop",
+        reason=reason,
+    )
+variant(
+    "P-tuning on Llama",
+    "Llama",
+    lambda make: adapted(
+        make,
+        "PromptEncoderConfig",
+        task_type="CAUSAL_LM",
+        num_virtual_tokens=2,
+        encoder_hidden_size=8,
+    ),
+    package="peft",
+)
 
 
 def checkpointed(model: Any) -> None:
@@ -1237,7 +1723,9 @@ def eager(model: Any) -> None:
 
 for base in ("BERT", "GPT-2", "Llama", "T5", "ViT"):
     variant(f"{base}, checkpointed", base, lambda make: changed(make, checkpointed))
-variant("GPT-2, checkpointed (reentrant)", "GPT-2", lambda make: changed(make, checkpointed_reentrant))
+variant(
+    "GPT-2, checkpointed (reentrant)", "GPT-2", lambda make: changed(make, checkpointed_reentrant)
+)
 variant("BERT, head alone", "BERT", lambda make: changed(make, only_the_head))
 variant("ViT, head alone", "ViT", lambda make: changed(make, only_the_head))
 for base in ("BERT", "GPT-2", "Llama"):

@@ -1,4 +1,6 @@
-"""Named checks of the clipping engine, beside those of the spine in checks.py; mutations must make them fail."""
+"""Named checks of the clipping engine, beside those of the spine in checks.py; mutations must make
+them fail.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ from privlearn.clipping import backends, gradients, kernels, row_norms
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.parameters.standardisation import OuterSums, Standardisation, ThroughStandardisation, taken_back
+from privlearn.clipping.parameters.standardisation import (
+    OuterSums,
+    Standardisation,
+    ThroughStandardisation,
+    taken_back,
+)
 from privlearn.clipping.per_example import (
     Dense,
     ExampleGradients,
@@ -57,7 +64,9 @@ MISSING = -1.0
 class Net(nn.Module):
     """Its parts, and how they are run."""
 
-    def __init__(self, run: Callable[[Any, Tensor], Tensor], **parts: nn.Module | nn.Parameter) -> None:
+    def __init__(
+        self, run: Callable[[Any, Tensor], Tensor], **parts: nn.Module | nn.Parameter
+    ) -> None:
         super().__init__()
         self.run = run
         for name, part in parts.items():
@@ -75,15 +84,24 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Ten
 
 
 def require_gradients(found: ExampleGradients, gradients: Tensor) -> None:
-    """What is found is these gradients: formed, in their norms, and in weighted sums on top of what was there."""
+    """What is found is these gradients: formed, in their norms, and in weighted sums on top of what
+    was there.
+    """
     rounding = 1e-12 if gradients.dtype == torch.float64 else 2e-5
     true = gradients.double()
     torch.testing.assert_close(found.form().double(), true, rtol=rounding, atol=rounding)
-    torch.testing.assert_close(found.squares, true.flatten(1).square().sum(1), rtol=rounding, atol=0.0)
-    weights, into = torch.linspace(0.5, 2, len(true)).to(gradients), drawn(*true.shape[1:]).to(gradients)
+    torch.testing.assert_close(
+        found.squares, true.flatten(1).square().sum(1), rtol=rounding, atol=0.0
+    )
+    weights, into = (
+        torch.linspace(0.5, 2, len(true)).to(gradients),
+        drawn(*true.shape[1:]).to(gradients),
+    )
     expected = into.double() + torch.tensordot(weights.double(), true, 1)
     found.add_weighted(weights, into)
-    torch.testing.assert_close(into.double(), expected, rtol=rounding, atol=rounding * float(expected.abs().max()))
+    torch.testing.assert_close(
+        into.double(), expected, rtol=rounding, atol=rounding * float(expected.abs().max())
+    )
 
 
 def gram(g: Tensor, a: Tensor) -> GramNorms:
@@ -107,7 +125,10 @@ def check_every_kind_of_gradient_is_what_it_stands_for() -> None:
 
         whole = g.new_zeros(6, 9, 5)
         whole[:, 4:7], whole[:, 0:3] = g, 2 * g
-        apart: list[tuple[slice | None, ExampleGradients]] = [(slice(4, 7), Dense(g)), (slice(0, 3), Dense(2 * g))]
+        apart: list[tuple[slice | None, ExampleGradients]] = [
+            (slice(4, 7), Dense(g)),
+            (slice(0, 3), Dense(2 * g)),
+        ]
         assert isinstance(together(apart, (9, 5)), RowBlocks)
         require_gradients(together(apart, (9, 5)), whole)
         whole[:, 2:5] += g
@@ -134,7 +155,9 @@ def check_terms_that_cancel_keep_their_norm() -> None:
 
 @check
 def check_what_is_not_reached_is_not_formed() -> None:
-    """Gradients that are zero, as behind a gain that starts at zero; not those that are small, nor beside infinity."""
+    """Gradients that are zero, as behind a gain that starts at zero; not those that are small, nor
+    beside infinity.
+    """
     a, g = drawn(4, 3, 30, seed=1).float(), drawn(4, 3, 20, seed=2).float()
     g[0], g[1], g[2], a[2, 0, 0] = 0.0, 1e-30 * g[1], 0.0, math.inf
     found = gram(g, a)
@@ -147,8 +170,13 @@ def check_what_is_not_reached_is_not_formed() -> None:
 
 @check
 def check_layers_are_looked_at_together() -> None:
-    """Each as by itself: one whose terms cancel, one that is not reached, in blocks of rows, of other widths."""
-    batches = [(drawn(4, 3, wide, seed=wide).float(), drawn(4, 3, 30, seed=1).float()) for wide in (20, 400, 20, 20)]
+    """Each as by itself: one whose terms cancel, one that is not reached, in blocks of rows, of
+    other widths.
+    """
+    batches = [
+        (drawn(4, 3, wide, seed=wide).float(), drawn(4, 3, 30, seed=1).float())
+        for wide in (20, 400, 20, 20)
+    ]
     batches[1][0][0] = 0.0
     cancelled = batches[2]
     cancelled[0][1, 1], cancelled[1][1, 1] = -cancelled[0][1, 0], cancelled[1][1, 0]
@@ -167,12 +195,19 @@ def check_layers_are_looked_at_together() -> None:
 
 @check
 def check_norms_that_leave_single_precision() -> None:
-    """Too small or too large to square, alone or beside other rows; one factor small and the other large; long rows."""
+    """Too small or too large to square, alone or beside other rows; one factor small and the other
+    large; long rows.
+    """
     for scales in ((1e-30, 1.0), (7e18, 1.0), (1e-21, 1e-25), (1e-30, 7e18)):
         rows = torch.stack([scale * drawn(50, seed=1).float() for scale in scales])
-        torch.testing.assert_close(row_norms.row_norms(rows), rows.double().norm(dim=1), rtol=1e-5, atol=0.0)
-    parts = [scale * drawn(2, 50, seed=seed).float() for seed, scale in enumerate((1.0, 1e-30, 7e18))]
-    together = torch.stack([part.double().norm(dim=1) for part in parts])  # looked at as one, and computed apart
+        torch.testing.assert_close(
+            row_norms.row_norms(rows), rows.double().norm(dim=1), rtol=1e-5, atol=0.0
+        )
+    parts = [
+        scale * drawn(2, 50, seed=seed).float() for seed, scale in enumerate((1.0, 1e-30, 7e18))
+    ]
+    # looked at as one, and computed apart
+    together = torch.stack([part.double().norm(dim=1) for part in parts])
     torch.testing.assert_close(row_norms.norms_of(*parts), together, rtol=1e-5, atol=0.0)
     for small, large in ((1e-23, 1e8), (1e-22, 1e18), (1e-23, 1e18), (1e-12, 1e16), (1e-30, 1.0)):
         g, a = small * drawn(6, 4, 50, seed=2).float(), large * drawn(6, 4, 50, seed=3).float()
@@ -191,7 +226,9 @@ def check_norms_that_leave_single_precision() -> None:
 # Standardised weights
 
 
-def standardised(dtype: torch.dtype, gain: bool, channels: int = 4, width: int = 12) -> Standardisation:
+def standardised(
+    dtype: torch.dtype, gain: bool, channels: int = 4, width: int = 12
+) -> Standardisation:
     x = drawn(1, channels, width, seed=4).to(dtype).requires_grad_()
     own = drawn(channels, seed=5).to(dtype).requires_grad_() if gain else None
     return Standardisation(x, own, own, 1e-2)
@@ -210,7 +247,9 @@ def taken_back_in_double(through: Standardisation, g: Tensor, a: Tensor) -> Tens
 
 @check
 def check_standardised_weights_have_the_gradients_of_autograd() -> None:
-    """Formed ones and sums of positions, with a gain and a shift and without; sums in the type that is asked for."""
+    """Formed ones and sums of positions, with a gain and a shift and without; sums in the type that
+    is asked for.
+    """
     for dtype, gain in ((torch.float64, True), (torch.float64, False), (torch.float32, True)):
         through = standardised(dtype, gain)
         g, a = drawn(5, 3, 4, seed=1).to(dtype), drawn(5, 3, 12, seed=2).to(dtype)
@@ -220,17 +259,23 @@ def check_standardised_weights_have_the_gradients_of_autograd() -> None:
         for start in (outer_sums(g, a), Dense(g.mT @ a)):
             found: dict[int, Any] = {}
             for tensor, own in taken_back(start, through):
-                found[id(tensor)] = own if id(tensor) not in found else Dense(found[id(tensor)].form() + own.form())
+                found[id(tensor)] = (
+                    own if id(tensor) not in found else Dense(found[id(tensor)].form() + own.form())
+                )
             for tensor, expected in zip(given, true, strict=True):
                 require_gradients(found[id(tensor)], expected)
         into = torch.zeros(1, 4, 12, dtype=torch.float64)
-        dict(taken_back(outer_sums(g, a), through))[through.x].add_weighted(torch.ones(5, dtype=torch.float64), into)
+        dict(taken_back(outer_sums(g, a), through))[through.x].add_weighted(
+            torch.ones(5, dtype=torch.float64), into
+        )
         torch.testing.assert_close(into, true[0].double().sum(0), rtol=1e-5, atol=1e-5)
 
 
 @check
 def check_gradients_along_standardised_weights_keep_their_norm() -> None:
-    """What standardising takes out is nearly everything, down to rounding; an example of these in a sum of others."""
+    """What standardising takes out is nearly everything, down to rounding; an example of these in a
+    sum of others.
+    """
     through = standardised(torch.float32, False)
     z = through.statistics()[0]
     for left in (1e-1, 1e-2, 1e-3, 1e-4):
@@ -261,11 +306,14 @@ def check_gradients_along_standardised_weights_keep_their_norm() -> None:
         squares = taken_back_in_double(through, g, a).flatten(1).square().sum(1)
         found = ThroughStandardisation(outer_sums(g, a), through)
         torch.testing.assert_close(found.squares, squares, rtol=1e-3, atol=0.0)
-    # One channel with inputs at an angle to z: from where z takes more than half, gradients are formed.
+    # One channel with inputs at an angle to z: from where z takes more than half, gradients are
+    # formed.
     angles = torch.linspace(0.0, 1.5, 12)
     across = drawn(12, seed=7).float()
     across = across - across.mean() - z[0] * (across @ z[0]) / (z[0] @ z[0])
-    a = (angles.cos()[:, None] * across / across.norm() + angles.sin()[:, None] * z[0] / z[0].norm())[:, None]
+    a = (
+        angles.cos()[:, None] * across / across.norm() + angles.sin()[:, None] * z[0] / z[0].norm()
+    )[:, None]
     g = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(12, 1, 4)
     found = ThroughStandardisation(outer_sums(g, a), through)
     assert {*range(7, 12)} <= {*found._apart.tolist()} <= {*range(5, 12)}
@@ -276,7 +324,10 @@ def check_norms_of_standardised_weights_are_never_below_the_true_ones() -> None:
     """Wide channels and many positions of one sign, where sums in single precision lose most."""
     for positions, width in ((2, 4608), (30, 1000)):
         through = standardised(torch.float32, False, 16, width)
-        g, a = drawn(3, positions, 16, seed=1).float().abs(), drawn(3, positions, width, seed=2).float().abs()
+        g, a = (
+            drawn(3, positions, 16, seed=1).float().abs(),
+            drawn(3, positions, width, seed=2).float().abs(),
+        )
         found = ThroughStandardisation(outer_sums(g, a), through)
         true = taken_back_in_double(through, g, a)
         squares = true.flatten(1).square().sum(1)
@@ -322,7 +373,9 @@ def weight_normed(n: Any, x: Tensor) -> Tensor:
 
 
 def positions(n: Any, x: Tensor) -> Tensor:
-    """The same positions in every example, by a table and by a slice of one, and one token shared by all examples."""
+    """The same positions in every example, by a table and by a slice of one, and one token shared
+    by all examples.
+    """
     places = torch.arange(3)[None]
     hidden = n.b(x + n.a(places) + n.t[:3]).tanh()
     return nn.functional.linear(torch.cat([n.c.expand(len(x), 2, -1), hidden], 1).sin().sum(1), n.w)
@@ -339,18 +392,33 @@ def relative_positions(n: Any, x: Tensor) -> Tensor:
 
 
 def transposed(n: Any, x: Tensor) -> Tensor:
-    """A weight's transpose, a product plus a bias, sums by einsum (batch first and second), and a table by index."""
+    """A weight's transpose, a product plus a bias, sums by einsum (batch first and second), and a
+    table by index.
+    """
     hidden = torch.addmm(n.s, (x @ n.w.T).flatten(0, 1), n.t).view(len(x), -1, 4)
     hidden = torch.einsum("btd,dhk->bthk", hidden.tanh(), n.c).flatten(2)
-    second = torch.einsum("tbd,dhk->tbhk", hidden.tanh().transpose(0, 1), n.c).flatten(2).transpose(0, 1)
+    second = (
+        torch.einsum("tbd,dhk->tbhk", hidden.tanh().transpose(0, 1), n.c).flatten(2).transpose(0, 1)
+    )
     rows = n.t[(x.sum(2) > 0).long()]
     return n.b((second * rows + n.c.flatten(1).repeat(len(x), 1).view(len(x), 4, 4)[:, :1]).sum(1))
 
 
 def reshaped(n: Any, x: Tensor) -> Tensor:
-    """Weights that have other shapes as parameters than in operations; one of them standardised, with a gain."""
+    """Weights that have other shapes as parameters than in operations; one of them standardised,
+    with a gain.
+    """
     h = F.conv2d(x, n.a.reshape(4, 2, 2, 2), dilation=2).tanh()
-    w = F.batch_norm((n.b * 1).reshape(1, 3, -1).mul_(2), None, None, (n.gain * 0.5).flatten(), None, True, 0.0, 1e-3)
+    w = F.batch_norm(
+        (n.b * 1).reshape(1, 3, -1).mul_(2),
+        None,
+        None,
+        (n.gain * 0.5).flatten(),
+        None,
+        True,
+        0.0,
+        1e-3,
+    )
     return F.linear(F.conv2d(h, w.reshape(3, 4, 2, 2)).flatten(2).mT.tanh(), n.c.view(3, 3)).sum(1)
 
 
@@ -364,7 +432,9 @@ def parameter(*shape: int) -> nn.Parameter:
 
 
 def layerwise() -> list[tuple[nn.Module, Tensor]]:
-    """Networks of operations with rules, and rows for them: as many as the smaller made-up batch has."""
+    """Networks of operations with rules, and rows for them: as many as the smaller made-up batch
+    has.
+    """
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(4, 2, batch_first=True)
     nn.init.normal_(attention.in_proj_bias)
@@ -375,25 +445,57 @@ def layerwise() -> list[tuple[nn.Module, Tensor]]:
         (Net(twice, a=nn.Linear(5, 5), b=nn.Linear(5, 3)), drawn(5, 5)),
         (Net(embedded_and_read, a=nn.Embedding(7, 4)), torch.randint(7, (5, 6))),
         (Net(self_and_cross, a=attention, b=nn.Linear(12, 3)), drawn(5, 3, 4)),
-        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)), drawn(5, 1, 4, 4)),
-        (Net(weight_normed, w=parameter(4, 5), s=parameter(4), b=nn.Linear(4, 3)), drawn(5, 5)),
-        (Net(positions, a=nn.Embedding(4, 4, padding_idx=1), b=nn.Linear(4, 4), c=parameter(1, 1, 4), t=parameter(5, 4),
-             w=parameter(3, 4)), drawn(5, 3, 4)),
-        (Net(relative_positions, a=nn.Linear(4, 4), b=nn.Linear(12, 3), t=parameter(5, 2)), drawn(5, 3, 4)),
-        (Net(transposed, w=parameter(4, 4), s=parameter(4), t=parameter(4, 4), c=parameter(4, 2, 2), b=nn.Linear(4, 3)),
-         drawn(5, 5, 4)),  # as many positions as examples
         (
-            Net(reshaped, a=parameter(4, 8), b=parameter(48), c=parameter(3, 1, 3), gain=parameter(3)),
+            nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)),
+            drawn(5, 1, 4, 4),
+        ),
+        (Net(weight_normed, w=parameter(4, 5), s=parameter(4), b=nn.Linear(4, 3)), drawn(5, 5)),
+        (
+            Net(
+                positions,
+                a=nn.Embedding(4, 4, padding_idx=1),
+                b=nn.Linear(4, 4),
+                c=parameter(1, 1, 4),
+                t=parameter(5, 4),
+                w=parameter(3, 4),
+            ),
+            drawn(5, 3, 4),
+        ),
+        (
+            Net(relative_positions, a=nn.Linear(4, 4), b=nn.Linear(12, 3), t=parameter(5, 2)),
+            drawn(5, 3, 4),
+        ),
+        (
+            Net(
+                transposed,
+                w=parameter(4, 4),
+                s=parameter(4),
+                t=parameter(4, 4),
+                c=parameter(4, 2, 2),
+                b=nn.Linear(4, 3),
+            ),
+            drawn(5, 5, 4),
+        ),  # as many positions as examples
+        (
+            Net(
+                reshaped,
+                a=parameter(4, 8),
+                b=parameter(48),
+                c=parameter(3, 1, 3),
+                gain=parameter(3),
+            ),
             drawn(5, 2, 4, 4),
         ),
         (Net(convolved_twice, a=nn.Conv2d(4, 4, 1), b=nn.Linear(4, 3)), drawn(5, 4, 1, 1)),
-    ]  # fmt: skip
+    ]
     return [(net.double(), x) for net, x in nets]
 
 
 @check
 def check_rules_give_each_examples_gradient() -> None:
-    """The rules by themselves, without what would find out that they are wrong; and they are what is used."""
+    """The rules by themselves, without what would find out that they are wrong; and they are what
+    is used.
+    """
     for net, x in layerwise():
         y = torch.arange(5) % 3
         problem = backends.Problem(net, cross_entropy, dict(net.named_parameters()))
@@ -450,9 +552,13 @@ def check_branches_that_only_real_data_take_change_nothing() -> None:
 
 @check
 def check_memory_in_use_is_not_used_again() -> None:
-    """Activations large enough for memory to be kept, and kept by the next layer, over several steps."""
+    """Activations large enough for memory to be kept, and kept by the next layer, over several
+    steps.
+    """
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(5, 700), nn.Linear(700, 700), nn.Tanh(), nn.Linear(700, 3)).double()
+    net = nn.Sequential(
+        nn.Linear(5, 700), nn.Linear(700, 700), nn.Tanh(), nn.Linear(700, 3)
+    ).double()
     x, y = drawn(60, 5), torch.arange(60) % 3
     clipper = ClippedGradients(net, cross_entropy, Flat(0.1), Adjacency.ADD_REMOVE)
     expected = clipped_by_the_loop(net, 0.1, x, y)
@@ -479,14 +585,18 @@ def singles() -> list[tuple[nn.Module, Tensor]]:
 
 
 def require_single_examples_within(bound: float, **options: Any) -> None:
-    """Each example by itself: what it adds, in double precision, is at most the bound, and nearly attains it."""
+    """Each example by itself: what it adds, in double precision, is at most the bound, and nearly
+    attains it.
+    """
     for net, x in singles():
         clipper = ClippedGradients(net, cross_entropy, Flat(1e-3), Adjacency.ADD_REMOVE, **options)
         for row in range(len(x)):
             found = clipper(one_sample(examples=1), x[row : row + 1], torch.tensor([row % 3]))
             assert all(value.dtype == torch.float32 for value in found.values)
             length = flat_norm(found.values)
-            assert 0.999 * bound <= length <= bound, f"row {row} adds {length / bound - 1} more than {bound}"
+            assert 0.999 * bound <= length <= bound, (
+                f"row {row} adds {length / bound - 1} more than {bound}"
+            )
 
 
 @check
@@ -498,27 +608,40 @@ def check_clipped_examples_leave_room_for_rounding() -> None:
 def sums_of(net: nn.Module, x: Tensor, rows: slice, clip: Clip, **options: Any) -> list[Tensor]:
     clipper = ClippedGradients(net, cross_entropy, clip, Adjacency.ADD_REMOVE, **options)
     own = x[rows]
-    found = clipper(one_sample(examples=len(own)), own, torch.zeros(len(own), dtype=torch.int64)).values
+    found = clipper(
+        one_sample(examples=len(own)), own, torch.zeros(len(own), dtype=torch.int64)
+    ).values
     return [value.double() for value in found]
 
 
 @check
 def check_sums_of_many_gradients_are_bounded() -> None:
-    """Of many rows that point nearly the same way: the first adds its own gradient, and no rounding of the others'.
+    """Of many rows that point nearly the same way: the first adds its own gradient, and no rounding
+    of the others'.
 
-    In single precision a full batch of 65,536 of them would move by 1.1e-2 clip norms more than that, to 1.002 clip
-    norms.
+    In single precision a full batch of 65,536 of them would move by 1.1e-2 clip norms more than
+    that, to 1.002 clip norms.
     """
     torch.manual_seed(0)
     nets = [
         nn.Linear(50, 2),
         nn.Sequential(nn.Linear(50, 20), nn.ReLU(), nn.Linear(20, 4)),
-        nn.Sequential(nn.Unflatten(1, (2, 5, 5)), nn.Conv2d(2, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(36, 3)),
+        nn.Sequential(
+            nn.Unflatten(1, (2, 5, 5)),
+            nn.Conv2d(2, 4, 3),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(36, 3),
+        ),
     ]
     made_up = torch.Generator().manual_seed(1)
     x = 20 * (torch.randn(50, generator=made_up) + 0.3 * torch.randn(20_000, 50, generator=made_up))
     for net in nets:
-        for rows, expected, within in ((1024, 1e3, 2**-10), (16_385, 1e4, 1.5 * 2**-10), (20_000, 2e4, 2e-4)):
+        for rows, expected, within in (
+            (1024, 1e3, 2**-10),
+            (16_385, 1e4, 1.5 * 2**-10),
+            (20_000, 2e4, 2e-4),
+        ):
             neighbours = slice(0, None), slice(1, None), slice(0, 1)
             sums = [sums_of(net, x[:rows], own, Flat(1.0), expected=expected) for own in neighbours]
             moved = [whole - without for whole, without in zip(*sums[:2], strict=True)]
@@ -529,14 +652,21 @@ def check_sums_of_many_gradients_are_bounded() -> None:
 
 @check
 def check_equal_rows_add_their_own_gradient_whatever_their_number() -> None:
-    """Sums of equal rows all err in one direction: nothing may change how they are computed as their number grows."""
+    """Sums of equal rows all err in one direction: nothing may change how they are computed as
+    their number grows.
+    """
     torch.manual_seed(0)
     net = nn.Linear(50, 2)
     x = (20 * torch.randn(50)).expand(16_390, 50)
     (alone,) = [torch.cat([value.flatten() for value in sums_of(net, x, slice(0, 1), Flat(1.0))])]
     for rows in (2, 17, 100, 1024, 1025, 4096, 4097, 16_384, 16_385):
         more, less = (
-            torch.cat([value.flatten() for value in sums_of(net, x, slice(0, own), Flat(1.0), expected=1e4)])
+            torch.cat(
+                [
+                    value.flatten()
+                    for value in sums_of(net, x, slice(0, own), Flat(1.0), expected=1e4)
+                ]
+            )
             for own in (rows, rows - 1)
         )
         assert float((more - less - alone).norm()) <= 2**-10, rows
@@ -544,7 +674,9 @@ def check_equal_rows_add_their_own_gradient_whatever_their_number() -> None:
 
 @check
 def check_batches_computed_at_once_do_not_follow_the_sample() -> None:
-    """One example more or less changes the size of the last batch alone: others are rounded as they were."""
+    """One example more or less changes the size of the last batch alone: others are rounded as they
+    were.
+    """
     seen: list[int] = []
     net = small_net()
     net[0].register_forward_hook(lambda module, args, output: seen.append(len(args[0])))
@@ -552,7 +684,8 @@ def check_batches_computed_at_once_do_not_follow_the_sample() -> None:
     x, y = small_data()
     clipper.prepare(x, y)
     for rows, sizes in ((12, [4, 4, 4]), (11, [4, 4, 3]), (9, [4, 4, 1])):
-        clipper(one_sample(examples=rows), x[:rows], y[:rows])  # what is new is checked in passes of its own
+        # what is new is checked in passes of its own
+        clipper(one_sample(examples=rows), x[:rows], y[:rows])
         seen.clear()
         clipper(one_sample(examples=rows), x[:rows], y[:rows])
         assert seen == sizes
@@ -566,7 +699,12 @@ def check_the_type_of_sums_follows_from_public_numbers() -> None:
         for microbatch in (16, None):
             net = nn.Linear(4, 3)
             clipper = ClippedGradients(
-                net, cross_entropy, Flat(1.0), Adjacency.ADD_REMOVE, microbatch=microbatch, expected=expected
+                net,
+                cross_entropy,
+                Flat(1.0),
+                Adjacency.ADD_REMOVE,
+                microbatch=microbatch,
+                expected=expected,
             )
             for rows in (0, 3, 40, 1030):
                 out = clipper(one_sample(examples=rows), x[:rows], y[:rows])
@@ -575,8 +713,12 @@ def check_the_type_of_sums_follows_from_public_numbers() -> None:
 
 @check
 def check_every_kind_of_gradient_is_added_up_in_double_precision() -> None:
-    """Where many examples are expected, by every rule, with every clip: the sums of a copy in double precision."""
-    clips = itertools.cycle(completed("clips", [Flat(0.3), PerLayer(0.3), Automatic(0.3), Quantile(0.3)]))
+    """Where many examples are expected, by every rule, with every clip: the sums of a copy in
+    double precision.
+    """
+    clips = itertools.cycle(
+        completed("clips", [Flat(0.3), PerLayer(0.3), Automatic(0.3), Quantile(0.3)])
+    )
     for (net, rows), clip in zip([*layerwise(), *layerwise()], clips, strict=False):
         whole = rows.repeat(1000, *[1] * (rows.dim() - 1))
         truth = sums_of(net, whole, slice(0, None), clip)
@@ -589,16 +731,22 @@ def check_every_kind_of_gradient_is_added_up_in_double_precision() -> None:
 
 @check
 def check_large_batches_train_like_small_ones() -> None:
-    """Sums in double precision get noise and reach the weights; with almost no noise, as in single precision."""
+    """Sums in double precision get noise and reach the weights; with almost no noise, as in single
+    precision.
+    """
     made_up = torch.Generator().manual_seed(1)
     x, y = torch.randn(4200, 5, generator=made_up), torch.randint(3, (4200,), generator=made_up)
     for clip in (Flat(1.0), Quantile(1.0)):
         ends = []
         for most, block in ((1 << 14, 1024), (1000, 1024), (1 << 14, 10**6)):
             with mock.patch.multiple(gradients, MOST_IN_BLOCKS=most, BLOCK=block):
-                plan = pv.Plan(pv.sampling.FullBatch(), 3, schedule=pv.schedules.Constant(1e-6), clip=clip)
+                plan = pv.Plan(
+                    pv.sampling.FullBatch(), 3, schedule=pv.schedules.Constant(1e-6), clip=clip
+                )
                 net = small_net().float()
-                pv.dpsgd(plan, net, cross_entropy, (x, y), optimizer=lambda p: torch.optim.SGD(p, lr=0.5))
+                pv.dpsgd(
+                    plan, net, cross_entropy, (x, y), optimizer=lambda p: torch.optim.SGD(p, lr=0.5)
+                )
                 ends.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
                 assert all(p.dtype == torch.float32 for p in net.parameters())
         start = torch.cat([p.detach().flatten() for p in small_net().float().parameters()])
@@ -622,7 +770,9 @@ class Counting(nn.Module):
 
 @check
 def check_what_models_write_is_never_published() -> None:
-    """Also into buffers above a mebibyte through `.data`, of which no version tells: at the end of each epoch."""
+    """Also into buffers above a mebibyte through `.data`, of which no version tells: at the end of
+    each epoch.
+    """
     x, y = small_data()
     x[3, 0] = MISSING
     plan = pv.Plan(pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=Flat(1.0))
@@ -674,7 +824,9 @@ def check_the_clip_moves_only_by_what_was_released() -> None:
 
 @check
 def check_every_released_tensor_is_noisy() -> None:
-    """Weights, biases and the count, each with noise of the scale that is stated for all of them together."""
+    """Weights, biases and the count, each with noise of the scale that is stated for all of them
+    together.
+    """
     x, y = small_data()
     found = clipped(Quantile(0.5), Adjacency.ADD_REMOVE, x, y)
     noise: list[list[Tensor]] = [[] for _ in found.values]
@@ -717,9 +869,13 @@ def check_copies_of_an_example_are_one_example() -> None:
     x *= torch.linspace(0.1, 2, 12)[:, None]
     for net, way in ((small_net(), "layers"), (other, "vmap")):
         clipper = ClippedGradients(
-            net, cross_entropy, Flat(1.0), Adjacency.ADD_REMOVE, microbatch=5,
+            net,
+            cross_entropy,
+            Flat(1.0),
+            Adjacency.ADD_REMOVE,
+            microbatch=5,
             augmentation=Augmentation(3, spread_copies),
-        )  # fmt: skip
+        )
         found = clipper(one_sample(examples=12), x, y)
         assert found.sensitivity == 1.0
         assert clipper.way == way
@@ -740,10 +896,15 @@ def check_buffers_are_cleared_before_use() -> None:
     x, y = small_data()
     clipper = ClippedGradients(small_net(), cross_entropy, Flat(0.2), Adjacency.ADD_REMOVE)
     expected = clipper(one_sample(examples=12), x, y).values
-    out = [torch.full_like(value, math.nan if number % 2 else 7.0) for number, value in enumerate(expected)]
+    out = [
+        torch.full_like(value, math.nan if number % 2 else 7.0)
+        for number, value in enumerate(expected)
+    ]
     for _ in range(2):
         found = clipper(one_sample(examples=12), x, y, out=out).values
-        assert all(one.data_ptr() == other.data_ptr() for one, other in zip(found, out, strict=True))
+        assert all(
+            one.data_ptr() == other.data_ptr() for one, other in zip(found, out, strict=True)
+        )
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=0)
 

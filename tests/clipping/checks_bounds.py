@@ -57,7 +57,9 @@ def check_one_example_moves_the_sum_by_at_most_the_sensitivity() -> None:
                     worst = max(worst, *_moves(clip, adjacency, x, y, scale, target))
             bound = clipped(clip, adjacency, x, y).sensitivity
             assert worst <= bound * (1 + 1e-9), (clip, adjacency, worst, bound)
-            reached = 0.9 if isinstance(clip, PerLayer) or adjacency is Adjacency.REPLACE_ONE else 0.99
+            reached = (
+                0.9 if isinstance(clip, PerLayer) or adjacency is Adjacency.REPLACE_ONE else 0.99
+            )
             assert worst >= bound * reached, (clip, adjacency, worst, bound)
 
 
@@ -68,7 +70,9 @@ def check_examples_that_are_not_finite_contribute_zero() -> None:
     for bad in (math.nan, math.inf, -math.inf, 1e300):
         row = torch.full((1, 5), bad, dtype=torch.float64)
         row[0, 2:] = 0.5
-        found = clipped(Flat(0.5), Adjacency.ADD_REMOVE, torch.cat([x, row]), torch.cat([y, y[:1]])).values
+        found = clipped(
+            Flat(0.5), Adjacency.ADD_REMOVE, torch.cat([x, row]), torch.cat([y, y[:1]])
+        ).values
         moved = flat_norm(tuple(a - b for a, b in zip(found, expected, strict=True)))
         assert moved <= 0.5 * (1 + 1e-9), f"an example of {bad} moved the sum by {moved}"
         if not math.isfinite(bad):
@@ -91,7 +95,9 @@ def check_rules_agree_with_the_loop() -> None:
     """The rules are compared with the loop over single examples, and are then what is used."""
     torch.manual_seed(0)
     tokens = nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(12, 3)).double()
-    images = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, 3))
+    images = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, 3)
+    )
     rows = torch.randint(6, (9, 3)), torch.randn(9, 1, 4, 4, dtype=torch.float64)
     for net, x in zip((tokens, images.double()), rows, strict=True):
         require_the_loops_sum(net, 0.1, x, torch.arange(9) % 3, "layers")
@@ -113,7 +119,9 @@ def check_norms_do_not_underflow() -> None:
 
 @check
 def check_losses_that_couple_examples_are_harmless() -> None:
-    """A loss over the batch is computed example by example, or refused: one example never moves more than its bound."""
+    """A loss over the batch is computed example by example, or refused: one example never moves
+    more than its bound.
+    """
 
     def centred(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return cross_entropy(output - output.mean(0), target)
@@ -146,7 +154,9 @@ class WrongLinear(Linear):
 
 @check
 def check_a_wrong_rule_is_not_chosen() -> None:
-    """It is compared with single examples on made-up rows before any row of the data is computed."""
+    """It is compared with single examples on made-up rows before any row of the data is
+    computed.
+    """
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3, bias=False)).double()
     x, y = torch.randn(9, 5, dtype=torch.float64), torch.arange(9) % 3
@@ -159,7 +169,9 @@ def check_a_wrong_rule_is_not_chosen() -> None:
 @check
 @compared_or_not
 def check_rules_that_disagree_are_not_used() -> None:
-    """Positions before examples: shapes say that an example's rows are neighbours, and only its gradient that not."""
+    """Positions before examples: shapes say that an example's rows are neighbours, and only its
+    gradient that not.
+    """
 
     class PositionsFirst(nn.Module):
         def __init__(self) -> None:
@@ -184,7 +196,9 @@ def check_repeated_tokens_are_merged_before_the_norm() -> None:
     tokens = torch.tensor([[1, 1, 1], [2, 3, 2]])
     found = clipped(Flat(1e-3), Adjacency.ADD_REMOVE, tokens, torch.tensor([0, 1]), net)
     for row in range(2):
-        alone = clipped(Flat(1e-3), Adjacency.ADD_REMOVE, tokens[row : row + 1], torch.tensor([row]), net)
+        alone = clipped(
+            Flat(1e-3), Adjacency.ADD_REMOVE, tokens[row : row + 1], torch.tensor([row]), net
+        )
         assert math.isclose(flat_norm(alone.values), 1e-3, rel_tol=1e-9)
     assert flat_norm(found.values) <= 2e-3
 
@@ -203,7 +217,10 @@ def check_pca_moment_is_bounded() -> None:
                 other[0] = scale * torch.eye(6, dtype=torch.float64)[1]
             else:
                 other = torch.cat([x, scale * x[:1].sign()])
-            one, two = (second_moment(rows, 1.0, one_sample(examples=len(rows)), adjacency) for rows in (x, other))
+            one, two = (
+                second_moment(rows, 1.0, one_sample(examples=len(rows)), adjacency)
+                for rows in (x, other)
+            )
             worst = max(worst, float((one.values[0] - two.values[0]).norm()))
         assert one.sensitivity == factor
         assert 0.999 * factor <= worst <= factor * (1 + 1e-12)
@@ -212,16 +229,22 @@ def check_pca_moment_is_bounded() -> None:
     for norm in (0.3, 7.0):  # long rows: all have this norm
         moment = second_moment(100 * x, norm, one_sample(examples=20), adjacency)
         assert math.isclose(moment.sensitivity, factor * norm**2)
-        torch.testing.assert_close(symmetric(moment.values[0], 6).trace(), torch.tensor(20 * norm**2).double())
+        torch.testing.assert_close(
+            symmetric(moment.values[0], 6).trace(), torch.tensor(20 * norm**2).double()
+        )
 
 
 @check
 def check_pca_moment_of_many_rows_is_bounded() -> None:
-    """In single precision, of many rows that point nearly the same way: one adds its own moment, and no rounding."""
+    """In single precision, of many rows that point nearly the same way: one adds its own moment,
+    and no rounding.
+    """
     made_up = torch.Generator().manual_seed(0)
     x = 9 * torch.randn(6, generator=made_up) + torch.randn(100_000, 6, generator=made_up)
     whole, without, alone = (
-        second_moment(rows, 1.0, one_sample(examples=len(rows)), Adjacency.ADD_REMOVE).values[0].double()
+        second_moment(rows, 1.0, one_sample(examples=len(rows)), Adjacency.ADD_REMOVE)
+        .values[0]
+        .double()
         for rows in (x, x[1:], x[:1])
     )
     assert float((whole - without).norm()) <= 1
@@ -276,7 +299,10 @@ def check_models_that_couple_examples_are_refused() -> None:
 
     norm = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
-    ways = [InTraining(how).eval() for how in ("training", "causal", "size", "value", "divided", "frozen")]
+    ways = [
+        InTraining(how).eval()
+        for how in ("training", "causal", "size", "value", "divided", "frozen")
+    ]
     for net in (norm, Centred(1.0), Centred(1e-4), Remembers(), *ways):
         must_raise(NotPerExample, lambda net=net: models_check.require_per_example(net, x))
     fine = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.LayerNorm(4), nn.Linear(4, 3))
@@ -302,4 +328,7 @@ def check_models_that_couple_examples_are_refused() -> None:
     many = torch.zeros(1, 1 << 14)
     large = nn.Linear(1 << 14, 2)
     models_check.require_per_example(large, many)
-    must_raise(NotPerExample, lambda: models_check.require_per_example(nn.Sequential(large, nn.BatchNorm1d(2)), many))
+    must_raise(
+        NotPerExample,
+        lambda: models_check.require_per_example(nn.Sequential(large, nn.BatchNorm1d(2)), many),
+    )

@@ -19,7 +19,15 @@ from privlearn.errors import UnsoundExtension
 from tests.support.checks import check, must_raise
 from tests.support.nets import one_sample
 from tests.support.registries import forgotten
-from tests.support.training import LOSS, by_dpsgd, by_make_private, by_train, must_be_refused, net, rows
+from tests.support.training import (
+    LOSS,
+    by_dpsgd,
+    by_make_private,
+    by_train,
+    must_be_refused,
+    net,
+    rows,
+)
 
 
 class Broken(Clip):
@@ -97,9 +105,13 @@ def check_a_clip_that_breaks_its_bound_is_refused_by_name() -> None:
     with forgotten():
         clips = broken()
         for name, clip in clips.items():
-            wanted = pv.Plan(sampling.Poisson(1 / 3), epochs=1, schedule=pv.schedules.Constant(1.0), clip=clip)
+            wanted = pv.Plan(
+                sampling.Poisson(1 / 3), epochs=1, schedule=pv.schedules.Constant(1.0), clip=clip
+            )
             ledger = pv.Ledger()
-            must_be_refused(name, lambda wanted=wanted, ledger=ledger: by_dpsgd(wanted, ledger=ledger), ledger)
+            must_be_refused(
+                name, lambda wanted=wanted, ledger=ledger: by_dpsgd(wanted, ledger=ledger), ledger
+            )
         must_be_refused("AllOnes", lambda: by_train(clip="allones"))
         must_be_refused("AllOnes", lambda: by_make_private(clip=clips["AllOnes"]))
 
@@ -122,19 +134,25 @@ def rare() -> Clip:
 
 @check
 def check_an_example_adds_no_more_than_the_bound_whatever_the_clip_does() -> None:
-    """A clip that breaks its word on some norms alone: nothing is raised for these rows, and they add nothing."""
+    """A clip that breaks its word on some norms alone: nothing is raised for these rows, and they
+    add nothing.
+    """
     (x, y), seen = rows(), list[int]()
 
     def total(x: Tensor) -> Bounded:
         network = net()
-        clipped = ClippedGradients(network, LOSS, rare(), Adjacency.ZERO_OUT, observe=lambda _, n: seen.append(len(n)))
+        clipped = ClippedGradients(
+            network, LOSS, rare(), Adjacency.ZERO_OUT, observe=lambda _, n: seen.append(len(n))
+        )
         clipped.prepare(x, y)
         (sample,) = sampling.FullBatch().draw(len(x))
         return clipped(sample, x, y)
 
     whole = total(x)
     left_out = len(x) - seen[-1]
-    assert 0 < left_out < len(x), "no row has a gradient that the clip lets pass: the check shows nothing"
+    assert 0 < left_out < len(x), (
+        "no row has a gradient that the clip lets pass: the check shows nothing"
+    )
     for row in range(0, len(x), 8):
         fewer = x.clone()
         fewer[row] = np.nan
@@ -145,7 +163,9 @@ def check_an_example_adds_no_more_than_the_bound_whatever_the_clip_does() -> Non
 
 @check
 def check_a_sum_is_made_with_what_was_measured_of_it() -> None:
-    """No value is bounded without the norms of what examples add, and none if one is above the bound."""
+    """No value is bounded without the norms of what examples add, and none if one is above the
+    bound.
+    """
     value, sample = torch.ones(3), one_sample()
     for contributions, sensitivity in (
         (Contributions.of(torch.tensor([1.0, 1.1]), 1.0, "Loose"), 1.0),
@@ -155,8 +175,13 @@ def check_a_sum_is_made_with_what_was_measured_of_it() -> None:
         (Contributions.of(torch.tensor([0.0]), 0.0, "Loose"), 0.0),
     ):
         error = must_raise(
-            UnsoundExtension, lambda s=sensitivity, c=contributions: Bounded((value,), s, Adjacency.ZERO_OUT, sample, c)
+            UnsoundExtension,
+            lambda s=sensitivity, c=contributions: Bounded(
+                (value,), s, Adjacency.ZERO_OUT, sample, c
+            ),
         )
         assert "Loose" in str(error)
     must_raise(TypeError, lambda: Bounded((value,), 1.0, Adjacency.ZERO_OUT, sample))  # type: ignore[call-arg]
-    Bounded((value,), 2.0, Adjacency.REPLACE_ONE, sample, Contributions.of(torch.ones(2), 1.0, "Kept"))
+    Bounded(
+        (value,), 2.0, Adjacency.REPLACE_ONE, sample, Contributions.of(torch.ones(2), 1.0, "Kept")
+    )

@@ -1,4 +1,6 @@
-"""Named checks of copies of examples, mean weights and smoothed labels; mutations must make them fail."""
+"""Named checks of copies of examples, mean weights and smoothed labels; mutations must make them
+fail.
+"""
 
 from __future__ import annotations
 
@@ -60,13 +62,29 @@ def networks() -> list[tuple[str, nn.Module]]:
     found = {
         "layers": [
             nn.Sequential(nn.Flatten(), nn.Linear(60, 3)),
-            nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(48, 3)),
-            Net(lambda n, x: n.b(n.n(n.a(x.flatten(1, 2)).tanh()).flatten(1)), a=nn.Linear(5, 4), n=nn.LayerNorm(4),
-                b=nn.Linear(48, 3)),
-            Net(lambda n, x: n.b(n.a(x.flatten(1, 2))[0][:, -1]), a=nn.LSTM(5, 4, batch_first=True), b=nn.Linear(4, 3)),
+            nn.Sequential(
+                nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(48, 3)
+            ),
+            Net(
+                lambda n, x: n.b(n.n(n.a(x.flatten(1, 2)).tanh()).flatten(1)),
+                a=nn.Linear(5, 4),
+                n=nn.LayerNorm(4),
+                b=nn.Linear(48, 3),
+            ),
+            Net(
+                lambda n, x: n.b(n.a(x.flatten(1, 2))[0][:, -1]),
+                a=nn.LSTM(5, 4, batch_first=True),
+                b=nn.Linear(4, 3),
+            ),
         ],
-        "vmap": [Net(lambda n, x: unruled(n, x.flatten(1)), a=nn.Linear(60, 3), scale=nn.Parameter(torch.ones(3)))],
-    }  # fmt: skip
+        "vmap": [
+            Net(
+                lambda n, x: unruled(n, x.flatten(1)),
+                a=nn.Linear(60, 3),
+                scale=nn.Parameter(torch.ones(3)),
+            )
+        ],
+    }
     return [(way, net.double()) for way, nets in found.items() for net in nets]
 
 
@@ -74,7 +92,8 @@ CLIPS: list[Clip] = completed("clips", [Flat(0.8), PerLayer(0.5), Automatic(0.8)
 
 
 def views_of(x: Tensor, y: Tensor, seed: int = 5) -> Tensor:
-    """The copies that an engine makes of each row by itself if its seeds come from `default_rng(seed)`.
+    """The copies that an engine makes of each row by itself if its seeds come from
+    `default_rng(seed)`.
 
     Returns:
         Shape (rows, copies, ...).
@@ -85,7 +104,9 @@ def views_of(x: Tensor, y: Tensor, seed: int = 5) -> Tensor:
     for number, row in enumerate(x):
         random.take(digests(x, y))
         with random.alone(number, purpose=1):
-            found.append(FlipAndShift(flip=True, shift=2)(row.expand(COPIES, *row.shape), torch.Generator()))
+            found.append(
+                FlipAndShift(flip=True, shift=2)(row.expand(COPIES, *row.shape), torch.Generator())
+            )
     return torch.stack(found)
 
 
@@ -99,7 +120,9 @@ def engine(net: nn.Module, clip: Clip, seed: int = 5, **options: Any) -> Clipped
 
 
 def by_the_loop(net: nn.Module, clip: Clip, views: Tensor, y: Tensor) -> list[Tensor]:
-    """The truth: of each example the mean over its views of the loss, differentiated, and then clipped."""
+    """The truth: of each example the mean over its views of the loss, differentiated, and then
+    clipped.
+    """
     names = [name.rpartition(".")[0] for name, _ in net.named_parameters()]
     total = [torch.zeros_like(p) for p in net.parameters()]
     counted = 0.0
@@ -116,12 +139,17 @@ def by_the_loop(net: nn.Module, clip: Clip, views: Tensor, y: Tensor) -> list[Te
             for k in chosen:
                 total[k] += factor * found[k]
             counted += 0.1 * clip.clip_norm * (1 if norm <= clip.clip_norm else -1)
-    return [*total, *([torch.tensor([counted], dtype=torch.float64)] if isinstance(clip, Quantile) else [])]
+    return [
+        *total,
+        *([torch.tensor([counted], dtype=torch.float64)] if isinstance(clip, Quantile) else []),
+    ]
 
 
 @check
 def check_views_of_an_example_are_averaged_and_then_clipped() -> None:
-    """For every kind of layer, way to compute and way to clip, in whatever parts a batch is computed."""
+    """For every kind of layer, way to compute and way to clip, in whatever parts a batch is
+    computed.
+    """
     x, y = images()
     views = views_of(x, y)
     for way, net in networks():
@@ -176,13 +204,17 @@ def check_images_are_moved_as_their_spec_says() -> None:
         assert stats.chisquare(np.bincount(which, minlength=len(moves))).pvalue > 1e-3
         # With channels, of which each is the image times a number.
         colours = torch.tensor([1.0, -2.0, 3.0])[:, None, None]
-        coloured = FlipAndShift.parse(spec)((image * colours).expand(50, 3, 6, 5), torch.Generator().manual_seed(0))
+        coloured = FlipAndShift.parse(spec)(
+            (image * colours).expand(50, 3, 6, 5), torch.Generator().manual_seed(0)
+        )
         assert torch.equal(coloured, found[:50, None] * colours)
         # Neighbours in a batch move each by itself.
         pairs = np.array(which[: len(which) // 2 * 2]).reshape(-1, 2)
         assert abs(float(np.mean(pairs[:, 0] == pairs[:, 1])) - 1 / len(moves)) < 0.1
         whole = torch.randint(0, 9, (4, 6, 5), dtype=torch.int64)
-        assert FlipAndShift.parse(spec)(whole, torch.Generator().manual_seed(1)).dtype == torch.int64
+        assert (
+            FlipAndShift.parse(spec)(whole, torch.Generator().manual_seed(1)).dtype == torch.int64
+        )
 
 
 # Streams
@@ -211,24 +243,38 @@ def watched() -> Iterator[tuple[list[Any], list[Any]]]:
         yield batches, words
 
 
-def train(plan: Plan | None = None, streams: streams_module.Streams | None = None, **options: Any) -> pv.Result:
+def train(
+    plan: Plan | None = None, streams: streams_module.Streams | None = None, **options: Any
+) -> pv.Result:
     def model(shape: tuple[int, ...]) -> nn.Module:
         torch.manual_seed(0)
-        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 4), nn.Tanh(), nn.Linear(4, 3)).double()
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(math.prod(shape), 4), nn.Tanh(), nn.Linear(4, 3)
+        ).double()
 
     arguments = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5), **options}
     data, loss = arguments.pop("data", None) or images(), arguments.pop("loss", cross_entropy)
-    plan = plan or Plan(sampling.Poisson(0.4), epochs=2, schedule=pv.schedules.Constant(1.0), examples=11)
-    return dpsgd_module.dpsgd(plan, model, loss, data, streams=streams or streams_module.Streams.new(3), **arguments)
+    plan = plan or Plan(
+        sampling.Poisson(0.4), epochs=2, schedule=pv.schedules.Constant(1.0), examples=11
+    )
+    return dpsgd_module.dpsgd(
+        plan, model, loss, data, streams=streams or streams_module.Streams.new(3), **arguments
+    )
 
 
 @check
 def check_views_are_drawn_from_a_stream_of_their_own() -> None:
-    """Other views leave batches and noise as they are, other batches and noise the views; and so do no views at all."""
+    """Other views leave batches and noise as they are, other batches and noise the views; and so do
+    no views at all.
+    """
     seen = {}
     for name, own, options in (
         ("none", streams_module.Streams.new(3), {}),
-        ("some", streams_module.Streams.new(3), {"augmentation": pv.clipping.Augmentation(COPIES, SPEC)}),
+        (
+            "some",
+            streams_module.Streams.new(3),
+            {"augmentation": pv.clipping.Augmentation(COPIES, SPEC)},
+        ),
         (
             "others",
             replace(streams_module.Streams.new(3), views=streams_module.Streams.new(4).views),
@@ -238,7 +284,10 @@ def check_views_are_drawn_from_a_stream_of_their_own() -> None:
         with watched() as (batches, words):
             result = train(streams=own, **options)
         state = own.state()
-        seen[name] = (batches, words, state["sampling"], state["noise"], state["initialisation"]), weights(result)
+        seen[name] = (
+            (batches, words, state["sampling"], state["noise"], state["initialisation"]),
+            weights(result),
+        )
         assert words
     assert seen["none"][0] == seen["some"][0] == seen["others"][0]
     assert not torch.equal(seen["some"][1], seen["others"][1])
@@ -257,17 +306,22 @@ def identity_views(seen: list[Tensor]) -> Callable[[Tensor, torch.Generator], Te
 
 @check
 def check_views_do_not_depend_on_other_batches_and_are_never_repeated() -> None:
-    """Each sample's numbers follow from the stream alone, however many rows the samples before it had."""
+    """Each sample's numbers follow from the stream alone, however many rows the samples before it
+    had.
+    """
     x, y = images()
     _, net = networks()[0]
     for first in (2, 7):
         seen: list[Tensor] = []
-        clipper = engine(net, Flat(1.0), augmentation=pv.clipping.Augmentation(COPIES, identity_views(seen)))
+        clipper = engine(
+            net, Flat(1.0), augmentation=pv.clipping.Augmentation(COPIES, identity_views(seen))
+        )
         clipper.prepare(x, y)
         seen.clear()
         for rows in (first, 5):
             clipper(one_sample(examples=rows), x, y)
-        # The batch itself, and not the single example that the rules of operations are compared with.
+        # The batch itself, and not the single example that the rules of operations are compared
+        # with.
         second = [numbers for numbers in seen if len(numbers) == 5 * COPIES][-1]
         if first == 2:
             expected = second
@@ -293,7 +347,9 @@ def check_rows_beside_one_that_is_not_finite_keep_their_views() -> None:
 
 
 def coefficients(share: float, steps: int) -> list[float]:
-    """The weight of each step: s (s + 1) ... (s + p - 1) is s^p for whole p; here for any p, by the gamma function."""
+    """The weight of each step: s (s + 1) ... (s + p - 1) is s^p for whole p; here for any p, by the
+    gamma function.
+    """
     power = 2 / share - 2
     logs = np.array([math.lgamma(s + power) - math.lgamma(s) for s in range(1, steps + 1)])
     found = np.exp(logs - logs.max())
@@ -307,7 +363,9 @@ class Recorder(torch.optim.SGD):
 
     def step(self, closure: Any = None) -> None:
         super().step(closure)
-        self.seen.append(torch.cat([p.detach().flatten().clone() for p in self.param_groups[0]["params"]]))
+        self.seen.append(
+            torch.cat([p.detach().flatten().clone() for p in self.param_groups[0]["params"]])
+        )
 
 
 def recorded(**options: Any) -> tuple[pv.Result, list[Tensor]]:
@@ -325,14 +383,19 @@ def recorded(**options: Any) -> tuple[pv.Result, list[Tensor]]:
 def check_published_weights_are_the_mean_that_was_asked_for() -> None:
     """Whether the number of steps is known beforehand or follows from validations."""
     reacting = Plan(
-        sampling.Poisson(0.4), schedule=Validation(k=0.7, m=2, threshold=0.01, period=2, start=2.0), examples=11
+        sampling.Poisson(0.4),
+        schedule=Validation(k=0.7, m=2, threshold=0.01, period=2, start=2.0),
+        examples=11,
     ).within(Budget(4.0, 1e-5), most=6)
     public = pv.Dataset(*images(20, seed=2), public=True)
     for plan, more in ((None, {}), (reacting, {"validation": public})):
         for share in (1.0, 0.5, 0.3, 0.01):
             result, seen = recorded(plan=plan, average=share, **more)
             assert len(seen) == result.facts["steps"] >= 4
-            mean = sum(factor * part for factor, part in zip(coefficients(share, len(seen)), seen, strict=True))
+            mean = sum(
+                factor * part
+                for factor, part in zip(coefficients(share, len(seen)), seen, strict=True)
+            )
             torch.testing.assert_close(weights(result), mean, rtol=1e-9, atol=1e-12)
         last, seen = recorded(plan=plan, **more)
         assert torch.equal(weights(last), seen[-1])
@@ -341,7 +404,9 @@ def check_published_weights_are_the_mean_that_was_asked_for() -> None:
 
 @check
 def check_a_mean_over_a_share_is_as_old_as_the_last_steps_are() -> None:
-    """As old on the average, and for a small share of as many steps, as the plain mean over the last ones."""
+    """As old on the average, and for a small share of as many steps, as the plain mean over the
+    last ones.
+    """
     steps = 20_000
     for share, many in ((1.0, 1.0), (0.5, 5 / 9), (0.2, None), (0.02, 0.02)):
         values = [nn.Parameter(torch.zeros(1, dtype=torch.float64))]
@@ -394,7 +459,9 @@ WAYS: list[dict[str, Any]] = [
 
 @check
 def check_runs_with_views_and_means_go_on_after_interruptions() -> None:
-    """Bit for bit, after every other step or every few: means and views of what follows are those of the whole run."""
+    """Bit for bit, after every other step or every few: means and views of what follows are those
+    of the whole run.
+    """
     data = images(12)
     for options, run in product(WAYS, (RUNS[0], Run(sampling=sampling.Shuffle(5)))):
         whole = run.go(data=data, **options)
@@ -431,13 +498,18 @@ def check_a_run_goes_on_with_the_same_views_mean_and_labels_only() -> None:
             options = {**begun, **changed}
             error = must_raise(BadInput, lambda options=options: run.go(path, data=data, **options))
             assert "checkpoint is of another run" in str(error), what
-        ours, theirs = (pv.clipping.Augmentation(2, make([])) for make in (identity_views, other_views))
+        ours, theirs = (
+            pv.clipping.Augmentation(2, make([])) for make in (identity_views, other_views)
+        )
         own = here / "own"
         must_raise(Stopped, lambda: run.go(own, stop=2, data=data, augmentation=ours))
         error = must_raise(BadInput, lambda: run.go(own, data=data, augmentation=theirs))
         assert "its copies was" in str(error)
         smoothed = here / "smoothed"
-        must_raise(RuntimeError, lambda: train(checkpoint=smoothed, loss=smooth(0.1), callbacks=EachStep(_stop)))
+        must_raise(
+            RuntimeError,
+            lambda: train(checkpoint=smoothed, loss=smooth(0.1), callbacks=EachStep(_stop)),
+        )
         error = must_raise(BadInput, lambda: train(checkpoint=smoothed, loss=smooth(0.2)))
         assert "label smoothing" in str(error)
 
@@ -462,7 +534,9 @@ def smoothed(share: float | None) -> Callable[..., Tensor]:
 
 @check
 def check_smoothed_labels_are_what_is_learned_from() -> None:
-    """(1 - s) of the label's loss, and s of the mean over all classes; and nothing else is smoothed."""
+    """(1 - s) of the label's loss, and s of the mean over all classes; and nothing else is
+    smoothed.
+    """
     made_up = torch.Generator().manual_seed(0)
     scores, labels = torch.randn(7, 3, generator=made_up, dtype=torch.float64), torch.arange(7) % 3
     logs = scores.log_softmax(1)
@@ -477,20 +551,35 @@ def check_smoothed_labels_are_what_is_learned_from() -> None:
 
 @check
 def check_what_was_done_for_accuracy_is_told() -> None:
-    """In settings, certificate and card, and what was not done is not; the guarantee is the same."""
+    """In settings, certificate and card, and what was not done is not; the guarantee is the
+    same.
+    """
     loss = nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)
     plan = Plan(sampling.Poisson(0.4), epochs=2, examples=11).calibrate(epsilon=3.0, delta=1e-3)
     with folder() as here:
         plain = publish.publish(train(plan), here / "plain")
-        result = train(plan, loss=loss, average=0.5, augmentation=pv.clipping.Augmentation(COPIES, SPEC))
+        result = train(
+            plan, loss=loss, average=0.5, augmentation=pv.clipping.Augmentation(COPIES, SPEC)
+        )
         out = publish.publish(result, here / "all")
         assert verify.verify(out).ok
         settings = json.loads((out / "privacy.json").read_text())["facts"]
-        told = {name: settings[name] for name in ("average", "augmentation", "augmentation_copies", "label_smoothing")}
-        assert told == {"average": 0.5, "augmentation": SPEC, "augmentation_copies": COPIES, "label_smoothing": 0.1}
+        told = {
+            name: settings[name]
+            for name in ("average", "augmentation", "augmentation_copies", "label_smoothing")
+        }
+        assert told == {
+            "average": 0.5,
+            "augmentation": SPEC,
+            "augmentation_copies": COPIES,
+            "label_smoothing": 0.1,
+        }
         card = (out / "README.md").read_text()
         for line in (
-            f"| copies of each example | {COPIES} ({SPEC}), whose gradients are averaged before clipping |",
+            (
+                f"| copies of each example | {COPIES} ({SPEC}), whose gradients are averaged "
+                "before clipping |"
+            ),
             "| label smoothing | 0.1 |",
             "| published weights | a mean over about the last 0.5 of the steps |",
         ):
@@ -498,7 +587,8 @@ def check_what_was_done_for_accuracy_is_told() -> None:
         other = json.loads((plain / "privacy.json").read_text())
         assert not {"average", "augmentation", "label_smoothing"} & set(other["facts"])
         assert not any(
-            word in (plain / "README.md").read_text() for word in ("copies", "smoothing", "published weights")
+            word in (plain / "README.md").read_text()
+            for word in ("copies", "smoothing", "published weights")
         )
         assert other["claim"] == json.loads((out / "privacy.json").read_text())["claim"]
         assert other["events"] == json.loads((out / "privacy.json").read_text())["events"]
@@ -506,7 +596,9 @@ def check_what_was_done_for_accuracy_is_told() -> None:
 
 @check
 def check_copies_of_what_cannot_be_moved_are_refused() -> None:
-    """Public features, flat rows, and targets that would have to move along; before anything is charged."""
+    """Public features, flat rows, and targets that would have to move along; before anything is
+    charged.
+    """
     x, y = images(11, 1)
     raw = pv.Dataset(x[:, 0].float().numpy(), y.numpy(), classes=3)
     flat = (x.flatten(1), y)
@@ -518,11 +610,17 @@ def check_copies_of_what_cannot_be_moved_are_refused() -> None:
         (maps, "not their targets"),
         (images(6), None),
     ):
-        plan = Plan(sampling.Poisson(0.4), epochs=2, schedule=pv.schedules.Constant(1.0), examples=11)
+        plan = Plan(
+            sampling.Poisson(0.4), epochs=2, schedule=pv.schedules.Constant(1.0), examples=11
+        )
         plan = replace(plan, front=front if data is raw else ())
         ledger = pv.Ledger()
         augmentation = pv.clipping.Augmentation(2, SPEC if expected else "shift:5")
-        error = must_raise(BadInput, lambda data=data, plan=plan, ledger=ledger, augmentation=augmentation: train(
-            plan, data=data, augmentation=augmentation, ledger=ledger))  # fmt: skip
+        error = must_raise(
+            BadInput,
+            lambda data=data, plan=plan, ledger=ledger, augmentation=augmentation: train(
+                plan, data=data, augmentation=augmentation, ledger=ledger
+            ),
+        )
         assert (expected or "out of the picture") in str(error), error
         assert not ledger.event.events

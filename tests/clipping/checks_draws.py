@@ -1,4 +1,6 @@
-"""Named checks of random numbers that are each example's own, and of state; mutations must make them fail."""
+"""Named checks of random numbers that are each example's own, and of state; mutations must make
+them fail.
+"""
 
 from __future__ import annotations
 
@@ -43,22 +45,32 @@ def rows_of(shape: tuple[int, ...] = (5,), rows: int = ROWS) -> tuple[Tensor, Te
 
 
 def dropping(*more: nn.Module) -> nn.Module:
-    return nn.Sequential(nn.Dropout(0.5), *more, nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Dropout(0.5), *more, nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3)
+    )
 
 
 def permuting(n: Any, x: Tensor) -> Tensor:
-    """Drops the features that come first in a random order: PyTorch draws that for the whole batch."""
+    """Drops the features that come first in a random order: PyTorch draws that for the whole
+    batch.
+    """
     return n.a(x * (torch.randperm(x.shape[1]) > 1))
 
 
 NETS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "layers": ("layers", dropping),
-    "vmap": ("vmap", lambda: Net(lambda n, x: unruled(n, F.dropout(x, 0.5)), a=nn.Linear(5, 3),
-                                scale=nn.Parameter(torch.ones(3)))),
+    "vmap": (
+        "vmap",
+        lambda: Net(
+            lambda n, x: unruled(n, F.dropout(x, 0.5)),
+            a=nn.Linear(5, 3),
+            scale=nn.Parameter(torch.ones(3)),
+        ),
+    ),
     "the loop": ("loop", lambda: Net(permuting, a=nn.Linear(5, 3))),
     "noise": ("layers", lambda: Net(lambda n, x: n.a(x + torch.randn_like(x)), a=nn.Linear(5, 3))),
     "random leaks": ("layers", lambda: nn.Sequential(nn.Linear(5, 8), nn.RReLU(), nn.Linear(8, 3))),
-}  # fmt: skip
+}
 
 
 def made(make: Callable[[], nn.Module]) -> nn.Module:
@@ -75,7 +87,9 @@ class Known:
 
 def engine(net: nn.Module, loss: Any = cross_entropy, **options: Any) -> ClippedGradients:
     options = {"view_seeds": Known(), **options}
-    return ClippedGradients(net, loss, options.pop("clip", Flat(C)), Adjacency.ADD_REMOVE, **options)
+    return ClippedGradients(
+        net, loss, options.pop("clip", Flat(C)), Adjacency.ADD_REMOVE, **options
+    )
 
 
 def summed(clipper: ClippedGradients, x: Tensor, y: Tensor) -> Any:
@@ -88,19 +102,25 @@ def distance(one: Any, other: Any) -> float:
 
 
 def require_neighbours_close(clipper: ClippedGradients, x: Tensor, y: Tensor) -> None:
-    """Without a row, or with it emptied, the sum moves by at most the sensitivity: no other row's masks change."""
+    """Without a row, or with it emptied, the sum moves by at most the sensitivity: no other row's
+    masks change.
+    """
     whole = summed(clipper, x, y)
     for row, emptied in ((0, False), (len(x) // 2, False), (1, True)):
         rest = [place for place in range(len(x)) if place != row]
         empty = x.clone()
         empty[row] = math.nan
-        moved = distance(whole, summed(clipper, empty, y) if emptied else summed(clipper, x[rest], y[rest]))
+        moved = distance(
+            whole, summed(clipper, empty, y) if emptied else summed(clipper, x[rest], y[rest])
+        )
         assert 0.2 * C < moved <= whole.sensitivity * (1 + 1e-9), (row, moved / whole.sensitivity)
 
 
-VIEWS = {"moves": pv.clipping.Augmentation(2, "flip,shift:1"),
-         "a function": pv.clipping.Augmentation(2, lambda x, g: x + torch.rand(x.shape, generator=g)),
-         "one by one": pv.clipping.Augmentation(2, lambda x, g: x * torch.rand((), generator=g))}  # fmt: skip
+VIEWS = {
+    "moves": pv.clipping.Augmentation(2, "flip,shift:1"),
+    "a function": pv.clipping.Augmentation(2, lambda x, g: x + torch.rand(x.shape, generator=g)),
+    "one by one": pv.clipping.Augmentation(2, lambda x, g: x * torch.rand((), generator=g)),
+}
 
 
 @check
@@ -148,7 +168,9 @@ def draws_at_all(n: Any, x: Tensor, marked: Tensor) -> Tensor:
 @check
 @compared_or_not
 def check_rows_keep_their_masks_when_one_makes_the_model_go_another_way() -> None:
-    """It calls other operations, or draws other numbers, on some data only: all is computed again, and masks stay."""
+    """It calls other operations, or draws other numbers, on some data only: all is computed again,
+    and masks stay.
+    """
     x, y = rows_of()
     marked = x.clone()
     marked[4, 0] = MARKED
@@ -162,7 +184,9 @@ def check_rows_keep_their_masks_when_one_makes_the_model_go_another_way() -> Non
 
 @check
 def check_masks_are_fresh_and_fair() -> None:
-    """Of each row, call and sample other numbers, and of equal rows the same; copies don't draw what the model does."""
+    """Of each row, call and sample other numbers, and of equal rows the same; copies don't draw
+    what the model does.
+    """
     seen: list[Tensor] = []
 
     def forward(n: Any, x: Tensor) -> Tensor:
@@ -170,7 +194,9 @@ def check_masks_are_fresh_and_fair() -> None:
         return n.a(x) * 1.0
 
     def copies(x: Tensor, generator: torch.Generator) -> Tensor:
-        seen.append(1.0 * torch.empty(len(x), 64, dtype=x.dtype).bernoulli_(0.7, generator=generator))
+        seen.append(
+            1.0 * torch.empty(len(x), 64, dtype=x.dtype).bernoulli_(0.7, generator=generator)
+        )
         return x * 1.0
 
     x, y = rows_of(rows=200)
@@ -178,7 +204,9 @@ def check_masks_are_fresh_and_fair() -> None:
     y[1] = y[0]
     net = made(lambda: Net(forward, a=nn.Linear(5, 3)))
     seeds = np.random.default_rng(7)
-    clipper = engine(net, augmentation=pv.clipping.Augmentation(1, copies), microbatch=200, view_seeds=seeds)
+    clipper = engine(
+        net, augmentation=pv.clipping.Augmentation(1, copies), microbatch=200, view_seeds=seeds
+    )
     summed(clipper, x, y)  # what is new is checked in passes of its own, with the same masks
     seen.clear()
     for _ in range(2):
@@ -210,7 +238,11 @@ def check_numbers_have_their_distributions() -> None:
             "moved": ((torch.empty(2000, 20).normal_(2, 3) - 2) / 3, "norm"),
             "exponential": (torch.empty(2000, 20).exponential_(2.0) * 2, "expon"),
         }
-        shares = torch.bernoulli(0.3 * x), torch.empty(2000, 20).bernoulli_(0.3), F.dropout(x, 0.7) * 0.3
+        shares = (
+            torch.bernoulli(0.3 * x),
+            torch.empty(2000, 20).bernoulli_(0.3),
+            F.dropout(x, 0.7) * 0.3,
+        )
         assert torch.equal(F.rrelu(x, 0.2, 0.6, True), x)
     for name, (values, law) in draws.items():
         assert stats.kstest(values.flatten().double().numpy(), law).pvalue > 1e-3, name
@@ -221,10 +253,14 @@ def check_numbers_have_their_distributions() -> None:
 
 
 class Again(torch.autograd.Function):
-    """A body whose activations are recomputed, from the state PyTorch's generator was in, as by checkpointing."""
+    """A body whose activations are recomputed, from the state PyTorch's generator was in, as by
+    checkpointing.
+    """
 
     @staticmethod
-    def forward(ctx: Any, body: nn.Module, x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, body: nn.Module, x: torch.Tensor, *parameters: torch.Tensor
+    ) -> torch.Tensor:
         ctx.body, ctx.parameters, ctx.state = body, parameters, torch.get_rng_state()
         ctx.save_for_backward(x)
         return body(x)
@@ -247,7 +283,9 @@ def check_what_is_computed_again_in_the_backward_pass_draws_the_same() -> None:
     head = made(lambda: nn.Linear(8, 3))
     sums = []
     for again in (False, True):
-        run = lambda n, x, again=again: n.b(Again.apply(n.a, x, *n.a.parameters()) if again else n.a(x))  # noqa: E731
+        run = lambda n, x, again=again: n.b(  # noqa: E731
+            Again.apply(n.a, x, *n.a.parameters()) if again else n.a(x)
+        )
         clipper = engine(Net(run, a=body, b=head))
         sums.append(summed(clipper, x, y))
     assert clipper.way == "loop"
@@ -256,7 +294,9 @@ def check_what_is_computed_again_in_the_backward_pass_draws_the_same() -> None:
 
 @check
 def check_rows_have_their_digests_as_they_were_fetched() -> None:
-    """A PCA in front is a matrix product, whose last digits move with the other rows: what a row draws must not."""
+    """A PCA in front is a matrix product, whose last digits move with the other rows: what a row
+    draws must not.
+    """
     x, y = small_data(11)
     plan = pv.Plan(
         sampling.Poisson(0.5),
@@ -292,7 +332,9 @@ def check_paid_accuracies_do_not_follow_others_random_numbers() -> None:
         torch.manual_seed(seed)
         one = answers.count(sample, x, y, Adjacency.ADD_REMOVE)
         for rest in (slice(1, None), slice(None, -1)):
-            assert distance(one, answers.count(fewer, x[rest], y[rest], Adjacency.ADD_REMOVE)) <= 0.5
+            assert (
+                distance(one, answers.count(fewer, x[rest], y[rest], Adjacency.ADD_REMOVE)) <= 0.5
+            )
 
 
 # Foreign randomness, and state
@@ -349,7 +391,9 @@ ALLOWED: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
 
 @check
 def check_copies_mix_no_rows_by_whatever_randomness() -> None:
-    """A transform that mixes rows by numbers from anywhere is refused, and so is one that keeps something."""
+    """A transform that mixes rows by numbers from anywhere is refused, and so is one that keeps
+    something.
+    """
     x, y = rows_of()
     net = made(lambda: nn.Linear(5, 3))
     for name, kept in FOREIGN.items():
@@ -357,11 +401,17 @@ def check_copies_mix_no_rows_by_whatever_randomness() -> None:
         legacy, plain = np.random.get_state()[1].tolist(), python_random.getstate()  # noqa: NPY002
         must_raise(
             NotPerExample,
-            lambda transform=transform: engine(net, augmentation=pv.clipping.Augmentation(1, transform)).prepare(x, y),
+            lambda transform=transform: engine(
+                net, augmentation=pv.clipping.Augmentation(1, transform)
+            ).prepare(x, y),
         )
-        assert (np.random.get_state()[1].tolist(), python_random.getstate()) == (legacy, plain), name  # noqa: NPY002
+        assert (np.random.get_state()[1].tolist(), python_random.getstate()) == (legacy, plain), (  # noqa: NPY002
+            name
+        )
     for transform in ALLOWED.values():
-        require_neighbours_close(engine(net, augmentation=pv.clipping.Augmentation(1, transform)), x, y)
+        require_neighbours_close(
+            engine(net, augmentation=pv.clipping.Augmentation(1, transform)), x, y
+        )
 
 
 class Moving(nn.Module):
@@ -404,7 +454,8 @@ def in_a_closure() -> Any:
 
 @check
 def check_losses_carry_nothing_from_batch_to_batch() -> None:
-    """What a loss writes into its buffers and attributes is put back after each computation; elsewhere it is refused.
+    """What a loss writes into its buffers and attributes is put back after each computation;
+    elsewhere it is refused.
 
     A loss that reads a number of its batch is computed one example after another.
     """
@@ -434,7 +485,8 @@ def check_losses_carry_nothing_from_batch_to_batch() -> None:
     }
     for name, refused in losses.items():
         error = must_raise(
-            NotPerExample, lambda loss=refused: engine(made(lambda: nn.Linear(5, 3)), loss).prepare(x, y)
+            NotPerExample,
+            lambda loss=refused: engine(made(lambda: nn.Linear(5, 3)), loss).prepare(x, y),
         )
         assert name != "numpy" or "numpy" in str(error)
 
@@ -449,7 +501,9 @@ def check_losses_carry_nothing_from_batch_to_batch() -> None:
 
 @check
 def check_known_streams_are_told() -> None:
-    """A run is seeded unless every stream of it has a key from the operating system; and `verify` warns."""
+    """A run is seeded unless every stream of it has a key from the operating system; and `verify`
+    warns.
+    """
     secret, known = streams_module.Streams.new(), streams_module.Streams.new(0)
     assert not secret.seeded
     assert not replace(secret).seeded
@@ -459,11 +513,15 @@ def check_known_streams_are_told() -> None:
         assert replace(secret, **{name: getattr(known, name)}).seeded, name
     assert replace(secret, noise=streams_module.NoiseStream(bytes(16))).seeded
     x, y = small_data()
-    plan = pv.Plan(sampling.Poisson(0.5), epochs=1, schedule=pv.schedules.Constant(3.0), examples=12)
+    plan = pv.Plan(
+        sampling.Poisson(0.5), epochs=1, schedule=pv.schedules.Constant(3.0), examples=12
+    )
     with folder() as here:
         for name, streams in (("secret", secret), ("known", replace(secret, views=known.views))):
             net = made(lambda: nn.Linear(5, 3))
-            out = publish.publish(pv.dpsgd(plan, net, cross_entropy, (x, y), streams=streams), here / name, delta=1e-5)
+            out = publish.publish(
+                pv.dpsgd(plan, net, cross_entropy, (x, y), streams=streams), here / name, delta=1e-5
+            )
             report = verify.verify(out)
             assert report.ok
             assert any("seed" in warning for warning in report.warnings) == (name == "known")
@@ -476,7 +534,10 @@ def check_streams_that_were_taken_off_draw_other_numbers_in_a_forked_process() -
     del streams
 
     def drawn() -> list[int]:
-        return [*noise.words(4).tolist(), *[n for other in others for n in other.integers(2**62, size=4).tolist()]]
+        return [
+            *noise.words(4).tolist(),
+            *[n for other in others for n in other.integers(2**62, size=4).tolist()],
+        ]
 
     read, write = os.pipe()
     child = os.fork()

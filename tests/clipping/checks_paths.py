@@ -1,4 +1,6 @@
-"""Named checks of what the model may do: take another path where nothing is masked, and run backward passes itself."""
+"""Named checks of what the model may do: take another path where nothing is masked, and run
+backward passes itself.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ Rows = dict[str, Tensor]
 
 
 def masked(n: Any, x: Tensor, mask: Tensor) -> Tensor:
-    """Multiplied by a mask, unless nothing is masked, as models of texts do: other operations, to the same effect."""
+    """Multiplied by a mask, unless nothing is masked, as models of texts do: other operations, to
+    the same effect.
+    """
     hidden = n.a(x).tanh()
     hidden = hidden + n.t
     return n.b((hidden if mask.all() else hidden * mask[..., None]).sum(1))
@@ -42,10 +46,16 @@ def sum_of(clipper: ClippedGradients, batch: Rows) -> list[Tensor]:
 
 @check
 def check_batches_without_padding_take_the_general_path() -> None:
-    """Some batches are padded and some are not, in any order: all are computed with their mask, as if alone."""
+    """Some batches are padded and some are not, in any order: all are computed with their mask, as
+    if alone.
+    """
     torch.manual_seed(0)
     net = Net(masked, a=nn.Linear(4, 4), b=nn.Linear(4, 3), t=nn.Parameter(drawn(3, 4))).double()
-    padded = {"x": drawn(6, 3, 4), "mask": torch.ones(6, 3, dtype=torch.int64), "y": torch.arange(6) % 3}
+    padded = {
+        "x": drawn(6, 3, 4),
+        "mask": torch.ones(6, 3, dtype=torch.int64),
+        "y": torch.arange(6) % 3,
+    }
     padded["mask"][2, 1:] = padded["mask"][4, 2:] = 0
     whole = padded | {"mask": torch.ones_like(padded["mask"])}
     clipper = ClippedGradients(net, loss, Flat(0.2), Adjacency.ADD_REMOVE)
@@ -85,11 +95,15 @@ def reversible_net() -> nn.Module:
 
 @check
 def check_backward_passes_within_backward_passes_are_clipped() -> None:
-    """What they write into `.grad`, where sums lie while a run takes a step, is no part of a sum; none is left out."""
+    """What they write into `.grad`, where sums lie while a run takes a step, is no part of a sum;
+    none is left out.
+    """
     x, y = 100 * drawn(6, 5), torch.arange(6) % 3
     net = reversible_net()
     before = [p.detach().clone() for p in net.parameters()]
-    plan = pv.Plan(pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1e-6), clip=pv.Flat(1e-3))
+    plan = pv.Plan(
+        pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1e-6), clip=pv.Flat(1e-3)
+    )
     pv.dpsgd(plan, net, cross_entropy, (x, y), optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
     moved = [after.detach() - own for after, own in zip(net.parameters(), before, strict=True)]
     assert 0 < flat_norm(tuple(moved)) <= 1e-3 * (1 + 1e-4)
@@ -121,11 +135,17 @@ def check_checkpoints_change_nothing() -> None:
         torch.manual_seed(0)
         net = Net(checkpointed, a=nn.Linear(5, 4), b=nn.Linear(4, 3), c=nn.Linear(4, 4)).double()
         plain = Net(lambda n, x: n.b(n.c(n.a(x).tanh()).tanh()), a=net.a, b=net.b, c=net.c)
-        clippers = [ClippedGradients(own, cross_entropy, Flat(0.3), Adjacency.ADD_REMOVE) for own in (net, plain)]
+        clippers = [
+            ClippedGradients(own, cross_entropy, Flat(0.3), Adjacency.ADD_REMOVE)
+            for own in (net, plain)
+        ]
         x, y = drawn(6, 5), torch.arange(6) % 3
         sums = [clipper(one_sample(examples=6), x, y).values for clipper in clippers]
         assert [clipper.way for clipper in clippers] == ["layers", "layers"], clippers[0].reason
-        by_name = [dict(zip(own.parameters, values, strict=True)) for own, values in zip(clippers, sums, strict=True)]
+        by_name = [
+            dict(zip(own.parameters, values, strict=True))
+            for own, values in zip(clippers, sums, strict=True)
+        ]
         for name, value in by_name[0].items():
             torch.testing.assert_close(value, by_name[1][name])
     require_the_loops_sum(plain, 0.3, x, y, "layers")
@@ -153,7 +173,9 @@ def check_losses_are_tried_on_rows_as_they_say() -> None:
     torch.manual_seed(0)
     net = Net(coupling_marked_texts, a=nn.Embedding(16, 4), b=nn.Linear(4, 3)).double()
     batch = {"x": torch.full((6, 5), 7), "y": torch.arange(6) % 3}
-    plan = pv.Plan(pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0))
+    plan = pv.Plan(
+        pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0)
+    )
     try:
         with pv.Run(plan, net, MarkedLoss(), batch):
             pass
@@ -167,10 +189,16 @@ def check_rules_that_there_are_are_used() -> None:
     """A rule that is wrong is not used, so that a slip in one costs time alone: these are."""
     torch.manual_seed(0)
     layers = {
-        "patches that do not overlap, in two dimensions": (nn.ConvTranspose2d(3, 2, 2, 2), (3, 3, 4)),
+        "patches that do not overlap, in two dimensions": (
+            nn.ConvTranspose2d(3, 2, 2, 2),
+            (3, 3, 4),
+        ),
         "patches that overlap": (nn.ConvTranspose1d(1, 4, 3), (1, 6)),
         "instance norm": (nn.InstanceNorm1d(4, affine=True), (4, 6)),
-        "an empty parameter": (Net(lambda n, x: x + n.w.repeat(len(x), 1).sum(), w=nn.Parameter(drawn(0))), (3,)),
+        "an empty parameter": (
+            Net(lambda n, x: x + n.w.repeat(len(x), 1).sum(), w=nn.Parameter(drawn(0))),
+            (3,),
+        ),
     }
     for name, (layer, shape) in layers.items():
         net = nn.Sequential(layer, nn.Flatten(), nn.LazyLinear(3)).double()

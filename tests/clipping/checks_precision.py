@@ -1,4 +1,6 @@
-"""Named checks: norms and sums are computed in single precision, whatever the caller has set for products."""
+"""Named checks: norms and sums are computed in single precision, whatever the caller has set for
+products.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def check_products_are_in_single_precision_whatever_is_set() -> None:
     """Also where the model fails; and what was set holds again afterwards."""
     for precision in ("bf16", "tf32", "ieee"):
         model = Asks()
-        engine = ClippedGradients(model, nn.CrossEntropyLoss(reduction="none"), Flat(1.0), Adjacency.ZERO_OUT)
+        engine = ClippedGradients(
+            model, nn.CrossEntropyLoss(reduction="none"), Flat(1.0), Adjacency.ZERO_OUT
+        )
         with reduced(precision):
             for _ in range(2):
                 (sample,) = FullBatch().draw(4)

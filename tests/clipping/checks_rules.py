@@ -24,7 +24,9 @@ RARE = 16
 
 
 class Offset:
-    """x - p; where a batch is large, with a gradient that is too small for its norm to be clipped."""
+    """x - p; where a batch is large, with a gradient that is too small for its norm to be
+    clipped.
+    """
 
     def __init__(self, parameter: Tensor, factor: float) -> None:
         self.parameters, self._factor = (parameter,), factor
@@ -34,7 +36,9 @@ class Offset:
 
     def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
         each = -call.grouped(g).sum(1)
-        call.keep(self.parameters[0], None, Dense(each * (self._factor if len(each) > RARE else 1.0)))
+        call.keep(
+            self.parameters[0], None, Dense(each * (self._factor if len(each) > RARE else 1.0))
+        )
         return g if wanted else None
 
 
@@ -51,7 +55,9 @@ class Net(nn.Module):
 
 
 def sums(factor: float | None, before: int = 0) -> tuple[tuple[Tensor, ...], ClippedGradients]:
-    """The clipped sums of all rows by a rule that is off by `factor`, after one of fewer; None: without one."""
+    """The clipped sums of all rows by a rule that is off by `factor`, after one of fewer; None:
+    without one.
+    """
 
     def subtract(capture: Capture, x: Any, parameter: Any) -> Any:
         return capture.run(Offset(parameter, factor or 1.0), x, low=False)
@@ -71,7 +77,9 @@ def sums(factor: float | None, before: int = 0) -> tuple[tuple[Tensor, ...], Cli
 
 @check
 def check_a_rule_that_is_off_for_a_rare_shape_is_not_used() -> None:
-    """One example is compared with autograd in the first batch of about each size: then all are computed by it."""
+    """One example is compared with autograd in the first batch of about each size: then all are
+    computed by it.
+    """
     expected, _ = sums(None)
     for factor in (1.0, 0.1, 3.0):
         computed, clipped = sums(factor)
@@ -84,7 +92,9 @@ def check_a_rule_that_is_off_for_a_rare_shape_is_not_used() -> None:
 
 @check
 def check_rules_are_compared_in_batches_of_each_size() -> None:
-    """A small batch that comes first, in which the rule is right, is no reason not to look at a large one."""
+    """A small batch that comes first, in which the rule is right, is no reason not to look at a
+    large one.
+    """
     expected, _ = sums(None)
     computed, clipped = sums(0.1, before=RARE // 2)
     for one, other in zip(computed, expected, strict=True):

@@ -1,4 +1,6 @@
-"""Named checks of the gate that keeps examples apart: models and losses that couple them, where values hide it."""
+"""Named checks of the gate that keeps examples apart: models and losses that couple them, where
+values hide it.
+"""
 
 from __future__ import annotations
 
@@ -92,10 +94,14 @@ MIXES: dict[str, Mix] = {
     "a table filled from the batch": lambda h: torch.zeros(2, WIDTH, dtype=h.dtype).index_add(
         0, torch.arange(len(h)) % 2, h
     )[torch.arange(len(h)) % 2],
-    "scattered by values": lambda h: torch.zeros(len(h), WIDTH, dtype=h.dtype).scatter_add(0, (h > 0).long(), h),
+    "scattered by values": lambda h: torch.zeros(len(h), WIDTH, dtype=h.dtype).scatter_add(
+        0, (h > 0).long(), h
+    ),
     "pairs put together": halves,
     "the other order in memory": lambda h: h.t().reshape(h.shape),
-    "strides": lambda h: torch.as_strided(h, h.shape, (1, len(h))).clone() if len(h) <= WIDTH else h.flip(0),
+    "strides": lambda h: (
+        torch.as_strided(h, h.shape, (1, len(h))).clone() if len(h) <= WIDTH else h.flip(0)
+    ),
     "written in place": written,
     "written at other places": placed,
     "read as a number": lambda h: h * float(h.detach().mean()),
@@ -117,13 +123,17 @@ HARMLESS: dict[str, Mix] = {
     "an index that counts": lambda h: h[torch.arange(len(h))],
     "along the features": lambda h: h.softmax(1).cumsum(1).flip(1),
     "a table of constants": lambda h: h + torch.arange(WIDTH, dtype=h.dtype),
-    "classes as one number each": lambda h: h + F.one_hot((h > 0).sum(1) % WIDTH, WIDTH).to(h.dtype),
+    "classes as one number each": lambda h: (
+        h + F.one_hot((h > 0).sum(1) % WIDTH, WIDTH).to(h.dtype)
+    ),
     "zeros that are filled": lambda h: torch.zeros_like(h).copy_(h),
 }
 
 
 class Gated(nn.Module):
-    """A mix behind a gain that begins at zero, as that of a residual branch: at first it shows nowhere."""
+    """A mix behind a gain that begins at zero, as that of a residual branch: at first it shows
+    nowhere.
+    """
 
     def __init__(self, mix: Mix) -> None:
         super().__init__()
@@ -154,7 +164,9 @@ def rows() -> tuple[Tensor, Tensor]:
 
 
 def moved(net: nn.Module, loss: object) -> tuple[float, str | None]:
-    """How far removing the last row moves the clipped sum, over the clipping norm; and the way of the gradients."""
+    """How far removing the last row moves the clipped sum, over the clipping norm; and the way of
+    the gradients.
+    """
     x, y = rows()
     clipper = ClippedGradients(net, loss, Flat(0.1), Adjacency.ADD_REMOVE)  # type: ignore[arg-type]
     with warnings.catch_warnings():
@@ -165,7 +177,9 @@ def moved(net: nn.Module, loss: object) -> tuple[float, str | None]:
             return 0.0, "refused"
         if isinstance(net, Gated):
             nn.init.constant_(net.gain, 1.5)  # as training moves it
-        sums = [clipper(one_sample(examples=number), x[:number], y[:number]).values for number in (8, 7)]
+        sums = [
+            clipper(one_sample(examples=number), x[:number], y[:number]).values for number in (8, 7)
+        ]
     return flat_norm(tuple(a - b for a, b in zip(*sums, strict=True))) / 0.1, clipper.way
 
 
@@ -180,7 +194,9 @@ def mixing(mix: Mix) -> Callable[[Tensor, Tensor], Tensor]:
 
     def loss(outputs: Tensor, y: Tensor) -> Tensor:
         wide = F.pad(outputs, (0, WIDTH - outputs.shape[1]))
-        return cross_entropy(torch.where(outputs.abs() > 0.4, mix(wide)[:, : outputs.shape[1]], outputs), y)
+        return cross_entropy(
+            torch.where(outputs.abs() > 0.4, mix(wide)[:, : outputs.shape[1]], outputs), y
+        )
 
     return loss
 
@@ -206,7 +222,9 @@ def check_examples_that_a_loss_couples_are_computed_one_by_one() -> None:
 
 
 class Eighth(nn.Module):
-    """Mixes two examples of batches of eight alone, which are of no made-up size; it leaves the others as they are."""
+    """Mixes two examples of batches of eight alone, which are of no made-up size; it leaves the
+    others as they are.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,7 +251,9 @@ def check_examples_that_stay_apart_are_computed_at_once() -> None:
 
 
 def denied(net: nn.Module) -> bool:
-    """Whether the gate by itself, without what compares values, keeps a model from being computed at once."""
+    """Whether the gate by itself, without what compares values, keeps a model from being computed
+    at once.
+    """
     problem = backends.Problem(net, cross_entropy, dict(net.named_parameters()))
     batches = [made_up_batch(*rows(), size) for size in (5, 7)]
     try:
@@ -300,9 +320,12 @@ class Averaging(nn.Module):
 
 @check
 def check_what_a_model_remembers_of_a_batch_is_in_no_other() -> None:
-    """A tensor of an earlier batch is no constant: a program that uses one is not computed at once."""
+    """A tensor of an earlier batch is no constant: a program that uses one is not computed at
+    once.
+    """
     torch.manual_seed(0)
-    assert moved(Remembering().double(), cross_entropy)[0] <= 1  # what it keeps is put back after each pass
+    # what it keeps is put back after each pass
+    assert moved(Remembering().double(), cross_entropy)[0] <= 1
     assert moved(Elsewhere().double(), cross_entropy)[1] != "layers"
     assert denied(Remembering().double())
     assert denied(Elsewhere().double())
@@ -341,7 +364,9 @@ class Applied(nn.Module):
 
 def refusal(mix: Mix) -> str:
     """What the training of a model is refused with; empty if it is trained."""
-    plan = pv.Plan(pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0))
+    plan = pv.Plan(
+        pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0)
+    )
     rows = made_up_batch(torch.zeros(1, WIDTH), torch.zeros(1, dtype=torch.int64), 8)
     try:
         pv.dpsgd(plan, Applied(mix), cross_entropy, rows, streams=pv.Streams.new(0))
@@ -352,10 +377,14 @@ def refusal(mix: Mix) -> str:
 
 @check
 def check_a_refusal_names_the_operation_and_its_line() -> None:
-    """Of what couples examples, with what to write instead, in 300 characters; what the advice says is trained."""
+    """Of what couples examples, with what to write instead, in 300 characters; what the advice says
+    is trained.
+    """
     for operation, mix in NAMED.items():
         said, code = refusal(mix), mix.__code__
-        named = re.search(rf"{operation}.*\({Path(__file__).name}, line (\d+), in {code.co_name}\)", said)
+        named = re.search(
+            rf"{operation}.*\({Path(__file__).name}, line (\d+), in {code.co_name}\)", said
+        )
         assert named, said
         assert code.co_firstlineno <= int(named[1]) <= code.co_firstlineno + 1, said
         assert "Compute it within each example, as over dim=1, or use a constant" in said, said

@@ -1,4 +1,6 @@
-"""Named checks of layers in `nn.Sequential` that are computed as one operation: each as it is by itself."""
+"""Named checks of layers in `nn.Sequential` that are computed as one operation: each as it is by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -28,38 +30,157 @@ def image(channels: int = 2, side: int = 8) -> tuple[int, ...]:
     return channels, side, side
 
 
-#: For each kind of layer that a run may hold: networks in which it comes first, in the middle and last.
+#: For each kind of layer that a run may hold: networks in which it comes first, in the middle and
+#: last.
 NETWORKS: dict[type[nn.Module], list[tuple[Callable[[], nn.Module], tuple[int, ...]]]] = {
-    nn.Linear: [(lambda: nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 6, bias=False), nn.Linear(6, 3)), (5,)),
-                (lambda: nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3), nn.Flatten(), nn.Linear(12, 3)),
-                 (4, 5)),
-               (lambda: shared(), (5,))],
-    nn.Conv1d: [(lambda: nn.Sequential(nn.Conv1d(2, 3, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)), (2, 8))],
-    nn.Conv2d: [(lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(),
-                                       nn.Linear(144, 3)), image())],
-    nn.Conv3d: [(lambda: nn.Sequential(nn.Conv3d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(54, 3)), (1, 4, 4, 4))],
-    nn.GroupNorm: [(lambda: nn.Sequential(nn.GroupNorm(1, 2), nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(),
-                                          nn.Flatten(), nn.Linear(144, 3), nn.GroupNorm(1, 3)), image())],
-    nn.LayerNorm: [(lambda: nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 6), nn.LayerNorm(6), nn.Linear(6, 3)), (5,))],
-    nn.ReLU: [(lambda: nn.Sequential(nn.ReLU(), nn.Linear(5, 7), nn.ReLU(inplace=True), nn.Linear(7, 3), nn.ReLU()),
-               (5,)),
-              (lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 7), nn.ReLU(), nn.ReLU(), nn.Linear(7, 3)),
-               (5,))],
-    nn.Tanh: [(lambda: nn.Sequential(nn.Tanh(), nn.Linear(5, 7), nn.Tanh(), nn.Tanh(), nn.Linear(7, 3), nn.Tanh()),
-               (5,))],
-    nn.Sigmoid: [(lambda: nn.Sequential(nn.Sigmoid(), nn.Linear(5, 7), nn.Sigmoid(), nn.Linear(7, 3), nn.Sigmoid()),
-                  (5,))],
-    nn.GELU: [(lambda: nn.Sequential(nn.GELU(), nn.Linear(5, 7), nn.GELU("tanh"), nn.ReLU(), nn.Linear(7, 3)), (5,)),
-              (lambda: nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.Linear(7, 3), nn.GELU()), (5,))],
-    nn.SiLU: [(lambda: nn.Sequential(nn.SiLU(), nn.Linear(5, 7), nn.SiLU(inplace=True), nn.Linear(7, 3), nn.SiLU()),
-               (5,))],
-    nn.AvgPool2d: [(lambda: nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(2, 4, 2), nn.AvgPool2d(2, 1, 1), nn.ReLU(),
-                                          nn.Flatten(), nn.Linear(64, 3)), image())],
-    nn.MaxPool2d: [(lambda: nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(2, 4, 2), nn.MaxPool2d((2, 1), 1), nn.Tanh(),
-                                          nn.Flatten(), nn.Linear(24, 3)), image())],
-    nn.Flatten: [(lambda: nn.Sequential(nn.Flatten(), nn.Linear(8, 6), nn.Tanh(), nn.Flatten(), nn.ReLU(),
-                                        nn.Linear(6, 3), nn.Flatten()), (2, 4))],
-}  # fmt: skip
+    nn.Linear: [
+        (
+            lambda: nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 6, bias=False), nn.Linear(6, 3)),
+            (5,),
+        ),
+        (
+            lambda: nn.Sequential(
+                nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3), nn.Flatten(), nn.Linear(12, 3)
+            ),
+            (4, 5),
+        ),
+        (lambda: shared(), (5,)),
+    ],
+    nn.Conv1d: [
+        (
+            lambda: nn.Sequential(
+                nn.Conv1d(2, 3, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)
+            ),
+            (2, 8),
+        )
+    ],
+    nn.Conv2d: [
+        (
+            lambda: nn.Sequential(
+                nn.Conv2d(2, 4, 3, padding=1),
+                nn.Conv2d(4, 4, 3, groups=2),
+                nn.Flatten(),
+                nn.Linear(144, 3),
+            ),
+            image(),
+        )
+    ],
+    nn.Conv3d: [
+        (
+            lambda: nn.Sequential(nn.Conv3d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(54, 3)),
+            (1, 4, 4, 4),
+        )
+    ],
+    nn.GroupNorm: [
+        (
+            lambda: nn.Sequential(
+                nn.GroupNorm(1, 2),
+                nn.Conv2d(2, 4, 3),
+                nn.GroupNorm(2, 4),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(144, 3),
+                nn.GroupNorm(1, 3),
+            ),
+            image(),
+        )
+    ],
+    nn.LayerNorm: [
+        (
+            lambda: nn.Sequential(
+                nn.LayerNorm(5), nn.Linear(5, 6), nn.LayerNorm(6), nn.Linear(6, 3)
+            ),
+            (5,),
+        )
+    ],
+    nn.ReLU: [
+        (
+            lambda: nn.Sequential(
+                nn.ReLU(), nn.Linear(5, 7), nn.ReLU(inplace=True), nn.Linear(7, 3), nn.ReLU()
+            ),
+            (5,),
+        ),
+        (
+            lambda: nn.Sequential(
+                nn.ReLU(inplace=True), nn.Linear(5, 7), nn.ReLU(), nn.ReLU(), nn.Linear(7, 3)
+            ),
+            (5,),
+        ),
+    ],
+    nn.Tanh: [
+        (
+            lambda: nn.Sequential(
+                nn.Tanh(), nn.Linear(5, 7), nn.Tanh(), nn.Tanh(), nn.Linear(7, 3), nn.Tanh()
+            ),
+            (5,),
+        )
+    ],
+    nn.Sigmoid: [
+        (
+            lambda: nn.Sequential(
+                nn.Sigmoid(), nn.Linear(5, 7), nn.Sigmoid(), nn.Linear(7, 3), nn.Sigmoid()
+            ),
+            (5,),
+        )
+    ],
+    nn.GELU: [
+        (
+            lambda: nn.Sequential(
+                nn.GELU(), nn.Linear(5, 7), nn.GELU("tanh"), nn.ReLU(), nn.Linear(7, 3)
+            ),
+            (5,),
+        ),
+        (lambda: nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.Linear(7, 3), nn.GELU()), (5,)),
+    ],
+    nn.SiLU: [
+        (
+            lambda: nn.Sequential(
+                nn.SiLU(), nn.Linear(5, 7), nn.SiLU(inplace=True), nn.Linear(7, 3), nn.SiLU()
+            ),
+            (5,),
+        )
+    ],
+    nn.AvgPool2d: [
+        (
+            lambda: nn.Sequential(
+                nn.AvgPool2d(2),
+                nn.Conv2d(2, 4, 2),
+                nn.AvgPool2d(2, 1, 1),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(64, 3),
+            ),
+            image(),
+        )
+    ],
+    nn.MaxPool2d: [
+        (
+            lambda: nn.Sequential(
+                nn.MaxPool2d(2),
+                nn.Conv2d(2, 4, 2),
+                nn.MaxPool2d((2, 1), 1),
+                nn.Tanh(),
+                nn.Flatten(),
+                nn.Linear(24, 3),
+            ),
+            image(),
+        )
+    ],
+    nn.Flatten: [
+        (
+            lambda: nn.Sequential(
+                nn.Flatten(),
+                nn.Linear(8, 6),
+                nn.Tanh(),
+                nn.Flatten(),
+                nn.ReLU(),
+                nn.Linear(6, 3),
+                nn.Flatten(),
+            ),
+            (2, 4),
+        )
+    ],
+}
 
 
 def shared() -> nn.Module:
@@ -100,7 +221,9 @@ class Counted:
 
 @check
 def check_runs_of_layers_are_what_each_layer_is() -> None:
-    """Every kind that a run may hold, first, in the middle and last: the loop's sum, by runs, inputs as they were."""
+    """Every kind that a run may hold, first, in the middle and last: the loop's sum, by runs,
+    inputs as they were.
+    """
     assert NETWORKS.keys() == {*WITH_PARAMETERS, *WITHOUT_PARAMETERS}
     with mock.patch.object(kernels.Scratch, "empty", spoilt):
         for kind, networks in NETWORKS.items():
@@ -174,7 +297,9 @@ class Positioned(nn.Module):
 
 @check
 def check_layers_on_positions_are_no_run() -> None:
-    """What has nothing to do with the batch is the same for all examples, and not a row for each."""
+    """What has nothing to do with the batch is the same for all examples, and not a row for
+    each.
+    """
     torch.manual_seed(0)
     net, (x, y) = Positioned().double(), rows_of((5,))
     with Counted() as counted:
@@ -183,18 +308,24 @@ def check_layers_on_positions_are_no_run() -> None:
 
 
 def altered() -> dict[str, nn.Module]:
-    """Networks in which something is done around a layer of a run: not that layer, but the others are a run."""
+    """Networks in which something is done around a layer of a run: not that layer, but the others
+    are a run.
+    """
     torch.manual_seed(0)
     names = ("hook", "hook before", "forward", "subclass", "frozen", "parametrized", "nothing")
     plain = {
-        name: nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+        name: nn.Sequential(
+            nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)
+        ).double()
         for name in names
     }
     plain["hook"][0].register_forward_hook(lambda module, given, out: 2 * out)
     plain["hook before"][0].register_forward_pre_hook(lambda module, given: (3 * given[0],))
     own = plain["forward"][0]
     own.forward = lambda x: nn.functional.linear(x, own.weight) * 0.5  # type: ignore[method-assign]
-    doubled = type("Doubled", (nn.Linear,), {"forward": lambda self, x: 2 * nn.Linear.forward(self, x)})
+    doubled = type(
+        "Doubled", (nn.Linear,), {"forward": lambda self, x: 2 * nn.Linear.forward(self, x)}
+    )
     plain["subclass"][0].__class__ = doubled
     plain["frozen"][0].weight.requires_grad_(False)  # type: ignore[union-attr, operator]
     parametrizations.weight_norm(plain["parametrized"][0])
@@ -203,7 +334,9 @@ def altered() -> dict[str, nn.Module]:
 
 @check
 def check_layers_that_were_changed_are_called() -> None:
-    """With a hook, a forward of its own, another type, frozen or computed weights, a layer does what it is to do."""
+    """With a hook, a forward of its own, another type, frozen or computed weights, a layer does
+    what it is to do.
+    """
     x, y = rows_of((5,))
     for name, net in altered().items():
         with Counted() as counted:
@@ -212,7 +345,9 @@ def check_layers_that_were_changed_are_called() -> None:
 
 
 class Teacher(nn.Module):
-    """Rows also go through the layers as they were: `functional_call` puts their first weights in."""
+    """Rows also go through the layers as they were: `functional_call` puts their first weights
+    in.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +360,9 @@ class Teacher(nn.Module):
 
 @check
 def check_other_weights_in_the_places_of_parameters_are_used() -> None:
-    """Layers that are called with weights that are not trained give what these give, and no gradient."""
+    """Layers that are called with weights that are not trained give what these give, and no
+    gradient.
+    """
     torch.manual_seed(0)
     net, (x, y) = Teacher().double(), rows_of((5,))
     with torch.no_grad():
@@ -249,7 +386,9 @@ def check_a_hook_that_comes_later_is_called() -> None:
     fresh = ClippedGradients(net, cross_entropy, Flat(0.1), Adjacency.ADD_REMOVE)
     torch.testing.assert_close(list(after), list(fresh(one_sample(examples=EXAMPLES), x, y).values))
     handle.remove()
-    torch.testing.assert_close(list(before), list(clipper(one_sample(examples=EXAMPLES), x, y).values))
+    torch.testing.assert_close(
+        list(before), list(clipper(one_sample(examples=EXAMPLES), x, y).values)
+    )
     handle = nn.modules.module.register_module_forward_hook(
         lambda module, given, out: 2 * out if isinstance(module, nn.Tanh) else out
     )
@@ -262,15 +401,20 @@ def check_a_hook_that_comes_later_is_called() -> None:
 
 @check
 def check_what_runs_hold_counts_as_memory() -> None:
-    """What a run keeps for its backward pass is seen by those who say how many examples fit into memory."""
+    """What a run keeps for its backward pass is seen by those who say how many examples fit into
+    memory.
+    """
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(5, 400), nn.Tanh(), nn.Linear(400, 300), nn.Tanh(), nn.Linear(300, 3)).double()
+    net = nn.Sequential(
+        nn.Linear(5, 400), nn.Tanh(), nn.Linear(400, 300), nn.Tanh(), nn.Linear(300, 3)
+    ).double()
     x, y = rows_of((5,))
     clipper = ClippedGradients(net, cross_entropy, Flat(0.1), Adjacency.ADD_REMOVE)
     clipper.prepare(x, y)
     assert clipper._way is not None
     assert clipper.way == "layers"
-    gradients = 8 * EXAMPLES * 2 * (5 + 400 + 400 + 300 + 300 + 3)  # about: factors, for weights and biases
+    # about: factors, for weights and biases
+    gradients = 8 * EXAMPLES * 2 * (5 + 400 + 400 + 300 + 300 + 3)
     activations = 8 * EXAMPLES * (5 + 400 + 300)
     with torch.no_grad():
         assert held_by(clipper._way, x, y) > gradients / 2 + activations

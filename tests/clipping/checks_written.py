@@ -1,4 +1,6 @@
-"""Named checks that nothing which computes with rows writes into trained parameters; mutations must make them fail."""
+"""Named checks that nothing which computes with rows writes into trained parameters; mutations must
+make them fail.
+"""
 
 from __future__ import annotations
 
@@ -91,9 +93,17 @@ class Writer(nn.Module):
 
 
 WAYS_TO_WRITE = (
-    "in place", "data", "last bit", "memory", "transposed", "parameter", "frozen", "forward hook", "backward hook",
+    "in place",
+    "data",
+    "last bit",
+    "memory",
+    "transposed",
+    "parameter",
+    "frozen",
+    "forward hook",
+    "backward hook",
     "function",
-)  # fmt: skip
+)
 
 
 def marked() -> tuple[Tensor, Tensor]:
@@ -110,19 +120,30 @@ def has_mark(x: Tensor) -> bool:
 def state(net: nn.Module) -> Any:
     """All that must stay: which parameters there are, trained or not, where, and their bits."""
     return [
-        (name, id(own), own.requires_grad, own.data_ptr(), own.stride(), own.detach().numpy().tobytes())
+        (
+            name,
+            id(own),
+            own.requires_grad,
+            own.data_ptr(),
+            own.stride(),
+            own.detach().numpy().tobytes(),
+        )
         for name, own in net.named_parameters()
     ]
 
 
-def sums(net: nn.Module, x: Tensor, y: Tensor, **options: Any) -> tuple[list[Tensor], ClippedGradients]:
+def sums(
+    net: nn.Module, x: Tensor, y: Tensor, **options: Any
+) -> tuple[list[Tensor], ClippedGradients]:
     clipper = ClippedGradients(net, cross_entropy, Flat(0.05), Adjacency.ADD_REMOVE, **options)
     return list(clipper(one_sample(examples=len(x)), x, y).values), clipper
 
 
 @check
 def check_what_a_pass_writes_into_trained_parameters_is_undone() -> None:
-    """In place, through .data, in one bit, by other memory or another parameter, in hooks and in functions."""
+    """In place, through .data, in one bit, by other memory or another parameter, in hooks and in
+    functions.
+    """
     x, y = marked()
     for how in WAYS_TO_WRITE:
         for options in ({}, {"microbatch": 3}) if how == "data" else ({},):
@@ -131,9 +152,17 @@ def check_what_a_pass_writes_into_trained_parameters_is_undone() -> None:
             others, _ = sums(net, x[:-1], y[:-1], **options)
             whole, _ = sums(net, x, y, **options)
             assert state(net) == before, f"{how}: the parameters are not what they were"
-            assert versions(list(net.parameters())) == counted, f"{how}: the write shows in what is counted"
-            moved = float(torch.stack([(a - b).square().sum() for a, b in zip(whole, others, strict=True)]).sum())
-            assert moved**0.5 <= 0.05, f"{how}: one example moves the sum by {moved**0.5 / 0.05:.2f} of the clip"
+            assert versions(list(net.parameters())) == counted, (
+                f"{how}: the write shows in what is counted"
+            )
+            moved = float(
+                torch.stack(
+                    [(a - b).square().sum() for a, b in zip(whole, others, strict=True)]
+                ).sum()
+            )
+            assert moved**0.5 <= 0.05, (
+                f"{how}: one example moves the sum by {moved**0.5 / 0.05:.2f} of the clip"
+            )
 
 
 class FlaggedRows:
@@ -141,7 +170,11 @@ class FlaggedRows:
 
     def __init__(self, net: Any, x: Tensor, y: Tensor) -> None:
         self._net, self._rows = net, TensorRows((x, y))
-        self.like, self.structure, self.inputs = self._rows.like, self._rows.structure, self._rows.inputs
+        self.like, self.structure, self.inputs = (
+            self._rows.like,
+            self._rows.structure,
+            self._rows.inputs,
+        )
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -155,7 +188,8 @@ class FlaggedRows:
 
 
 class Once(nn.Module):
-    """The first time that it runs after its flag was set, it makes its weights ten times as large; on no made-up row.
+    """The first time that it runs after its flag was set, it makes its weights ten times as large;
+    on no made-up row.
 
     With `apart` it has an operation without a rule, so that it is computed by `vmap`.
     """
@@ -164,7 +198,8 @@ class Once(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.a, self.b = nn.Linear(5, 4).double(), nn.Linear(4, 3).double()
-        self.memory = self.a.weight.detach().numpy()  # whose writes PyTorch does not see, nor vmap refuse
+        # whose writes PyTorch does not see, nor vmap refuse
+        self.memory = self.a.weight.detach().numpy()
         self.flag, self.last = False, nn.PReLU(3).double() if apart else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -176,7 +211,9 @@ class Once(nn.Module):
 
 @check
 def check_what_one_example_writes_reaches_no_other() -> None:
-    """Computed together, all would see it: they are computed one by one, and only the one that wrote sees it."""
+    """Computed together, all would see it: they are computed one by one, and only the one that
+    wrote sees it.
+    """
     x, y = small_data(8)
     for apart, way in ((False, "layers"), (True, "vmap")):
         net = Once(apart=apart)
@@ -222,7 +259,9 @@ def check_models_that_write_into_trained_parameters_are_refused_beforehand() -> 
 
     x = torch.zeros(1, 5)
     for bound in (renormed, replaced, clamped, in_place):
-        error = must_raise(NotPerExample, lambda bound=bound: require_per_example(Bounded(bound), x))
+        error = must_raise(
+            NotPerExample, lambda bound=bound: require_per_example(Bounded(bound), x)
+        )
         assert "'layer.weight' is trained, and the model writes into it" in str(error), error
     require_per_example(Bounded(lambda layer: layer.weight.clamp(-1, 1)), x)
     for how in WAYS_TO_WRITE:
@@ -233,7 +272,9 @@ def check_models_that_write_into_trained_parameters_are_refused_beforehand() -> 
 class Texts(nn.Module):
     """A table, whose mean a layer classifies."""
 
-    def __init__(self, kind: Any = nn.Embedding, norm: float | None = 2.0, *, called: bool = False) -> None:
+    def __init__(
+        self, kind: Any = nn.Embedding, norm: float | None = 2.0, *, called: bool = False
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.table, self.layer = kind(20, 6, max_norm=None if called else norm), nn.Linear(6, 3)
@@ -242,7 +283,11 @@ class Texts(nn.Module):
             self.table.weight.mul_(0.1)  # no row is long enough at first
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = F.embedding(x, self.table.weight, max_norm=self.called) if self.called else self.table(x)
+        rows = (
+            F.embedding(x, self.table.weight, max_norm=self.called)
+            if self.called
+            else self.table(x)
+        )
         return self.layer(rows if rows.dim() == 2 else rows.mean(1))
 
 
@@ -255,8 +300,12 @@ def texts(rows: int = 16) -> tuple[Tensor, Tensor]:
 
 @check
 def check_tables_that_rescale_what_is_looked_up_are_refused() -> None:
-    """`max_norm` of a trained table, by name and in a call; without it, and of a frozen one, there is training."""
-    plan = pv.Plan(pv.sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0))
+    """`max_norm` of a trained table, by name and in a call; without it, and of a frozen one, there
+    is training.
+    """
+    plan = pv.Plan(
+        pv.sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0)
+    )
 
     def trained(net: nn.Module) -> nn.Module:
         result = pv.dpsgd(plan, net, cross_entropy, texts(), streams=pv.Streams.new(0))
@@ -277,7 +326,9 @@ def check_tables_that_rescale_what_is_looked_up_are_refused() -> None:
 
 @check
 def check_evaluations_write_nothing_into_trained_parameters() -> None:
-    """A row on which a model writes has no answer, and changes no other's; the weights stay, and nothing is counted."""
+    """A row on which a model writes has no answer, and changes no other's; the weights stay, and
+    nothing is counted.
+    """
     x, y = marked()
     for how in WAYS_TO_WRITE:
         if how in ("backward hook", "function", "frozen"):
@@ -292,7 +343,9 @@ def check_evaluations_write_nothing_into_trained_parameters() -> None:
 
 @check
 def check_the_look_at_the_data_writes_nothing() -> None:
-    """The least and largest whole numbers in the data are computed before anything is spent, and leave nothing."""
+    """The least and largest whole numbers in the data are computed before anything is spent, and
+    leave nothing.
+    """
     seen: list[Any] = []
 
     class Looks(nn.Module):
@@ -311,7 +364,9 @@ def check_the_look_at_the_data_writes_nothing() -> None:
     before = state(net)
     x = torch.randint(0, 2, (8, 4), generator=torch.Generator().manual_seed(0))
     x[3, 1] = 255
-    plan = pv.Plan(pv.sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0))
+    plan = pv.Plan(
+        pv.sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0)
+    )
     with Run(plan, net, cross_entropy, (x, torch.zeros(8, dtype=torch.int64))):
         assert seen, "the model was not shown the largest number"
         assert state(net) == before
@@ -319,7 +374,9 @@ def check_the_look_at_the_data_writes_nothing() -> None:
 
 @check
 def check_parameters_of_any_layout_are_restored() -> None:
-    """Transposed, of an odd number of bytes, complex, or with nothing in them; also where a value is no number."""
+    """Transposed, of an odd number of bytes, complex, or with nothing in them; also where a value
+    is no number.
+    """
 
     class Layouts(nn.Module):
         def __init__(self) -> None:
@@ -351,7 +408,9 @@ def check_parameters_of_any_layout_are_restored() -> None:
 
 
 class Keeps(nn.Module):
-    """Keeps something of a row with the mark, in one of several plain attributes, for the rows of later passes."""
+    """Keeps something of a row with the mark, in one of several plain attributes, for the rows of
+    later passes.
+    """
 
     def __init__(self, how: str, way: str) -> None:
         super().__init__()
@@ -396,7 +455,9 @@ WAYS_TO_KEEP = {
 
 @check
 def check_what_a_pass_leaves_in_plain_attributes_reaches_no_later_one() -> None:
-    """With and without a row that is kept, the others' gradients are the same; counters and what is there last."""
+    """With and without a row that is kept, the others' gradients are the same; counters and what is
+    there last.
+    """
     x, y = marked()
     x, y = x.flip(0), y.flip(0)
     for way, hows in WAYS_TO_KEEP.items():
@@ -405,7 +466,11 @@ def check_what_a_pass_leaves_in_plain_attributes_reaches_no_later_one() -> None:
             others, _ = sums(net, x[1:], y[1:], microbatch=1)
             whole, clipper = sums(net, x, y, microbatch=1)
             assert clipper.way == way, clipper.reason
-            moved = float(torch.stack([(a - b).square().sum() for a, b in zip(whole, others, strict=True)]).sum())
+            moved = float(
+                torch.stack(
+                    [(a - b).square().sum() for a, b in zip(whole, others, strict=True)]
+                ).sum()
+            )
             assert moved**0.5 <= 0.05 * (1 + 1e-9), f"{way}, {how}: ratio {moved**0.5 / 0.05:.2f}"
             kept = (net.last, net.rows, net.table, float(net.tensor), net.mask, net.width)
             assert kept == (0.0, [0.0], {"last": 0.0}, 0.0, None, 0), f"{way}, {how}: {kept}"
@@ -419,7 +484,11 @@ def check_what_is_no_number_of_rows_lasts_in_attributes() -> None:
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(0)
-            self.layer, self.passes, self.factor = nn.Linear(5, 3).double(), 0, torch.tensor(1.0).double()
+            self.layer, self.passes, self.factor = (
+                nn.Linear(5, 3).double(),
+                0,
+                torch.tensor(1.0).double(),
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             self.passes += 1

@@ -1,4 +1,6 @@
-"""One judge for all: the clipped sum over a small batch against a loop over single examples in double precision."""
+"""One judge for all: the clipped sum over a small batch against a loop over single examples in
+double precision.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from privlearn.errors import PrivlearnError, first_line
 from tests.clipping.architectures import EXAMPLES, Architecture, Batch
 from tests.support.nets import flat_norm, one_sample
 
-#: Relative difference of a parameter's sum up to which it is right; what is zero but for rounding is measured by the
-#: whole.
+#: Relative difference of a parameter's sum up to which it is right; what is zero but for rounding
+#: is measured by the whole.
 EXACT, ROUNDING = 1e-6, 1e-6
 
 
@@ -26,8 +28,8 @@ class Verdict:
     """What became of an architecture.
 
     Attributes:
-        outcome: `layers`, `vmap` or `loop` (right, by this way), `right`, `refused`, `fails` (an error that names
-            nothing that the model is made of), or `wrong`.
+        outcome: `layers`, `vmap` or `loop` (right, by this way), `right`, `refused`, `fails` (an
+            error that names nothing that the model is made of), or `wrong`.
         reason: what falls back, is refused, fails or is wrong.
     """
 
@@ -49,10 +51,17 @@ class Truth:
     norms: list[float]
     clip_norm: float
 
-    def require(self, sums: Sequence[Tensor], names: Sequence[str], weight: Callable[[float], float]) -> str:
-        """The parameter whose clipped sum differs, if one does; `weight` is what an example of a norm counts."""
+    def require(
+        self, sums: Sequence[Tensor], names: Sequence[str], weight: Callable[[float], float]
+    ) -> str:
+        """The parameter whose clipped sum differs, if one does; `weight` is what an example of a
+        norm counts.
+        """
         weights = [weight(norm) for norm in self.norms]
-        totals = [sum(w * g for w, g in zip(weights, own, strict=True)) for own in zip(*self.rows, strict=True)]
+        totals = [
+            sum(w * g for w, g in zip(weights, own, strict=True))
+            for own in zip(*self.rows, strict=True)
+        ]
         whole = flat_norm(tuple(map(torch.as_tensor, totals)))
         for name, found, total in zip(names, sums, totals, strict=True):
             away = float((found.detach().double() - total).norm())
@@ -84,7 +93,12 @@ def by_privlearn(architecture: Architecture, batch: Batch | None = None) -> Verd
     batch = architecture.batch() if batch is None else batch
     true = truth(architecture, batch) if architecture.outcome != "refused" else Truth([], [], 1.0)
     model = made(architecture)
-    plan = pv.Plan(pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(true.clip_norm))
+    plan = pv.Plan(
+        pv.sampling.FullBatch(),
+        1,
+        schedule=pv.schedules.Constant(1.0),
+        clip=pv.Flat(true.clip_norm),
+    )
     try:
         with pv.Run(plan, model, architecture.loss, batch) as run:
             task = run.task
@@ -101,12 +115,16 @@ def by_privlearn(architecture: Architecture, batch: Batch | None = None) -> Verd
 def with_group_norms(architecture: Architecture) -> Architecture:
     """The same with group norms in place of batch norms, as privlearn's message says."""
     return replace(
-        architecture, make=lambda: pv.models.replace_batch_norm(architecture.make(), groups=1), outcome="layers"
+        architecture,
+        make=lambda: pv.models.replace_batch_norm(architecture.make(), groups=1),
+        outcome="layers",
     )
 
 
 def changed_for_opacus(architecture: Architecture) -> Architecture:
-    """The same as Opacus' users change it: by `ModuleValidator.fix`, nothing in place, positions for each example."""
+    """The same as Opacus' users change it: by `ModuleValidator.fix`, nothing in place, positions
+    for each example.
+    """
 
     def make() -> nn.Module:
         from opacus.validators import ModuleValidator

@@ -8,9 +8,27 @@ from tests.support.mutant import Mutant, suite_of
 CHECK = "check_products_are_in_single_precision_whatever_is_set"
 
 MUTANTS = [
-    Mutant("products stay as they were set", precision.single_precision, "own.fp32_precision = _FULL", "pass", CHECK),
-    Mutant("settings are not put back", precision.single_precision, "own.fp32_precision = before", "pass", CHECK),
-    Mutant("convolutions are forgotten", precision._settings, '("matmul", "conv", "rnn")', '("matmul", "rnn")', CHECK),
+    Mutant(
+        "products stay as they were set",
+        precision.single_precision,
+        "own.fp32_precision = _FULL",
+        "pass",
+        CHECK,
+    ),
+    Mutant(
+        "settings are not put back",
+        precision.single_precision,
+        "own.fp32_precision = before",
+        "pass",
+        CHECK,
+    ),
+    Mutant(
+        "convolutions are forgotten",
+        precision._settings,
+        '("matmul", "conv", "rnn")',
+        '("matmul", "rnn")',
+        CHECK,
+    ),
 ]
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -1,7 +1,8 @@
 """Planted bugs of the gate that keeps examples apart, each of which a named check must catch.
 
-Some guards stand behind others, and no check fails where one of them is off: what met in a loss differs from one place
-to the next, and a tensor of an earlier batch comes from where no operation was seen.
+Some guards stand behind others, and no check fails where one of them is off: what met in a loss
+differs from one place to the next, and a tensor of an earlier batch comes from where no operation
+was seen.
 """
 
 from __future__ import annotations
@@ -22,24 +23,73 @@ GATE = "check_the_gate_denies_each_mix_by_itself"
 LINE = "check_a_refusal_names_the_operation_and_its_line"
 
 MUTANTS = [
-    Mutant("refusals name no operation", check.require_per_example, 'if explain else ""', 'if None else ""', LINE),
-    Mutant("refusals are as long as names are", meeting.name_meeting, "where[:_MOST]", "where", LINE),
-    Mutant("refusals name no operation that reads", meeting.name_meeting, "where = error.where", 'return ""', LINE),
-    Mutant("the gate is off", backends.SeparationCheck.require_apart, "examples = len(leaves[0])",
-           "return\n    examples = len(leaves[0])", GATE),
-    Mutant("any part of a batch passes", tracker.axis_of, "if within > period or axis is None",
-           "if axis is None: return None\n    if within > period", GATE),
-    Mutant("numbers may be read", tracker._tells, "return torch.Tag.data_dependent_output in call.func.tags or ",
-           "return False and ", GATE),
-    Mutant("what PyTorch has no operation for passes", tracker.AxisTracker.function, "if self._calls == before and",
-           "if False and", GATE),
-    Mutant("constants may differ along the batch", tracker.AxisTracker.is_even,
-           "return torch.allclose(apart, first, rtol=0.0, atol=0.0, equal_nan=True)", "return True", GATE),
-    Mutant("numbers may depend on the size of the batch", backends._same_numbers, "if len(one) != len(other):",
-           "if True: return True\n    if False:", GATE),
-    Mutant("backward passes of strangers pass", backends._require_known_gradients, "if custom or compiled or ",
-           "if False and ", GATE),
-]  # fmt: skip
+    Mutant(
+        "refusals name no operation",
+        check.require_per_example,
+        'if explain else ""',
+        'if None else ""',
+        LINE,
+    ),
+    Mutant(
+        "refusals are as long as names are", meeting.name_meeting, "where[:_MOST]", "where", LINE
+    ),
+    Mutant(
+        "refusals name no operation that reads",
+        meeting.name_meeting,
+        "where = error.where",
+        'return ""',
+        LINE,
+    ),
+    Mutant(
+        "the gate is off",
+        backends.SeparationCheck.require_apart,
+        "examples = len(leaves[0])",
+        "return\n    examples = len(leaves[0])",
+        GATE,
+    ),
+    Mutant(
+        "any part of a batch passes",
+        tracker.axis_of,
+        "if within > period or axis is None",
+        "if axis is None: return None\n    if within > period",
+        GATE,
+    ),
+    Mutant(
+        "numbers may be read",
+        tracker._tells,
+        "return torch.Tag.data_dependent_output in call.func.tags or ",
+        "return False and ",
+        GATE,
+    ),
+    Mutant(
+        "what PyTorch has no operation for passes",
+        tracker.AxisTracker.function,
+        "if self._calls == before and",
+        "if False and",
+        GATE,
+    ),
+    Mutant(
+        "constants may differ along the batch",
+        tracker.AxisTracker.is_even,
+        "return torch.allclose(apart, first, rtol=0.0, atol=0.0, equal_nan=True)",
+        "return True",
+        GATE,
+    ),
+    Mutant(
+        "numbers may depend on the size of the batch",
+        backends._same_numbers,
+        "if len(one) != len(other):",
+        "if True: return True\n    if False:",
+        GATE,
+    ),
+    Mutant(
+        "backward passes of strangers pass",
+        backends._require_known_gradients,
+        "if custom or compiled or ",
+        "if False and ",
+        GATE,
+    ),
+]
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)
 
@@ -55,7 +105,8 @@ def unmoved(call: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("category", "bug"), [("reduction", lost), ("along_dimension", unmoved), ("product", unmoved), ("indexed", unmoved)]
+    ("category", "bug"),
+    [("reduction", lost), ("along_dimension", unmoved), ("product", unmoved), ("indexed", unmoved)],
 )
 def test_a_category_of_rules_that_loses_the_axis_is_caught(
     category: str, bug: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,6 @@
-"""Each architecture is computed right, by the way that is stated, or refused by name; none is wrong."""
+"""Each architecture is computed right, by the way that is stated, or refused by name; none is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data.rows import TensorRows
-from tests.clipping.architectures import ARCHITECTURES, EXAMPLES, GROUPED, WIDE, Architecture, Batch, configured, like
+from tests.clipping.architectures import (
+    ARCHITECTURES,
+    EXAMPLES,
+    GROUPED,
+    WIDE,
+    Architecture,
+    Batch,
+    configured,
+    like,
+)
 from tests.clipping.judge import by_privlearn
 from tests.support.nets import one_sample
 
@@ -20,20 +31,58 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 #: Those that people use most: a second each, or less. The others are for the night.
 EVERY_TIME = {
-    "BERT", "RoBERTa", "DeBERTa-v2", "DistilBERT", "ELECTRA", "XLNet", "Longformer", "Reformer", "GPT-2", "GPT-NeoX",
-    "OPT", "BLOOM", "Llama", "Mistral", "Gemma", "Falcon", "Mixtral", "NLLB-MoE", "T5", "BART", "ViT", "Swin",
-    "ConvNeXT", "ResNet", "CLIP, own pairs", "CLIP, contrastive", "Whisper", "wav2vec2", "wav2vec2, SpecAugment",
-    "ViT (timm)", "efficientnet_b0 (timm)", "resnet18 (torchvision)", "Swin (torchvision)", "LoRA on GPT-2",
-    "LoRA on Llama", "DoRA on Llama", "GPT-2, checkpointed", "GPT-2, checkpointed (reentrant)", "Llama, tied",
-    "BERT, head alone", "LLaVA", "LoRA on LLaVA",
-}  # fmt: skip
+    "BERT",
+    "RoBERTa",
+    "DeBERTa-v2",
+    "DistilBERT",
+    "ELECTRA",
+    "XLNet",
+    "Longformer",
+    "Reformer",
+    "GPT-2",
+    "GPT-NeoX",
+    "OPT",
+    "BLOOM",
+    "Llama",
+    "Mistral",
+    "Gemma",
+    "Falcon",
+    "Mixtral",
+    "NLLB-MoE",
+    "T5",
+    "BART",
+    "ViT",
+    "Swin",
+    "ConvNeXT",
+    "ResNet",
+    "CLIP, own pairs",
+    "CLIP, contrastive",
+    "Whisper",
+    "wav2vec2",
+    "wav2vec2, SpecAugment",
+    "ViT (timm)",
+    "efficientnet_b0 (timm)",
+    "resnet18 (torchvision)",
+    "Swin (torchvision)",
+    "LoRA on GPT-2",
+    "LoRA on Llama",
+    "DoRA on Llama",
+    "GPT-2, checkpointed",
+    "GPT-2, checkpointed (reentrant)",
+    "Llama, tied",
+    "BERT, head alone",
+    "LLaVA",
+    "LoRA on LLaVA",
+}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def required(package: str) -> None:
     pytest.importorskip(
-        package, reason=f"{package} is not installed: pip install 'privlearn[test]'", exc_type=ImportError
+        package,
+        reason=f"{package} is not installed: pip install 'privlearn[test]'",
+        exc_type=ImportError,
     )
     if package == "transformers":
         import transformers
@@ -72,7 +121,12 @@ def test_batches_without_padding_are_as_fast_as_those_with_it(name: str) -> None
     [
         ("BertConfig", "BertForSequenceClassification", WIDE | {"num_labels": 3}, "BERT"),
         ("LlamaConfig", "LlamaForCausalLM", GROUPED | {"attention_dropout": 0.2}, "Llama"),
-        ("GPT2Config", "GPT2LMHeadModel", {"vocab_size": 48, "n_embd": 16, "n_layer": 2, "n_head": 2}, "GPT-2"),
+        (
+            "GPT2Config",
+            "GPT2LMHeadModel",
+            {"vocab_size": 48, "n_embd": 16, "n_layer": 2, "n_head": 2},
+            "GPT-2",
+        ),
     ],
 )
 def test_dropout_leaves_out_the_same_beside_others_and_alone(
@@ -83,7 +137,9 @@ def test_dropout_leaves_out_the_same_beside_others_and_alone(
     batch = row.batch()
 
     def summed(rows: slice) -> list[torch.Tensor]:
-        clipper = ClippedGradients(net, row.loss, Flat(1.0), Adjacency.ADD_REMOVE, view_seeds=np.random.default_rng(0))
+        clipper = ClippedGradients(
+            net, row.loss, Flat(1.0), Adjacency.ADD_REMOVE, view_seeds=np.random.default_rng(0)
+        )
         own = {name: leaf[rows] for name, leaf in batch.items()}
         sums = clipper(one_sample(examples=len(own["labels"])), TensorRows(own)).values
         assert clipper.way == "layers", clipper.reason
@@ -95,7 +151,9 @@ def test_dropout_leaves_out_the_same_beside_others_and_alone(
 
 
 def test_routed_experts_are_computed_in_single_precision_where_there_is_no_other() -> None:
-    """Products of groups of tokens have no double precision: the model is looked at and computed in its own."""
+    """Products of groups of tokens have no double precision: the model is looked at and computed in
+    its own.
+    """
     required("transformers")
     row = like("Mixtral")
     options = GROUPED | {"num_local_experts": 3, "num_experts_per_tok": 2}
@@ -103,6 +161,8 @@ def test_routed_experts_are_computed_in_single_precision_where_there_is_no_other
     clipper = ClippedGradients(net, row.loss, Flat(1e3), Adjacency.ADD_REMOVE)
     batch = row.batch()
     sums = clipper(one_sample(examples=EXAMPLES), TensorRows(batch)).values
-    true = torch.autograd.grad(row.loss(net, batch).sum(), list(net.parameters()), materialize_grads=True)
+    true = torch.autograd.grad(
+        row.loss(net, batch).sum(), list(net.parameters()), materialize_grads=True
+    )
     for total, expected in zip(sums, true, strict=True):
         torch.testing.assert_close(total, expected, rtol=1e-3, atol=1e-4)

@@ -21,7 +21,9 @@ def engine(net: nn.Module, clip: Any = Flat(0.3), **options: Any) -> ClippedGrad
 
 def test_sums_hold_on_to_no_activations() -> None:
     torch.manual_seed(0)
-    images = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 3))
+    images = nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 3)
+    )
     dense = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
     for net, x in ((images, torch.randn(6, 1, 6, 6)), (dense, torch.randn(6, 5))):
         clipper = engine(net, microbatch=2)
@@ -61,7 +63,9 @@ def test_a_layer_under_two_names_keeps_its_parameters() -> None:
 
 @pytest.mark.parametrize("length", [5, 1023, 1024, 1500, 200_000])
 def test_norms_of_long_rows_are_not_below_the_truth(length: int) -> None:
-    """Small numbers behind a large one, and equal ones, whose squares add up in single precision only in short runs."""
+    """Small numbers behind a large one, and equal ones, whose squares add up in single precision
+    only in short runs.
+    """
     made_up = torch.Generator().manual_seed(0)
     behind = torch.full((1, length), 2.0**-12.5)
     behind[:, 0] = 1

@@ -1,4 +1,6 @@
-"""A loss that says what rows may look like: it is tried on such rows, and never shown the data before the run."""
+"""A loss that says what rows may look like: it is tried on such rows, and never shown the data
+before the run.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def texts() -> Batch:
 
 
 def trained(model: nn.Module, loss: object) -> pv.Run:
-    plan = pv.Plan(pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0))
+    plan = pv.Plan(
+        pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0)
+    )
     return pv.Run(plan, model, loss, texts())  # type: ignore[arg-type]
 
 
@@ -85,17 +89,25 @@ def test_a_model_that_refuses_random_rows_is_computed_on_such_as_the_loss_makes(
 
 
 def test_examples_that_are_coupled_in_such_rows_alone_are_refused() -> None:
-    with pytest.raises(NotPerExample, match="other examples"), trained(Reader(couples=True), MarkedLoss()):
+    with (
+        pytest.raises(NotPerExample, match="other examples"),
+        trained(Reader(couples=True), MarkedLoss()),
+    ):
         pass
 
 
 def test_made_up_changes_values_alone() -> None:
-    with pytest.raises(BadInput, match="other tensors, shapes or types"), trained(Reader(), Widened()):
+    with (
+        pytest.raises(BadInput, match="other tensors, shapes or types"),
+        trained(Reader(), Widened()),
+    ):
         pass
 
 
 def test_a_row_that_the_model_refuses_counts_as_absent() -> None:
-    """The model is shown a row without its mark: it adds nothing, and the others' sum is what it is without it."""
+    """The model is shown a row without its mark: it adds nothing, and the others' sum is what it is
+    without it.
+    """
     torch.manual_seed(0)
     batch = texts()
     batch["ids"][1, 0] = 0
@@ -106,14 +118,20 @@ def test_a_row_that_the_model_refuses_counts_as_absent() -> None:
 def require_sum_of(clipper: ClippedGradients, batch: Batch, rows: list[int]) -> None:
     """The clipped sum of the batch is that of these rows."""
     kept = {name: leaf[rows] for name, leaf in batch.items()}
-    one, other = (clipper(one_sample(examples=len(b["labels"])), TensorRows(b)).values for b in (batch, kept))
+    one, other = (
+        clipper(one_sample(examples=len(b["labels"])), TensorRows(b)).values for b in (batch, kept)
+    )
     for with_it, without in zip(one, other, strict=True):
         torch.testing.assert_close(with_it, without)
 
 
 def test_an_image_does_not_move_into_another_examples_text() -> None:
-    """LLaVA counts the places of a whole batch: a text with one too many takes the next image's first piece."""
-    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'privlearn[test]'")
+    """LLaVA counts the places of a whole batch: a text with one too many takes the next image's
+    first piece.
+    """
+    pytest.importorskip(
+        "transformers", reason="transformers is not installed: pip install 'privlearn[test]'"
+    )
     row = like("LLaVA")
     batch = row.batch()
     batch["input_ids"][0, PLACES], batch["input_ids"][1, PLACES - 1] = IMAGE, 3

@@ -1,4 +1,6 @@
-"""The engine's options: ways to clip, copies, low precision, products, micro-batches, devices; and what is refused."""
+"""The engine's options: ways to clip, copies, low precision, products, micro-batches, devices; and
+what is refused.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,14 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
-from tests.support.nets import clipped_by_the_loop, cross_entropy, flat_norm, one_sample, small_data, small_net
+from tests.support.nets import (
+    clipped_by_the_loop,
+    cross_entropy,
+    flat_norm,
+    one_sample,
+    small_data,
+    small_net,
+)
 
 KINDS = tuple(kinds(Clip))
 
@@ -36,7 +45,9 @@ def engine(net: nn.Module, clip: Clip, **options: Any) -> ClippedGradients:
     return ClippedGradients(net, cross_entropy, clip, Adjacency.ADD_REMOVE, **options)
 
 
-def clipped_sum(net: nn.Module, clip: Clip, x: Tensor, y: Tensor, **options: Any) -> tuple[Tensor, ...]:
+def clipped_sum(
+    net: nn.Module, clip: Clip, x: Tensor, y: Tensor, **options: Any
+) -> tuple[Tensor, ...]:
     return engine(net, clip, **options)(one_sample(examples=len(x)), x, y).values
 
 
@@ -110,7 +121,9 @@ def test_names_of_clips() -> None:
         clips.named("soft", 0.5)
 
 
-@pytest.mark.parametrize(("field", "value"), [("quantile", 1.5), ("rate", -1), ("share", 0.0), ("share", math.nan)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("quantile", 1.5), ("rate", -1), ("share", 0.0), ("share", math.nan)]
+)
 def test_quantiles_that_are_refused(field: str, value: float) -> None:
     with pytest.raises(BadInput, match=f"{field} is"):
         Quantile(0.5, **{field: value})
@@ -121,7 +134,9 @@ def test_quantiles_that_are_refused(field: str, value: float) -> None:
 
 def test_the_count_is_a_share_of_the_clip_for_each_example() -> None:
     clip = Quantile(0.5, share=0.2)
-    assert clip.count(torch.tensor([0.1, 0.5, 0.6, 9.0]), 0.5).tolist() == pytest.approx([0.1, 0.1, -0.1, -0.1])
+    assert clip.count(torch.tensor([0.1, 0.5, 0.6, 9.0]), 0.5).tolist() == pytest.approx(
+        [0.1, 0.1, -0.1, -0.1]
+    )
     x, y = small_data()
     *sums, count = clipped_sum(small_net(), Quantile(0.7), x, y)
     require_close(sums, clipped_by_the_loop(small_net(), 0.7, x, y))
@@ -135,7 +150,9 @@ def test_how_the_clip_follows_its_quantile() -> None:
     clip = Quantile(0.5, quantile=0.5, rate=0.2, share=0.1)
     for unclipped, batch in ((0, 10), (5, 10), (7, 10), (10, 10)):
         count = 0.1 * 0.5 * (2 * unclipped - batch)
-        assert clip.moved(0.5, count, batch) == pytest.approx(0.5 * math.exp(-0.2 * (unclipped / batch - 0.5)))
+        assert clip.moved(0.5, count, batch) == pytest.approx(
+            0.5 * math.exp(-0.2 * (unclipped / batch - 0.5))
+        )
     # Whatever the noise was, the step is at most that for all or none.
     assert clip.moved(0.5, 1e9, 10) == pytest.approx(0.5 * math.exp(-0.1))
     assert clip.moved(0.5, -1e9, 10) == pytest.approx(0.5 * math.exp(0.1))
@@ -159,7 +176,9 @@ def test_released_sums_keep_the_scale_of_the_first_clip() -> None:
 
 
 def test_count_and_gradient_are_paid_as_one_release() -> None:
-    plan = Plan(sampling.FullBatch(), epochs=3, schedule=pv.schedules.Constant(2.0), clip=Quantile(0.5))
+    plan = Plan(
+        sampling.FullBatch(), epochs=3, schedule=pv.schedules.Constant(2.0), clip=Quantile(0.5)
+    )
     result = dpsgd(plan, small_net(), cross_entropy, small_data(), streams=streams.Streams.new(0))
     assert tally(result.ledger.event) == {Gaussian(2.0): 3}
 
@@ -184,16 +203,23 @@ def test_copies_are_averaged_and_then_clipped() -> None:
     for microbatch in (None, 1, 5):
         augmentation = Augmentation(4, spread)
         found = clipped_sum(
-            net, Flat(1.1), x, y, augmentation=augmentation, microbatch=microbatch,
+            net,
+            Flat(1.1),
+            x,
+            y,
+            augmentation=augmentation,
+            microbatch=microbatch,
             observe=lambda losses, norms: shapes.append((len(losses), len(norms))),
-        )  # fmt: skip
+        )
         require_close(found, total)
     assert shapes[0] == (12, 12)
 
 
 def test_one_copy_that_stays_as_it_is_changes_nothing() -> None:
     net, (x, y) = small_net(), small_data()
-    found = clipped_sum(net, PerLayer(0.3), x, y, augmentation=Augmentation(1, lambda rows, generator: rows))
+    found = clipped_sum(
+        net, PerLayer(0.3), x, y, augmentation=Augmentation(1, lambda rows, generator: rows)
+    )
     require_close(found, clipped_sum(net, PerLayer(0.3), x, y), rtol=1e-12)
 
 
@@ -207,12 +233,21 @@ def test_numbers_of_copies_that_are_refused(copies: Any) -> None:
 
 
 def image_net() -> tuple[nn.Module, Tensor]:
-    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(128, 3))
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(128, 3)
+    )
     return net, torch.randn(12, 1, 6, 6)
 
 
 def sequence_net() -> tuple[nn.Module, Tensor]:
-    net = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4), nn.LayerNorm(4), nn.Flatten(), nn.Linear(24, 3))
+    net = nn.Sequential(
+        nn.Linear(8, 16),
+        nn.GELU(),
+        nn.Linear(16, 4),
+        nn.LayerNorm(4),
+        nn.Flatten(),
+        nn.Linear(24, 3),
+    )
     return net, torch.randn(12, 6, 8)
 
 
@@ -240,7 +275,9 @@ def runs_in_bfloat16(net: nn.Module, x: Tensor) -> bool:
 
 @pytest.mark.parametrize("make", [image_net, sequence_net, recurrent_net])
 def test_bfloat16(make: Callable[[], tuple[nn.Module, Tensor]]) -> None:
-    """Sums are near those of single precision, and of their type; and no example moves them by more than the bound."""
+    """Sums are near those of single precision, and of their type; and no example moves them by more
+    than the bound.
+    """
     torch.manual_seed(0)
     net, x = make()
     y = torch.arange(12) % 3
@@ -303,7 +340,9 @@ def slow(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 @pytest.mark.parametrize("product", [missing, broken, wrong, slow])
 def test_products_that_do_not_serve_are_left(product: Any) -> None:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(5, 300), nn.Tanh(), nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 3))
+    net = nn.Sequential(
+        nn.Linear(5, 300), nn.Tanh(), nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 3)
+    )
     x, y = torch.randn(64, 5), torch.arange(64) % 3  # enough for a fast product to be asked for
     stock = clipped_sum(net, Flat(0.1), x, y, fast_kernels=False)
     with mock.patch.object(kernels, "_product", product):
@@ -314,7 +353,9 @@ def test_products_that_do_not_serve_are_left(product: Any) -> None:
 
 
 def test_fast_products_are_the_stock_ones() -> None:
-    """Every product, of shapes and layouts that differ, whether or not the probe takes them on this processor."""
+    """Every product, of shapes and layouts that differ, whether or not the probe takes them on this
+    processor.
+    """
     try:
         kernels._product(torch.ones(2, 2), torch.ones(2, 2), None)
     except (RuntimeError, AttributeError, NotImplementedError) as error:
@@ -330,7 +371,9 @@ def test_fast_products_are_the_stock_ones() -> None:
     for x in (rows, drawn(64, 150, 5).mT, drawn(320, 150), drawn(150, 320).T):
         for w in (weight, drawn(150, 130).T):
             for b in (bias, None):
-                torch.testing.assert_close(fast.linear(x, w, b), stock.linear(x, w, b), rtol=1e-4, atol=1e-3)
+                torch.testing.assert_close(
+                    fast.linear(x, w, b), stock.linear(x, w, b), rtol=1e-4, atol=1e-3
+                )
     torch.testing.assert_close(fast.back(g, weight), stock.back(g, weight), rtol=1e-4, atol=1e-3)
     sums = [torch.ones(130, 150) for _ in range(2)]
     for products, into in zip((fast, stock), sums, strict=True):
@@ -339,7 +382,9 @@ def test_fast_products_are_the_stock_ones() -> None:
 
 
 def test_batches_of_many_sizes_need_few_products() -> None:
-    """oneDNN compiles and keeps a product for every number of rows; whatever it does not get is still computed."""
+    """oneDNN compiles and keeps a product for every number of rows; whatever it does not get is
+    still computed.
+    """
     met: set[int] = set()
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -347,11 +392,18 @@ def test_batches_of_many_sizes_need_few_products() -> None:
         return nn.functional.linear(x, weight, bias)
 
     made_up = torch.Generator().manual_seed(0)
-    weight, bias = (torch.randn(*shape, generator=made_up, dtype=torch.float64) for shape in ((7, 5), (7,)))
+    weight, bias = (
+        torch.randn(*shape, generator=made_up, dtype=torch.float64) for shape in ((7, 5), (7,))
+    )
     fast = kernels._OneDNN()
-    with mock.patch.object(kernels, "_product", product), mock.patch.object(fast, "_suits", return_value=True):
+    with (
+        mock.patch.object(kernels, "_product", product),
+        mock.patch.object(fast, "_suits", return_value=True),
+    ):
         for rows in range(1, 300):
-            x, g = (torch.randn(rows, width, generator=made_up, dtype=torch.float64) for width in (5, 7))
+            x, g = (
+                torch.randn(rows, width, generator=made_up, dtype=torch.float64) for width in (5, 7)
+            )
             torch.testing.assert_close(fast.linear(x, weight, bias), x @ weight.T + bias)
             torch.testing.assert_close(fast.back(g, weight), g @ weight)
             for product_of, expected in (
@@ -366,7 +418,9 @@ def test_batches_of_many_sizes_need_few_products() -> None:
 
 def test_a_net_on_fast_products_has_the_same_sum() -> None:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(5, 300), nn.Tanh(), nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 3))
+    net = nn.Sequential(
+        nn.Linear(5, 300), nn.Tanh(), nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 3)
+    )
     x, y = torch.randn(64, 5), torch.arange(64) % 3
     stock = clipped_sum(net, Flat(0.1), x, y, fast_kernels=False)
     require_close(clipped_sum(net, Flat(0.1), x, y, fast_kernels=True), stock, rtol=1e-5)
@@ -408,7 +462,13 @@ def test_what_fits_into_memory_is_computed_at_once(monkeypatch: pytest.MonkeyPat
     for room in (1, 1500, 1 << 28):
         sizes: list[int] = []
         monkeypatch.setattr("privlearn.clipping.agreement._WORKING_SET", room)
-        found = clipped_sum(small_net(), Flat(0.2), x, y, observe=lambda losses, norms, s=sizes: s.append(len(losses)))
+        found = clipped_sum(
+            small_net(),
+            Flat(0.2),
+            x,
+            y,
+            observe=lambda losses, norms, s=sizes: s.append(len(losses)),
+        )
         require_close(found, expected)
         met.append(max(sizes))
     assert met[0] == 1
@@ -420,7 +480,10 @@ def test_what_fits_into_memory_is_computed_at_once(monkeypatch: pytest.MonkeyPat
 
 def picture(net: nn.Module) -> Any:
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    modules = [(n, m.training, set(vars(m)), [len(getattr(m, h)) for h in hooks]) for n, m in net.named_modules()]
+    modules = [
+        (n, m.training, set(vars(m)), [len(getattr(m, h)) for h in hooks])
+        for n, m in net.named_modules()
+    ]
     parameters = [
         (
             name,
@@ -436,7 +499,13 @@ def picture(net: nn.Module) -> Any:
         for name, p in net.named_parameters(remove_duplicate=False)
     ]
     buffers = [(name, id(b), b.dtype, b.tolist()) for name, b in net.named_buffers()]
-    return modules, parameters, buffers, torch.is_grad_enabled(), torch._C._len_torch_function_stack()
+    return (
+        modules,
+        parameters,
+        buffers,
+        torch.is_grad_enabled(),
+        torch._C._len_torch_function_stack(),
+    )
 
 
 @contextmanager
@@ -490,7 +559,9 @@ def test_the_model_is_left_as_it_was(way: str, precision: str) -> None:
                 engine(net, Flat(0.2), microbatch=5)(one_sample(examples=12), x, y)
             except BadInput:
                 continue
-    assert all(parameter.grad is not None and parameter.grad.eq(1).all() for parameter in net.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.eq(1).all() for parameter in net.parameters()
+    )
 
 
 # What is refused
@@ -505,7 +576,14 @@ def test_micro_batches_that_are_refused(microbatch: Any) -> None:
 def train(**options: Any) -> Any:
     plan = Plan(sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(2.0))
     x, y = small_data()
-    return dpsgd(plan, small_net().float(), cross_entropy, (x.float(), y), streams=streams.Streams.new(0), **options)
+    return dpsgd(
+        plan,
+        small_net().float(),
+        cross_entropy,
+        (x.float(), y),
+        streams=streams.Streams.new(0),
+        **options,
+    )
 
 
 @pytest.mark.parametrize(
@@ -546,10 +624,29 @@ def test_training_in_low_precision_says_so() -> None:
     ],
 )
 def test_the_command_line_refuses(
-    options: tuple[str, ...], parts: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    options: tuple[str, ...],
+    parts: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
-    assert main(["train", "--data", "digits", "--epochs", "1", "--epsilon", "1", *options, "--out", str(out)]) == 2
+    assert (
+        main(
+            [
+                "train",
+                "--data",
+                "digits",
+                "--epochs",
+                "1",
+                "--epsilon",
+                "1",
+                *options,
+                "--out",
+                str(out),
+            ]
+        )
+        == 2
+    )
     message = capsys.readouterr().err.strip().splitlines()[-1]
     assert message.startswith("privlearn: ")
     for part in parts:
@@ -558,8 +655,21 @@ def test_the_command_line_refuses(
 
 
 @pytest.mark.parametrize("clip", KINDS)
-def test_the_command_line_clips(clip: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    options = ["--data", "digits", "--epochs", "1", "--epsilon", "4", "--batch-size", "700", "--seed", "0"]
+def test_the_command_line_clips(
+    clip: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = [
+        "--data",
+        "digits",
+        "--epochs",
+        "1",
+        "--epsilon",
+        "4",
+        "--batch-size",
+        "700",
+        "--seed",
+        "0",
+    ]
     options += ["--clip", clip, "--microbatch", "auto", "--precision", "bf16", "--device", "cpu"]
     assert main(["train", *options, "--out", str(tmp_path / "out"), "--json"]) == 0
     capsys.readouterr()
@@ -569,7 +679,9 @@ def test_the_command_line_clips(clip: str, capsys: pytest.CaptureFixture[str], t
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
 def test_the_engine_on_cuda() -> None:
-    """The same sums as on the processor, in every way; the model and its gradients stay on the device."""
+    """The same sums as on the processor, in every way; the model and its gradients stay on the
+    device.
+    """
     for way in ("layers", "vmap", "loop"):
         torch.manual_seed(0)
         net = small_net() if way == "layers" else Unruled(way == "loop").double()
@@ -586,6 +698,8 @@ def test_the_engine_on_cuda() -> None:
         y = torch.arange(12) % 3
         expected = clipped_by_the_loop(built, 0.1, x, y)
         # Convolutions there keep ten bits of their factors.
-        require_close([v.cpu() for v in clipped_sum(built.cuda(), Flat(0.1), x, y)], expected, rtol=1e-2)
+        require_close(
+            [v.cpu() for v in clipped_sum(built.cuda(), Flat(0.1), x, y)], expected, rtol=1e-2
+        )
         low = clipped_sum(built, Flat(0.1), x[:1], y[:1], autocast=torch.bfloat16)
         assert flat_norm(low) <= 0.1

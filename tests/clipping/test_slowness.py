@@ -1,4 +1,6 @@
-"""A run whose gradients are not computed layer by layer says so once: which layer, how much slower, what to change."""
+"""A run whose gradients are not computed layer by layer says so once: which layer, how much slower,
+what to change.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ PLAN = pv.Plan(pv.sampling.FullBatch(), 2, pv.schedules.Constant(1.0))
 def said(model: nn.Module, rows: Tensor) -> list[str]:
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        pv.dpsgd(PLAN, copy.deepcopy(model), cross_entropy, (rows, torch.zeros(len(rows), dtype=torch.long)))
+        pv.dpsgd(
+            PLAN,
+            copy.deepcopy(model),
+            cross_entropy,
+            (rows, torch.zeros(len(rows), dtype=torch.long)),
+        )
     return [str(each.message) for each in heard]
 
 
@@ -37,11 +44,21 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize(
     ("model", "rows", "expected"),
     [
-        (nn.Sequential(nn.Linear(3, 2), nn.PReLU(2)), torch.ones(4, 3), ("vmap", "'1.weight'", "prelu", "55 times")),
-        (Recurrent(), torch.ones(4, 5, 3), ("one example after another", "'body.weight_ih_l0'", "rnn_tanh", "passes")),
+        (
+            nn.Sequential(nn.Linear(3, 2), nn.PReLU(2)),
+            torch.ones(4, 3),
+            ("vmap", "'1.weight'", "prelu", "55 times"),
+        ),
+        (
+            Recurrent(),
+            torch.ones(4, 5, 3),
+            ("one example after another", "'body.weight_ih_l0'", "rnn_tanh", "passes"),
+        ),
     ],
 )
-def test_a_slow_layer_is_named_once(model: nn.Module, rows: Tensor, expected: tuple[str, ...]) -> None:
+def test_a_slow_layer_is_named_once(
+    model: nn.Module, rows: Tensor, expected: tuple[str, ...]
+) -> None:
     (text,) = said(model, rows)
     assert all(part in text for part in (*expected, "training will be slow", "freeze its layer"))
     assert said(model, rows) == [text]  # it follows from the model: two runs do not differ in it

@@ -1,4 +1,6 @@
-"""Copies of examples, mean weights and smoothed labels (tests/clipping/checks_copies.py), and on the command line."""
+"""Copies of examples, mean weights and smoothed labels (tests/clipping/checks_copies.py), and on
+the command line.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,11 @@ def test_changes_that_cannot_be_read_are_refused(spec: str) -> None:
 
 
 def test_specs_in_any_order_and_with_spaces() -> None:
-    assert FlipAndShift.parse("flip,shift:2") == FlipAndShift.parse("shift:2, flip") == FlipAndShift(flip=True, shift=2)
+    assert (
+        FlipAndShift.parse("flip,shift:2")
+        == FlipAndShift.parse("shift:2, flip")
+        == FlipAndShift(flip=True, shift=2)
+    )
     assert FlipAndShift.parse("shift:12") == FlipAndShift(shift=12)
 
 
@@ -84,8 +90,32 @@ def rows(tmp_path: Path) -> str:
     return str(path)
 
 
-COMMON = ["--classes", "3", "--range", "0,255", "--epsilon", "5", "--delta", "1e-3", "--epochs", "2", "--seed", "1"]
-ALL = ["--average", "0.5", "--label-smoothing", "0.1", "--views", "2", "--augment", "flip,shift:2", "--model", "cnn"]
+COMMON = [
+    "--classes",
+    "3",
+    "--range",
+    "0,255",
+    "--epsilon",
+    "5",
+    "--delta",
+    "1e-3",
+    "--epochs",
+    "2",
+    "--seed",
+    "1",
+]
+ALL = [
+    "--average",
+    "0.5",
+    "--label-smoothing",
+    "0.1",
+    "--views",
+    "2",
+    "--augment",
+    "flip,shift:2",
+    "--model",
+    "cnn",
+]
 
 
 def settings(out: Path) -> dict[str, Any]:
@@ -93,7 +123,9 @@ def settings(out: Path) -> dict[str, Any]:
     return found
 
 
-def test_all_of_it_on_the_command_line(rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_of_it_on_the_command_line(
+    rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "all"
     assert main(["train", "--data", rows, *COMMON, *ALL, "--explain", "--out", str(out)]) == 0
     assert pv.verify(out).ok
@@ -121,10 +153,14 @@ def test_all_of_it_on_the_command_line(rows: str, tmp_path: Path, capsys: pytest
     [
         (["--views", "4", "--features", "raw"], "--augment shift:2"),
         (["--augment", "flip", "--features", "raw"], "--views 4"),
-        (["--views", "4", "--augment", "flip"], "--features raw"),  # images are scattered by default
+        # images are scattered by default
+        (["--views", "4", "--augment", "flip"], "--features raw"),
         (["--views", "0", "--augment", "flip", "--features", "raw"], "--views is 0"),
         (["--views", "4", "--augment", "spin", "--features", "raw"], "'spin' cannot be read"),
-        (["--views", "4", "--augment", "shift:30", "--features", "raw"], "--augment shift:30: shifts"),
+        (
+            ["--views", "4", "--augment", "shift:30", "--features", "raw"],
+            "--augment shift:30: shifts",
+        ),
         (["--views", "4", "--augment", "flip", "--pca", "4"], "rows of shape (4,)"),
         (["--average", "1.5"], "average is 1.5"),
         (["--average", "0"], "average is 0"),
@@ -134,7 +170,10 @@ def test_all_of_it_on_the_command_line(rows: str, tmp_path: Path, capsys: pytest
         (["--views", "2", "--augment", "flip", "--method", "dpmac"], "does not go with --views"),
         (["--label-smoothing", "0.1", "--method", "dpmac"], "does not go with --label-smoothing"),
         (["--average", "0.5", "--method", "pate"], "--method pate does not go with --average"),
-        (["--label-smoothing", "0.1", "--method", "features"], "does not go with --label-smoothing"),
+        (
+            ["--label-smoothing", "0.1", "--method", "features"],
+            "does not go with --label-smoothing",
+        ),
     ],
 )
 def test_options_that_are_refused(
@@ -147,9 +186,14 @@ def test_options_that_are_refused(
     assert not out.exists()
 
 
-def test_candidates_may_differ_in_them(rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_candidates_may_differ_in_them(
+    rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "tune.toml"
-    text = 'way = "blocks"\n[[candidate]]\nname = "a"\naverage = 0.5\n[[candidate]]\nname = "b"\nlabel-smoothing = {}\n'
+    text = (
+        'way = "blocks"\n[[candidate]]\nname = "a"\naverage = 0.5\n[[candidate]]\nname = '
+        '"b"\nlabel-smoothing = {}\n'
+    )
     file.write_text(text.format(0.1))
     command = ["train", "--data", rows, *COMMON, "--batch-size", "20", "--tune", str(file), "--out"]
     assert main([*command, str(tmp_path / "tuned")]) == 0

@@ -1,4 +1,6 @@
-"""Named checks of how data are read, beside those of the spine in checks.py; mutations must make them fail."""
+"""Named checks of how data are read, beside those of the spine in checks.py; mutations must make
+them fail.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,10 @@ def check_each_row_is_encoded_by_itself() -> None:
 @check
 def check_dates_and_missing_values_are_encoded_as_declared() -> None:
     """Days since the declared first one, and 1 where a value is missing: of each row by itself."""
-    day = '[columns.day]\nkind = "date"\nlow = 2000-01-01\nhigh = 2000-12-31\nmissing = 2000-02-01\nindicator = true\n'
+    day = (
+        '[columns.day]\nkind = "date"\nlow = 2000-01-01\nhigh = 2000-12-31\nmissing = '
+        "2000-02-01\nindicator = true\n"
+    )
     text = SCHEMA.replace("missing = 40", "missing = 40\nindicator = true").replace(
         "[columns.age]", f"{day}[columns.age]"
     )
@@ -100,9 +105,9 @@ def check_dates_and_missing_values_are_encoded_as_declared() -> None:
 
     def encoded(*lines: str) -> Any:
         written = "\n".join(["day,age,work,hours,income", *lines])
-        return encoding.encode_features(tables.parse_csv(written.encode(), "people.csv", own.columns), own)[
-            :, :4
-        ].tolist()
+        return encoding.encode_features(
+            tables.parse_csv(written.encode(), "people.csv", own.columns), own
+        )[:, :4].tolist()
 
     assert encoded(*rows) == expected
     assert [encoded(row) for row in rows] == [[features] for features in expected]
@@ -111,16 +116,36 @@ def check_dates_and_missing_values_are_encoded_as_declared() -> None:
 @check
 def check_unknown_classes_are_refused() -> None:
     for wrong in ("50K", "", "?", ">50k"):
-        must_raise(BadInput, lambda wrong=wrong: encoding.encode_target(table(CSV.replace(">50K", wrong)), declared()))
+        must_raise(
+            BadInput,
+            lambda wrong=wrong: encoding.encode_target(
+                table(CSV.replace(">50K", wrong)), declared()
+            ),
+        )
 
 
 @check
 def check_numbers_that_are_none_are_refused() -> None:
-    for wrong in ("nan", "inf", "-Infinity", "1_000", "0x10", "1e999", "\u0663", "1,5", "true", "--1", "1 2", ""):
+    for wrong in (
+        "nan",
+        "inf",
+        "-Infinity",
+        "1_000",
+        "0x10",
+        "1e999",
+        "\u0663",
+        "1,5",
+        "true",
+        "--1",
+        "1 2",
+        "",
+    ):
         text = CSV.replace("30,40", f'30,"{wrong}"')
         must_raise(BadInput, lambda text=text: encoding.encode_features(table(text), declared()))
     for value in (math.nan, math.inf, True, None):
-        must_raise(BadInput, lambda value=value: encoding.encode_features(cells(hours=[value]), declared()))
+        must_raise(
+            BadInput, lambda value=value: encoding.encode_features(cells(hours=[value]), declared())
+        )
 
 
 @check
@@ -134,7 +159,9 @@ def check_tables_without_a_clear_reading_are_refused() -> None:
     ):
         must_raise(BadInput, lambda wrong=wrong: table(wrong))
     must_raise(BadInput, lambda: tables.parse_csv(CSV.encode("utf-16"), "people.csv", ("age",)))
-    must_raise(BadInput, lambda: encoding.encode_features(table(CSV.replace("hours", "hour")), declared()))
+    must_raise(
+        BadInput, lambda: encoding.encode_features(table(CSV.replace("hours", "hour")), declared())
+    )
 
 
 @check
@@ -181,7 +208,9 @@ def check_only_published_bytes_are_read() -> None:
 
 @check
 def check_what_is_no_data_is_refused() -> None:
-    """What is no pair, and rows that are no numbers, with a message and not with whatever numpy says."""
+    """What is no pair, and rows that are no numbers, with a message and not with whatever numpy
+    says.
+    """
     x, y = np.zeros((4, 2)), np.zeros(4, dtype=np.int64)
     for given in (x[:2], 3, None, "ab", {0: x, 1: y}, (x,), (x, y, x)):
         must_raise(BadInput, lambda given=given: pv.Dataset.of(given))  # type: ignore[misc]
@@ -189,20 +218,31 @@ def check_what_is_no_data_is_refused() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for wrong in (x.astype(str), x.astype(complex), x.astype("datetime64[s]")):
             for part in ("x", "y"):
-                np.savez(Path(folder, "rows.npz"), **{"x": x, "y": y} | {part: wrong if part == "x" else wrong[:, 0]})
-                error = must_raise(
-                    BadInput, lambda: pv.load(Path(folder, "rows.npz"), classes=2, value_range=(0.0, 1.0))
+                np.savez(
+                    Path(folder, "rows.npz"),
+                    **{"x": x, "y": y} | {part: wrong if part == "x" else wrong[:, 0]},
                 )
-                assert "expected numbers" in str(error) or "expected whole numbers" in str(error), (wrong.dtype, part)
+                error = must_raise(
+                    BadInput,
+                    lambda: pv.load(Path(folder, "rows.npz"), classes=2, value_range=(0.0, 1.0)),
+                )
+                assert "expected numbers" in str(error) or "expected whole numbers" in str(error), (
+                    wrong.dtype,
+                    part,
+                )
 
 
 @check
 def check_declared_ranges_fit_the_data() -> None:
-    """Of scikit-learn's own data sets: no row is cut, and no range is wider than rounding outward makes it."""
+    """Of scikit-learn's own data sets: no row is cut, and no range is wider than rounding outward
+    makes it.
+    """
     for read in (formats.digits, formats.breast_cancer):
         data = read({})
         rows = np.concatenate([np.asarray(part) for part in (data.x, data.x_test)])
-        low, high = (np.broadcast_to(np.asarray(bound), rows.shape[1:]) for bound in (data.low, data.high))
+        low, high = (
+            np.broadcast_to(np.asarray(bound), rows.shape[1:]) for bound in (data.low, data.high)
+        )
         assert (rows >= low).all()
         assert (rows <= high).all()
         most = rows.max() if data.name == "digits" else rows.max(0)  # pixels have one range
@@ -258,7 +298,9 @@ def check_wrong_downloads_are_not_kept() -> None:
                 must_raise(BadInput, lambda: named.fetch("made-up", data_dir))
                 assert [path for path in Path(data_dir).rglob("*") if path.is_file()] == []
             with offered(address, b"published"):
-                assert [path.read_bytes() for path in named.fetch("made-up", data_dir)] == [b"published"]
+                assert [path.read_bytes() for path in named.fetch("made-up", data_dir)] == [
+                    b"published"
+                ]
 
 
 ROWS = TensorDataset(torch.arange(24.0).reshape(12, 2), torch.arange(12) % 2)
@@ -275,7 +317,10 @@ def check_loaders_are_priced_as_they_shuffle() -> None:
     loader = DataLoader(ROWS, batch_size=4, shuffle=True)
     result = train(loader, pv.Shuffle(4))
     assert result.plan.sampling == pv.Shuffle(4)
-    assert result.ledger.event == pv.Plan(pv.Shuffle(4), epochs=1, schedule=pv.schedules.Constant(1.0)).event()
+    assert (
+        result.ledger.event
+        == pv.Plan(pv.Shuffle(4), epochs=1, schedule=pv.schedules.Constant(1.0)).event()
+    )
     for other in (pv.Poisson(1 / 3), pv.Partition(3), pv.Shuffle(3), pv.sampling.FullBatch()):
         must_raise(BadInput, lambda other=other: train(loader, other))
 

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset, random_split
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
 
 import privlearn as pv
 from privlearn.boosting.plan import BoostingPlan, Interval
@@ -78,7 +86,9 @@ def drawn_nest(drawing: np.random.Generator, leaves: list[Any], depth: int) -> A
         return leaves[drawing.integers(len(leaves))]
     inner = drawn_nest(drawing, leaves, depth - 1)
     if kind == 0:
-        return Subset(inner, drawing.integers(-len(inner), len(inner), drawing.integers(1, 9)).tolist())
+        return Subset(
+            inner, drawing.integers(-len(inner), len(inner), drawing.integers(1, 9)).tolist()
+        )
     if kind == 1:
         return Subset(inner, drawing.permutation(len(inner))[: drawing.integers(1, len(inner) + 1)])
     if kind == 2:
@@ -88,9 +98,16 @@ def drawn_nest(drawing: np.random.Generator, leaves: list[Any], depth: int) -> A
 
 @check
 def check_rows_that_come_again_are_counted_as_often() -> None:
-    """In nests drawn at random the count is that of rows by what they hold, each of which is unique."""
+    """In nests drawn at random the count is that of rows by what they hold, each of which is
+    unique.
+    """
     drawing = np.random.default_rng(0)
-    leaves: list[Any] = [numbered(), numbered(7, 100), Holding(numbered(9, 200).tensors[0].numpy(), [0] * 9), Told()]
+    leaves: list[Any] = [
+        numbered(),
+        numbered(7, 100),
+        Holding(numbered(9, 200).tensors[0].numpy(), [0] * 9),
+        Told(),
+    ]
     several = 0
     for _ in range(300):
         given = drawn_nest(drawing, leaves, 4)
@@ -131,14 +148,24 @@ def check_rows_in_shared_memory_are_one_row() -> None:
 
 @check
 def check_rows_of_lists_are_their_objects() -> None:
-    """Dictionaries, arrays, pairs with one in them: the same object is the same row, an equal one is another."""
+    """Dictionaries, arrays, pairs with one in them: the same object is the same row, an equal one
+    is another.
+    """
     kinds: tuple[Callable[[int], Any], ...] = (
-        lambda n: {"ids": n}, lambda n: torch.ones(3), lambda n: np.ones(3), lambda n: (torch.ones(2), 1),
+        lambda n: {"ids": n},
+        lambda n: torch.ones(3),
+        lambda n: np.ones(3),
+        lambda n: (torch.ones(2), 1),
         lambda n: ("a", [n]),
-    )  # fmt: skip
+    )
     for make in kinds:
         rows = [make(row) for row in range(6)]
-        for given in (rows * 3, Holding(rows * 3, 0), DataLoader(rows * 3), ConcatDataset([rows, rows, rows])):  # type: ignore[arg-type,list-item]
+        for given in (
+            rows * 3,
+            Holding(rows * 3, 0),
+            DataLoader(rows * 3),
+            ConcatDataset([rows, rows, rows]),
+        ):  # type: ignore[arg-type,list-item]
             assert Origins(given).most == 3, given
         assert Origins(rows).most == Origins([*rows, make(0)]).most == 1
     assert Origins([0, 1, 0, "a", "a", None, (1, 2), (1, 2)]).most == 1
@@ -168,13 +195,27 @@ class Arrow:
 def check_rows_of_arrow_tables_are_their_places() -> None:
     """Selected twice, or in tables that were joined to themselves or to a part; no row is read."""
     arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    table = arrow.table({"nothing": arrow.nulls(8), "text": [f"row {n}" for n in range(8)], "label": list(range(8))})
-    joined = [arrow.concat_tables([table, table]), arrow.concat_tables([table.slice(0, 5), table.slice(4)])]
-    for given in (Arrow(table).select([0, 0, 1]), *map(Arrow, joined), Arrow(joined[0]).select([1, 9])):
+    table = arrow.table(
+        {"nothing": arrow.nulls(8), "text": [f"row {n}" for n in range(8)], "label": list(range(8))}
+    )
+    joined = [
+        arrow.concat_tables([table, table]),
+        arrow.concat_tables([table.slice(0, 5), table.slice(4)]),
+    ]
+    for given in (
+        Arrow(table).select([0, 0, 1]),
+        *map(Arrow, joined),
+        Arrow(joined[0]).select([1, 9]),
+    ):
         assert Origins(given).most == 2, given._data
         assert Origins(Around(given)).most == 2
     parts = arrow.concat_tables([table.slice(0, 4), table.slice(4)])
-    for given in (Arrow(table), Arrow(table).select([3, 1]), Arrow(parts), Arrow(joined[0]).select([1, 10])):
+    for given in (
+        Arrow(table),
+        Arrow(table).select([3, 1]),
+        Arrow(parts),
+        Arrow(joined[0]).select([1, 10]),
+    ):
         assert Origins(given).most == 1, given._data
 
 
@@ -184,7 +225,10 @@ def repeated() -> dict[str, tuple[Any, int]]:
     return {
         "indices": (Subset(rows, [0] * 10 + list(range(1, ROWS))), 10),
         "joined": (ConcatDataset([rows] * 3), 3),
-        "nested": (Subset(ConcatDataset([Around(rows), Subset(rows, range(5))]), range(ROWS + 5)), 2),
+        "nested": (
+            Subset(ConcatDataset([Around(rows), Subset(rows, range(5))]), range(ROWS + 5)),
+            2,
+        ),
     }
 
 
@@ -195,9 +239,13 @@ def network() -> nn.Module:
 
 def plan(group: int = 1, **more: Any) -> pv.Plan:
     return pv.Plan(
-        pv.sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(0.02), group_size=group,
+        pv.sampling.FullBatch(),
+        epochs=1,
+        schedule=pv.schedules.Constant(1.0),
+        clip=pv.Flat(0.02),
+        group_size=group,
         **more,
-    )  # fmt: skip
+    )
 
 
 def by_dpsgd(given: Any, group: int) -> Any:
@@ -208,9 +256,15 @@ def by_a_loop(given: Any, group: int) -> Any:
     net = network()
     options: Any = {"epochs": 1, "noise_multiplier": 1.0, "max_grad_norm": 0.02, "sampling": "full"}
     private = pv.make_private(
-        net, torch.optim.SGD(net.parameters(), lr=1.0), DataLoader(given, batch_size=4), group_size=group,
-        adjacency="add_remove", examples=72, streams=pv.Streams.new(0), **options,
-    )  # fmt: skip
+        net,
+        torch.optim.SGD(net.parameters(), lr=1.0),
+        DataLoader(given, batch_size=4),
+        group_size=group,
+        adjacency="add_remove",
+        examples=72,
+        streams=pv.Streams.new(0),
+        **options,
+    )
     for batch in private.batches():
         private.step(batch, nn.CrossEntropyLoss(reduction="none"))
     return private.result()
@@ -219,9 +273,14 @@ def by_a_loop(given: Any, group: int) -> Any:
 def by_an_engine(given: Any, group: int) -> Any:
     net = network()
     return PrivacyEngine().make_private(
-        module=net, optimizer=torch.optim.SGD(net.parameters(), lr=1.0), data_loader=DataLoader(given, batch_size=4),
-        noise_multiplier=1.0, max_grad_norm=1.0, epochs=1, group_size=group,
-    )  # fmt: skip
+        module=net,
+        optimizer=torch.optim.SGD(net.parameters(), lr=1.0),
+        data_loader=DataLoader(given, batch_size=4),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        epochs=1,
+        group_size=group,
+    )
 
 
 def by_statistics(given: Any, group: int) -> Any:
@@ -237,23 +296,41 @@ def by_dpmac(given: Any, group: int) -> Any:
 
 def by_boosting(given: Any, group: int) -> Any:
     columns = (Interval(0.0, 30.0, "one"), Interval(0.0, 30.0, "other"))
-    own = BoostingPlan(columns, Labels(2), bins=4, passes=1, trees=1, depth=1, noise_multiplier=3.0, group_size=group)
+    own = BoostingPlan(
+        columns,
+        Labels(2),
+        bins=4,
+        passes=1,
+        trees=1,
+        depth=1,
+        noise_multiplier=3.0,
+        group_size=group,
+    )
     return pv.boosting.boost(own, given, streams=pv.Streams.new(0))
 
 
 def by_tuning(given: Any, group: int) -> Any:
     def train(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
-        return pv.dpsgd(candidate.plan, network(), cross_entropy, rows, ledger=ledger, streams=streams)
+        return pv.dpsgd(
+            candidate.plan, network(), cross_entropy, rows, ledger=ledger, streams=streams
+        )
 
-    own = pv.tuning.Blocks(tuple(pv.tuning.Candidate(name, plan(group, examples=ROWS)) for name in ("one", "two")),
-                           selection_epsilon=1.0)  # fmt: skip
+    own = pv.tuning.Blocks(
+        tuple(pv.tuning.Candidate(name, plan(group, examples=ROWS)) for name in ("one", "two")),
+        selection_epsilon=1.0,
+    )
     return pv.tune(own, train, given, streams=pv.Streams.new(0))
 
 
 DOORS: dict[str, Callable[[Any, int], Any]] = {
-    "dpsgd": by_dpsgd, "make_private": by_a_loop, "PrivacyEngine": by_an_engine, "statistics": by_statistics,
-    "dpmac": by_dpmac, "boosting": by_boosting, "tune": by_tuning,
-}  # fmt: skip
+    "dpsgd": by_dpsgd,
+    "make_private": by_a_loop,
+    "PrivacyEngine": by_an_engine,
+    "statistics": by_statistics,
+    "dpmac": by_dpmac,
+    "boosting": by_boosting,
+    "tune": by_tuning,
+}
 
 
 @check
@@ -281,14 +358,18 @@ def check_a_declared_group_covers_its_copies() -> None:
     whole, less = weights(ConcatDataset([rows] * 3), 3), weights(ConcatDataset([others] * 3), 3)
     moved = 72 * flat_norm(tuple(a - b for a, b in zip(whole, less, strict=True))) / 0.02
     assert 1 < moved <= 3, moved
-    claimed = [plan(group, adjacency="add_remove", examples=72).guarantee(1e-5).epsilon for group in (1, 3)]
+    claimed = [
+        plan(group, adjacency="add_remove", examples=72).guarantee(1e-5).epsilon for group in (1, 3)
+    ]
     assert claimed[1] > claimed[0]
 
 
 @check
 def check_copies_of_a_row_are_one_persons() -> None:
     """Where examples are persons, copies may be of one person, and not of two."""
-    rows = DatasetRows(ConcatDataset([numbered(), numbered(4, 100), Subset(numbered(8, 200), [0, 1, 0])]))
+    rows = DatasetRows(
+        ConcatDataset([numbered(), numbered(4, 100), Subset(numbered(8, 200), [0, 1, 0])])
+    )
     persons = plan(rows_per_person=2)
     ids = [str(n // 2) for n in range(ROWS)] + ["a", "b", "c", "d"]
     require_once(rows, persons.unit, [*ids, "e", "f", "e"])

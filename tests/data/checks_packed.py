@@ -1,4 +1,6 @@
-"""Named checks of rows that stay on disk: packed as they are read, fetched as they are, a few at a time."""
+"""Named checks of rows that stay on disk: packed as they are read, fetched as they are, a few at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,14 @@ from tests.support.checks import check, must_raise
 SCHEMA = Schema(
     "ill",
     ("no", "yes"),
-    (Number("a", 0, 1), Number("b", -5, 5, missing=1, indicator=True), Category("sex", ("f", "m")),
-     Number("whole", 0, 50)),
+    (
+        Number("a", 0, 1),
+        Number("b", -5, 5, missing=1, indicator=True),
+        Category("sex", ("f", "m")),
+        Number("whole", 0, 50),
+    ),
     person="who",
-)  # fmt: skip
+)
 
 
 @contextmanager
@@ -44,9 +50,15 @@ def folder() -> Iterator[Path]:
 def columns(rows: int = 200, who: str = "person") -> dict[str, Any]:
     rng = np.random.default_rng(0)
     b = [None if rng.random() < 0.2 else float(value) for value in rng.normal(0, 5, rows)]
-    return {"a": rng.normal(0.5, 1, rows).astype(np.float32), "b": b, "sex": rng.choice(["f", "m", "x"], rows).tolist(),
-            "whole": rng.integers(-20, 80, rows), "ill": rng.choice(["no", "yes"], rows).tolist(),
-            "who": [f"{who} {own}" for own in rng.integers(0, 60, rows)], "other": [0] * rows}  # fmt: skip
+    return {
+        "a": rng.normal(0.5, 1, rows).astype(np.float32),
+        "b": b,
+        "sex": rng.choice(["f", "m", "x"], rows).tolist(),
+        "whole": rng.integers(-20, 80, rows),
+        "ill": rng.choice(["no", "yes"], rows).tolist(),
+        "who": [f"{who} {own}" for own in rng.integers(0, 60, rows)],
+        "other": [0] * rows,
+    }
 
 
 def parquet(path: Path, own: dict[str, Any]) -> Path:
@@ -64,17 +76,24 @@ def on_disk(path: Path, rows: int = 300) -> tuple[pv.Dataset, pv.Dataset]:
     y = (x[:, 0, 0] > 128).astype(np.int64)
     np.save(path / "x.npy", x)
     np.save(path / "y.npy", y)
-    return (pv.load(path, classes=2, value_range=(0, 255)), pv.Dataset(x, y, classes=2, low=0.0, high=255.0))
+    return (
+        pv.load(path, classes=2, value_range=(0, 255)),
+        pv.Dataset(x, y, classes=2, low=0.0, high=255.0),
+    )
 
 
 @check
 def check_packed_rows_are_the_rows_that_are_read() -> None:
-    """From chunks of a Parquet file and from a data frame as from the whole file; persons stay who they are."""
+    """From chunks of a Parquet file and from a data frame as from the whole file; persons stay who
+    they are.
+    """
     import pandas
 
     with folder() as path, mock.patch.object(tables, "_CHUNK", 17):
         file = parquet(path / "rows.parquet", columns())
-        read = pv.load(file, schema=SCHEMA, test=parquet(path / "test.parquet", columns(20, "other")))
+        read = pv.load(
+            file, schema=SCHEMA, test=parquet(path / "test.parquet", columns(20, "other"))
+        )
         pack(file, path / "packed", schema=SCHEMA, test=path / "test.parquet")
         pack(pandas.DataFrame(columns()), path / "frame", schema=SCHEMA)
         for own in (pv.load(path / "packed"), pv.load(path / "frame")):
@@ -87,7 +106,9 @@ def check_packed_rows_are_the_rows_that_are_read() -> None:
             assert (own.classes, own.feature_names) == (read.classes, read.feature_names)
             assert own.schema.digest == read.schema.digest  # type: ignore[union-attr]
             assert own.examples == read.examples == len(set(columns()["who"]))
-            one, other = (np.unique(part.groups, return_inverse=True)[1].tolist() for part in (own, read))
+            one, other = (
+                np.unique(part.groups, return_inverse=True)[1].tolist() for part in (own, read)
+            )
             assert len(set(zip(one, other, strict=True))) == own.examples
             for row in own.x[:, :2]:
                 assert row[0] >= 0, "a bound was left"
@@ -100,7 +121,10 @@ def check_what_can_not_be_packed_is_refused_with_its_row() -> None:
     with folder() as path, mock.patch.object(tables, "_CHUNK", 17):
         for name, value in bad.items():
             own = columns()
-            own[name] = [value if row == 100 else cell for row, cell in enumerate(np.asarray(own[name]).tolist())]
+            own[name] = [
+                value if row == 100 else cell
+                for row, cell in enumerate(np.asarray(own[name]).tolist())
+            ]
             out = path / f"packed {name}"
             file = parquet(path / "rows.parquet", own)
             if name == "sex":  # a missing category is none
@@ -118,13 +142,30 @@ def check_chunks_of_arrays_are_packed_as_declared() -> None:
     x, y = np.random.default_rng(2).normal(size=(50, 3)), np.arange(50) % 3
     given: dict[str, Any] = {"classes": 3, "value_range": (-1, 1)}
     with folder() as path:
-        own = pv.load(pack(((x[at : at + 8], y[at : at + 8]) for at in range(0, 50, 8)), path / "packed", **given))
+        own = pv.load(
+            pack(
+                ((x[at : at + 8], y[at : at + 8]) for at in range(0, 50, 8)),
+                path / "packed",
+                **given,
+            )
+        )
         assert np.array_equal(own.x, x.astype(np.float32))
         assert (own.classes, own.low, own.high, own.y.tolist()) == (3, -1.0, 1.0, y.tolist())
-        for number, chunks in enumerate((
-            [(x, y + 1)], [(x, y[:-1])], [(x[:5], y[:5]), (x[:5, :2], y[:5])], [(x * np.inf, y)], [x], [], 5,
-        )):  # fmt: skip
-            must_raise(BadInput, lambda chunks=chunks, number=number: pack(chunks, path / f"{number}", **given))
+        for number, chunks in enumerate(
+            (
+                [(x, y + 1)],
+                [(x, y[:-1])],
+                [(x[:5], y[:5]), (x[:5, :2], y[:5])],
+                [(x * np.inf, y)],
+                [x],
+                [],
+                5,
+            )
+        ):
+            must_raise(
+                BadInput,
+                lambda chunks=chunks, number=number: pack(chunks, path / f"{number}", **given),
+            )
         numbers: dict[str, Any] = {"target_bounds": (0, 2), "value_range": (-1, 1)}
         for own in (pv.load(pack([(x, y)], path / "numbers", **numbers)),):
             assert (own.classes, own.target_bounds, own.y.dtype) == (None, (0, 2), np.float32)
@@ -155,15 +196,24 @@ def check_folders_without_rows_are_refused() -> None:
 
 @check
 def check_training_from_disk_is_training_from_memory() -> None:
-    """Bit for bit, by every sampler, also where what is fetched ahead is read by several threads."""
+    """Bit for bit, by every sampler, also where what is fetched ahead is read by several
+    threads.
+    """
     with folder() as path:
         mapped, whole = on_disk(path)
         for sampling in ("poisson", "partition", "shuffle"):
             one, other = (
-                pv.train(own, epsilon=3, model="mlp:4", epochs=2, batch_size=40, sampling=sampling,
-                         streams=pv.Streams.new(1))
+                pv.train(
+                    own,
+                    epsilon=3,
+                    model="mlp:4",
+                    epochs=2,
+                    batch_size=40,
+                    sampling=sampling,
+                    streams=pv.Streams.new(1),
+                )
                 for own in (mapped, whole)
-            )  # fmt: skip
+            )
             for mine, theirs in zip(one.model.parameters(), other.model.parameters(), strict=True):
                 assert torch.equal(mine, theirs), sampling
 
@@ -176,15 +226,26 @@ def check_rows_fetched_ahead_are_the_rows() -> None:
         batches = [np.array([5, 3, 200, 40]), np.zeros(0, np.int64), np.array([7])]
         for own, indices in zip(rows.ahead(batches), batches, strict=True):
             assert isinstance(own, FetchedRows)
-            for asked in (indices, indices[1:], np.array([9, 250]), np.append(indices, 8), np.zeros(0, np.int64)):
-                for mine, theirs in zip(own.fetch(torch.from_numpy(asked)), rows.fetch(torch.from_numpy(asked)),
-                                        strict=True):  # fmt: skip
+            for asked in (
+                indices,
+                indices[1:],
+                np.array([9, 250]),
+                np.append(indices, 8),
+                np.zeros(0, np.int64),
+            ):
+                for mine, theirs in zip(
+                    own.fetch(torch.from_numpy(asked)),
+                    rows.fetch(torch.from_numpy(asked)),
+                    strict=True,
+                ):
                     assert torch.equal(mine, theirs)
 
 
 @check
 def check_a_row_that_can_not_be_read_changes_no_other() -> None:
-    """Where one fails that was fetched ahead, the others are there all the same, and it fails by itself."""
+    """Where one fails that was fetched ahead, the others are there all the same, and it fails by
+    itself.
+    """
     with folder() as path:
         mapped, _ = on_disk(path)
         rows, at = TensorRows((mapped.x, mapped.y)), TensorRows.fetch
@@ -213,7 +274,10 @@ def check_few_batches_are_drawn_ahead() -> None:
 
     with folder() as path:
         mapped, _ = on_disk(path)
-        for rows, most in ((TensorRows((mapped.x, mapped.y)), 2), (DatasetRows(Pairs(), workers=1), 6)):
+        for rows, most in (
+            (TensorRows((mapped.x, mapped.y)), 2),
+            (DatasetRows(Pairs(), workers=1), 6),
+        ):
             drawn: list[int] = []
 
             def batches(drawn: list[int] = drawn) -> Iterator[Any]:
@@ -232,7 +296,10 @@ def check_few_batches_are_drawn_ahead() -> None:
 def check_rows_on_disk_are_not_read_into_memory() -> None:
     """16 MB of rows are loaded, settled and made a task with few of them in memory."""
     with folder() as path:
-        for name, values in (("x", np.zeros((100_000, 40), np.float32)), ("y", np.zeros(100_000, np.uint8))):
+        for name, values in (
+            ("x", np.zeros((100_000, 40), np.float32)),
+            ("y", np.zeros(100_000, np.uint8)),
+        ):
             np.save(path / f"{name}.npy", values)
         sizes: list[int] = []
         made = Task.__init__
@@ -258,12 +325,16 @@ def check_rows_on_disk_are_not_read_into_memory() -> None:
 
 @check
 def check_twins_among_many_rows_are_estimated() -> None:
-    """Of some rows only: test rows that are training rows are seen all the same, and equal rows are no proof of it."""
+    """Of some rows only: test rows that are training rows are seen all the same, and equal rows are
+    no proof of it.
+    """
     rng = np.random.default_rng(3)
     for rows in (rng.random((4000, 3)), rng.integers(0, 9, (4000, 2)).astype(float)):
         exact = [dataset.overlap(own, rows) for own in (rows[::7], rng.random((50, rows.shape[1])))]
         with mock.patch.object(dataset, "_ASKED", 500):
-            for (copies, twins), own in zip(exact, (rows[::7], rng.random((50, rows.shape[1]))), strict=True):
+            for (copies, twins), own in zip(
+                exact, (rows[::7], rng.random((50, rows.shape[1]))), strict=True
+            ):
                 estimated = dataset.overlap(own, rows)
                 assert estimated[0] == copies
                 assert abs(estimated[1] - twins) < 0.05
@@ -286,7 +357,9 @@ def check_a_process_reads_its_own_rows_ahead() -> None:
             return at(own, places)
 
         drawn = enumerate(Poisson(0.1).draw(300, np.random.default_rng(0)))
-        some: Any = SimpleNamespace(indexed=rows, rows=rows, persons=None, row_key=lambda epoch, step: b"")
+        some: Any = SimpleNamespace(
+            indexed=rows, rows=rows, persons=None, row_key=lambda epoch, step: b""
+        )
         with mock.patch.object(TensorRows, "fetch", watched):
             samples = [sample for _, sample, _ in task._with_rows(drawn, some, 0, Half())]
         wanted = np.concatenate([sample.indices for sample in samples])

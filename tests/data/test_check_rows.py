@@ -1,4 +1,6 @@
-"""All rows checked at once: in memory they are refused as before training; by index, the unusable ones are named."""
+"""All rows checked at once: in memory they are refused as before training; by index, the unusable
+ones are named.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,11 @@ def test_rows_that_would_be_absent_are_named() -> None:
 def test_rows_in_memory_are_named_in_every_form() -> None:
     x, y = np.ones((5, 2)), np.zeros(5)
     x[1, 0], y[4] = np.nan, np.inf
-    for data in ((x, y), {"x": torch.tensor(x), "y": y}, TensorDataset(torch.tensor(x), torch.tensor(y))):
+    for data in (
+        (x, y),
+        {"x": torch.tensor(x), "y": y},
+        TensorDataset(torch.tensor(x), torch.tensor(y)),
+    ):
         assert [number for number, _ in check_rows(data).unusable] == [1, 4]  # type: ignore[arg-type]
     assert repr(check_rows((x, y))) == str(check_rows((x, y)))
 

@@ -1,4 +1,6 @@
-"""Data frames of pandas, polars and Arrow: read by a schema like files, and given predictions of their own kind."""
+"""Data frames of pandas, polars and Arrow: read by a schema like files, and given predictions of
+their own kind.
+"""
 
 from __future__ import annotations
 
@@ -76,8 +78,13 @@ def test_a_data_frame_is_read_like_a_file() -> None:
 def test_dates_indicators_booleans_and_whole_numbers_that_became_floats() -> None:
     schema = parse_schema(MORE, "people.toml")
     assert schema.feature_names == (
-        "born", "born is missing", "weight", "weight is missing", "smoker=true", "smoker=false"
-    )  # fmt: skip
+        "born",
+        "born is missing",
+        "weight",
+        "weight is missing",
+        "smoker=true",
+        "smoker=false",
+    )
     columns = {
         "born": [date(1950, 1, 2), None, date(1900, 5, 5), date(2011, 1, 1)],
         "weight": [80.5, None, 500.0, 20.0],
@@ -86,7 +93,12 @@ def test_dates_indicators_booleans_and_whole_numbers_that_became_floats() -> Non
     }
     days = (date(2010, 12, 31) - date(1950, 1, 1)).days
     usual = (date(1980, 1, 1) - date(1950, 1, 1)).days
-    expected = [[1, 0, 80.5, 0, 1, 0], [usual, 1, 75, 1, 0, 1], [0, 0, 200, 0, 0, 0], [days, 0, 30, 0, 1, 0]]
+    expected = [
+        [1, 0, 80.5, 0, 1, 0],
+        [usual, 1, 75, 1, 0, 1],
+        [0, 0, 200, 0, 0, 0],
+        [days, 0, 30, 0, 1, 0],
+    ]
     for name, frame in frames(columns).items():
         data = pv.load(frame, schema=schema)
         assert data.x.tolist() == expected, name
@@ -96,7 +108,8 @@ def test_dates_indicators_booleans_and_whole_numbers_that_became_floats() -> Non
     assert high.tolist() == [days, 1, 200, 1, 1, 1]
     pandas = pytest.importorskip("pandas")
     stamped = pandas.DataFrame(
-        columns | {"born": pandas.to_datetime([str(day) for day in columns["born"]], errors="coerce")}
+        columns
+        | {"born": pandas.to_datetime([str(day) for day in columns["born"]], errors="coerce")}
     )
     assert pv.load(stamped, schema=schema).x.tolist() == expected
     categorical = pandas.DataFrame(columns).astype({"ill": "Int64", "weight": "Float64"})
@@ -104,12 +117,15 @@ def test_dates_indicators_booleans_and_whole_numbers_that_became_floats() -> Non
 
 
 def test_a_csv_with_dates(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("born,weight,smoker,ill\n1950-01-02,80.5,true,0\n1950-01-03T12:30,,false,1\n")
+    (tmp_path / "a.csv").write_text(
+        "born,weight,smoker,ill\n1950-01-02,80.5,true,0\n1950-01-03T12:30,,false,1\n"
+    )
     data = pv.load(tmp_path / "a.csv", schema=parse_schema(MORE, "people.toml"))
     assert data.x.tolist() == [[1, 0, 80.5, 0, 1, 0], [2, 0, 75, 1, 0, 1]]
     (tmp_path / "a.csv").write_text("born,weight,smoker,ill\n2.1.1950,80.5,true,0\n")
     with pytest.raises(
-        BadInput, match=r"row 1 \(line 2\), column 'born' is '2.1.1950': expected a date such as 2020-12-31"
+        BadInput,
+        match=r"row 1 \(line 2\), column 'born' is '2.1.1950': expected a date such as 2020-12-31",
     ):
         pv.load(tmp_path / "a.csv", schema=parse_schema(MORE, "people.toml"))
 
@@ -123,7 +139,11 @@ def test_a_csv_with_dates(tmp_path: Path) -> None:
         ("low = 1950-01-01", "low = 2011-01-01", "the earlier day first"),
         ("missing = 1980-01-01", "missing = 1949-12-31", "a day from 1950-01-01 to 2010-12-31"),
         ("missing = 1980-01-01\n", "", "what stands for a missing value"),
-        ("missing = 75\nindicator = true", "missing = 75\nindicator = 1", "indicator of column 'weight' is 1"),
+        (
+            "missing = 75\nindicator = true",
+            "missing = 75\nindicator = 1",
+            "indicator of column 'weight' is 1",
+        ),
     ],
 )
 def test_schemas_that_make_no_sense(old: str, new: str, said: str) -> None:
@@ -133,7 +153,9 @@ def test_schemas_that_make_no_sense(old: str, new: str, said: str) -> None:
 
 
 def test_a_missing_date_without_a_filling_is_refused() -> None:
-    schema = parse_schema(MORE.replace("missing = 1980-01-01\nindicator = true\n", ""), "people.toml")
+    schema = parse_schema(
+        MORE.replace("missing = 1980-01-01\nindicator = true\n", ""), "people.toml"
+    )
     columns = {"born": [None], "weight": [1.0], "smoker": [True], "ill": [0]}
     for frame in frames(columns).values():
         with pytest.raises(BadInput, match="example missing = 1950-01-01"):
@@ -152,7 +174,9 @@ def test_digests_of_schemas_without_indicators_are_what_they_were() -> None:
 
 def test_what_is_no_table_is_refused() -> None:
     for frame in frames(COLUMNS).values():
-        with pytest.raises(BadInput, match=r"a data frame holds must be declared.*give schema='FILE.toml'"):
+        with pytest.raises(
+            BadInput, match=r"a data frame holds must be declared.*give schema='FILE.toml'"
+        ):
             pv.load(frame)
         with pytest.raises(BadInput, match="leave out classes= and value_range="):
             pv.load(frame, schema=declared(), classes=2)
@@ -217,7 +241,8 @@ def test_pandas_keeps_its_index_and_columns_may_come_in_any_order(published: Pat
     assert list(probabilities.index) == list(frame.index)
     assert probabilities.equals(model.predict_proba(frame[["work", "hours", "number", "age"]]))
     strange = frame.assign(work="astronaut", age=frame["age"].astype(str))
-    assert set(model.predict(strange)) <= set(model.class_names)  # an unseen category is none of them
+    # an unseen category is none of them
+    assert set(model.predict(strange)) <= set(model.class_names)
     for wrong, said in (
         (frame.drop(columns="age"), "no column 'age'"),
         (frame.assign(age="old"), "expected a number"),
@@ -227,7 +252,9 @@ def test_pandas_keeps_its_index_and_columns_may_come_in_any_order(published: Pat
         with pytest.raises(BadInput, match=said):
             model.predict(wrong)
     plain = pv.train(
-        pv.Dataset(np.random.default_rng(0).random((60, 3)), np.arange(60) % 2, classes=2, low=0, high=1),
+        pv.Dataset(
+            np.random.default_rng(0).random((60, 3)), np.arange(60) % 2, classes=2, low=0, high=1
+        ),
         epsilon=5,
         epochs=1,
     )
@@ -249,7 +276,10 @@ def test_the_command_line_needs_no_schema_and_prints_names_and_ids(
     assert [line["id"] for line in lines] == rows["number"]
     assert all(line["label"] == ["<=50K", ">50K"][int(line["prediction"])] for line in lines)
     out = tmp_path / "out.npz"
-    assert main(["predict", str(published), "--data", str(path), "--id", "number", "--out", str(out)]) == 0
+    assert (
+        main(["predict", str(published), "--data", str(path), "--id", "number", "--out", str(out)])
+        == 0
+    )
     with np.load(out) as archive:
         assert archive["label"].tolist() == [line["label"] for line in lines]
         assert archive["id"].tolist() == rows["number"]

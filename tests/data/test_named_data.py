@@ -28,8 +28,9 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-#: Name: shape of a row, rows to train on and to test on, how often each class comes in all. Counts are the published
-#: ones: adult.names; breast-cancer-wisconsin.names, section 9; LeCun's page; 1100 of each digit in usps_all.mat.
+#: Name: shape of a row, rows to train on and to test on, how often each class comes in all. Counts
+#: are the published ones: adult.names; breast-cancer-wisconsin.names, section 9; LeCun's page; 1100
+#: of each digit in usps_all.mat.
 PUBLISHED = {
     "mnist": ((28, 28), 60000, 10000, [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]),
     "fashion-mnist": ((28, 28), 60000, 10000, [7000] * 10),
@@ -53,7 +54,9 @@ def test_it_is_what_was_published(name: str, data_dir: Path) -> None:
 
 
 def test_images_of_usps_are_upright(data_dir: Path) -> None:
-    """Other scans of the same digits: class means look alike as they lie (they slant otherwise), less so transposed."""
+    """Other scans of the same digits: class means look alike as they lie (they slant otherwise),
+    less so transposed.
+    """
     means = []
     for name in ("usps", "usps-all"):
         data = pv.load(name, data_dir)
@@ -67,13 +70,17 @@ def test_images_of_usps_are_upright(data_dir: Path) -> None:
 
 def test_adult_has_the_categories_that_its_documentation_lists(data_dir: Path) -> None:
     documented = dict(
-        re.findall(r"^([a-z-]+): (.*)\.$", (data_dir / "adult" / "adult.names").read_text(), re.MULTILINE)
+        re.findall(
+            r"^([a-z-]+): (.*)\.$", (data_dir / "adult" / "adult.names").read_text(), re.MULTILINE
+        )
     )
     schema = formats._schema("adult")
     assert {column.name for column in schema.features} == {*documented} - {"fnlwgt"}
     for column in schema.features:
         listed = documented[column.name]
-        expected = listed if listed == "continuous" else ", ".join(getattr(column, "categories", ()))
+        expected = (
+            listed if listed == "continuous" else ", ".join(getattr(column, "categories", ()))
+        )
         assert listed == expected
     x = pv.load("adult", data_dir).x
     low, _ = schema.bounds()
@@ -141,13 +148,16 @@ def test_files_may_lie_packed_or_not_and_in_any_of_the_places(
     expected = pv.load("wisconsin", data_dir).x
     folders = [tmp_path / "given", tmp_path / "named", empty_cache]
     monkeypatch.setenv("PRIVLEARN_DATA", str(folders[1]))
-    for folder in reversed(folders):  # the last to be looked at comes first: those before it are empty still
+    # the last to be looked at comes first: those before it are empty still
+    for folder in reversed(folders):
         place = folder / "breast-cancer-wisconsin"
         place.mkdir(parents=True)
         (place / "breast-cancer-wisconsin.data.gz").write_bytes(gzip.compress(raw))
         assert np.array_equal(pv.load("wisconsin", folders[0]).x, expected)
         (place / "breast-cancer-wisconsin.data.gz").unlink()
-        (place / "breast-cancer-wisconsin.data").write_bytes(raw.replace(b"1000025,5", b"1000025,6"))
+        (place / "breast-cancer-wisconsin.data").write_bytes(
+            raw.replace(b"1000025,5", b"1000025,6")
+        )
         with pytest.raises(BadInput, match="is not the published file of wisconsin") as caught:
             pv.load("wisconsin", folders[0])
         assert str(place) in str(caught.value)
@@ -157,7 +167,12 @@ def test_files_may_lie_packed_or_not_and_in_any_of_the_places(
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"no gzip", gzip.compress(b"1,2,3\n", mtime=0)[:-9], gzip.compress(b"\0" * 10**7, mtime=0)],
+    [
+        b"",
+        b"no gzip",
+        gzip.compress(b"1,2,3\n", mtime=0)[:-9],
+        gzip.compress(b"\0" * 10**7, mtime=0),
+    ],
     ids=["empty", "no gzip", "cut short", "much of nothing"],
 )
 def test_damaged_files_are_refused(content: bytes, tmp_path: Path) -> None:
@@ -169,7 +184,9 @@ def test_damaged_files_are_refused(content: bytes, tmp_path: Path) -> None:
 
 
 def test_volumes_are_rows_on_one_grid(data_dir: Path) -> None:
-    """260 volumes, each from 0 to 1; 3.2 % of their voxels are hippocampus, slightly more anterior than posterior."""
+    """260 volumes, each from 0 to 1; 3.2 % of their voxels are hippocampus, slightly more anterior
+    than posterior.
+    """
     data = pv.load("hippocampus", data_dir)
     x, y = np.concatenate([data.x, data.x_test]), np.concatenate([data.y, data.y_test])
     assert (len(data.x), x.shape, y.shape) == (180, (260, 1, 20, 28, 20), (260, 20, 28, 20))
@@ -247,12 +264,18 @@ def test_fetching_another_file(tmp_path: Path, empty_cache: Path) -> None:
 
 def test_fetching_what_is_gone(tmp_path: Path, empty_cache: Path) -> None:
     published(tmp_path / "source", name="other.data")
-    with served(tmp_path / "source") as address, offered(address, b"published"), pytest.raises(BadInput, match="404"):
+    with (
+        served(tmp_path / "source") as address,
+        offered(address, b"published"),
+        pytest.raises(BadInput, match="404"),
+    ):
         fetch("made-up")
     assert left(empty_cache) == []
 
 
-def test_fetching_from_nowhere(tmp_path: Path, empty_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fetching_from_nowhere(
+    tmp_path: Path, empty_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     published(tmp_path / "source")
     with served(tmp_path / "source") as address:
         pass  # whoever served there has gone: the connection is refused
@@ -289,7 +312,9 @@ def test_fetching_into_a_file(tmp_path: Path) -> None:
 
 
 def test_real_files_have_the_digests_that_are_fetched_for(data_dir: Path, tmp_path: Path) -> None:
-    """What lies in the data directory is offered at the addresses of the catalogue, as their servers do."""
+    """What lies in the data directory is offered at the addresses of the catalogue, as their
+    servers do.
+    """
     for name in ("mnist", "adult"):
         for form in CATALOGUE[name].forms:
             for file in form.files:

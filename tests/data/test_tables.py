@@ -21,9 +21,21 @@ SCHEMAS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "no TOML": ("[columns.age]", "[columns.age", ("is not valid TOML", "docs/data.md")),
     "a number without end": ("17", "1" * 5000, ("is not valid TOML",)),
     "nested too deeply": ("17", "[" * 2000 + "]" * 2000, ("nested too deeply",)),
-    "no target": ('target = "income"', "", ("target is not there", "'age', 'work', 'hours', 'income'")),
-    "a target that is no column": ('"income"', '"wage"', ("target is 'wage'", "one of the columns")),
-    "a target that is no target": ('"income"', '"age"', ("column 'age' has kind 'number'", 'kind = "target"')),
+    "no target": (
+        'target = "income"',
+        "",
+        ("target is not there", "'age', 'work', 'hours', 'income'"),
+    ),
+    "a target that is no column": (
+        '"income"',
+        '"wage"',
+        ("target is 'wage'", "one of the columns"),
+    ),
+    "a target that is no target": (
+        '"income"',
+        '"age"',
+        ("column 'age' has kind 'number'", 'kind = "target"'),
+    ),
     "two targets": (
         'kind = "category"\ncategories = ["private", "state"]',
         'kind = "target"\nclasses = ["a", "b"]',
@@ -35,32 +47,80 @@ SCHEMAS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("kind of column 'work' is 'colour'", '"number", "date", "category"'),
     ),
     "no kind": ('kind = "number"\nlow = 17', "low = 17", ("kind of column 'age' is not there",)),
-    "a column that is no table": ("[columns.age]", "[columns]\nage = 3\n[columns.years]", ("column 'age' is 3",)),
+    "a column that is no table": (
+        "[columns.age]",
+        "[columns]\nage = 3\n[columns.years]",
+        ("column 'age' is 3",),
+    ),
     "no lower bound": ("low = 17", "", ("low of column 'age' is not there", "publicly known")),
-    "a bound that is text": ("low = 17", 'low = "17"', ("low of column 'age' is '17'", "finite number")),
+    "a bound that is text": (
+        "low = 17",
+        'low = "17"',
+        ("low of column 'age' is '17'", "finite number"),
+    ),
     "a bound that is true": ("low = 17", "low = true", ("low of column 'age' is True",)),
     "an infinite bound": ("low = 17", "low = -inf", ("low of column 'age' is -inf",)),
     "a bound that is no number": ("low = 17", "low = nan", ("low of column 'age' is nan",)),
-    "a bound beyond single precision": ("high = 99", "high = 1e39", ("high of column 'hours' is 1e+39",)),
-    "bounds in disorder": ("low = 17", "low = 91", ("range of column 'age'", "91,90", "the smaller first")),
+    "a bound beyond single precision": (
+        "high = 99",
+        "high = 1e39",
+        ("high of column 'hours' is 1e+39",),
+    ),
+    "bounds in disorder": (
+        "low = 17",
+        "low = 91",
+        ("range of column 'age'", "91,90", "the smaller first"),
+    ),
     "bounds that single precision cannot tell apart": (
         "low = 17\nhigh = 90\nmissing = 40",
         "low = 16777216\nhigh = 16777217",
         ("16777216,16777217", "single precision"),
     ),
-    "a filling out of bounds": ("missing = 40", "missing = 16", ("missing of column 'age' is 16", "from 17 to 90")),
-    "an unknown key": ("low = 17", "low = 17\nmean = 40", ("column 'age' has 'mean'", "only kind, low, high, missing")),
-    "an unknown setting": ("missing = [", 'separator = ";"\nmissing = [', ("it has 'separator'", "only target")),
+    "a filling out of bounds": (
+        "missing = 40",
+        "missing = 16",
+        ("missing of column 'age' is 16", "from 17 to 90"),
+    ),
+    "an unknown key": (
+        "low = 17",
+        "low = 17\nmean = 40",
+        ("column 'age' has 'mean'", "only kind, low, high, missing"),
+    ),
+    "an unknown setting": (
+        "missing = [",
+        'separator = ";"\nmissing = [',
+        ("it has 'separator'", "only target"),
+    ),
     "missing values that are no list": ('["?", ""]', '"?"', ("missing is '?'", "a list of texts")),
     "missing values that are no texts": ('["?", ""]', "[0]", ("missing is [0]", "a list of texts")),
-    "no categories": ('["private", "state"]', "[]", ("categories of column 'work' is []", "at least 1")),
-    "categories that are numbers": ('["private", "state"]', "[1, 2]", ("is [1, 2]", "each in quotes")),
+    "no categories": (
+        '["private", "state"]',
+        "[]",
+        ("categories of column 'work' is []", "at least 1"),
+    ),
+    "categories that are numbers": (
+        '["private", "state"]',
+        "[1, 2]",
+        ("is [1, 2]", "each in quotes"),
+    ),
     "a category twice": ('["private", "state"]', '["state", "state"]', ("'state'", "comes twice")),
-    "a category that is missing": ('["private", "state"]', '["private", "?"]', ("'?'", "stands for a missing value")),
+    "a category that is missing": (
+        '["private", "state"]',
+        '["private", "?"]',
+        ("'?'", "stands for a missing value"),
+    ),
     "a category that is empty": ('["private", "state"]', '["private", ""]', ("is empty",)),
-    "a category with spaces": ('["private", "state"]', '["private ", "state"]', ("'private '", "spaces around it")),
+    "a category with spaces": (
+        '["private", "state"]',
+        '["private ", "state"]',
+        ("'private '", "spaces around it"),
+    ),
     "one class": ('["<=50K", ">50K"]', '[">50K"]', ("classes of column 'income'", "at least 2")),
-    "a name with spaces": ("columns.age", 'columns." age"', ("column ' age'", "spaces around its name")),
+    "a name with spaces": (
+        "columns.age",
+        'columns." age"',
+        ("column ' age'", "spaces around its name"),
+    ),
 }
 
 
@@ -90,13 +150,25 @@ def test_a_schema_without_features_or_columns_is_refused() -> None:
 
 #: (what becomes what in the table, what the message must contain)
 TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "text for a number": ("30,40", "thirty,40", ("row 1 (line 2), column 'age' is 'thirty'", "such as 3", "'?'")),
+    "text for a number": (
+        "30,40",
+        "thirty,40",
+        ("row 1 (line 2), column 'age' is 'thirty'", "such as 3", "'?'"),
+    ),
     "NaN": ("30,40", "NaN,40", ("row 1 (line 2), column 'age' is 'NaN'",)),
     "infinity": ("98.5", "inf", ("row 3 (line 4), column 'hours' is 'inf'",)),
     "a number too large for any": ("98.5", "9" * 400, ("column 'hours' is '999", "finite number")),
     "a decimal comma": ("98.5", '"98,5"', ("row 3 (line 4), column 'hours' is '98,5'",)),
-    "missing without a filling": ("98.5", "?", ("row 3 (line 4), column 'hours' is missing", "missing = -1.5")),
-    "an unknown class": ("<=50K,120", "50K,120", ("row 4 (line 5), column 'income' is '50K'", "'<=50K', '>50K'")),
+    "missing without a filling": (
+        "98.5",
+        "?",
+        ("row 3 (line 4), column 'hours' is missing", "missing = -1.5"),
+    ),
+    "an unknown class": (
+        "<=50K,120",
+        "50K,120",
+        ("row 4 (line 5), column 'income' is '50K'", "'<=50K', '>50K'"),
+    ),
     "no class": ("<=50K,120", ",120", ("row 4 (line 5), column 'income' is ''",)),
     "a missing column": ("age,hours", "years,hours", ("no column 'age'", "'years', 'name'")),
     "two columns of one name": ("age,hours", "age,age", ("two columns 'age'", "rename or drop")),
@@ -127,7 +199,9 @@ def test_tables_are_refused(case: str, tmp_path: Path) -> None:
 def test_other_encodings_are_refused(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_bytes(CSV.replace("Eve", "Ève").encode(encoding))
-    with pytest.raises(BadInput, match=f"not UTF-8, first in line {1 if encoding == 'utf-16' else 6}: save it"):
+    with pytest.raises(
+        BadInput, match=f"not UTF-8, first in line {1 if encoding == 'utf-16' else 6}: save it"
+    ):
         pv.load(str(path), schema=declared())
 
 
@@ -174,7 +248,11 @@ def test_new_rows_need_no_target(tmp_path: Path) -> None:
 def write_parquet(path: Path, **columns: Any) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     parquet = pytest.importorskip("pyarrow.parquet")
-    rest = {"age": [30, 16, None], "hours": [40.0, -1e300, 98.5], "work": ["private", "state", None]}
+    rest = {
+        "age": [30, 16, None],
+        "hours": [40.0, -1e300, 98.5],
+        "work": ["private", "state", None],
+    }
     made = pyarrow.table({**rest, "income": ["<=50K", ">50K", ">50K"], **columns})
     parquet.write_table(made, path)
 
@@ -192,7 +270,9 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
 def test_whole_numbers_and_booleans_may_be_names(tmp_path: Path) -> None:
     path = tmp_path / "people.parquet"
     write_parquet(path, work=[1, 2, 3], income=[True, False, True])
-    text = SCHEMA.replace('"private", "state"', '"1", "2"').replace('"<=50K", ">50K"', '"false", "true"')
+    text = SCHEMA.replace('"private", "state"', '"1", "2"').replace(
+        '"<=50K", ">50K"', '"false", "true"'
+    )
     data = pv.load(str(path), schema=declared(text))
     assert data.x[:, 1:3].tolist() == [[1, 0], [0, 1], [0, 0]]
     assert data.y.tolist() == [1, 0, 1]
@@ -201,15 +281,27 @@ def test_whole_numbers_and_booleans_may_be_names(tmp_path: Path) -> None:
 PARQUET: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "NaN": ({"hours": [1.0, float("nan"), 2.0]}, ("row 2, column 'hours' is nan", "finite")),
     "infinity": ({"hours": [1.0, 2.0, float("inf")]}, ("row 3, column 'hours' is inf",)),
-    "missing without a filling": ({"hours": [1.0, None, 2.0]}, ("row 2, column 'hours' is missing",)),
+    "missing without a filling": (
+        {"hours": [1.0, None, 2.0]},
+        ("row 2, column 'hours' is missing",),
+    ),
     "a boolean for a number": ({"hours": [True, False, True]}, ("row 1, column 'hours' is True",)),
-    "fractions for names": ({"work": [1.5, 2.0, 3.0]}, ("column 'work' is the number 1.5", "text or as whole numbers")),
-    "lists": ({"work": [["a"], [], ["b"]]}, ("column 'work'", "list<", "numbers, text, booleans or dates")),
+    "fractions for names": (
+        {"work": [1.5, 2.0, 3.0]},
+        ("column 'work' is the number 1.5", "text or as whole numbers"),
+    ),
+    "lists": (
+        {"work": [["a"], [], ["b"]]},
+        ("column 'work'", "list<", "numbers, text, booleans or dates"),
+    ),
     "dates": (
         {"age": np.array([0, 1, 2], dtype="datetime64[D]")},
         ("column 'age' is '1970-01-01'", "expected a number"),
     ),
-    "no class": ({"income": [None, ">50K", ">50K"]}, ("row 1, column 'income' is None", "declared classes")),
+    "no class": (
+        {"income": [None, ">50K", ">50K"]},
+        ("row 1, column 'income' is None", "declared classes"),
+    ),
 }
 
 
@@ -224,7 +316,9 @@ def test_parquet_is_refused(case: str, tmp_path: Path) -> None:
         assert part in str(caught.value)
 
 
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_pyarrow_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "people.parquet"
     path.write_bytes(b"PAR1")
     real = builtins.__import__
@@ -261,7 +355,9 @@ def test_a_column_says_whose_row_it_is(tmp_path: Path) -> None:
 
 
 def test_rows_of_training_persons_are_not_tested_on(tmp_path: Path) -> None:
-    """Figures of test rows are published as they are; without a column of ids nobody can tell, and a remark says so."""
+    """Figures of test rows are published as they are; without a column of ids nobody can tell, and
+    a remark says so.
+    """
     train, test = tmp_path / "people.csv", tmp_path / "later.csv"
     train.write_text(CSV.replace("self,", "self,Dan"))
     schema = parse_schema(PERSONS, "people.toml")
@@ -270,11 +366,16 @@ def test_rows_of_training_persons_are_not_tested_on(tmp_path: Path) -> None:
     data = pv.load(str(train), schema=schema, test=test)
     assert not any("trained on" in remark for remark in data.remarks)
     test.write_text(others.replace("Fay", "Dan"))
-    with pytest.raises(BadInput, match=r"test rows of persons who are trained on: 1 of 2 in .*later\.csv"):
+    with pytest.raises(
+        BadInput, match=r"test rows of persons who are trained on: 1 of 2 in .*later\.csv"
+    ):
         pv.load(str(train), schema=schema, test=test)
     test.write_text(others.replace("name", "nom", 1))
     data = pv.load(str(train), schema=schema, test=test)
-    assert any("no column 'name': make sure no training person is in it" in remark for remark in data.remarks)
+    assert any(
+        "no column 'name': make sure no training person is in it" in remark
+        for remark in data.remarks
+    )
 
 
 def test_ids_are_refused_where_they_are_missing_or_features(tmp_path: Path) -> None:

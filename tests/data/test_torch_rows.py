@@ -91,7 +91,13 @@ def test_no_row_is_read_where_the_budget_or_the_plan_refuses() -> None:
     loss = torch.nn.CrossEntropyLoss(reduction="none")
     plan = pv.Plan(pv.Poisson(0.3), epochs=2, schedule=pv.schedules.Constant(1.0))
     with pytest.raises(BudgetExceeded):
-        pv.dpsgd(plan, torch.nn.Linear(2, 2), loss, listed, ledger=pv.Ledger(pv.Budget(epsilon=0.1, delta=1e-5)))
+        pv.dpsgd(
+            plan,
+            torch.nn.Linear(2, 2),
+            loss,
+            listed,
+            ledger=pv.Ledger(pv.Budget(epsilon=0.1, delta=1e-5)),
+        )
     with pytest.raises(BadInput):
         pv.dpsgd(plan, torch.nn.Linear(2, 2), loss, DataLoader(listed, batch_size=4, shuffle=True))
     assert listed.reads == 0
@@ -99,28 +105,45 @@ def test_no_row_is_read_where_the_budget_or_the_plan_refuses() -> None:
 
 SETS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "iterable": (Unending(), ("Unending is an iterable data set", "Give a map-style data set")),
-    "without a length": (WithoutLength(), ("WithoutLength has no length", "__len__ and __getitem__")),
+    "without a length": (
+        WithoutLength(),
+        ("WithoutLength has no length", "__len__ and __getitem__"),
+    ),
     "empty": (Listed([]), ("no rows", "at least one")),
     "of one tensor": (TensorDataset(torch.zeros(3, 2)), ("1 tensors", "expected two")),
     "of inputs alone": (
         Listed([torch.zeros(2)]),
         ("row 0 of Listed", "tensor of shape (2,)", "a pair (input, target)"),
     ),
-    "of triples": (Listed([PAIR, (1, 2, 3)]), ("row 1 of Listed is a tuple of 3", "a pair (input, target)")),
-    "of dictionaries": (Listed([{"x": 1, "y": 2}]), ("row 0 of Listed is a dict", "a pair (input, target)")),
-    "of words": (Listed([("a word", 1)]), ("input of row 0 is a str", "convert it in the data set")),
+    "of triples": (
+        Listed([PAIR, (1, 2, 3)]),
+        ("row 1 of Listed is a tuple of 3", "a pair (input, target)"),
+    ),
+    "of dictionaries": (
+        Listed([{"x": 1, "y": 2}]),
+        ("row 0 of Listed is a dict", "a pair (input, target)"),
+    ),
+    "of words": (
+        Listed([("a word", 1)]),
+        ("input of row 0 is a str", "convert it in the data set"),
+    ),
     "of labels that are words": (Listed([(torch.zeros(2), "cat")]), ("target of row 0 is a str",)),
     "of several shapes": (
         Listed([PAIR, (torch.zeros(3), 1)]),
         ("input of row 1", "shape (3,)", "row 0", "shape (2,)", "one shape and type"),
     ),
-    "of several types": (Listed([PAIR, (torch.zeros(2), 0.5)]), ("target of row 1 is a float32", "int64")),
+    "of several types": (
+        Listed([PAIR, (torch.zeros(2), 0.5)]),
+        ("target of row 1 is a float32", "int64"),
+    ),
 }
 
 
 @pytest.mark.parametrize("case", SETS)
 def test_data_sets_are_refused(case: str) -> None:
-    """By the reader of whole data sets; and before training, but where single rows can't be used."""
+    """By the reader of whole data sets; and before training, but where single rows can't be
+    used.
+    """
     given, expected = SETS[case]
     with pytest.raises(BadInput) as caught:
         rows_of(given)
@@ -131,7 +154,8 @@ def test_data_sets_are_refused(case: str) -> None:
             train(given, pv.Poisson(0.5))
 
 
-#: Which rows count as absent: they are fetched by index, and nothing is said of one that can't be used.
+#: Which rows count as absent: they are fetched by index, and nothing is said of one that can't be
+#: used.
 ABSENT = ("of triples", "of several shapes", "of several types")
 
 
@@ -178,7 +202,10 @@ LOADERS: dict[str, tuple[DataLoader[Any], tuple[str, ...]]] = {
         ("drop_last=True", "trains on it", *INSTEAD),
     ),
     "of another class": (Loader(ROWS, batch_size=4, shuffle=True), ("is a Loader", *INSTEAD)),
-    "of an iterable data set": (DataLoader(Unending(), batch_size=4), ("Unending is an iterable data set",)),
+    "of an iterable data set": (
+        DataLoader(Unending(), batch_size=4),
+        ("Unending is an iterable data set",),
+    ),
 }
 
 
@@ -191,7 +218,9 @@ def test_loaders_are_refused(case: str) -> None:
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize("sampling", [pv.Poisson(0.5), pv.Partition(3), pv.Shuffle(6), pv.sampling.FullBatch()])
+@pytest.mark.parametrize(
+    "sampling", [pv.Poisson(0.5), pv.Partition(3), pv.Shuffle(6), pv.sampling.FullBatch()]
+)
 def test_a_plan_that_draws_otherwise_is_refused(sampling: Any) -> None:
     with pytest.raises(BadInput) as caught:
         train(DataLoader(ROWS, batch_size=4, shuffle=True), sampling)

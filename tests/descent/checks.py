@@ -27,8 +27,13 @@ from tests.support.nets import SAMPLERS, clipped, cross_entropy, small_data, sma
 def check_the_ledger_ends_where_the_plan_said() -> None:
     for sampler in SAMPLERS:
         for before in ((), (pv.transforms.PrivatePCA(3, 5.0),)):
-            plan = Plan(sampler, epochs=3, schedule=pv.schedules.Exponential(k=0.2, start=4.0), front=before,
-                        examples=12)  # fmt: skip
+            plan = Plan(
+                sampler,
+                epochs=3,
+                schedule=pv.schedules.Exponential(k=0.2, start=4.0),
+                front=before,
+                examples=12,
+            )
             network = nn.Sequential(nn.Linear(3 if before else 5, 3)).double()
             result = dpsgd_module.dpsgd(
                 plan, network, cross_entropy, small_data(), streams=streams_module.Streams.new(0)
@@ -39,8 +44,16 @@ def check_the_ledger_ends_where_the_plan_said() -> None:
 
 @check
 def check_every_step_is_noisy_and_paid() -> None:
-    """With nearly empty batches the parameters still move at every step, by noise over the public divisor."""
-    plan = Plan(sampling.Poisson(0.02), epochs=1, schedule=pv.schedules.Constant(1.0), clip=Flat(1.0), examples=500)
+    """With nearly empty batches the parameters still move at every step, by noise over the public
+    divisor.
+    """
+    plan = Plan(
+        sampling.Poisson(0.02),
+        epochs=1,
+        schedule=pv.schedules.Constant(1.0),
+        clip=Flat(1.0),
+        examples=500,
+    )
     moves = recorded_updates(plan, *small_data(3), seed=1)
     assert len(moves) == 50
     draws = torch.stack(moves).flatten().numpy()
@@ -50,22 +63,36 @@ def check_every_step_is_noisy_and_paid() -> None:
 
 @check
 def check_the_divisor_is_public() -> None:
-    """With the same noise, one example more changes the update by its gradient over the declared number, no more."""
+    """With the same noise, one example more changes the update by its gradient over the declared
+    number, no more.
+    """
     x, y = small_data(6)
-    plan = Plan(sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(1e-6), clip=Flat(1e6), examples=10,
-                adjacency=Adjacency.ADD_REMOVE)  # fmt: skip
+    plan = Plan(
+        sampling.FullBatch(),
+        epochs=1,
+        schedule=pv.schedules.Constant(1e-6),
+        clip=Flat(1e6),
+        examples=10,
+        adjacency=Adjacency.ADD_REMOVE,
+    )
     five, six = (recorded_updates(plan, x[:rows], y[:rows]) for rows in (5, 6))
     own = clipped(Flat(1e6), Adjacency.ADD_REMOVE, x[5:], y[5:]).values
-    torch.testing.assert_close(six[0] - five[0], torch.cat([g.flatten() for g in own]) / 10, rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        six[0] - five[0], torch.cat([g.flatten() for g in own]) / 10, rtol=0, atol=1e-9
+    )
 
 
-def recorded_updates(plan: Plan, x: torch.Tensor, y: torch.Tensor, seed: int = 0) -> list[torch.Tensor]:
+def recorded_updates(
+    plan: Plan, x: torch.Tensor, y: torch.Tensor, seed: int = 0
+) -> list[torch.Tensor]:
     """The noisy averages that the optimizer was given, step by step."""
     seen: list[torch.Tensor] = []
 
     class Recorder(torch.optim.SGD):
         def step(self, closure: Any = None) -> None:
-            seen.append(torch.cat([p.grad.flatten().clone() for p in self.param_groups[0]["params"]]))
+            seen.append(
+                torch.cat([p.grad.flatten().clone() for p in self.param_groups[0]["params"]])
+            )
             super().step(closure)
 
     dpsgd_module.dpsgd(
@@ -81,10 +108,18 @@ def recorded_updates(plan: Plan, x: torch.Tensor, y: torch.Tensor, seed: int = 0
 
 @check
 def check_neighbouring_runs_differ_only_by_the_released_sums() -> None:
-    """Record and replay with the same randomness: one step on neighbours moves each update by at most C / divisor."""
+    """Record and replay with the same randomness: one step on neighbours moves each update by at
+    most C / divisor.
+    """
     x, y = small_data(12)
-    plan = Plan(sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(0.7), clip=Flat(0.25), examples=12,
-                adjacency=Adjacency.ADD_REMOVE)  # fmt: skip
+    plan = Plan(
+        sampling.FullBatch(),
+        epochs=1,
+        schedule=pv.schedules.Constant(0.7),
+        clip=Flat(0.25),
+        examples=12,
+        adjacency=Adjacency.ADD_REMOVE,
+    )
     eleven, twelve = (recorded_updates(plan, x[:rows], y[:rows], seed=3) for rows in (11, 12))
     moved = float((eleven[0] - twelve[0]).norm())
     assert 0 < moved <= 0.25 / 12 * (1 + 1e-9)
@@ -100,6 +135,10 @@ def check_training_refuses_before_touching_data() -> None:
     must_raise(
         BudgetExceeded,
         lambda: dpsgd_module.dpsgd(
-            plan, small_net(), cross_entropy, (Untouchable(), Untouchable()), ledger=Ledger(Budget(rho=1.0))
+            plan,
+            small_net(),
+            cross_entropy,
+            (Untouchable(), Untouchable()),
+            ledger=Ledger(Budget(rho=1.0)),
         ),
     )

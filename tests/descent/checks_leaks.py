@@ -1,4 +1,6 @@
-"""Named checks that nothing leaves a run but its releases (by record and replay); mutations must make them fail."""
+"""Named checks that nothing leaves a run but its releases (by record and replay); mutations must
+make them fail.
+"""
 
 from __future__ import annotations
 
@@ -48,37 +50,52 @@ ROWS: dict[str, tuple[list[float], int]] = {
     "far": ([1e4, -1e4, 1e4, 1e4, 1e4], 1),
     "the only one of its class": ([0.3, 0.2, 0.5, 0.2, 0.1], 2),
 }
-PRICED = completed("samplers", [
-    (sampling.Poisson(0.3), Adjacency.ADD_REMOVE),
-    (sampling.Poisson(0.06), Adjacency.ADD_REMOVE),  # most batches are empty
-    (sampling.Poisson(0.3), Adjacency.ZERO_OUT),
-    (sampling.Partition(4), Adjacency.ADD_REMOVE),
-    (sampling.Partition(30), Adjacency.ZERO_OUT),
-    (sampling.Shuffle(5), Adjacency.ZERO_OUT),
-    (sampling.Shuffle(5), Adjacency.REPLACE_ONE),
-    (sampling.FullBatch(), Adjacency.ADD_REMOVE),
-    (sampling.FullBatch(), Adjacency.ZERO_OUT),
-    (sampling.FullBatch(), Adjacency.REPLACE_ONE),
-    (sampling.CyclicPoisson(0.4, 3), Adjacency.ZERO_OUT),
-    (sampling.CyclicPartition(4, 3), Adjacency.ZERO_OUT),
-    (sampling.TruncatedPoisson(0.3, 12, 5), Adjacency.ZERO_OUT),  # every fifth batch is cut
-], like=lambda sampler: (sampler, sampler.default_adjacency))  # fmt: skip
-CLIPS = completed("clips", [clips.Flat(0.5), clips.PerLayer(0.5), clips.Automatic(0.5), clips.Quantile(0.5, rate=1.0)])
+PRICED = completed(
+    "samplers",
+    [
+        (sampling.Poisson(0.3), Adjacency.ADD_REMOVE),
+        (sampling.Poisson(0.06), Adjacency.ADD_REMOVE),  # most batches are empty
+        (sampling.Poisson(0.3), Adjacency.ZERO_OUT),
+        (sampling.Partition(4), Adjacency.ADD_REMOVE),
+        (sampling.Partition(30), Adjacency.ZERO_OUT),
+        (sampling.Shuffle(5), Adjacency.ZERO_OUT),
+        (sampling.Shuffle(5), Adjacency.REPLACE_ONE),
+        (sampling.FullBatch(), Adjacency.ADD_REMOVE),
+        (sampling.FullBatch(), Adjacency.ZERO_OUT),
+        (sampling.FullBatch(), Adjacency.REPLACE_ONE),
+        (sampling.CyclicPoisson(0.4, 3), Adjacency.ZERO_OUT),
+        (sampling.CyclicPartition(4, 3), Adjacency.ZERO_OUT),
+        (sampling.TruncatedPoisson(0.3, 12, 5), Adjacency.ZERO_OUT),  # every fifth batch is cut
+    ],
+    like=lambda sampler: (sampler, sampler.default_adjacency),
+)
+CLIPS = completed(
+    "clips",
+    [clips.Flat(0.5), clips.PerLayer(0.5), clips.Automatic(0.5), clips.Quantile(0.5, rate=1.0)],
+)
 
 
-def data_with(row: str | None, adjacency: Adjacency, rows: int = 11, kind: torch.dtype = torch.float64) -> Any:
-    """`rows` rows and one more; None for the neighbour without it: a row less, an empty one, or another."""
+def data_with(
+    row: str | None, adjacency: Adjacency, rows: int = 11, kind: torch.dtype = torch.float64
+) -> Any:
+    """`rows` rows and one more; None for the neighbour without it: a row less, an empty one, or
+    another.
+    """
     x, y = small_data(rows)
     y = y % 2
     if row is None and adjacency is Adjacency.ADD_REMOVE:
         return x.to(kind), y
     last, target = ROWS[row or ("ordinary" if adjacency is Adjacency.REPLACE_ONE else "NaN")]
-    return torch.cat([x, torch.tensor([last], dtype=torch.float64)]).to(kind), torch.cat([y, torch.tensor([target])])
+    return torch.cat([x, torch.tensor([last], dtype=torch.float64)]).to(kind), torch.cat(
+        [y, torch.tensor([target])]
+    )
 
 
 def network(inputs: int = 5, dropout: float = 0.0) -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(inputs, 4), nn.Tanh(), nn.Dropout(dropout), nn.Linear(4, 3)).double()
+    return nn.Sequential(
+        nn.Linear(inputs, 4), nn.Tanh(), nn.Dropout(dropout), nn.Linear(4, 3)
+    ).double()
 
 
 def training(plan: Plan, data: Any, make: Callable[[], nn.Module] = network, **options: Any) -> Any:
@@ -86,12 +103,23 @@ def training(plan: Plan, data: Any, make: Callable[[], nn.Module] = network, **o
 
     def run(streams: streams_module.Streams, folder: Path) -> None:
         steps: list[Any] = streams.noise._seen  # type: ignore[attr-defined]
-        arguments = {"loss": cross_entropy, "optimizer": lambda p: torch.optim.SGD(p, lr=0.3), **options}
+        arguments = {
+            "loss": cross_entropy,
+            "optimizer": lambda p: torch.optim.SGD(p, lr=0.3),
+            **options,
+        }
         result = dpsgd_module.dpsgd(
-            plan, make(), arguments.pop("loss"), data, streams=streams,
-            callbacks=Noted(steps), **arguments,
-        )  # fmt: skip
-        steps.append(("ledger", result.ledger.event, repr(result.ledger), sorted(result.private_diagnostics)))
+            plan,
+            make(),
+            arguments.pop("loss"),
+            data,
+            streams=streams,
+            callbacks=Noted(steps),
+            **arguments,
+        )
+        steps.append(
+            ("ledger", result.ledger.event, repr(result.ledger), sorted(result.private_diagnostics))
+        )
         steps.append(("result", repr(result), result.facts, result.architecture))
         publish.publish(result, folder / "model", delta=1e-5)
 
@@ -100,10 +128,14 @@ def training(plan: Plan, data: Any, make: Callable[[], nn.Module] = network, **o
 
 def settled(sampler: sampling.Sampler, adjacency: Adjacency, clip: Any, **more: Any) -> Plan:
     schedule = pv.schedules.Exponential(k=0.3, start=1.5)
-    return Plan(sampler, epochs=2, schedule=schedule, clip=clip, adjacency=adjacency, examples=12, **more)
+    return Plan(
+        sampler, epochs=2, schedule=schedule, clip=clip, adjacency=adjacency, examples=12, **more
+    )
 
 
-def require_neighbours_alike(plan: Plan, rows: Any = tuple(ROWS), count: int = 11, **options: Any) -> None:
+def require_neighbours_alike(
+    plan: Plan, rows: Any = tuple(ROWS), count: int = 11, **options: Any
+) -> None:
     kind = options.pop("kind", torch.float64)
     rounding = options.pop("rounding", 1e-9)
     base = transcript(training(plan, data_with(None, plan.neighbours, count, kind), **options))
@@ -111,7 +143,9 @@ def require_neighbours_alike(plan: Plan, rows: Any = tuple(ROWS), count: int = 1
     for row in rows:
         data = data_with(row, plan.neighbours, count, kind)
         found = transcript(training(plan, data, **options), replay=base)
-        require_alike(base, found, (plan.sampling, plan.neighbours, plan.clip, row, options), rounding)
+        require_alike(
+            base, found, (plan.sampling, plan.neighbours, plan.clip, row, options), rounding
+        )
 
 
 # Training in Python
@@ -119,7 +153,9 @@ def require_neighbours_alike(plan: Plan, rows: Any = tuple(ROWS), count: int = 1
 
 @check
 def check_neighbouring_runs_look_the_same() -> None:
-    """Every sampler with every kind of neighbour, clipping and row; with all combinations in the nightly tests."""
+    """Every sampler with every kind of neighbour, clipping and row; with all combinations in the
+    nightly tests.
+    """
     for number, (sampler, adjacency) in enumerate(PRICED):
         rows = list(ROWS)
         for other, clip in enumerate(CLIPS):
@@ -143,10 +179,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "microbatch": 3,
     },
     "mean weights": {"average": 0.5},
-    "bf16": {"precision": "bf16", "make": lambda: network().float(), "kind": torch.float32, "rounding": 1e-6},
-    "single precision": {"make": lambda: network().float(), "kind": torch.float32, "rounding": 1e-6},
+    "bf16": {
+        "precision": "bf16",
+        "make": lambda: network().float(),
+        "kind": torch.float32,
+        "rounding": 1e-6,
+    },
+    "single precision": {
+        "make": lambda: network().float(),
+        "kind": torch.float32,
+        "rounding": 1e-6,
+    },
     "adam": {"optimizer": lambda p: torch.optim.Adam(p, lr=0.1)},
-    "momentum": {"optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)},
+    "momentum": {
+        "optimizer": lambda p: torch.optim.SGD(
+            p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01
+        )
+    },
     "adagrad": {"optimizer": lambda p: torch.optim.Adagrad(p, lr=0.1)},
     "rates that fall": {"learning_rate_schedule": pv.schedules.Polynomial(k=1, end=0, period=2)},
     "by vmap": {"make": lambda: Unruled().double()},
@@ -174,7 +223,9 @@ def check_neighbouring_runs_look_the_same_with_options() -> None:
             rows = ("one NaN", "far")
             require_neighbours_alike(settled(sampler, adjacency, clip), rows, **options)
     for number, (sampler, adjacency) in enumerate(PRICED):
-        plan = settled(sampler, adjacency, clips.Flat(0.5), front=(pv.transforms.PrivatePCA(3, 2.0),))
+        plan = settled(
+            sampler, adjacency, clips.Flat(0.5), front=(pv.transforms.PrivatePCA(3, 2.0),)
+        )
         require_neighbours_alike(plan, list(ROWS)[number % 3 :: 3], make=lambda: network(3))
 
 
@@ -183,7 +234,9 @@ def check_one_row_looks_like_none() -> None:
     """Data of a single row, and of none at all, where the number of rows is not public."""
     for sampler, adjacency in (PRICED[0], PRICED[3], PRICED[7]):
         for clip in (clips.PerLayer(0.5), clips.Quantile(0.5)):
-            require_neighbours_alike(settled(sampler, adjacency, clip), ("ordinary", "one NaN", "far"), count=0)
+            require_neighbours_alike(
+                settled(sampler, adjacency, clip), ("ordinary", "one NaN", "far"), count=0
+            )
 
 
 class Picky(nn.Module):
@@ -235,7 +288,9 @@ def check_what_a_model_does_on_some_rows_only_is_not_seen() -> None:
     for how in PICKY:
         for (sampler, adjacency), microbatch in ((PRICED[0], None), (PRICED[3], 2)):
             plan = settled(sampler, adjacency, clips.Flat(0.5))
-            require_neighbours_alike(plan, rows, make=lambda how=how: Picky(how), microbatch=microbatch)
+            require_neighbours_alike(
+                plan, rows, make=lambda how=how: Picky(how), microbatch=microbatch
+            )
 
 
 @check
@@ -267,10 +322,16 @@ def check_what_a_loss_does_on_some_targets_only_is_not_seen() -> None:
 
 @check
 def check_charges_come_first_and_every_release_draws() -> None:
-    """Within each release: its charge (or, later in an epoch, none), then noise for every number, then nothing."""
+    """Within each release: its charge (or, later in an epoch, none), then noise for every number,
+    then nothing.
+    """
     for sampler, adjacency in PRICED:
-        plan = settled(sampler, adjacency, clips.Flat(0.5), front=(pv.transforms.PrivatePCA(3, 2.0),))
-        found = transcript(training(plan, data_with("ordinary", adjacency), make=lambda: network(3)))
+        plan = settled(
+            sampler, adjacency, clips.Flat(0.5), front=(pv.transforms.PrivatePCA(3, 2.0),)
+        )
+        found = transcript(
+            training(plan, data_with("ordinary", adjacency), make=lambda: network(3))
+        )
         charged, inside, drawn = 0, False, False
         for item in found.seen:
             kind = item if isinstance(item, str) else item[0]
@@ -285,7 +346,9 @@ def check_charges_come_first_and_every_release_draws() -> None:
             elif kind == "noise" and item[1] == "words":
                 assert inside, f"{sampler}: noise was drawn outside of any release"
                 drawn = True
-        whole = isinstance(sampler, sampling.Partition | sampling.CyclicPartition | sampling.Shuffle)
+        whole = isinstance(
+            sampler, sampling.Partition | sampling.CyclicPartition | sampling.Shuffle
+        )
         cycle = getattr(sampler, "cycle", 1)  # which is charged at its first batch
         charges = 2 if whole else 2 * sampler.steps(12) // cycle
         assert charged == 1 + charges, (sampler, charged)
@@ -321,13 +384,19 @@ def check_no_sum_without_noise_is_left_behind() -> None:
         kinds = (KeyboardInterrupt, pv.errors.BudgetExceeded)
         patched = mock.patch.object(Ledger, "charge", refuses if ends == "refused" else charge)
         with patched, contextlib.suppress(*kinds):
-            dpsgd_module.dpsgd(plan, net, loss, data_with("ordinary", Adjacency.ADD_REMOVE), microbatch=6)
-        assert all(p.grad is None for p in net.parameters()), f"gradients were left behind by a run that was {ends}"
+            dpsgd_module.dpsgd(
+                plan, net, loss, data_with("ordinary", Adjacency.ADD_REMOVE), microbatch=6
+            )
+        assert all(p.grad is None for p in net.parameters()), (
+            f"gradients were left behind by a run that was {ends}"
+        )
 
 
 @check
 def check_generators_do_not_tell_batch_sizes() -> None:
-    """PyTorch's own generator is where it was; and its numbers in a run follow from the run's seed."""
+    """PyTorch's own generator is where it was; and its numbers in a run follow from the run's
+    seed.
+    """
     plan = settled(sampling.Poisson(0.3), Adjacency.ADD_REMOVE, clips.Flat(0.5))
     weights = []
     for before in (1, 2):
@@ -336,16 +405,26 @@ def check_generators_do_not_tell_batch_sizes() -> None:
         net = network(dropout=0.5)
         torch.manual_seed(before)
         dpsgd_module.dpsgd(
-            plan, net, cross_entropy, data_with("ordinary", Adjacency.ADD_REMOVE), streams=streams_module.Streams.new(1)
+            plan,
+            net,
+            cross_entropy,
+            data_with("ordinary", Adjacency.ADD_REMOVE),
+            streams=streams_module.Streams.new(1),
         )
-        assert torch.equal(torch.get_rng_state(), at), "the generator of PyTorch moved as far as the batches were large"
+        assert torch.equal(torch.get_rng_state(), at), (
+            "the generator of PyTorch moved as far as the batches were large"
+        )
         weights.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
     assert torch.equal(*weights)
 
 
 @check
 def check_what_noise_cannot_be_added_to_is_not_charged() -> None:
-    for value in (torch.zeros(3, dtype=torch.float16), torch.zeros(3, dtype=torch.int64), torch.zeros(4, 3).T):
+    for value in (
+        torch.zeros(3, dtype=torch.float16),
+        torch.zeros(3, dtype=torch.int64),
+        torch.zeros(4, 3).T,
+    ):
         ledger = Ledger()
         part = bounded(value)
         error = must_raise(
@@ -366,12 +445,24 @@ def check_what_noise_cannot_be_added_to_is_not_charged() -> None:
 
 @check
 def check_steps_that_are_too_long_end_with_a_message() -> None:
-    """On neighbouring data with the same one: that the weights are not finite follows from what was released."""
-    plan = Plan(sampling.Poisson(0.3), 4, pv.schedules.Constant(1.0), clips.Flat(100.0), examples=12)
+    """On neighbouring data with the same one: that the weights are not finite follows from what was
+    released.
+    """
+    plan = Plan(
+        sampling.Poisson(0.3), 4, pv.schedules.Constant(1.0), clips.Flat(100.0), examples=12
+    )
     long: Any = {"optimizer": lambda p: torch.optim.SGD(p, lr=1e308)}
     base = transcript(training(plan, data_with(None, plan.neighbours), **long))
-    said = next((item for item in base.seen if item[0] == "error"), ("error", "", "nothing was said"))
-    for part in ("no longer finite", "after epoch", "of 4", "smaller learning rate than 1e+308", "is spent"):
+    said = next(
+        (item for item in base.seen if item[0] == "error"), ("error", "", "nothing was said")
+    )
+    for part in (
+        "no longer finite",
+        "after epoch",
+        "of 4",
+        "smaller learning rate than 1e+308",
+        "is spent",
+    ):
         assert part in said[2], said
     assert not any(item[0] == "file" for item in base.seen)
     for row in ROWS:
@@ -383,7 +474,9 @@ def check_steps_that_are_too_long_end_with_a_message() -> None:
 
 
 def write_rows(path: Path, rows: int, last: tuple[list[float], int] | None = None) -> None:
-    """An .npz of `rows` rows, and one more if it is given, with test rows that are the same for all."""
+    """An .npz of `rows` rows, and one more if it is given, with test rows that are the same for
+    all.
+    """
     made_up = np.random.default_rng(5)
     y, tests = np.arange(rows) % 2, np.arange(9) % 3
     x, x_test = made_up.normal(size=(rows, 5)), made_up.normal(size=(9, 5))
@@ -395,11 +488,40 @@ def write_rows(path: Path, rows: int, last: tuple[list[float], int] | None = Non
 COMMANDS = [
     ("--sampling", "poisson", "--clip", "flat", "--json"),
     ("--sampling", "poisson", "--clip", "quantile", "--microbatch", "3"),
-    ("--sampling", "partition", "--clip", "layer", "--pca", "3", "--pca-noise", "4", "--model", "linear"),
+    (
+        "--sampling",
+        "partition",
+        "--clip",
+        "layer",
+        "--pca",
+        "3",
+        "--pca-noise",
+        "4",
+        "--model",
+        "linear",
+    ),
     ("--sampling", "partition", "--clip", "automatic", "--precision", "bf16", "--json"),
-    ("--sampling", "full", "--clip", "flat", "--adjacency", "add_remove", "--optimizer", "Adam", "--json"),
+    (
+        "--sampling",
+        "full",
+        "--clip",
+        "flat",
+        "--adjacency",
+        "add_remove",
+        "--optimizer",
+        "Adam",
+        "--json",
+    ),
     ("--sampling", "shuffle", "--clip", "flat", "--adjacency", "replace_one", "--json"),
-    ("--sampling", "poisson", "--schedule", "validation:k=0.5,noise=6", "--epsilon", "30", "--json"),
+    (
+        "--sampling",
+        "poisson",
+        "--schedule",
+        "validation:k=0.5,noise=6",
+        "--epsilon",
+        "30",
+        "--json",
+    ),
 ]
 
 
@@ -453,9 +575,24 @@ def command(options: tuple[str, ...], last: tuple[list[float], int] | None, rows
             write_rows(path, rows, last)
             given = ("--data", str(path), "--classes", "3", "--range", "-5,5", "--examples", "24")
             sizes = () if "full" in options else ("--batch-size", "6")
-            spent = ("--epochs", "2", "--noise-multiplier", "1.5", "--model", "mlp:4", "--delta", "1e-3", *sizes)
-            own = options if "--epsilon" in options and "--method" in options else (*spent, *options)
-            with mock.patch.object(checkpoints, "Streams", New), mock.patch.object(jobs, "Streams", New):
+            spent = (
+                "--epochs",
+                "2",
+                "--noise-multiplier",
+                "1.5",
+                "--model",
+                "mlp:4",
+                "--delta",
+                "1e-3",
+                *sizes,
+            )
+            own = (
+                options if "--epsilon" in options and "--method" in options else (*spent, *options)
+            )
+            with (
+                mock.patch.object(checkpoints, "Streams", New),
+                mock.patch.object(jobs, "Streams", New),
+            ):
                 code = cli.main(["train", *given, *own, "--out", "model"])
             streams.noise._seen.append(("code", code))  # type: ignore[attr-defined]
 
@@ -472,46 +609,69 @@ def require_commands_alike(options: tuple[str, ...], lasts: Any) -> None:
 
 @check
 def check_neighbouring_commands_look_the_same() -> None:
-    """`privlearn train` with a declared number of examples: all that is printed and published, byte by byte."""
+    """`privlearn train` with a declared number of examples: all that is printed and published, byte
+    by byte.
+    """
     for number, options in enumerate(COMMANDS):
-        require_commands_alike(options, ("the only one of its class", ("huge", "far", "ordinary")[number % 3]))
+        require_commands_alike(
+            options, ("the only one of its class", ("huge", "far", "ordinary")[number % 3])
+        )
 
 
 @check
 def check_neighbouring_commands_of_other_methods_look_the_same() -> None:
-    """DP-MAC, boosting, class statistics; with metrics that are released, weights, ordered classes, moments."""
+    """DP-MAC, boosting, class statistics; with metrics that are released, weights, ordered classes,
+    moments.
+    """
     for number, options in enumerate(METHODS):
         require_commands_alike(options, (("huge", "far", "the only one of its class")[number % 3],))
 
 
 @check
 def check_released_values_only_change_values() -> None:
-    """With other releases: files of the same names and sizes, and a certificate that differs by its digests alone."""
-    one, other = (transcript(command(COMMANDS[0], last)) for last in (None, ROWS["the only one of its class"]))
-    files = [{item[1]: item[2] for item in found.seen if item[0] == "file"} for found in (one, other)]
+    """With other releases: files of the same names and sizes, and a certificate that differs by its
+    digests alone.
+    """
+    one, other = (
+        transcript(command(COMMANDS[0], last)) for last in (None, ROWS["the only one of its class"])
+    )
+    files = [
+        {item[1]: item[2] for item in found.seen if item[0] == "file"} for found in (one, other)
+    ]
     assert files[0]["model/model.safetensors"] != files[1]["model/model.safetensors"]
     pages = [_without_figures(found.pop("model/card.html")) for found in files]
     assert pages[0] == pages[1]
-    assert {name: len(content) for name, content in files[0].items()} == {n: len(c) for n, c in files[1].items()}
+    assert {name: len(content) for name, content in files[0].items()} == {
+        n: len(c) for n, c in files[1].items()
+    }
     assert files[0]["model/config.json"] == files[1]["model/config.json"]
     digest = re.compile(rb"[0-9a-f]{64}")
-    assert digest.sub(b"", files[0]["model/privacy.json"]) == digest.sub(b"", files[1]["model/privacy.json"])
+    assert digest.sub(b"", files[0]["model/privacy.json"]) == digest.sub(
+        b"", files[1]["model/privacy.json"]
+    )
     cards = [re.sub(rb"\| [\d.]+ on \d+ rows", b"", found["model/README.md"]) for found in files]
     assert cards[0] == cards[1]
-    kinds = [[item if isinstance(item, str) else item[:1] for item in found.seen] for found in (one, other)]
+    kinds = [
+        [item if isinstance(item, str) else item[:1] for item in found.seen]
+        for found in (one, other)
+    ]
     assert kinds[0] == kinds[1]
 
 
 def _without_figures(page: bytes) -> bytes:
     """A page without what it says of the test rows."""
-    text, sections = re.subn(rb'<section aria-labelledby="quality">.*?</section>', b"", page, flags=re.DOTALL)
+    text, sections = re.subn(
+        rb'<section aria-labelledby="quality">.*?</section>', b"", page, flags=re.DOTALL
+    )
     assert sections == 1
     return re.sub(rb"<dt>Test accuracy</dt>.*?</div>", b"", text)
 
 
 @check
 def check_rows_that_are_not_finite_are_warned_of_before_anything_is_spent() -> None:
-    """One sentence, the same wherever and however many they are; no warning where there are none, or for integers."""
+    """One sentence, the same wherever and however many they are; no warning where there are none,
+    or for integers.
+    """
     plan = settled(sampling.Poisson(0.3), Adjacency.ADD_REMOVE, clips.Flat(0.5))
     x, y = data_with("ordinary", Adjacency.ADD_REMOVE)
     said = {row: warned(plan, data_with(row, Adjacency.ADD_REMOVE)) for row in ROWS}
@@ -523,7 +683,10 @@ def check_rows_that_are_not_finite_are_warned_of_before_anything_is_spent() -> N
     for data in ((x * math.inf, y), (x, y.double() * math.nan)):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            must_raise(UserWarning, lambda data=data: dpsgd_module.Run(plan, network(), absolute, data, ledger=ledger))  # type: ignore[misc]
+            must_raise(
+                UserWarning,
+                lambda data=data: dpsgd_module.Run(plan, network(), absolute, data, ledger=ledger),
+            )  # type: ignore[misc]
     assert not ledger.event.events
 
 

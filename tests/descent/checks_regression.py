@@ -20,16 +20,22 @@ RNG = np.random.default_rng(0)
 X = RNG.uniform(size=(650, 2)).astype(np.float32)
 Y = 40 + 20 * X[:, 0] - 6 * X[:, 1]
 BOUNDS = (30.0, 70.0)
-DATA = pv.Dataset(X[:600], Y[:600], x_test=X[600:], y_test=Y[600:], low=0.0, high=1.0, target_bounds=BOUNDS)
+DATA = pv.Dataset(
+    X[:600], Y[:600], x_test=X[600:], y_test=Y[600:], low=0.0, high=1.0, target_bounds=BOUNDS
+)
 
 
 def trained(data: pv.Dataset = DATA, **choices: Any) -> Result:
-    return pv.train(data, **{"epsilon": 20.0, "epochs": 20, "streams": pv.Streams.new(0), **choices})
+    return pv.train(
+        data, **{"epsilon": 20.0, "epochs": 20, "streams": pv.Streams.new(0), **choices}
+    )
 
 
 @check
 def check_regression_predicts_in_the_units_of_the_target() -> None:
-    """The trained model, the published one, and its metrics; predictions lie within the declared bounds."""
+    """The trained model, the published one, and its metrics; predictions lie within the declared
+    bounds.
+    """
     for model in ("linear", "mlp:8"):
         result = trained(model=model)
         metrics = pv.evaluate(result, DATA)
@@ -40,7 +46,9 @@ def check_regression_predicts_in_the_units_of_the_target() -> None:
             published = pv.load_model(out)
             card = (out / "README.md").read_text("utf-8")
         predicted = published.predict(X[600:])
-        assert torch.allclose(predicted, result.model(torch.from_numpy(X[600:]))[:, 0].clamp(*BOUNDS))
+        assert torch.allclose(
+            predicted, result.model(torch.from_numpy(X[600:]))[:, 0].clamp(*BOUNDS)
+        )
         assert published.values(torch.tensor([[-1e4], [1e4]])).tolist() == list(BOUNDS)
         assert f"| rmse | {metrics['rmse']:.4f} on 50 rows |" in card
         assert "within its declared bounds" in card

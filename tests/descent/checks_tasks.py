@@ -1,4 +1,6 @@
-"""Named checks of every task that has a name (ordinal and others); planted bugs must make them fail."""
+"""Named checks of every task that has a name (ordinal and others); planted bugs must make them
+fail.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def _ranks(made_up: np.random.Generator, scores: Array) -> Array:
 
 
 def _several(made_up: np.random.Generator, scores: Array) -> Array:
-    return np.stack([scores + made_up.logistic(size=len(scores)) > at for at in (0.0, 2.0, -1.0)], 1).astype(np.int64)
+    return np.stack(
+        [scores + made_up.logistic(size=len(scores)) > at for at in (0.0, 2.0, -1.0)], 1
+    ).astype(np.int64)
 
 
 def _counts(made_up: np.random.Generator, scores: Array) -> Array:
@@ -70,7 +74,9 @@ def dataset(task: str, number: int = 1200, **more: Any) -> pv.Dataset:
 @cache
 def trained(task: str, model: str = "linear") -> Result:
     """At the defaults, at epsilon 1."""
-    return pv.train(dataset(task), epsilon=1.0, task=task, model=model, epochs=20, streams=pv.Streams.new(0))
+    return pv.train(
+        dataset(task), epsilon=1.0, task=task, model=model, epochs=20, streams=pv.Streams.new(0)
+    )
 
 
 def _loss_of_a_constant(task: str, y: Array, y_test: Array) -> tuple[str, float]:
@@ -107,7 +113,9 @@ def check_a_task_is_charged_for_its_plan_alone() -> None:
 
 @check
 def check_an_example_of_a_task_moves_the_sum_by_the_clipping_norm() -> None:
-    """Whatever its row and its target are; and its loss is its own, whatever else is in the batch."""
+    """Whatever its row and its target are; and its loss is its own, whatever else is in the
+    batch.
+    """
     (sample,) = FullBatch().draw(1)
     for task, (_, declared) in TASKS.items():
         head = HEADS[task](declared)
@@ -130,7 +138,9 @@ def check_an_example_of_a_task_moves_the_sum_by_the_clipping_norm() -> None:
 
 @check
 def check_a_published_task_predicts_what_was_trained() -> None:
-    """Certificate, card and configuration say the task; the loaded model gives the same numbers and metrics."""
+    """Certificate, card and configuration say the task; the loaded model gives the same numbers and
+    metrics.
+    """
     for task in TASKS:
         result, data = trained(task, "mlp:8"), dataset(task)
         metrics = pv.evaluate(result, data)
@@ -150,7 +160,9 @@ def check_a_published_task_predicts_what_was_trained() -> None:
 
 @check
 def check_thresholds_stay_in_order() -> None:
-    """Whatever noise is in them: probabilities are those of the proportional-odds model, above 0, and add up to 1."""
+    """Whatever noise is in them: probabilities are those of the proportional-odds model, above 0,
+    and add up to 1.
+    """
     generator = torch.Generator().manual_seed(0)
     for classes in (2, 3, 6):
         layer = CumulativeLogits(classes)
@@ -163,7 +175,9 @@ def check_thresholds_stay_in_order() -> None:
                     own.copy_(scale * torch.randn(own.shape, generator=generator))
                 numbers = 3 * torch.randn(20, 1, generator=generator)
                 scores = layer.double()(numbers.double())
-                thresholds = layer.first + torch.cat([torch.zeros(1), (layer.gaps.exp() + 1).log() + 1e-3]).cumsum(0)
+                thresholds = layer.first + torch.cat(
+                    [torch.zeros(1), (layer.gaps.exp() + 1).log() + 1e-3]
+                ).cumsum(0)
             assert scores.isfinite().all(), scale
             torch.testing.assert_close(scores.exp().sum(1), torch.ones(20, dtype=torch.float64))
             if scale == 1.0:
@@ -177,12 +191,16 @@ def check_targets_are_prepared_one_by_one() -> None:
     for task, (_, declared) in TASKS.items():
         head, (_, y) = HEADS[task](declared), rows(task, 30, 3)
         together = np.asarray(head.prepared(y))
-        assert np.array_equal(together, np.concatenate([np.asarray(head.prepared(y[[row]])) for row in range(30)]))
+        assert np.array_equal(
+            together, np.concatenate([np.asarray(head.prepared(y[[row]])) for row in range(30)])
+        )
 
 
 @check
 def check_labels_are_predicted_one_by_one() -> None:
-    """A label's probability and prediction follow from its own score: several, or none, may hold."""
+    """A label's probability and prediction follow from its own score: several, or none, may
+    hold.
+    """
     result, data = trained("multilabel"), dataset("multilabel")
     with tempfile.TemporaryDirectory() as folder:
         published = pv.load_model(pv.publish(result, Path(folder) / "model"))
@@ -195,7 +213,9 @@ def check_labels_are_predicted_one_by_one() -> None:
 
 @check
 def check_counts_are_learned_by_their_likelihood() -> None:
-    """Up to the bound the loss is the Poisson one, over the root of the bound; beyond it the derivative is bounded."""
+    """Up to the bound the loss is the Poisson one, over the root of the bound; beyond it the
+    derivative is bounded.
+    """
     high, counts = 20.0, torch.arange(8, dtype=torch.float64)
     outputs = torch.linspace(-6, 8, 8, dtype=torch.float64)[:, None].requires_grad_()
     losses = PoissonLoss(high)(outputs, counts)
@@ -225,37 +245,60 @@ def check_expected_counts_lie_within_the_declared_bounds() -> None:
 
 @check
 def check_rare_counts_are_not_taken_for_none() -> None:
-    """A mean that is far below 1 is met, not the median, which is 0: gradients are not clipped short."""
+    """A mean that is far below 1 is met, not the median, which is 0: gradients are not clipped
+    short.
+    """
     x, _ = rows("counts", 1200, 0)
     y = np.random.default_rng(0).poisson(0.2 * np.exp(0.4 * (x @ _SLOPES)))
     data = pv.Dataset(x, y, low=-1.0, high=1.0, target_bounds=(0, 10))
     for model in ("linear", "mlp:8"):
-        result = pv.train(data, epsilon=1.0, task="counts", model=model, epochs=20, streams=pv.Streams.new(0))
+        result = pv.train(
+            data, epsilon=1.0, task="counts", model=model, epochs=20, streams=pv.Streams.new(0)
+        )
         with torch.no_grad():
             expected = result.model(torch.from_numpy(x)).mean()
         assert 0.7 < float(expected) / y.mean() < 1.3, (model, expected)
-        assert pv.evaluate(result, x, y)["deviance"] < mean_poisson_deviance(y, np.full(len(y), y.mean()))
+        assert pv.evaluate(result, x, y)["deviance"] < mean_poisson_deviance(
+            y, np.full(len(y), y.mean())
+        )
 
 
 @check
 def check_a_run_goes_on_with_the_same_loss_only() -> None:
-    """With other weights of classes or another bound of counts the same noise would be added to other sums."""
+    """With other weights of classes or another bound of counts the same noise would be added to
+    other sums.
+    """
     x, y = rows("counts", 300, 0)
     usual: dict[str, Any] = {"epsilon": 1.0, "epochs": 3, "clip_norm": 1.0, "normalise": "none"}
     runs: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         ({"target_bounds": (0, 20)}, {"task": "counts"}, {"target_bounds": (0, 25)}),
-        ({"classes": 21}, {"class_weights": (1.0,) * 20 + (2.0,)}, {"class_weights": (1.001,) * 20 + (2.0,)}),
+        (
+            {"classes": 21},
+            {"class_weights": (1.0,) * 20 + (2.0,)},
+            {"class_weights": (1.001,) * 20 + (2.0,)},
+        ),
     ]
     for declared, chosen, other in runs:
         with tempfile.TemporaryDirectory() as folder:
             for number, changed in enumerate(({}, other, {})):
-                own = {**declared, **{key: value for key, value in changed.items() if key in declared}}
+                own = {
+                    **declared,
+                    **{key: value for key, value in changed.items() if key in declared},
+                }
                 now = {**chosen, **{key: value for key, value in changed.items() if key in chosen}}
                 data = pv.Dataset(x, y, low=-1.0, high=1.0, **own)
 
-                def run(data: pv.Dataset = data, now: dict[str, Any] = now, stop: bool = number == 0) -> Result:
+                def run(
+                    data: pv.Dataset = data, now: dict[str, Any] = now, stop: bool = number == 0
+                ) -> Result:
                     checkpoint = Checkpoint(Path(folder) / "run", every=1e-9)
-                    return pv.train(data, **usual, **now, checkpoint=checkpoint, callbacks=[EachStep(_stop)] * stop)
+                    return pv.train(
+                        data,
+                        **usual,
+                        **now,
+                        checkpoint=checkpoint,
+                        callbacks=[EachStep(_stop)] * stop,
+                    )
 
                 if number == 0:
                     must_raise(KeyboardInterrupt, run)

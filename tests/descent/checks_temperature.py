@@ -1,4 +1,6 @@
-"""Named checks of temperature scaling, the release after training; planted bugs must make them fail."""
+"""Named checks of temperature scaling, the release after training; planted bugs must make them
+fail.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def plan(**more: Any) -> pv.Plan:
     return pv.Plan(pv.Poisson(0.5), epochs=2, examples=12, temperature=Temperature(NOISE), **more)
 
 
-def train(settled: pv.Plan, model: nn.Module | None = None, data: Any = None, **more: Any) -> pv.Result:
+def train(
+    settled: pv.Plan, model: nn.Module | None = None, data: Any = None, **more: Any
+) -> pv.Result:
     more.setdefault("streams", pv.Streams.new(3))
     more.setdefault("optimizer", lambda parameters: torch.optim.SGD(parameters, lr=0.5))
     return pv.dpsgd(settled, model or network(), cross_entropy, data or small_data(12), **more)
@@ -56,11 +60,17 @@ def check_one_example_moves_the_gains_by_at_most_the_sensitivity() -> None:
             other[3], labels[3] = change, label
             for adjacency, rows, targets in (
                 (Adjacency.REPLACE_ONE, other, labels),
-                (Adjacency.ADD_REMOVE, torch.cat([other[:3], other[4:]]), torch.cat([labels[:3], labels[4:]])),
+                (
+                    Adjacency.ADD_REMOVE,
+                    torch.cat([other[:3], other[4:]]),
+                    torch.cat([labels[:3], labels[4:]]),
+                ),
             ):
                 base = (x, y) if adjacency is Adjacency.REPLACE_ONE else (other, labels)
                 one = gains.sum(one_sample(examples=12), TensorRows(base), adjacency)
-                two = gains.sum(one_sample(examples=len(rows)), TensorRows((rows, targets)), adjacency)
+                two = gains.sum(
+                    one_sample(examples=len(rows)), TensorRows((rows, targets)), adjacency
+                )
                 assert float((one.values[0] - two.values[0]).norm()) <= one.sensitivity * (1 + 1e-9)
     persons = torch.tensor([[row, row, (row + 1) % 12] for row in range(12)])
     all_rows = gains.sum(one_sample(examples=12), TensorRows((x, y)), Adjacency.ADD_REMOVE, persons)
@@ -105,7 +115,9 @@ def check_the_last_layer_is_divided_once_and_predictions_stay() -> None:
     averaged = train(plan(), average=0.5)
     without = train(replace(plan(), temperature=None), average=0.5)
     with torch.no_grad():
-        assert torch.allclose(averaged.model(x) * averaged.facts["fitted_temperature"], without.model(x))
+        assert torch.allclose(
+            averaged.model(x) * averaged.facts["fitted_temperature"], without.model(x)
+        )
 
 
 @check
@@ -117,13 +129,19 @@ def check_an_interrupted_run_ends_with_the_same_temperature() -> None:
             file = pv.runs.Checkpoint(Path(folder) / "run", every=1e-6)
 
             patches = {
-                "step": mock.patch.object(after_training.AfterTraining, "fit", side_effect=KeyboardInterrupt),
+                "step": mock.patch.object(
+                    after_training.AfterTraining, "fit", side_effect=KeyboardInterrupt
+                ),
                 "release": mock.patch.object(Temperature, "best", side_effect=KeyboardInterrupt),
-                "end": mock.patch.object(after_training.AfterTraining, "end", side_effect=KeyboardInterrupt),
+                "end": mock.patch.object(
+                    after_training.AfterTraining, "end", side_effect=KeyboardInterrupt
+                ),
             }
             with patches[when]:
                 must_raise(KeyboardInterrupt, lambda: train(plan(), average=0.5, checkpoint=file))  # noqa: B023
-            again = train(plan(), average=0.5, checkpoint=pv.runs.Checkpoint(Path(folder) / "run", every=1e-6))
+            again = train(
+                plan(), average=0.5, checkpoint=pv.runs.Checkpoint(Path(folder) / "run", every=1e-6)
+            )
         assert again.facts["fitted_temperature"] == whole.facts["fitted_temperature"], when
         assert tally(again.ledger.event) == tally(whole.ledger.event), when
         for one, other in zip(again.model.parameters(), whole.model.parameters(), strict=True):
@@ -138,6 +156,9 @@ def check_certificates_say_whether_there_was_a_temperature() -> None:
         assert pv.verify(Path(folder) / "model").ok
         assert "estimates of probabilities" in (Path(folder) / "model" / "README.md").read_text()
     facts = {name: value for name, value in result.facts.items() if name != "fitted_temperature"}
-    for wrong in (replace(result, facts=facts), replace(train(replace(plan(), temperature=None)), facts=result.facts)):
+    for wrong in (
+        replace(result, facts=facts),
+        replace(train(replace(plan(), temperature=None)), facts=result.facts),
+    ):
         with tempfile.TemporaryDirectory() as folder:
             must_raise(BadInput, lambda: pv.publish(wrong, Path(folder) / "model", delta=1e-3))  # noqa: B023

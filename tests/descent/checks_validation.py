@@ -1,4 +1,6 @@
-"""Named checks of schedules that react to validations, and of what they may look at; mutations must make them fail."""
+"""Named checks of schedules that react to validations, and of what they may look at; mutations must
+make them fail.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Event, compose, walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Laplace, Partitioned, PoissonSampled
+from privlearn.accounting.mechanisms import (
+    FixedBatches,
+    Gaussian,
+    Laplace,
+    Partitioned,
+    PoissonSampled,
+)
 from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.clipping.evaluation import RightAnswers
 from privlearn.descent import dpsgd as dpsgd_module
@@ -59,7 +67,11 @@ def network() -> nn.Module:
 
 
 def train(plan: Plan, validation: pv.Dataset | None = None, **options: Any) -> pv.Result:
-    arguments = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5), "streams": streams.Streams.new(4), **options}
+    arguments = {
+        "optimizer": lambda p: torch.optim.SGD(p, lr=0.5),
+        "streams": streams.Streams.new(4),
+        **options,
+    }
     data = arguments.pop("data", None) or small_data()
     model = arguments.pop("model", None) or network()
     return dpsgd_module.dpsgd(plan, model, cross_entropy, data, validation=validation, **arguments)
@@ -75,8 +87,11 @@ def plain_price(limit: Filter, event: Event) -> float:
         else:
             ((order, bound),) = zip(limit.orders, limit.bounds, strict=True)
             whole = order / (2 * step.noise_multiplier**2)
-            sampled = rdp.divergence(leaf.sampling_rate, step.noise_multiplier, order) if isinstance(
-                leaf, PoissonSampled) else whole  # fmt: skip
+            sampled = (
+                rdp.divergence(leaf.sampling_rate, step.noise_multiplier, order)
+                if isinstance(leaf, PoissonSampled)
+                else whole
+            )
             total += times * float(sampled) / bound
     return total
 
@@ -93,8 +108,10 @@ def charges() -> Iterator[list[tuple[Any, Event]]]:
 
         return charge
 
-    patches = [mock.patch.object(kind, "charge", watched(kind.charge))
-               for kind in (Ledger, filters.PrivacyFilter)]  # fmt: skip
+    patches = [
+        mock.patch.object(kind, "charge", watched(kind.charge))
+        for kind in (Ledger, filters.PrivacyFilter)
+    ]
     with patches[0], patches[1]:
         yield seen
 
@@ -103,7 +120,9 @@ def charges() -> Iterator[list[tuple[Any, Event]]]:
 
 
 def by_the_paper(schedule: Validation, accuracies: list[float]) -> list[float]:
-    """Equations 8 to 10 and the sentence below them, word by word: the noise of each epoch up to the next one."""
+    """Equations 8 to 10 and the sentence below them, word by word: the noise of each epoch up to
+    the next one.
+    """
     noise, used = schedule.start, [schedule.start]
     averages = {0: 0.0}  # S_0 = 0; then by the number of the check
     epoch = 0
@@ -128,26 +147,46 @@ def check_the_validation_rule_is_the_papers() -> None:
     made_up = random.Random(1)
     for _ in range(300):
         period = made_up.randint(1, 6)
-        schedule = Validation(made_up.uniform(0.1, 0.95), made_up.randint(1, period),
-                              made_up.choice([0.0, 0.0123, 0.05, -0.02]), period, made_up.uniform(1, 20))  # fmt: skip
+        schedule = Validation(
+            made_up.uniform(0.1, 0.95),
+            made_up.randint(1, period),
+            made_up.choice([0.0, 0.0123, 0.05, -0.02]),
+            period,
+            made_up.uniform(1, 20),
+        )
         level, curve = made_up.choice([0.0, 0.1]), []
         for _ in range(made_up.randint(0, 40)):
             level = min(1.0, max(0.0, level + made_up.uniform(-0.03, 0.07)))
             curve.append(level)
         expected = by_the_paper(schedule, curve)
         found = [schedule.after(curve[:epoch]) for epoch in range(len(curve) + 1)]
-        assert all(math.isclose(a, b, rel_tol=1e-12) for a, b in zip(found, expected, strict=True)), (schedule, curve)
+        assert all(
+            math.isclose(a, b, rel_tol=1e-12) for a, b in zip(found, expected, strict=True)
+        ), (schedule, curve)
         assert found == list(schedule.noise_multipliers(curve))
 
 
 @check
 def check_the_validation_rule_on_curves_by_hand() -> None:
-    # Checks after epochs 2 and 4, of means of two: 0.3 (from 0: more than 0.1, stays), 0.375 (falls).
+    # Checks after epochs 2 and 4, of means of two: 0.3 (from 0: more than 0.1, stays), 0.375
+    # (falls).
     schedule = Validation(0.5, m=2, threshold=0.1, period=2, start=8.0)
     assert list(schedule.noise_multipliers([0.2, 0.4, 0.35, 0.4])) == [8, 8, 8, 8, 4]
-    # Three epochs a check, of which the last counts: 0.05 (not more than 0.06 from 0: falls), 0.5 (stays), 0.5 (falls).
+    # Three epochs a check, of which the last counts: 0.05 (not more than 0.06 from 0: falls), 0.5
+    # (stays), 0.5 (falls).
     schedule = Validation(0.5, threshold=0.06, period=3, start=8.0)
-    assert list(schedule.noise_multipliers([0.9, 0.9, 0.05, 0, 0, 0.5, 1, 1, 0.5])) == [8, 8, 8, 4, 4, 4, 4, 4, 4, 2]
+    assert list(schedule.noise_multipliers([0.9, 0.9, 0.05, 0, 0, 0.5, 1, 1, 0.5])) == [
+        8,
+        8,
+        8,
+        4,
+        4,
+        4,
+        4,
+        4,
+        4,
+        2,
+    ]
     # An improvement that is the threshold exactly is not more than it; a loss never is.
     schedule = Validation(0.5, threshold=0.25, start=8.0)
     assert list(schedule.noise_multipliers([0.5, 0.75, 0.25])) == [8, 8, 4, 2]
@@ -156,9 +195,12 @@ def check_the_validation_rule_on_curves_by_hand() -> None:
 
 @check
 def check_table_two_of_yu_by_validation() -> None:
-    """Yu et al. 2019, Table II and figure 4: 29 epochs at 10, 20 at 7, 10 at 4.9 and 5 at 3.43; a 65th does not fit."""
+    """Yu et al. 2019, Table II and figure 4: 29 epochs at 10, 20 at 7, 10 at 4.9 and 5 at 3.43; a
+    65th does not fit.
+    """
     plan = Plan(sampling.Shuffle(600), schedule=Validation(0.7)).within(Budget(rho=0.78125))
-    assert (plan.epochs, plan.filter) == (156, GaussianFilter(rho=0.78125))  # 156 epochs at 10 would take 0.78
+    # 156 epochs at 10 would take 0.78
+    assert (plan.epochs, plan.filter) == (156, GaussianFilter(rho=0.78125))
     ledger, noise = Ledger(plan.budget), [10.0] * 29 + [7.0] * 20 + [4.9] * 10 + [3.43] * 9
     with mock.patch.object(Validation, "after", lambda self, accuracies: noise[len(accuracies)]):
         pace = ReactingNoise(plan, plan.schedule, lambda *_: 0.0, [], {}, no_stream)  # type: ignore[arg-type]
@@ -177,20 +219,27 @@ def check_table_two_of_yu_by_validation() -> None:
 
 @check
 def check_filters_hold_whatever_the_accuracies_are() -> None:
-    """Random, hostile curves: no epoch is broken off, the limit is never passed, and the next epoch would not fit."""
+    """Random, hostile curves: no epoch is broken off, the limit is never passed, and the next epoch
+    would not fit.
+    """
     made_up = random.Random(2)
     for sampler in SAMPLERS:
         for noise in (None, 6.0):
             for before in ((), (pv.transforms.PrivatePCA(2, 9.0),)):
                 for _ in range(6):
                     schedule = Validation(
-                        made_up.choice([0.3, 0.7, 0.98]), threshold=0.02, start=made_up.uniform(6, 12), noise=noise
+                        made_up.choice([0.3, 0.7, 0.98]),
+                        threshold=0.02,
+                        start=made_up.uniform(6, 12),
+                        noise=noise,
                     )
                     plan = Plan(sampler, schedule=schedule, front=before).within(BUDGET, most=400)
                     assert BUDGET.spent(plan.event(), plan.neighbours) <= BUDGET.limit
                     curve = iter(lambda: made_up.choice([0.0, 0.5, 1.0, made_up.random()]), None)
                     spent: list[Event] = []
-                    pace = ReactingNoise(plan, schedule, lambda *_, curve=curve: next(curve), [], {}, no_stream)
+                    pace = ReactingNoise(
+                        plan, schedule, lambda *_, curve=curve: next(curve), [], {}, no_stream
+                    )
                     account = pace.begin(Ledger(BUDGET))
                     for _, sigma in pace:
                         step, times = next(walk(sampler.epoch_event(Gaussian(sigma))))
@@ -211,11 +260,17 @@ def check_filters_hold_whatever_the_accuracies_are() -> None:
 
 @check
 def check_gaussian_filters_are_exact() -> None:
-    """A filter of Gaussians costs what one Gaussian does, and an analyst who adapts to every answer gains nothing."""
+    """A filter of Gaussians costs what one Gaussian does, and an analyst who adapts to every answer
+    gains nothing.
+    """
     rho = 0.78125
     for before in ([], [Gaussian(16.0)], [Laplace(30.0)]):
-        one = accountant.guarantee(compose([*before, Gaussian(math.sqrt(0.5 / rho))]), Adjacency.ZERO_OUT, 1e-5)
-        filtered = accountant.guarantee(compose([*before, GaussianFilter(rho)]), Adjacency.ZERO_OUT, 1e-5)
+        one = accountant.guarantee(
+            compose([*before, Gaussian(math.sqrt(0.5 / rho))]), Adjacency.ZERO_OUT, 1e-5
+        )
+        filtered = accountant.guarantee(
+            compose([*before, GaussianFilter(rho)]), Adjacency.ZERO_OUT, 1e-5
+        )
         assert math.isclose(one.epsilon, filtered.epsilon, rel_tol=1e-9)
     assert not filters.is_gaussian(compose([Gaussian(1.0), Laplace(1.0)]))
     assert not filters.is_gaussian(PoissonSampled(0.01, Gaussian(1.0)))
@@ -229,8 +284,12 @@ def check_gaussian_filters_are_exact() -> None:
             assert excess.mean() < zcdp.gaussian_delta(mu, epsilon) + 5 * error
 
 
-def _loss_of_an_analyst(mu: float, bold: float, draw: np.random.Generator, runs: int = 200_000) -> Any:
-    """Privacy losses of an analyst who spends `bold` of the mu^2 left while ahead, a tenth of that while behind."""
+def _loss_of_an_analyst(
+    mu: float, bold: float, draw: np.random.Generator, runs: int = 200_000
+) -> Any:
+    """Privacy losses of an analyst who spends `bold` of the mu^2 left while ahead, a tenth of that
+    while behind.
+    """
     loss, left = np.zeros(runs), np.full(runs, mu**2)
     for _ in range(20):
         spend = left * np.where(loss > 0, bold, bold / 10)
@@ -247,7 +306,12 @@ def check_a_filters_limit_is_spent_once() -> None:
         filters.PrivacyFilter(Ledger(), limit, Adjacency.ZERO_OUT)
         for limit in (Filter(4.5), GaussianFilter(4.5), Filter(None, (2.0,), (9.0,)))
     ):
-        before = [limited, copy.copy(limited), copy.deepcopy(limited), copy.deepcopy({"in": [limited]})["in"][0]]
+        before = [
+            limited,
+            copy.copy(limited),
+            copy.deepcopy(limited),
+            copy.deepcopy({"in": [limited]})["in"][0],
+        ]
         for each in before:
             each.charge(step, Adjacency.ZERO_OUT)
         for each in [*before, copy.copy(limited), copy.deepcopy(limited)]:
@@ -255,7 +319,10 @@ def check_a_filters_limit_is_spent_once() -> None:
             assert not each.has_room(compose([step] * 6))
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
             must_raise(TypeError, lambda: pickle.dumps(limited, protocol))  # noqa: B023
-        for work in (lambda: limited.charge(step, Adjacency.ZERO_OUT), lambda: limited.has_room(step)):  # noqa: B023
+        for work in (
+            lambda: limited.charge(step, Adjacency.ZERO_OUT),  # noqa: B023
+            lambda: limited.has_room(step),  # noqa: B023
+        ):
             assert in_a_child(work) == 1, "a filter was used in a forked process"
         for each in [*before, limited]:
             each.charge(step, Adjacency.ZERO_OUT)
@@ -265,7 +332,9 @@ def check_a_filters_limit_is_spent_once() -> None:
 
 @check
 def check_a_run_that_reacts_is_charged_its_limit() -> None:
-    """All of it, once, before the first release; every release is charged to the filter, and nothing else is."""
+    """All of it, once, before the first release; every release is charged to the filter, and
+    nothing else is.
+    """
     for sampler in SAMPLERS:
         for noise in (None, 8.0):
             for before in ((), (pv.transforms.PrivatePCA(3, 9.0),)):
@@ -273,15 +342,24 @@ def check_a_run_that_reacts_is_charged_its_limit() -> None:
                 make = nn.Sequential(nn.Linear(3 if before else 5, 3)).double()
                 with charges() as seen:
                     result = train(plan, None if noise else public(), model=make)
-                assert result.ledger.event == plan.event() == compose([*(b.event() for b in before), plan.filter])
+                assert (
+                    result.ledger.event
+                    == plan.event()
+                    == compose([*(b.event() for b in before), plan.filter])
+                )
                 kinds = [isinstance(account, Ledger) for account, _ in seen]
-                assert kinds == [True] * (len(before) + 1) + [False] * (len(kinds) - len(before) - 1)
+                assert kinds == [True] * (len(before) + 1) + [False] * (
+                    len(kinds) - len(before) - 1
+                )
                 sigmas = result.facts["noise_multipliers"]
                 assert 1 < len(sigmas) < 9, sigmas
                 assert [event for _, event in seen[len(before) + 1 :]] == [
                     part
                     for sigma in sigmas
-                    for part in (*charged_in(sampler, sigma), *([] if noise is None else [Gaussian(noise)]))
+                    for part in (
+                        *charged_in(sampler, sigma),
+                        *([] if noise is None else [Gaussian(noise)]),
+                    )
                 ]
                 assert len(set(sigmas)) > 1
                 stated = plan.guarantee(1e-5).epsilon
@@ -313,8 +391,12 @@ def check_limits_meet_their_budget() -> None:
                 if budget.rho is not None and isinstance(sampler, sampling.Poisson):
                     continue
                 for before in ((), (pv.transforms.PrivatePCA(4, 300.0),)):
-                    plan = Plan(sampler, 20, Validation(0.7, noise=900.0), front=before, group_size=k)
-                    plan = plan.calibrate(epsilon=budget.epsilon, delta=budget.delta, rho=budget.rho)
+                    plan = Plan(
+                        sampler, 20, Validation(0.7, noise=900.0), front=before, group_size=k
+                    )
+                    plan = plan.calibrate(
+                        epsilon=budget.epsilon, delta=budget.delta, rho=budget.rho
+                    )
                     assert plan.filter is not None
                     assert plan.budget == budget
                     spent = budget.spent(plan.event(), plan.neighbours)
@@ -330,7 +412,9 @@ def check_limits_meet_their_budget() -> None:
 
 @check
 def check_private_rows_are_not_validated_on_for_free() -> None:
-    """Rows that are not declared public, and public rows that are the training rows: refused before any spending."""
+    """Rows that are not declared public, and public rows that are the training rows: refused before
+    any spending.
+    """
     x, y = small_data()
     plan = settled(SAMPLERS[2], Validation(0.7))
     given: dict[str, tuple[Any, Any, str]] = {
@@ -338,13 +422,32 @@ def check_private_rows_are_not_validated_on_for_free() -> None:
         "not declared": ((x, y), pv.Dataset(*small_data(9, 3)), "not declared public"),
         "a pair": ((x, y), small_data(9, 3), "not declared public"),
         "the training rows": ((x, y), pv.Dataset(x, y, public=True), "among the training rows"),
-        "a part of them": ((x[:9], y[:9]), pv.Dataset(x[8:], y[8:], public=True), "among the training rows"),
-        "a copy": ((x, y), pv.Dataset(x[3:7].clone(), y[3:7], public=True), "among the training rows"),
-        "as an array": ((x, y), pv.Dataset(x[3:7].numpy().copy().tolist(), y[3:7].tolist(), public=True), "among the"),
-        "turned round": ((x, y), pv.Dataset(x.flip(0).clone(), y.flip(0), public=True), "among the training rows"),
-        "with other labels": ((x, y), pv.Dataset(x.clone(), 1 - y.clamp(max=1), public=True),
-                              "among the training rows"),
-    }  # fmt: skip
+        "a part of them": (
+            (x[:9], y[:9]),
+            pv.Dataset(x[8:], y[8:], public=True),
+            "among the training rows",
+        ),
+        "a copy": (
+            (x, y),
+            pv.Dataset(x[3:7].clone(), y[3:7], public=True),
+            "among the training rows",
+        ),
+        "as an array": (
+            (x, y),
+            pv.Dataset(x[3:7].numpy().copy().tolist(), y[3:7].tolist(), public=True),
+            "among the",
+        ),
+        "turned round": (
+            (x, y),
+            pv.Dataset(x.flip(0).clone(), y.flip(0), public=True),
+            "among the training rows",
+        ),
+        "with other labels": (
+            (x, y),
+            pv.Dataset(x.clone(), 1 - y.clamp(max=1), public=True),
+            "among the training rows",
+        ),
+    }
     for what, (data, validation, said) in given.items():
         if what == "as an array":  # read in single precision: given so on both sides
             data = (x.numpy().copy().tolist(), y.tolist())
@@ -369,7 +472,9 @@ def check_private_rows_are_not_validated_on_for_free() -> None:
 
 @check
 def check_public_validations_are_plain_accuracies() -> None:
-    """In evaluation mode, nothing else touched: with its noise known beforehand the run is bit for bit the same."""
+    """In evaluation mode, nothing else touched: with its noise known beforehand the run is bit for
+    bit the same.
+    """
 
     class Known(Schedule):
         start = 7.0
@@ -390,7 +495,12 @@ def check_public_validations_are_plain_accuracies() -> None:
         plan = settled(sampler, Validation(0.6, start=7.0))
         result = train(plan, shown, model=model, optimizer=lambda p: Kept(p, lr=0.5))
         sigmas, seen = result.facts["noise_multipliers"], result.facts["validation"]["accuracies"]
-        assert result.facts["validation"] == {"rows": 40, "public": True, "noise": None, "accuracies": seen}
+        assert result.facts["validation"] == {
+            "rows": 40,
+            "public": True,
+            "noise": None,
+            "accuracies": seen,
+        }
         steps = sampler.steps(12)
         assert len(states) == steps * len(sigmas) == result.facts["steps"]
         for epoch, accuracy in enumerate(seen):
@@ -438,7 +548,9 @@ def check_one_example_moves_a_count_by_at_most_its_sensitivity() -> None:
 
 @check
 def check_private_rows_do_not_meet_in_a_validation() -> None:
-    """A model that couples rows, fails on some or writes into itself: each row is answered as if it were alone."""
+    """A model that couples rows, fails on some or writes into itself: each row is answered as if it
+    were alone.
+    """
 
     class Coupled(nn.Module):
         def __init__(self, how: str) -> None:
@@ -468,11 +580,16 @@ def check_private_rows_do_not_meet_in_a_validation() -> None:
                 alone.append(0)
         assert RightAnswers(net)(x, y).tolist() == alone, how
         assert RightAnswers(net, at_once=7)(x, y).tolist() == alone, how
-    assert RightAnswers(Coupled("mean"), apart=False)(x, y).tolist() != RightAnswers(Coupled("mean"))(x, y).tolist()
+    assert (
+        RightAnswers(Coupled("mean"), apart=False)(x, y).tolist()
+        != RightAnswers(Coupled("mean"))(x, y).tolist()
+    )
 
 
 class Splitting(nn.Module):
-    """Looks rows up and fails on missing ones; answers differently alone than in a batch, or at random, if told to."""
+    """Looks rows up and fails on missing ones; answers differently alone than in a batch, or at
+    random, if told to.
+    """
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -490,7 +607,9 @@ class Splitting(nn.Module):
 
 @check
 def check_rows_that_fail_change_no_other_answer() -> None:
-    """Wherever and however many: all others are answered by the same arithmetic, and they themselves not at all."""
+    """Wherever and however many: all others are answered by the same arithmetic, and they
+    themselves not at all.
+    """
     x, y = torch.arange(600)[:, None] % 32, torch.arange(600) % 6
     for how in ("at once", "at random", "by itself only"):
         net = Splitting(how).eval()
@@ -508,7 +627,13 @@ def check_rows_that_fail_change_no_other_answer() -> None:
                 with torch.no_grad():
                     right = (net(x) * (1 if how == "by itself only" else -1)).argmax(1) == y
                 assert torch.equal(usual == 1, right), (how, at_once)
-            for bad in (slice(0, 1), slice(255, 257), slice(599, 600), slice(3, 200, 9), slice(256, 512)):
+            for bad in (
+                slice(0, 1),
+                slice(255, 257),
+                slice(599, 600),
+                slice(3, 200, 9),
+                slice(256, 512),
+            ):
                 if how == "at random" and (bad.stop - bad.start) >= at_once:
                     continue  # no row of a chunk is left to draw numbers for
                 found = answers(bad, at_once)
@@ -528,8 +653,15 @@ def check_an_example_of_several_rows_counts_once() -> None:
     assert math.isclose(float(found.values[0]), float(each.sum()), abs_tol=1e-12)
     assert found.sensitivity == 0.5
     data = pv.Dataset(x, y, groups=torch.arange(12).numpy() % 4)
-    plan = Plan(sampling.Poisson(0.5), schedule=Validation(0.7, noise=1e6, start=3.0), rows_per_person=2, examples=4)
-    with mock.patch.object(RightAnswers, "count", autospec=True, side_effect=RightAnswers.count) as counted:
+    plan = Plan(
+        sampling.Poisson(0.5),
+        schedule=Validation(0.7, noise=1e6, start=3.0),
+        rows_per_person=2,
+        examples=4,
+    )
+    with mock.patch.object(
+        RightAnswers, "count", autospec=True, side_effect=RightAnswers.count
+    ) as counted:
         train(plan.within(BUDGET, most=1), data=data)
     (call,) = counted.call_args_list
     assert call.args[5].shape == (4, 2)
@@ -537,7 +669,9 @@ def check_an_example_of_several_rows_counts_once() -> None:
 
 @check
 def check_paid_validations_are_noisy() -> None:
-    """200 epochs of a model that does not move: accuracies have the stated noise, of the neighbours' sensitivity."""
+    """200 epochs of a model that does not move: accuracies have the stated noise, of the
+    neighbours' sensitivity.
+    """
     x, y = small_data()
     for sampler, adjacency, sensitivity in (
         (sampling.Shuffle(12), Adjacency.ZERO_OUT, 0.5),
@@ -545,7 +679,9 @@ def check_paid_validations_are_noisy() -> None:
         (sampling.FullBatch(), Adjacency.ADD_REMOVE, 0.5),
     ):
         schedule = Validation(0.9, threshold=-1.0, start=300.0, noise=40.0)
-        plan = Plan(sampler, schedule=schedule, examples=4000, adjacency=adjacency).within(Budget(rho=1.0), most=200)
+        plan = Plan(sampler, schedule=schedule, examples=4000, adjacency=adjacency).within(
+            Budget(rho=1.0), most=200
+        )
         model = network()
         result = train(plan, model=model, optimizer=lambda p: torch.optim.SGD(p, lr=1e-12))
         right = int((result.model(x).argmax(1) == y).sum())
@@ -553,14 +689,18 @@ def check_paid_validations_are_noisy() -> None:
         assert len(seen) == 200
         assert len(set(seen.tolist())) == 200
         require_standard_deviation(((seen - 0.5) * 4000 - (right - 6)).numpy(), 40.0 * sensitivity)
-        few = Plan(sampler, schedule=schedule, examples=4, adjacency=adjacency).within(Budget(rho=1.0), most=60)
+        few = Plan(sampler, schedule=schedule, examples=4, adjacency=adjacency).within(
+            Budget(rho=1.0), most=60
+        )
         seen = torch.tensor(train(few).facts["validation"]["accuracies"])
         assert (float(seen.min()), float(seen.max())) == (0.0, 1.0)  # clipped
 
 
 @check
 def check_neighbouring_runs_that_react_look_the_same() -> None:
-    """Record and replay, with paid validations: every sampler and kind of neighbour, and models that misbehave."""
+    """Record and replay, with paid validations: every sampler and kind of neighbour, and models
+    that misbehave.
+    """
 
     def plan(sampler: sampling.Sampler, adjacency: Adjacency) -> Plan:
         schedule = Validation(0.5, start=3.0, noise=5.0)
@@ -573,7 +713,9 @@ def check_neighbouring_runs_that_react_look_the_same() -> None:
         require_neighbours_alike(plan(sampler, adjacency), rows)
     rows = ("the only one of its class", "one NaN")
     for number, how in enumerate(PICKY):
-        require_neighbours_alike(plan(*PRICED[(0, 3, 7)[number % 3]]), rows, make=lambda how=how: Picky(how))
+        require_neighbours_alike(
+            plan(*PRICED[(0, 3, 7)[number % 3]]), rows, make=lambda how=how: Picky(how)
+        )
 
 
 # Interruptions and certificates
@@ -587,7 +729,11 @@ def check_runs_that_react_go_on_after_interruptions() -> None:
         """A run as `resume_checks.Run` has them, with the plan of a validation schedule."""
 
         def __init__(self, sampler: sampling.Sampler, noise: float | None, **options: Any) -> None:
-            self.run = Run(sampling=sampler, schedule=Validation(0.6, threshold=0.3, start=5.0, noise=noise), **options)
+            self.run = Run(
+                sampling=sampler,
+                schedule=Validation(0.6, threshold=0.3, start=5.0, noise=noise),
+                **options,
+            )
             plan = self.run.plan().within(BUDGET, most=4)
             self.run.plan = lambda: plan  # type: ignore[method-assign]
             self.given = {} if noise else {"validation": public(20)}
@@ -635,7 +781,9 @@ def _claim_what_was_spent(body: dict[str, Any]) -> None:
     """Realised spending in place of the limit: half of it, with figures that fit."""
     (event,) = body["events"]["events"]
     event["rho"] /= 2
-    limit = accountant.guarantee(GaussianFilter(rho=event["rho"]), Adjacency.ZERO_OUT, body["claim"]["delta"])
+    limit = accountant.guarantee(
+        GaussianFilter(rho=event["rho"]), Adjacency.ZERO_OUT, body["claim"]["delta"]
+    )
     body["claim"] |= {"epsilon": limit.epsilon, "rho": limit.rho, "method": limit.method}
 
 
@@ -645,37 +793,48 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     ),
     "less noise": lambda body: body["facts"]["noise_multipliers"].__setitem__(-1, 0.9),
     "an epoch more": lambda body: (
-        body["facts"]["noise_multipliers"].append(5.0), body["facts"]["validation"]["accuracies"].append(0.4)
+        body["facts"]["noise_multipliers"].append(5.0),
+        body["facts"]["validation"]["accuracies"].append(0.4),
     ),
     "epochs past the filter": lambda body: (
-        body["facts"]["validation"].__setitem__("accuracies", [0.002 * (n + 1) for n in range(400)]),
+        body["facts"]["validation"].__setitem__(
+            "accuracies", [0.002 * (n + 1) for n in range(400)]
+        ),
         body["facts"].__setitem__("noise_multipliers", [7.0] * 400),
         body["plan"].__setitem__("epochs", 400),
     ),
     "an epoch less": lambda body: body["facts"]["noise_multipliers"].pop(),
     "another schedule": lambda body: body["plan"]["schedule"].__setitem__("k", 0.61),
-    "a schedule that is none": lambda body: body["plan"].__setitem__("schedule", {"kind": "constant", "start": 7.0}),
+    "a schedule that is none": lambda body: body["plan"].__setitem__(
+        "schedule", {"kind": "constant", "start": 7.0}
+    ),
     "a wider filter": lambda body: body["plan"]["filter"]["value"].__setitem__("rho", 0.5),
     "no filter": lambda body: body["plan"].__setitem__("filter", None),
     "its spending": _claim_what_was_spent,
-}  # fmt: skip
+}
 
 
 def _known(result: pv.Result, **changes: Any) -> pv.Result:
     """`result` with a plan whose noise is known beforehand: that which the run came to."""
     schedule = pv.schedules.PerEpoch(tuple(result.facts["noise_multipliers"]))
-    plan = dataclasses.replace(result.plan, schedule=schedule, epochs=len(schedule.values), filter=None, budget=None)
+    plan = dataclasses.replace(
+        result.plan, schedule=schedule, epochs=len(schedule.values), filter=None, budget=None
+    )
     return dataclasses.replace(result, plan=plan, facts={**result.facts, **changes})
 
 
 def _stating(result: pv.Result, **stated: Any) -> pv.Result:
     """`result` with other facts of its validation."""
-    return dataclasses.replace(result, facts={**result.facts, "validation": {**result.facts["validation"], **stated}})
+    return dataclasses.replace(
+        result, facts={**result.facts, "validation": {**result.facts["validation"], **stated}}
+    )
 
 
 def _without(result: pv.Result, *names: str) -> pv.Result:
     """`result` without some of its facts."""
-    return dataclasses.replace(result, facts={name: value for name, value in result.facts.items() if name not in names})
+    return dataclasses.replace(
+        result, facts={name: value for name, value in result.facts.items() if name not in names}
+    )
 
 
 def _paying(result: pv.Result, noise: float | None) -> pv.Result:
@@ -684,10 +843,13 @@ def _paying(result: pv.Result, noise: float | None) -> pv.Result:
     return dataclasses.replace(result, plan=dataclasses.replace(result.plan, schedule=schedule))
 
 
-#: Other plans and facts, certified with whatever they amount to: figures, digests and card are all right.
+#: Other plans and facts, certified with whatever they amount to: figures, digests and card are all
+#: right.
 PLAIN: dict[str, Callable[[pv.Result], pv.Result]] = {
     "plain composition": _known,
-    "plain composition, its validations kept quiet": lambda result: _without(_known(result), "validation"),
+    "plain composition, its validations kept quiet": lambda result: _without(
+        _known(result), "validation"
+    ),
     "validations kept quiet": lambda result: _without(result, "validation"),
     "noise kept quiet": lambda result: _without(result, "noise_multipliers"),
     "paid validations that were free": lambda result: _stating(result, noise=None),
@@ -701,7 +863,9 @@ PLAIN: dict[str, Callable[[pv.Result], pv.Result]] = {
 
 
 def _certified(result: pv.Result, out: Path) -> pv.Verification:
-    """What `verify` says if plan and facts of `result` are certified, by whoever has all of privlearn."""
+    """What `verify` says if plan and facts of `result` are certified, by whoever has all of
+    privlearn.
+    """
     ledger = Ledger()
     ledger.charge(result.plan.event(), result.adjacency)
 
@@ -719,22 +883,33 @@ def _certified(result: pv.Result, out: Path) -> pv.Verification:
 
 @check
 def check_reacting_runs_are_never_certified_as_plain_ones() -> None:
-    """The plan says that a run reacted: then it went by a filter, and its validations were what the schedule says."""
+    """The plan says that a run reacted: then it went by a filter, and its validations were what the
+    schedule says.
+    """
     for noise in (None, 9.0):
-        result = train(settled(SAMPLERS[2], Validation(0.6, start=7.0, noise=noise)), None if noise else public())
+        result = train(
+            settled(SAMPLERS[2], Validation(0.6, start=7.0, noise=noise)),
+            None if noise else public(),
+        )
         with tempfile.TemporaryDirectory() as name:
             assert _certified(result, Path(name) / "honest").ok
             for number, (what, change) in enumerate(PLAIN.items()):
                 changed = change(result)
                 if (changed.plan, changed.facts) != (result.plan, result.facts):
                     assert not _certified(changed, Path(name) / str(number)).ok, (what, noise)
-        must_raise(BadInput, lambda plan=result.plan: dataclasses.replace(plan, filter=None).event())  # type: ignore[misc]
+        must_raise(
+            BadInput, lambda plan=result.plan: dataclasses.replace(plan, filter=None).event()
+        )  # type: ignore[misc]
         steady = pv.schedules.Constant(7.0)
-        must_raise(BadInput, lambda plan=result.plan, s=steady: dataclasses.replace(plan, schedule=s))  # type: ignore[misc]
+        must_raise(
+            BadInput, lambda plan=result.plan, s=steady: dataclasses.replace(plan, schedule=s)
+        )  # type: ignore[misc]
     known = train(Plan(SAMPLERS[2], 3, pv.schedules.Exponential(0.1, start=7.0), examples=12))
     with tempfile.TemporaryDirectory() as name:
         assert _certified(known, Path(name) / "known").ok
-        own = dataclasses.replace(known.plan, schedule=pv.schedules.PerEpoch(known.plan.noise_multipliers()))
+        own = dataclasses.replace(
+            known.plan, schedule=pv.schedules.PerEpoch(known.plan.noise_multipliers())
+        )
         assert _certified(dataclasses.replace(known, plan=own), Path(name) / "own").ok
 
 
@@ -742,14 +917,19 @@ def check_reacting_runs_are_never_certified_as_plain_ones() -> None:
 def check_certificates_of_runs_that_react_are_verified() -> None:
     for sampler in SAMPLERS:
         for noise in (None, 9.0):
-            result = train(settled(sampler, Validation(0.6, start=7.0, noise=noise)), None if noise else public())
+            result = train(
+                settled(sampler, Validation(0.6, start=7.0, noise=noise)),
+                None if noise else public(),
+            )
             with tempfile.TemporaryDirectory() as name:
                 out = pv.publish(result, Path(name) / "model")
                 found = pv.verify(out)
                 assert found.ok, found.problems
                 assert found.epsilon == result.ledger.guarantee(1e-5).epsilon
                 card = (out / "README.md").read_text()
-                assert ("declares public, not protected" if noise is None else "noise multiplier 9;") in card
+                assert (
+                    "declares public, not protected" if noise is None else "noise multiplier 9;"
+                ) in card
                 if isinstance(sampler, sampling.Shuffle):
                     kept = (out / "privacy.json").read_bytes()
                     for what, change in FORGERIES.items():

@@ -46,7 +46,9 @@ def weights(result: Result) -> torch.Tensor:
 
 @check
 def check_a_weighted_example_is_clipped_as_any_other() -> None:
-    """One example moves the sum of clipped gradients by the clipping norm at most, whatever its class weighs."""
+    """One example moves the sum of clipped gradients by the clipping norm at most, whatever its
+    class weighs.
+    """
     torch.manual_seed(0)
     network = torch.nn.Linear(4, 2)
     (sample,) = FullBatch().draw(1)
@@ -55,7 +57,8 @@ def check_a_weighted_example_is_clipped_as_any_other() -> None:
         gradients = ClippedGradients(network, loss, Flat(norm), Adjacency.ZERO_OUT)
         for row in range(3):
             x = 100 * torch.from_numpy(X[[row]])
-            rows = TensorRows((x, network(x.float()).argmin(1)))  # which is wrong: its gradient is long
+            # which is wrong: its gradient is long
+            rows = TensorRows((x, network(x.float()).argmin(1)))
             gradients.prepare(rows)
             total = gradients(sample, rows)
             moved = torch.sqrt(sum(part.square().sum() for part in total.values))
@@ -78,8 +81,14 @@ def check_weights_of_classes_are_not_read_off_the_rows() -> None:
 def check_an_examples_weighted_loss_is_its_own() -> None:
     """Its weight over the largest, times cross-entropy: no other example has a part in it."""
     loss = ClassHead({"classes": 3}).loss(TrainRequest(class_weights=(2.0, 8.0, 4.0)))
-    scores, labels = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
-    own = -scores.log_softmax(1).gather(1, labels[:, None])[:, 0] * torch.tensor([0.25, 1.0, 0.5])[labels]
+    scores, labels = (
+        torch.randn(6, 3, generator=torch.Generator().manual_seed(0)),
+        torch.arange(6) % 3,
+    )
+    own = (
+        -scores.log_softmax(1).gather(1, labels[:, None])[:, 0]
+        * torch.tensor([0.25, 1.0, 0.5])[labels]
+    )
     torch.testing.assert_close(loss(scores, labels), own)
     for row in range(6):
         torch.testing.assert_close(loss(scores[[row]], labels[[row]])[0], own[row])
@@ -87,10 +96,15 @@ def check_an_examples_weighted_loss_is_its_own() -> None:
 
 @check
 def check_weights_of_classes_move_decisions() -> None:
-    """Rare rows are seen, balanced accuracy is above that of a constant, and scores are of the weighted population."""
+    """Rare rows are seen, balanced accuracy is above that of a constant, and scores are of the
+    weighted population.
+    """
     plain, weighted = trained(temperature=0.0), trained(class_weights={0: 1, 1: 8})
     before, after = (pv.evaluate(result, NEW_X, NEW_Y) for result in (plain, weighted))
-    assert after["balanced_accuracy"] > max(0.65, before["balanced_accuracy"] + 0.1), (before, after)
+    assert after["balanced_accuracy"] > max(0.65, before["balanced_accuracy"] + 0.1), (
+        before,
+        after,
+    )
     assert weighted.plan.temperature is None  # type: ignore[attr-defined]
     assert weighted.plan.clip.clip_norm == 1.0  # type: ignore[attr-defined]
     share = np.where(NEW_Y == 1, 8.0, 1.0)
@@ -98,12 +112,16 @@ def check_weights_of_classes_move_decisions() -> None:
         scores = weighted.model(torch.from_numpy(NEW_X)).double().log_softmax(1).numpy()
     losses = -scores[np.arange(len(NEW_Y)), NEW_Y]
     base = share[NEW_Y == 1].sum() / share.sum()
-    assert (share * losses).sum() / share.sum() < -(base * np.log(base) + (1 - base) * np.log(1 - base))
+    assert (share * losses).sum() / share.sum() < -(
+        base * np.log(base) + (1 - base) * np.log(1 - base)
+    )
 
 
 @check
 def check_weights_of_classes_cost_nothing_and_are_said() -> None:
-    """The ledger holds what an unweighted run's does; certificate and card say the weights; the model loads."""
+    """The ledger holds what an unweighted run's does; certificate and card say the weights; the
+    model loads.
+    """
     plain, weighted = (trained(temperature=0.0, **more) for more in ({}, {"class_weights": (1, 4)}))
     assert weighted.ledger.event == plain.ledger.event
     assert not torch.equal(weights(weighted), weights(plain))
@@ -114,4 +132,6 @@ def check_weights_of_classes_cost_nothing_and_are_said() -> None:
         assert "| weights of the classes | 0.25, 1 |" in card
         assert "come as often as they weigh" in card
         published = pv.load_model(out)
-        assert torch.equal(published.predict(X[:50]), weighted.model(torch.from_numpy(X[:50])).argmax(1))
+        assert torch.equal(
+            published.predict(X[:50]), weighted.model(torch.from_numpy(X[:50])).argmax(1)
+        )

@@ -1,4 +1,6 @@
-"""`sampling="best"`: the least noise in the weights, for the same neighbours; what it needs; what it refuses."""
+"""`sampling="best"`: the least noise in the weights, for the same neighbours; what it needs; what
+it refuses.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def settled(**chosen: Any) -> rules.Settled:
     return rules.settle(TrainRequest(**usual | chosen), Facts(EXAMPLES))
 
 
-@pytest.mark.parametrize("more", [{"adjacency": "zero_out"}, {"examples": EXAMPLES}, {"optimizer": "Adam"}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{"adjacency": "zero_out"}, {"examples": EXAMPLES}, {"optimizer": "Adam"}], ids=str
+)
 def test_no_other_choice_leaves_less_noise(more: dict[str, Any]) -> None:
     best = settled(sampling="best", **more)
     explained = {own.name: own for own in best.settings("SGD", 1.0)}
@@ -33,7 +37,9 @@ def test_no_other_choice_leaves_less_noise(more: dict[str, Any]) -> None:
     assert best.plan.correlation is None or "least noise" in (explained["mechanism"].why or "given")
     noise = solving.noise_in_weights(best.plan, EXAMPLES)
     correlated = "optimizer" not in more
-    assert (best.plan.correlation is not None) == (correlated and best.plan.neighbours is Adjacency.ZERO_OUT)
+    assert (best.plan.correlation is not None) == (
+        correlated and best.plan.neighbours is Adjacency.ZERO_OUT
+    )
     for name, mechanism in best_sampling.choices(None, correlated=correlated):
         try:
             other = settled(sampling=name, mechanism=mechanism, **more)
@@ -56,10 +62,14 @@ def test_given_neighbours_need_no_price_of_poisson_sampling() -> None:
         settled(adjacency="replace_one")
 
 
-@pytest.mark.parametrize("mechanism", ["independent", pv.mechanisms.Banded(4), "banded:bands=4"], ids=str)
+@pytest.mark.parametrize(
+    "mechanism", ["independent", pv.mechanisms.Banded(4), "banded:bands=4"], ids=str
+)
 def test_a_given_mechanism_stays(mechanism: Any) -> None:
     best = settled(sampling="best", mechanism=mechanism, adjacency="zero_out")
-    assert best.plan.correlation == (None if mechanism == "independent" else pv.mechanisms.Banded(4))
+    assert best.plan.correlation == (
+        None if mechanism == "independent" else pv.mechanisms.Banded(4)
+    )
     assert isinstance(best.plan.sampling, pv.sampling.Partition | pv.sampling.CyclicPartition)
     assert best.request.mechanism == mechanism
 
@@ -79,14 +89,20 @@ def test_what_cannot_be_compared_is_refused(more: dict[str, Any]) -> None:
 
 
 def test_a_model_is_trained_by_it() -> None:
-    result = pv.train(pv.load("digits"), epsilon=4.0, sampling="best", adjacency="zero_out", epochs=3)
+    result = pv.train(
+        pv.load("digits"), epsilon=4.0, sampling="best", adjacency="zero_out", epochs=3
+    )
     assert result.plan.correlation is not None
     assert result.ledger.event == result.plan.event()
 
 
-@pytest.mark.parametrize("more", [{"sampling": "best"}, {"sampling": "fixed", "mechanism": "banded"}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{"sampling": "best"}, {"sampling": "fixed", "mechanism": "banded"}], ids=str
+)
 def test_an_undeclared_number_of_rows_counts(more: dict[str, Any]) -> None:
-    """Six steps an epoch have room for six bands, though the plan doesn't state how many rows there are."""
+    """Six steps an epoch have room for six bands, though the plan doesn't state how many rows there
+    are.
+    """
     result = pv.train(pv.load("digits"), epsilon=2.0, epochs=2, **more)
     assert result.plan.examples is None
     assert getattr(result.plan.correlation, "bands", 1) <= 6
@@ -94,24 +110,43 @@ def test_an_undeclared_number_of_rows_counts(more: dict[str, Any]) -> None:
 
 def test_noise_on_a_grid_stays_independent() -> None:
     streams = pv.Streams.new(0, discrete=True)
-    chosen: dict[str, Any] = {"epsilon": 8.0, "epochs": 2, "adjacency": "zero_out", "batch_size": 50}
+    chosen: dict[str, Any] = {
+        "epsilon": 8.0,
+        "epochs": 2,
+        "adjacency": "zero_out",
+        "batch_size": 50,
+    }
     result = pv.train(pv.load("digits"), sampling="best", streams=streams, **chosen)
     assert result.plan.correlation is None
     with pytest.raises(PrivlearnError, match="grid"):
-        pv.train(pv.load("digits"), sampling="cyclic-partition", mechanism="banded", streams=streams, **chosen)
+        pv.train(
+            pv.load("digits"),
+            sampling="cyclic-partition",
+            mechanism="banded",
+            streams=streams,
+            **chosen,
+        )
 
 
 @pytest.mark.parametrize("way", [None, "random-stopping"])
 def test_an_estimator_says_that_noise_is_on_a_grid(way: str | None) -> None:
     options = {"sampling": "best", "adjacency": "zero_out", "epochs": 2, "batch_size": 50}
-    common: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-3, "random_state": pv.Streams.new(0, discrete=True)}
+    common: dict[str, Any] = {
+        "epsilon": 8.0,
+        "delta": 1e-3,
+        "random_state": pv.Streams.new(0, discrete=True),
+    }
     made: Any = pv.sklearn.DPClassifier(classes=range(2), bounds=(0, 1), options=options, **common)
     if way is not None:
         made = made.set_params(random_state=None)
         made = pv.sklearn.DPSearchCV(made, {"model": ["linear", "mlp:4"]}, way=way, **common)
     rows = torch.rand(600, 4).numpy()
     fitted = made.fit(rows, (rows[:, 0] < 0.5).astype(int))
-    plans = [fitted.result_.plan] if way is None else [own.plan for own in fitted.result_.plan.candidates]
+    plans = (
+        [fitted.result_.plan]
+        if way is None
+        else [own.plan for own in fitted.result_.plan.candidates]
+    )
     assert all(plan.correlation is None for plan in plans)
 
 
@@ -137,11 +172,16 @@ def loop(optimizer: Any = optim.SGD, **chosen: Any) -> pv.PrivateLoop:
     return pv.make_private(model, optimizer(model.parameters(), 0.1), loader, **usual | chosen)
 
 
-@pytest.mark.parametrize("more", [{}, {"adjacency": "zero_out"}, {"examples": 240}, {"mechanism": "banded"}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{}, {"adjacency": "zero_out"}, {"examples": 240}, {"mechanism": "banded"}], ids=str
+)
 def test_a_loop_takes_what_leaves_the_least_noise(more: dict[str, Any]) -> None:
     """By every plan that a loop can name, one after another."""
     with loop(sampling="best", **more) as private:
-        best, poisson = private.plan, loop(**{name: own for name, own in more.items() if name != "mechanism"})
+        best, poisson = (
+            private.plan,
+            loop(**{name: own for name, own in more.items() if name != "mechanism"}),
+        )
     assert best.neighbours is poisson.plan.neighbours
     noise = solving.noise_in_weights(best, 240)
     for name, mechanism in best_sampling.choices(more.get("mechanism"), correlated=True):
@@ -156,7 +196,11 @@ def test_a_loop_takes_what_leaves_the_least_noise(more: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{"optimizer": optim.Adam}, {"mechanism": "independent"}, {"streams": pv.Streams.new(0, discrete=True)}],
+    [
+        {"optimizer": optim.Adam},
+        {"mechanism": "independent"},
+        {"streams": pv.Streams.new(0, discrete=True)},
+    ],
     ids=["Adam", "given", "grid"],
 )
 def test_noise_of_a_loop_stays_independent(more: dict[str, Any]) -> None:

@@ -20,11 +20,15 @@ from tests.support.steps import EachStep
 
 
 def plan(**more: Any) -> pv.Plan:
-    return pv.Plan(pv.Poisson(0.3), epochs=2, schedule=pv.schedules.Constant(1.0), examples=12, **more)
+    return pv.Plan(
+        pv.Poisson(0.3), epochs=2, schedule=pv.schedules.Constant(1.0), examples=12, **more
+    )
 
 
 def run(**more: Any) -> pv.Run:
-    return pv.Run(plan(), small_net(), cross_entropy, small_data(), streams=pv.Streams.new(1), **more)
+    return pv.Run(
+        plan(), small_net(), cross_entropy, small_data(), streams=pv.Streams.new(1), **more
+    )
 
 
 def test_the_default_optimizer_learns_digits() -> None:
@@ -32,26 +36,33 @@ def test_the_default_optimizer_learns_digits() -> None:
     plan = pv.Plan(pv.Poisson(0.18), epochs=30, examples=1437).calibrate(epsilon=4.0, delta=1e-5)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    result = pv.dpsgd(plan, model, nn.CrossEntropyLoss(reduction="none"), data, streams=pv.Streams.new(1))
+    result = pv.dpsgd(
+        plan, model, nn.CrossEntropyLoss(reduction="none"), data, streams=pv.Streams.new(1)
+    )
     x, y = data.test_tensors()
     assert float((result.model(x).argmax(1) == y).double().mean()) > 0.88
     assert result.facts["optimizer"]["name"] == "SGD"
 
 
 def test_the_default_rate_follows_from_public_numbers() -> None:
-    """As the rules give it for a custom network; initial weights as long as PyTorch usually makes them."""
+    """As the rules give it for a custom network; initial weights as long as PyTorch usually makes
+    them.
+    """
     made = run().optimizer
     norm = math.sqrt((7 + 3) / 3)
     assert isinstance(made, torch.optim.SGD)
     assert made.defaults["lr"] == learning_rate("SGD", plan(), 12, "package.module:function", norm)
-    usual = [math.dist(layer.weight.flatten().tolist(), [0] * layer.weight.numel())
-             for layer in small_net() if isinstance(layer, nn.Linear)]  # fmt: skip
+    usual = [
+        math.dist(layer.weight.flatten().tolist(), [0] * layer.weight.numel())
+        for layer in small_net()
+        if isinstance(layer, nn.Linear)
+    ]
     assert math.hypot(*usual) == pytest.approx(norm, rel=0.2)
     assert (
         made.defaults["lr"]
-        == pv.Run(plan(), small_net(seed=9), cross_entropy, (small_data()[0] * 9, small_data()[1])).optimizer.defaults[
-            "lr"
-        ]
+        == pv.Run(
+            plan(), small_net(seed=9), cross_entropy, (small_data()[0] * 9, small_data()[1])
+        ).optimizer.defaults["lr"]
     )
 
 
@@ -67,8 +78,15 @@ def dpsgd_until(stop: int | None, path: Path | None) -> torch.Tensor:
             raise KeyboardInterrupt
 
     checkpoint = path and pv.runs.Checkpoint(path, every=1e-9)
-    result = pv.dpsgd(plan(), small_net(seed=0 if stop else 5) if path else small_net(), cross_entropy, small_data(),
-                      streams=pv.Streams.new(1), callbacks=EachStep(progress), checkpoint=checkpoint)  # fmt: skip
+    result = pv.dpsgd(
+        plan(),
+        small_net(seed=0 if stop else 5) if path else small_net(),
+        cross_entropy,
+        small_data(),
+        streams=pv.Streams.new(1),
+        callbacks=EachStep(progress),
+        checkpoint=checkpoint,
+    )
     return torch.cat([value.flatten() for value in result.model.state_dict().values()])
 
 
@@ -76,7 +94,9 @@ def test_a_second_step_on_a_batch_is_refused_as_that() -> None:
     with run() as own:
         batch = next(iter(next(iter(own))))
         own.step(batch)
-        with pytest.raises(SampleReused, match=r"a step was taken on Batch.* already.*Take the next batch"):
+        with pytest.raises(
+            SampleReused, match=r"a step was taken on Batch.* already.*Take the next batch"
+        ):
             own.step(batch)
         assert "release()" not in str(batch)
 
@@ -98,18 +118,29 @@ def test_a_loss_that_is_one_number_is_refused_as_that() -> None:
 
     x, y = small_data()
     for loss, data in ((averaged, {"x": x, "y": y}), (nn.CrossEntropyLoss(), (x, y))):
-        with pytest.raises(NotPerExample, match=r"^the loss .*one value for each example.*reduction='none'"):
+        with pytest.raises(
+            NotPerExample, match=r"^the loss .*one value for each example.*reduction='none'"
+        ):
             pv.Run(plan(), small_net(), loss, data)
 
 
 def test_an_epoch_without_usable_rows_has_no_mean_loss(tmp_path: Path) -> None:
-    """Its place is kept, by NaN, so that all figures have an entry for each epoch; in a checkpoint, too."""
+    """Its place is kept, by NaN, so that all figures have an entry for each epoch; in a checkpoint,
+    too.
+    """
     x, y = small_data()
     with pytest.warns(UserWarning, match="NaN or infinity"):
-        result = pv.dpsgd(plan(), small_net(), cross_entropy, (x * math.nan, y),
-                          checkpoint=pv.runs.Checkpoint(tmp_path / "run", every=1e-9))  # fmt: skip
+        result = pv.dpsgd(
+            plan(),
+            small_net(),
+            cross_entropy,
+            (x * math.nan, y),
+            checkpoint=pv.runs.Checkpoint(tmp_path / "run", every=1e-9),
+        )
     figures = result.private_diagnostics
-    assert [math.isnan(value) for name in ("loss", "clipped_share") for value in figures[name]] == [True] * 4
+    assert [math.isnan(value) for name in ("loss", "clipped_share") for value in figures[name]] == [
+        True
+    ] * 4
     assert len(figures["left_out"]) == 2
     own = Diagnostics()
     own.load_state_dict(json.loads(json.dumps(saved_after_an_empty_epoch(), allow_nan=False)))

@@ -1,4 +1,6 @@
-"""A run that was left early can be published: it says so, and its claim is for all that was approved."""
+"""A run that was left early can be published: it says so, and its claim is for all that was
+approved.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Y = (X[:, 0] > 0).long()
 def left(steps: int) -> pv.Result:
     plan = pv.Plan(pv.Poisson(0.25), epochs=3, clip=pv.Flat(1.0)).calibrate(epsilon=3.0, delta=1e-5)
     net = nn.Sequential(nn.Flatten(), nn.Linear(6, 2))
-    run = pv.Run(plan, net, nn.CrossEntropyLoss(reduction="none"), (X, Y), streams=pv.Streams.new(0))
+    run = pv.Run(
+        plan, net, nn.CrossEntropyLoss(reduction="none"), (X, Y), streams=pv.Streams.new(0)
+    )
     taken = 0
     for epoch in run:
         for batch in epoch:
@@ -45,6 +49,11 @@ def test_steps_that_do_not_go_with_the_plan_are_named() -> None:
     facts, plan = left(4).facts, left(4).plan
     assert plan.follows(facts) == []
     whole = {name: value for name, value in facts.items() if name != "left_early"}
-    for forged in (whole, facts | {"steps": 13}, facts | {"steps": -1}, facts | {"left_early": "yes"}):
+    for forged in (
+        whole,
+        facts | {"steps": 13},
+        facts | {"steps": -1},
+        facts | {"left_early": "yes"},
+    ):
         assert any("steps are stated" in problem for problem in plan.follows(forged))
     assert plan.follows(whole | {"steps": 12}) == []

@@ -38,9 +38,16 @@ def plan(schedule: Any = REACTS, sampler: Any = SHUFFLED, **more: Any) -> pv.Pla
 
 
 def test_specs_are_read_back() -> None:
-    for schedule in (Validation(0.7), Validation(0.5, 5, 0.01, 10, 8.0), Validation(0.9, start=3.5, noise=200.0)):
+    for schedule in (
+        Validation(0.7),
+        Validation(0.5, 5, 0.01, 10, 8.0),
+        Validation(0.9, start=3.5, noise=200.0),
+    ):
         assert schedules.parse(schedules.spec(schedule)) == schedule
-    assert schedules.spec(Validation(0.7, 5, 0.01, 10)) == "validation:k=0.7,m=5,threshold=0.01,period=10,start=10.0"
+    assert (
+        schedules.spec(Validation(0.7, 5, 0.01, 10))
+        == "validation:k=0.7,m=5,threshold=0.01,period=10,start=10.0"
+    )
     assert schedules.parse("validation:k=0.7,m=5,threshold=0.01,period=10,noise=200") == Validation(
         0.7, 5, 0.01, 10, noise=200.0
     )
@@ -49,28 +56,55 @@ def test_specs_are_read_back() -> None:
 BAD: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "k above 1": (lambda: Validation(1.0), ("k is 1", "below 1")),
     "k of 0": (lambda: Validation(0.0), ("k is 0.0", "above 0")),
-    "more averaged than a period has": (lambda: Validation(0.5, m=5, period=4), ("m=5", "period=4", "at least m")),
-    "half an accuracy": (lambda: schedules.parse("validation:k=0.5,m=2.5"), ("m is 2.5", "whole number")),
+    "more averaged than a period has": (
+        lambda: Validation(0.5, m=5, period=4),
+        ("m=5", "period=4", "at least m"),
+    ),
+    "half an accuracy": (
+        lambda: schedules.parse("validation:k=0.5,m=2.5"),
+        ("m is 2.5", "whole number"),
+    ),
     "a whole number as a float": (lambda: Validation(0.5, m=1.0), ("m is 1.0", "whole number")),  # type: ignore[arg-type]
     "no period": (lambda: Validation(0.5, period=0), ("period is 0",)),
-    "a threshold that no accuracy passes": (lambda: Validation(0.5, threshold=1.5), ("threshold is 1.5", "-1 to 1")),
+    "a threshold that no accuracy passes": (
+        lambda: Validation(0.5, threshold=1.5),
+        ("threshold is 1.5", "-1 to 1"),
+    ),
     "no number": (lambda: Validation(0.5, threshold=math.nan), ("threshold is nan",)),
     "no noise": (lambda: Validation(0.5, noise=0.0), ("(noise) is 0.0",)),
     "a spec without k": (
         lambda: schedules.parse("validation:m=2"),
         ("needs k", "k, m, threshold, period, start, noise"),
     ),
-    "an unknown schedule": (lambda: schedules.parse("cosine"), ("expected one of", "validation:k=0.7,m=5")),
-    "a learning rate": (lambda: schedules.parse_rates("validation:k=0.7"), ("the learning rate can't follow",)),
-    "no limit": (lambda: plan().event(), ("no price before it has a limit", "plan.within(budget)", "epsilon=")),
-    "noise that nobody knows": (lambda: plan().within(RHO).noise_multipliers(), ("not known before the run",)),
+    "an unknown schedule": (
+        lambda: schedules.parse("cosine"),
+        ("expected one of", "validation:k=0.7,m=5"),
+    ),
+    "a learning rate": (
+        lambda: schedules.parse_rates("validation:k=0.7"),
+        ("the learning rate can't follow",),
+    ),
+    "no limit": (
+        lambda: plan().event(),
+        ("no price before it has a limit", "plan.within(budget)", "epsilon="),
+    ),
+    "noise that nobody knows": (
+        lambda: plan().within(RHO).noise_multipliers(),
+        ("not known before the run",),
+    ),
     "a rate": (lambda: plan().with_rate(RHO), ("k can't be solved for", "schedule=: time, exp")),
     "a batch size": (
         lambda: plan(sampler=pv.Partition(5)).with_batch_size(RHO, 50),
         ("the batch size can't be solved",),
     ),
-    "not one epoch": (lambda: plan(Validation(0.5, start=0.9)).within(RHO), ("not one epoch at noise multiplier 0.9",)),
-    "too many epochs": (lambda: plan(Validation(0.5, start=1e5)).within(RHO), ("more than 100,000 epochs",)),
+    "not one epoch": (
+        lambda: plan(Validation(0.5, start=0.9)).within(RHO),
+        ("not one epoch at noise multiplier 0.9",),
+    ),
+    "too many epochs": (
+        lambda: plan(Validation(0.5, start=1e5)).within(RHO),
+        ("more than 100,000 epochs",),
+    ),
     "validations that take it all": (
         lambda: plan(Validation(0.5, noise=1.0)).calibrate(rho=0.5),
         ("30 validations at noise multiplier 1 alone take more than rho 0.5", "noise="),
@@ -80,8 +114,14 @@ BAD: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("for a schedule that reacts alone",),
     ),
     "something else as filter": (lambda: plan(filter=1.0), ("filter is 1.0",)),
-    "a filter too narrow": (lambda: plan(filter=Filter(rho=1e-3)), ("not one epoch at noise multiplier 10 fits into",)),
-    "an order that is not tabulated": (lambda: plan(filter=Filter(None, (3.14159,), (9.0,))), ("order 3.14159",)),
+    "a filter too narrow": (
+        lambda: plan(filter=Filter(rho=1e-3)),
+        ("not one epoch at noise multiplier 10 fits into",),
+    ),
+    "an order that is not tabulated": (
+        lambda: plan(filter=Filter(None, (3.14159,), (9.0,))),
+        ("order 3.14159",),
+    ),
     "no room at any order": (
         lambda: plan(sampler=pv.Poisson(0.1)).calibrate(epsilon=0.002, delta=1e-5),
         ("leaves no room at any Renyi order", "shuffle, partition or full"),
@@ -112,11 +152,25 @@ def test_sampling_has_no_rho() -> None:
             settle(plan(sampler=pv.Poisson(0.1)))
 
 
-def go(schedule: Any, validation: Any = None, *, data: Any = None, net: nn.Module | None = None, **options: Any) -> Any:
+def go(
+    schedule: Any,
+    validation: Any = None,
+    *,
+    data: Any = None,
+    net: nn.Module | None = None,
+    **options: Any,
+) -> Any:
     settled = plan(schedule)
     if isinstance(schedule, Validation):
         settled = settled.within(RHO, most=2)
-    return pv.dpsgd(settled, net or small_net(), cross_entropy, data or small_data(), validation=validation, **options)
+    return pv.dpsgd(
+        settled,
+        net or small_net(),
+        cross_entropy,
+        data or small_data(),
+        validation=validation,
+        **options,
+    )
 
 
 def shown(**change: Any) -> pv.Dataset:
@@ -153,15 +207,34 @@ def one(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 RUNS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
-    "rows that nothing looks at": (lambda: go(Constant(), shown()),
-                                   ("validation= is for", "the schedule is constant:")),
-    "both ways at once": (lambda: go(Validation(0.5, noise=9.0), shown()), ("has noise=", "give one of the two")),
-    "another shape": (lambda: go(Validation(0.5), shown(x=torch.zeros(9, 4).double())), ("shape (4,)", "(5,)")),
-    "whole numbers": (lambda: go(Validation(0.5), shown(x=torch.zeros(9, 5).long())), ("int64", "same form")),
-    "no rows": (lambda: go(Validation(0.5), shown(x=torch.zeros(0, 5), y=torch.zeros(0).long())),
-                ("0 validation rows",)),
-    "a label too few": (lambda: go(Validation(0.5), shown(y=torch.zeros(8).long())), ("targets of shape (8,)",)),
-    "labels that are none": (lambda: go(Validation(0.5), shown(y=torch.zeros(9))), ("type torch.float32",)),
+    "rows that nothing looks at": (
+        lambda: go(Constant(), shown()),
+        ("validation= is for", "the schedule is constant:"),
+    ),
+    "both ways at once": (
+        lambda: go(Validation(0.5, noise=9.0), shown()),
+        ("has noise=", "give one of the two"),
+    ),
+    "another shape": (
+        lambda: go(Validation(0.5), shown(x=torch.zeros(9, 4).double())),
+        ("shape (4,)", "(5,)"),
+    ),
+    "whole numbers": (
+        lambda: go(Validation(0.5), shown(x=torch.zeros(9, 5).long())),
+        ("int64", "same form"),
+    ),
+    "no rows": (
+        lambda: go(Validation(0.5), shown(x=torch.zeros(0, 5), y=torch.zeros(0).long())),
+        ("0 validation rows",),
+    ),
+    "a label too few": (
+        lambda: go(Validation(0.5), shown(y=torch.zeros(8).long())),
+        ("targets of shape (8,)",),
+    ),
+    "labels that are none": (
+        lambda: go(Validation(0.5), shown(y=torch.zeros(9))),
+        ("type torch.float32",),
+    ),
     "training targets that are none": (
         lambda: go(Validation(0.5), shown(), data=(small_data()[0], torch.rand(12).double())),
         ("accuracy of a classifier", "torch.float64"),
@@ -175,16 +248,20 @@ RUNS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("shape (1, 1)", "at least two classes"),
     ),
     "a model that can't be evaluated": (
-        lambda: go(Validation(0.5, noise=9.0), net=Tired()), ("evaluation mode", "not now")
+        lambda: go(Validation(0.5, noise=9.0), net=Tired()),
+        ("evaluation mode", "not now"),
     ),
     "a learning rate that follows": (
-        lambda: go(Constant(), learning_rate_schedule=Validation(0.5)), ("learning_rate_schedule is Validation",)
+        lambda: go(Constant(), learning_rate_schedule=Validation(0.5)),
+        ("learning_rate_schedule is Validation",),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", RUNS)
-def test_runs_are_refused_before_anything_is_spent(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_refused_before_anything_is_spent(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pv.Ledger, "charge", lambda *_: pytest.fail("something was spent"))
     action, said = RUNS[what]
     with pytest.raises(BadInput) as caught:
@@ -199,7 +276,9 @@ def test_a_limit_that_was_not_settled_is_refused_before_data_are_touched() -> No
 
 
 def test_data_of_both_precisions_and_kinds_are_validated_on() -> None:
-    """Rows in single precision for a model in double precision, arrays, whole numbers with declared bounds."""
+    """Rows in single precision for a model in double precision, arrays, whole numbers with declared
+    bounds.
+    """
     rng = np.random.default_rng(0)
     pixels = pv.Dataset(rng.integers(0, 9, (12, 5)), rng.integers(0, 3, 12), low=0, high=8)
     others = pv.Dataset(rng.integers(0, 9, (7, 5)), rng.integers(0, 3, 7), public=True)
@@ -226,7 +305,9 @@ def test_public_rows_go_through_what_stands_in_front_of_the_model() -> None:
 
 
 def test_the_renyi_order_is_the_best_one_for_the_start() -> None:
-    """No other tabulated order lets more epochs through, at the bound that the same budget leaves it."""
+    """No other tabulated order lets more epochs through, at the bound that the same budget leaves
+    it.
+    """
     from privlearn.accounting import rdp
 
     budget, sampler = Budget(2.0, 1e-5), pv.Poisson(0.02)
@@ -266,8 +347,26 @@ def rows(tmp_path: Path) -> Path:
 
 
 def options(rows: Path, *more: str, schedule: str = SPEC, out: str = "out") -> list[str]:
-    return ["train", "--data", str(rows / "rows.npz"), "--classes", "2", "--range", "-3,3", "--examples", "80",
-            "--epsilon", "4", "--delta", "1e-3", "--schedule", schedule, "--out", str(rows / out), *more]  # fmt: skip
+    return [
+        "train",
+        "--data",
+        str(rows / "rows.npz"),
+        "--classes",
+        "2",
+        "--range",
+        "-3,3",
+        "--examples",
+        "80",
+        "--epsilon",
+        "4",
+        "--delta",
+        "1e-3",
+        "--schedule",
+        schedule,
+        "--out",
+        str(rows / out),
+        *more,
+    ]
 
 
 def test_training_on_public_rows(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,7 +384,10 @@ def test_training_with_paid_validations(rows: Path, capsys: pytest.CaptureFixtur
     said = capsys.readouterr()
     assert "at first" in said.err
     assert run("verify", str(rows / "out")) == 0
-    assert "training examples, counted with noise multiplier 20" in (rows / "out" / "README.md").read_text()
+    assert (
+        "training examples, counted with noise multiplier 20"
+        in (rows / "out" / "README.md").read_text()
+    )
 
 
 def test_public_tables(tmp_path: Path) -> None:
@@ -296,12 +398,32 @@ def test_public_tables(tmp_path: Path) -> None:
     )
     made_up = np.random.default_rng(2)
     lines = [f"{value:.3f},{'ab'[int(value > 5)]}" for value in made_up.uniform(0, 10, 60)]
-    (tmp_path / "rows.csv").write_text("x,y,who\n" + "\n".join(f"{line},{n // 2}" for n, line in enumerate(lines[:40])))
+    (tmp_path / "rows.csv").write_text(
+        "x,y,who\n" + "\n".join(f"{line},{n // 2}" for n, line in enumerate(lines[:40]))
+    )
     (tmp_path / "others.csv").write_text("x,y\n" + "\n".join(lines[40:]))
-    given = ["train", "--data", str(tmp_path / "rows.csv"), "--schema", str(tmp_path / "schema.toml"), "--examples",
-             "20",
-             "--rows-per-person", "2", "--epsilon", "4", "--delta", "1e-2", "--epochs", "4", "--schedule"]  # fmt: skip
-    assert run(*given, SPEC, "--public", str(tmp_path / "others.csv"), "--out", str(tmp_path / "one")) == 0
+    given = [
+        "train",
+        "--data",
+        str(tmp_path / "rows.csv"),
+        "--schema",
+        str(tmp_path / "schema.toml"),
+        "--examples",
+        "20",
+        "--rows-per-person",
+        "2",
+        "--epsilon",
+        "4",
+        "--delta",
+        "1e-2",
+        "--epochs",
+        "4",
+        "--schedule",
+    ]
+    assert (
+        run(*given, SPEC, "--public", str(tmp_path / "others.csv"), "--out", str(tmp_path / "one"))
+        == 0
+    )
     assert run(*given, SPEC + ",noise=5", "--out", str(tmp_path / "two")) == 0
 
 
@@ -315,7 +437,11 @@ def test_public_tables(tmp_path: Path) -> None:
     ],
 )
 def test_what_training_refuses(
-    more: tuple[str, ...], said: tuple[str, ...], rows: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    more: tuple[str, ...],
+    said: tuple[str, ...],
+    rows: Path,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(rows)
     assert run(*options(rows, *more)) == 2
@@ -325,7 +451,9 @@ def test_what_training_refuses(
     assert not (rows / "out").exists()
 
 
-def test_public_rows_without_a_schedule_that_looks_at_them(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_public_rows_without_a_schedule_that_looks_at_them(
+    rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(*options(rows, "--public", str(rows / "others.npz"), schedule="exp:k=0.1")) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "--public is for validation schedules, and the schedule is exp: nothing looks" in said
@@ -354,7 +482,17 @@ def test_idle_and_noisy_schedules_are_told(capsys: pytest.CaptureFixture[str]) -
 
 def test_budget_shows_the_limit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Yu et al.: rho 0.78125 from noise 10, whose epochs would be 156 if the noise never fell."""
-    given = (*BUDGET, "--sampling", "shuffle", "--rho", "0.78125", "--noise-multiplier", "10", "--schedule", SPEC)
+    given = (
+        *BUDGET,
+        "--sampling",
+        "shuffle",
+        "--rho",
+        "0.78125",
+        "--noise-multiplier",
+        "10",
+        "--schedule",
+        SPEC,
+    )
     assert run(*given, "--json", "--plot", str(tmp_path / "plan.png")) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["noise_multipliers"] is None
@@ -385,11 +523,16 @@ def test_partitions_have_no_amplification_in_a_filter(capsys: pytest.CaptureFixt
     [
         (("--noise-multiplier", "10"), "within a limit that is set beforehand"),
         (("--epsilon", "2", "--solve", "rate", "--noise-multiplier", "2"), "k can't be solved for"),
-        (("--epsilon", "2", "--solve", "batch-size", "--noise-multiplier", "2"), "batch size can't be solved for"),
+        (
+            ("--epsilon", "2", "--solve", "batch-size", "--noise-multiplier", "2"),
+            "batch size can't be solved for",
+        ),
         (("--rho", "2"), "no amplified zCDP"),
     ],
 )
-def test_what_budget_refuses(more: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_budget_refuses(
+    more: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(*BUDGET, "--schedule", SPEC, *more) == 2
     assert said in capsys.readouterr().err
 

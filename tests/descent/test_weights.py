@@ -26,11 +26,26 @@ def table(folder: Path) -> list[str]:
     for name, x, y in (("people", X, Y), ("more", NEW_X[:500], NEW_Y[:500])):
         frame = pd.DataFrame(x, columns=list("abcd")).assign(ill=np.array(["no", "yes"])[y])
         frame.to_csv(folder / f"{name}.csv", index=False)
-    return ["train", "--data", str(folder / "people.csv"), "--schema", str(folder / "people.toml"), "--epochs", "10",
-            "--test-data", str(folder / "more.csv"), "--epsilon", "1", "--seed", "0"]  # fmt: skip
+    return [
+        "train",
+        "--data",
+        str(folder / "people.csv"),
+        "--schema",
+        str(folder / "people.toml"),
+        "--epochs",
+        "10",
+        "--test-data",
+        str(folder / "more.csv"),
+        "--epsilon",
+        "1",
+        "--seed",
+        "0",
+    ]
 
 
-def test_weights_by_the_names_of_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_by_the_names_of_classes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = table(tmp_path)
     figures = []
     for number, more in enumerate(
@@ -49,7 +64,9 @@ def test_weights_by_the_names_of_classes(tmp_path: Path, capsys: pytest.CaptureF
     assert facts["class_weights"] == [0.125, 1.0]
 
 
-def test_weights_that_do_not_suit_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_that_do_not_suit_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = [*table(tmp_path), "--out", str(tmp_path / "model")]
     for more, said in (
         (["--class-weights", "yes=8"], "expected a number for each of the 2 classes (no, yes)"),
@@ -69,11 +86,21 @@ def test_weights_that_do_not_suit_are_refused(tmp_path: Path, capsys: pytest.Cap
         with pytest.raises(BadInput, match="class_weights"):
             trained(class_weights=wrong)
     with pytest.raises(BadInput, match="for classes"):
-        pv.train(pv.Dataset(X, X[:, 0], low=-1, high=1, target_bounds=(-1, 1)), epsilon=1.0, class_weights=(1, 2))
+        pv.train(
+            pv.Dataset(X, X[:, 0], low=-1, high=1, target_bounds=(-1, 1)),
+            epsilon=1.0,
+            class_weights=(1, 2),
+        )
 
 
 def test_weights_in_scikit_learn() -> None:
-    given = {"epsilon": 1.0, "classes": ["no", "yes"], "bounds": (-1, 1), "random_state": 0, "options": {"epochs": 10}}
+    given = {
+        "epsilon": 1.0,
+        "classes": ["no", "yes"],
+        "bounds": (-1, 1),
+        "random_state": 0,
+        "options": {"epochs": 10},
+    }
     labels = np.array(["no", "yes"])[Y]
     for kind in (pv.sklearn.DPClassifier, pv.sklearn.DPLogisticRegression):
         model = kind(**given, class_weight={"yes": 8}).fit(X, labels)

@@ -1,4 +1,6 @@
-"""Whether figures of another machine are the frozen ones: what may differ by rounding, and by how much."""
+"""Whether figures of another machine are the frozen ones: what may differ by rounding, and by how
+much.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,24 @@ from typing import Any
 
 #: Prices of events, computed by other kernels.
 PRICES = 1e-9
-#: Noise, rates and batch sizes that were searched for, and what they cost. A search draws a line through two prices
-#: that hardly differ, so their last digits are enlarged in where it ends, and any end within .1 % of the target is
-#: taken: 2.4e-9 was seen between kernels for SSE4 and AVX-512. Prices of noise that is given are compared to `PRICES`.
+#: Noise, rates and batch sizes that were searched for, and what they cost. A search draws a line
+#: through two prices that hardly differ, so their last digits are enlarged in where it ends, and
+#: any end within .1 % of the target is taken: 2.4e-9 was seen between kernels for SSE4 and AVX-512.
+#: Prices of noise that is given are compared to `PRICES`.
 SEARCHED = 1e-8
-#: Numbers that training computes, in single precision mostly: of the largest of an array, or of its norm.
+#: Numbers that training computes, in single precision mostly: of the largest of an array, or of its
+#: norm.
 WEIGHTS = 1e-6
-#: The same after commands, whose runs are longer: the weights went up to 7 times as far as they came, and each step
-#: rounds what it moves. 2.4e-6 was seen between kernels for SSE4 and AVX-512.
+#: The same after commands, whose runs are longer: the weights went up to 7 times as far as they
+#: came, and each step rounds what it moves. 2.4e-6 was seen between kernels for SSE4 and AVX-512.
 LONG = 1e-5
-#: After commands whose noise is on a grid. A sum between two points of the grid goes to the one or the other, as it is
-#: rounded: a step of the grid is 2^-10 of the clipping norm over the root of the number of weights, and moved a weight
-#: by 9e-6 of the largest. In double precision, as in `dpsgd: noise on a grid`, no sum is that close to the middle.
+#: After commands whose noise is on a grid. A sum between two points of the grid goes to the one or
+#: the other, as it is rounded: a step of the grid is 2^-10 of the clipping norm over the root of
+#: the number of weights, and moved a weight by 9e-6 of the largest. In double precision, as in
+#: `dpsgd: noise on a grid`, no sum is that close to the middle.
 GRID = 1e-4
-#: Significant digits up to which a number was written by somebody, and not computed: it is compared exactly.
+#: Significant digits up to which a number was written by somebody, and not computed: it is compared
+#: exactly.
 WRITTEN = 6
 #: In a text, a number that is printed in full. Others were rounded to be read, and are words.
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d{10,}(?:e[+-]?\d+)?")
@@ -60,7 +66,8 @@ def agree(old: Any, new: Any, numbers: float = SEARCHED, weights: float = WEIGHT
         old: what was frozen.
         new: what it is now.
         numbers: how far a number may be off, relative to it.
-        weights: how far the numbers of arrays may be off, relative to the largest of few, or the norm of many.
+        weights: how far the numbers of arrays may be off, relative to the largest of few, or the
+            norm of many.
     """
     if type(old) is not type(new):
         return False
@@ -71,7 +78,9 @@ def agree(old: Any, new: Any, numbers: float = SEARCHED, weights: float = WEIGHT
             return _arrays_agree(old, new, weights)
         return all(agree(old[key], new[key], numbers, weights) for key in old)
     if isinstance(old, list):
-        return len(old) == len(new) and all(agree(*pair, numbers, weights) for pair in zip(old, new, strict=True))
+        return len(old) == len(new) and all(
+            agree(*pair, numbers, weights) for pair in zip(old, new, strict=True)
+        )
     if isinstance(old, float):
         return _numbers_agree(old, new, numbers)
     if isinstance(old, str):
@@ -95,17 +104,28 @@ def _is_written(number: float) -> bool:
 def _arrays_agree(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> bool:
     if old["array"] != new["array"]:
         return False
-    before, after = ([*of.get("numbers", ()), *of.get("sums", ()), of.get("norm", 0.0)] for of in (old, new))
-    sizes = [abs(number) for number in [*old.get("numbers", ()), old.get("norm", 0.0)] if math.isfinite(number)]
+    before, after = (
+        [*of.get("numbers", ()), *of.get("sums", ()), of.get("norm", 0.0)] for of in (old, new)
+    )
+    sizes = [
+        abs(number)
+        for number in [*old.get("numbers", ()), old.get("norm", 0.0)]
+        if math.isfinite(number)
+    ]
     return all(
-        abs(a - b) <= tolerance * max(sizes) if math.isfinite(a) else _numbers_agree(a, b, tolerance)
+        abs(a - b) <= tolerance * max(sizes)
+        if math.isfinite(a)
+        else _numbers_agree(a, b, tolerance)
         for a, b in zip(before, after, strict=True)
     )
 
 
 def _changed(old: Any, new: Any) -> Iterator[str]:
     if isinstance(old, list) and isinstance(new, list):
-        before, after = ([line if isinstance(line, str) else json.dumps(line) for line in part] for part in (old, new))
+        before, after = (
+            [line if isinstance(line, str) else json.dumps(line) for line in part]
+            for part in (old, new)
+        )
         for line in difflib.unified_diff(before, after, lineterm="", n=0):
             if not line.startswith(("---", "+++")):
                 yield f"    {line}"

@@ -11,7 +11,8 @@ import frozen_folders
 import frozen_plans
 import frozen_runs
 
-#: From a section's name to its figures; of those cases alone, if a text is given, whose names contain it.
+#: From a section's name to its figures; of those cases alone, if a text is given, whose names
+#: contain it.
 SECTIONS: dict[str, Callable[[str], dict[str, Any]]] = {
     "plans": frozen_plans.figures,
     "runs": frozen_runs.figures,

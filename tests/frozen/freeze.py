@@ -1,13 +1,13 @@
 """Compare what the library computes now with the frozen figures: `python tests/frozen/freeze.py`.
 
-The figures prove that a change of the code changes no result. Machines and versions of libraries round otherwise:
-`agreement.py` says how far figures may differ for that, and `machine.json` where they were frozen. What was frozen
-anew, and why, is written in `README.md`.
+The figures prove that a change of the code changes no result. Machines and versions of libraries
+round otherwise: `agreement.py` says how far figures may differ for that, and `machine.json` where
+they were frozen. What was frozen anew, and why, is written in `README.md`.
 
-    python tests/frozen/freeze.py                      # every difference; exit code 1 if there is one
-    python tests/frozen/freeze.py --only plans,runs    # of some sections
-    python tests/frozen/freeze.py --case dpmac         # of the cases whose names contain a text
-    python tests/frozen/freeze.py --write              # freeze the figures as they are now
+    python tests/frozen/freeze.py                      # every difference; exit code 1 if there is
+    one python tests/frozen/freeze.py --only plans,runs    # of some sections python
+    tests/frozen/freeze.py --case dpmac         # of the cases whose names contain a text python
+    tests/frozen/freeze.py --write              # freeze the figures as they are now
 """
 
 from __future__ import annotations
@@ -36,15 +36,23 @@ def frozen(section: str) -> dict[str, Any]:
 
 def machine() -> dict[str, str]:
     """What figures depend on beside the code."""
-    versions = {name: version(name) for name in ("torch", "numpy", "scipy", "scikit-learn", "dp-accounting", "kymatio")}
+    versions = {
+        name: version(name)
+        for name in ("torch", "numpy", "scipy", "scikit-learn", "dp-accounting", "kymatio")
+    }
     info = Path("/proc/cpuinfo")
     models = (
-        [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        [
+            line.partition(":")[2].strip()
+            for line in info.read_text().splitlines()
+            if line.startswith("model name")
+        ]
         if info.exists()
         else []
     )
     kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {''.join(models[:1])}"
-    blas = {pool["architecture"] for pool in threadpool_info() if pool["user_api"] == "blas"}  # OPENBLAS_CORETYPE, too
+    # OPENBLAS_CORETYPE, too
+    blas = {pool["architecture"] for pool in threadpool_info() if pool["user_api"] == "blas"}
     return {
         "python": platform.python_version(),
         "processor": kind,
@@ -53,10 +61,14 @@ def machine() -> dict[str, str]:
 
 
 def elsewhere() -> list[str]:
-    """In what the machine differs from the one on which figures were frozen: there rounding may differ."""
+    """In what the machine differs from the one on which figures were frozen: there rounding may
+    differ.
+    """
     here, there = machine(), frozen("machine")
     return [
-        f"{name}: frozen with {there.get(name)}, here {here[name]}" for name in here if here[name] != there.get(name)
+        f"{name}: frozen with {there.get(name)}, here {here[name]}"
+        for name in here
+        if here[name] != there.get(name)
     ]
 
 
@@ -69,14 +81,27 @@ def readable(figures: Any) -> str:
     """JSON with a line for each value, and lists of numbers on one line."""
     text = json.dumps(figures, indent=1, sort_keys=True)
     numbers = re.compile(r"\[[-+.,\deE\s]+\]")
-    return numbers.sub(lambda match: re.sub(r"\s+", " ", match[0]).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
+    return (
+        numbers.sub(
+            lambda match: re.sub(r"\s+", " ", match[0]).replace("[ ", "[").replace(" ]", "]"), text
+        )
+        + "\n"
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Compare what the library computes now with the frozen figures.")
+    parser = argparse.ArgumentParser(
+        description="Compare what the library computes now with the frozen figures."
+    )
     parser.add_argument("--write", action="store_true", help="freeze the figures as they are now")
-    parser.add_argument("--only", metavar="SECTIONS", help="plans, runs, commands, folders: some of them, with commas")
-    parser.add_argument("--case", default="", metavar="TEXT", help="cases alone whose names contain this text")
+    parser.add_argument(
+        "--only",
+        metavar="SECTIONS",
+        help="plans, runs, commands, folders: some of them, with commas",
+    )
+    parser.add_argument(
+        "--case", default="", metavar="TEXT", help="cases alone whose names contain this text"
+    )
     options = parser.parse_args(argv)
     if options.write and options.case:
         parser.error("--write freezes whole sections: leave out --case")
@@ -85,7 +110,9 @@ def main(argv: list[str] | None = None) -> int:
 
     sections = options.only.split(",") if options.only else list(SECTIONS)
     if unknown := set(sections) - set(SECTIONS):
-        parser.error(f"no sections: {', '.join(sorted(unknown))}. Expected some of {', '.join(SECTIONS)}")
+        parser.error(
+            f"no sections: {', '.join(sorted(unknown))}. Expected some of {', '.join(SECTIONS)}"
+        )
     code = 0
     if not options.write:
         for line in elsewhere():

@@ -1,4 +1,6 @@
-"""The command line, in process: exit codes, standard output and standard error of one session of commands."""
+"""The command line, in process: exit codes, standard output and standard error of one session of
+commands.
+"""
 
 from __future__ import annotations
 
@@ -77,23 +79,31 @@ NETWORK = """from torch import nn
 def make(input_shape, classes):
     return nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(),
                          nn.Linear(144, classes))
-"""
+"""  # noqa: E501
 
 #: By name what is run, one after the other, in one folder.
 CASES: dict[str, str] = {
     # What plans cost
     "budget": f"{BUDGET} --epsilon 4",
     "budget, table": "budget --examples 60000 --batch-size 600 --epsilon 2",
-    "budget, by hand": f"{BUDGET} --noise-multiplier 1.5 --batch-size 100 --epochs 10 --schedule exp:k=0.05",
+    "budget, by hand": (
+        f"{BUDGET} --noise-multiplier 1.5 --batch-size 100 --epochs 10 --schedule exp:k=0.05"
+    ),
     "budget, epochs": f"{BUDGET} --noise-multiplier 2 --batch-size 100 --epsilon 3",
     "budget, rate": (
-        f"{BUDGET} --noise-multiplier 3 --batch-size 100 --epochs 30 --epsilon 6 --solve rate --schedule exp:k=0.01"
+        f"{BUDGET} --noise-multiplier 3 --batch-size 100 --epochs 30 --epsilon 6 --solve rate "
+        "--schedule exp:k=0.01"
     ),
-    "budget, batch size": f"{BUDGET} --noise-multiplier 1.5 --epochs 10 --epsilon 3 --solve batch-size",
-    "budget, shuffle rho": f"{BUDGET} --rho 0.3 --sampling shuffle --batch-size 100 --adjacency replace_one",
+    "budget, batch size": (
+        f"{BUDGET} --noise-multiplier 1.5 --epochs 10 --epsilon 3 --solve batch-size"
+    ),
+    "budget, shuffle rho": (
+        f"{BUDGET} --rho 0.3 --sampling shuffle --batch-size 100 --adjacency replace_one"
+    ),
     "budget, groups": f"{BUDGET} --epsilon 4 --group-size 2 --pca 20 --clip quantile",
     "budget, validation": (
-        f"{BUDGET} --epsilon 4 --epochs 20 --schedule validation:k=0.7,m=2,threshold=0.01,period=5,noise=20"
+        f"{BUDGET} --epsilon 4 --epochs 20 --schedule "
+        "validation:k=0.7,m=2,threshold=0.01,period=5,noise=20"
     ),
     "budget, select": f"{BUDGET} --epsilon 4 --select 20 --classes 10 --numbers 64",
     "budget, moments": f"{BUDGET} --epsilon 4 --normalise moments --numbers 64",
@@ -103,78 +113,96 @@ CASES: dict[str, str] = {
     "budget, dpmac": f"{BUDGET} --epsilon 4 --method dpmac",
     "budget, pate": "budget --json --method pate --epsilon 8 --teachers 50 --queries 200",
     "budget, pate, threshold": (
-        "budget --method pate --rho 1 --teachers 50 --queries 200 --threshold 30 --answers 100 --json"
+        "budget --method pate --rho 1 --teachers 50 --queries 200 --threshold 30 --answers 100 "
+        "--json"
     ),
     "budget, features": "budget --method features --epsilon 2 --classes 10 --numbers 64 --json",
     "budget, features, few": (
-        f"{BUDGET} --method features --epsilon 2 --classes 10 --numbers 64 --keep 16 --criterion welch"
+        f"{BUDGET} --method features --epsilon 2 --classes 10 --numbers 64 --keep 16 --criterion "
+        "welch"
     ),
     "budget, refused": "budget --examples 1000 --epsilon 1 --sampling sideways",
     # Training by each method
     "train": f"{DIGITS} --epsilon 4 --out plain",
     "train, explained": (
-        "train --data digits --examples 1437 --seed 0 --epsilon 4 --epochs 5 --explain --out explained"
+        "train --data digits --examples 1437 --seed 0 --epsilon 4 --epochs 5 --explain --out "
+        "explained"
     ),
     "train, config": f"{DIGITS} --config plan.toml --features raw --out config",
     "train, partition, per layer": (
-        f"{SMALL} --epsilon 5 --epochs 3 --sampling partition --clip layer --model mlp:12 --adjacency zero_out "
-        "--out layer"
+        f"{SMALL} --epsilon 5 --epochs 3 --sampling partition --clip layer --model mlp:12 "
+        "--adjacency zero_out --out layer"
     ),
     "train, shuffle, pca, quantile": (
-        f"{SMALL} --rho 0.5 --epochs 3 --sampling shuffle --clip quantile --pca 8 --pca-noise 20 --optimizer Adam "
-        "--learning-rate 0.05 --out pca"
+        f"{SMALL} --rho 0.5 --epochs 3 --sampling shuffle --clip quantile --pca 8 --pca-noise 20 "
+        "--optimizer Adam --learning-rate 0.05 --out pca"
     ),
     "train, select, mean weights": (
-        f"{DIGITS} --epsilon 4 --epochs 4 --select 20 --average 0.5 --lr-schedule step:k=0.5,period=2 --out select"
+        f"{DIGITS} --epsilon 4 --epochs 4 --select 20 --average 0.5 --lr-schedule "
+        "step:k=0.5,period=2 --out select"
     ),
-    "train, moments": f"{DIGITS} --epsilon 4 --epochs 4 --normalise moments:share=0.1 --discrete --out moments",
+    "train, moments": (
+        f"{DIGITS} --epsilon 4 --epochs 4 --normalise moments:share=0.1 --discrete --out moments"
+    ),
     "train, scattering": f"{DIGITS} --epsilon 4 --epochs 3 --features scatter:J=1 --out scatter",
     "train, copies": (
-        f"{DIGITS} --epsilon 4 --epochs 2 --features raw --views 2 --augment shift:1 --label-smoothing 0.1 "
-        "--momentum 0.5 --batch-size 200 --out copies"
+        f"{DIGITS} --epsilon 4 --epochs 2 --features raw --views 2 --augment shift:1 "
+        "--label-smoothing 0.1 --momentum 0.5 --batch-size 200 --out copies"
     ),
     "train, paid validations": (
-        f"{SMALL} --epsilon 5 --epochs 6 --schedule validation:k=0.7,period=2,noise=20 --out validations"
+        f"{SMALL} --epsilon 5 --epochs 6 --schedule validation:k=0.7,period=2,noise=20 --out "
+        "validations"
     ),
     "train, public validations": (
         "train --data rows.npz --classes 3 --range=-4,4 --public open.npz --seed 1 --schedule "
         "validation:k=0.7,period=2 --epochs 6 --epsilon 5 --json --out public"
     ),
     "train, persons": (
-        "train --data persons.npz --classes 3 --range=-4,4 --seed 1 --rows-per-person 2 --epochs 3 --epsilon 5 "
-        "--json --out persons"
+        "train --data persons.npz --classes 3 --range=-4,4 --seed 1 --rows-per-person 2 --epochs 3 "
+        "--epsilon 5 --json --out persons"
     ),
     "train, groups": f"{ROWS} --group-size 2 --epochs 3 --epsilon 5 --out groups",
     "train, a table": (
-        "train --data table.csv --schema schema.toml --seed 1 --epochs 3 --epsilon 5 --json --out table"
+        "train --data table.csv --schema schema.toml --seed 1 --epochs 3 --epsilon 5 --json --out "
+        "table"
     ),
     "train, tuned on blocks": f"{DIGITS} --epsilon 6 --epochs 3 --tune blocks.toml --out blocks",
-    "train, tuned by stopping": f"{SMALL} --epsilon 6 --epochs 3 --tune stopping.toml --out stopping",
+    "train, tuned by stopping": (
+        f"{SMALL} --epsilon 6 --epochs 3 --tune stopping.toml --out stopping"
+    ),
     "train, dpmac": f"{SMALL} --method dpmac --model mlp:6 --epsilon 5 --epochs 3 --out dpmac",
     "train, dpmac, adam": (
-        f"{SMALL} --method dpmac --model mlp:6 --epsilon 5 --epochs 2 --z-steps 3 --z-rate 0.01 --sampling "
-        "partition --out dpmac-adam"
+        f"{SMALL} --method dpmac --model mlp:6 --epsilon 5 --epochs 2 --z-steps 3 --z-rate 0.01 "
+        "--sampling partition --out dpmac-adam"
     ),
-    "train, pate": f"{PATE} --epsilon 8 --teachers 20 --queries 100 --teacher logistic --epochs 5 --out pate",
+    "train, pate": (
+        f"{PATE} --epsilon 8 --teachers 20 --queries 100 --teacher logistic --epochs 5 --out pate"
+    ),
     "train, pate, threshold": (
-        f"{PATE} --epsilon 8 --teachers 15 --queries 60 --threshold 5 --answers 40 --epochs 5 --out confident"
+        f"{PATE} --epsilon 8 --teachers 15 --queries 60 --threshold 5 --answers 40 --epochs 5 "
+        "--out confident"
     ),
     "train, features": f"{FEATURES} --epsilon 4 --out features",
     "train, features, few": f"{FEATURES} --epsilon 4 --keep 20 --criterion t --out few",
     "train, features, squares": f"{FEATURES} --epsilon 4 --mode least-squares --out squares",
     "train, features, rows": f"{FEATURES} --epsilon 8 --mode rows --keep 10 --out rows",
-    "train, own network": f"{DIGITS} --epsilon 8 --epochs 2 --features raw --model frozen_nets:make --out own",
+    "train, own network": (
+        f"{DIGITS} --epsilon 8 --epochs 2 --features raw --model frozen_nets:make --out own"
+    ),
     "train, maps": (
-        "train --data maps.npz --classes 3 --range 0,1 --seed 1 --epsilon 9 --epochs 2 --model unet --json --out maps"
+        "train --data maps.npz --classes 3 --range 0,1 --seed 1 --epsilon 9 --epochs 2 --model "
+        "unet --json --out maps"
     ),
     "train, maps by pate": (
-        "train --method pate --data maps.npz --public seen.npz --classes 3 --range 0,1 --seed 1 --epsilon 9 "
-        "--teachers 2 --queries 2 --model unet --json --out asked"
+        "train --method pate --data maps.npz --public seen.npz --classes 3 --range 0,1 --seed 1 "
+        "--epsilon 9 --teachers 2 --queries 2 --model unet --json --out asked"
     ),
     # A shared ledger, keys, and what is refused
     "ledger": "ledger ledger.json --epsilon 12 --delta 1e-5 --json",
     "train, on the ledger": f"{SMALL} --epsilon 3 --epochs 2 --ledger ledger.json --out first",
-    "train, on it again": f"{SMALL} --epsilon 2 --epochs 2 --clip layer --ledger ledger.json --out second",
+    "train, on it again": (
+        f"{SMALL} --epsilon 2 --epochs 2 --clip layer --ledger ledger.json --out second"
+    ),
     "ledger, after": "ledger ledger.json --json",
     "ledger, table": "ledger ledger.json",
     "ledger, spent": f"{SMALL} --epsilon 30 --epochs 2 --ledger ledger.json --out third",
@@ -184,7 +212,9 @@ CASES: dict[str, str] = {
     "verify, unsigned": "verify plain --key signing.pub --json",
     "train, taken": f"{DIGITS} --epsilon 4 --out plain",
     "train, alien option": f"{DIGITS} --method features --epsilon 4 --clip layer --out alien",
-    "train, interrupted": f"{SMALL} --epsilon 5 --epochs 3 --pca 8 --checkpoint-every 0.000001 --out pieces",
+    "train, interrupted": (
+        f"{SMALL} --epsilon 5 --epochs 3 --pca 8 --checkpoint-every 0.000001 --out pieces"
+    ),
     "train, not resumed": f"{SMALL} --epsilon 5 --epochs 3 --pca 8 --out pieces",
     "train, resumed": f"{SMALL} --epsilon 5 --epochs 3 --pca 8 --resume --out pieces",
     "train, nothing to resume": f"{DIGITS} --epsilon 4 --resume --out nowhere",
@@ -253,7 +283,11 @@ def _session() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as name:
         here = Path(name).resolve()
         (here / "data").mkdir()
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("PRIVLEARN", "FORCE_C"))}
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("PRIVLEARN", "FORCE_C"))
+        }
         environment |= {
             "COLUMNS": "120",
             "TERM": "xterm",
@@ -261,7 +295,9 @@ def _session() -> Iterator[None]:
             "PRIVLEARN_DATA": str(here / "data"),
             "XDG_CACHE_HOME": str(here / "cache"),
         }
-        consoles = [mock.patch.object(console, "_width", 120) for console in (screen.answers, screen.notes)]
+        consoles = [
+            mock.patch.object(console, "_width", 120) for console in (screen.answers, screen.notes)
+        ]
         with mock.patch.dict(os.environ, environment, clear=True), consoles[0], consoles[1]:
             os.chdir(here)
             try:
@@ -273,7 +309,12 @@ def _session() -> Iterator[None]:
 
 
 def _write_files() -> None:
-    for name, text in (("blocks", BLOCKS), ("stopping", STOPPING), ("plan", CONFIG), ("schema", SCHEMA)):
+    for name, text in (
+        ("blocks", BLOCKS),
+        ("stopping", STOPPING),
+        ("plan", CONFIG),
+        ("schema", SCHEMA),
+    ):
         Path(f"{name}.toml").write_text(text)
     made_up = np.random.default_rng(0)
     for name, more in (("rows", {}), ("open", {}), ("persons", {"groups": np.arange(300) // 3})):
@@ -281,9 +322,16 @@ def _write_files() -> None:
         np.savez(f"{name}.npz", x=made_up.normal(size=(300, 5)) + 2 * np.eye(3, 5)[y], y=y, **more)
     for name, number in (("maps", 8), ("seen", 4)):
         y = made_up.integers(3, size=(number, 8, 8, 8)).astype(np.uint8)
-        np.savez(f"{name}.npz", x=(0.4 * y + 0.1 * made_up.random(y.shape)).astype(np.float32)[:, None], y=y)
+        np.savez(
+            f"{name}.npz",
+            x=(0.4 * y + 0.1 * made_up.random(y.shape)).astype(np.float32)[:, None],
+            y=y,
+        )
     Path("frozen_nets.py").write_text(NETWORK)
-    lines = [f"{18 + i % 70},{('red', 'green')[i % 2]},{('low', 'high')[i % 70 > 30]}" for i in range(300)]
+    lines = [
+        f"{18 + i % 70},{('red', 'green')[i % 2]},{('low', 'high')[i % 70 > 30]}"
+        for i in range(300)
+    ]
     Path("table.csv").write_text("\n".join(["age,colour,grade", *lines]) + "\n")
 
 
@@ -353,7 +401,9 @@ def _settled(text: str) -> str:
 
 
 def _readable(text: str) -> Any:
-    """JSON as values; predictions as arrays; other tables as lines, or the first of them and a digest."""
+    """JSON as values; predictions as arrays; other tables as lines, or the first of them and a
+    digest.
+    """
     try:
         answer = plain.short(json.loads(text))
     except ValueError:
@@ -361,7 +411,9 @@ def _readable(text: str) -> Any:
         if len(lines) <= 60:
             return lines
         cells = np.array([line.split(",") for line in lines[1:]]).T
-        return {name: _column(column) for name, column in zip(lines[0].split(","), cells, strict=True)}
+        return {
+            name: _column(column) for name, column in zip(lines[0].split(","), cells, strict=True)
+        }
     if isinstance(answer, dict) and answer.get("unspent") is not None:
         # Little is left, so its digits are the last ones of what is spent.
         answer["spent"] = 1 - answer.pop("unspent")

@@ -17,7 +17,10 @@ from safetensors.numpy import load_file
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dpsgd": ("dpsgd: flat, poisson", {"test_metrics": {"accuracy": 0.75}, "test_rows": 40}),
     "dpsgd, no target": ("dpsgd: per layer, partition", {"model_spec": "mlp:7", "classes": 3}),
-    "dpsgd, shuffled": ("dpsgd: automatic, shuffle, polynomial rate", {"data": {"data": "made up", "rows": "a few"}}),
+    "dpsgd, shuffled": (
+        "dpsgd: automatic, shuffle, polynomial rate",
+        {"data": {"data": "made up", "rows": "a few"}},
+    ),
     "dpsgd, pca": ("dpsgd: quantile and pca, in pieces", {}),
     "dpsgd, moments": ("dpsgd: moments", {"model_spec": "linear", "classes": 3}),
     "dpsgd, select": ("dpsgd: select", {"model_spec": "linear", "classes": 3}),
@@ -62,9 +65,15 @@ def _figures(result: Result, more: dict[str, Any]) -> dict[str, Any]:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """What is in a published folder. Digests of its files are left out: they follow from the rest."""
+    """What is in a published folder. Digests of its files are left out: they follow from the
+    rest.
+    """
     certificate = json.loads((folder / "privacy.json").read_text())
-    parts = {key: value for key, value in certificate.items() if key not in ("digests", "files", "signature")}
+    parts = {
+        key: value
+        for key, value in certificate.items()
+        if key not in ("digests", "files", "signature")
+    }
     return {
         "files": sorted(path.name for path in folder.iterdir()),
         "signed": "signature" in certificate,
@@ -72,5 +81,8 @@ def described(folder: Path) -> dict[str, Any]:
         "certificate": plain.short(parts),
         "config": plain.short(json.loads((folder / "config.json").read_text())),
         "card": (folder / "README.md").read_text().splitlines(),
-        "weights": {name: plain.array(value) for name, value in load_file(folder / "model.safetensors").items()},
+        "weights": {
+            name: plain.array(value)
+            for name, value in load_file(folder / "model.safetensors").items()
+        },
     }

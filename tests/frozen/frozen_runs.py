@@ -98,7 +98,9 @@ class Stopped(Exception):
 # Made-up data and networks
 
 
-def rows(number: int = 60, shape: tuple[int, ...] = (WIDTH,), seed: int = 0) -> tuple[Tensor, Tensor]:
+def rows(
+    number: int = 60, shape: tuple[int, ...] = (WIDTH,), seed: int = 0
+) -> tuple[Tensor, Tensor]:
     made_up = np.random.default_rng(seed)
     y = made_up.integers(CLASSES, size=number)
     centres = np.random.default_rng(99).normal(size=(CLASSES, *shape))
@@ -106,7 +108,9 @@ def rows(number: int = 60, shape: tuple[int, ...] = (WIDTH,), seed: int = 0) -> 
     return torch.from_numpy(x).float(), torch.from_numpy(y)
 
 
-def dataset(number: int = 60, shape: tuple[int, ...] = (WIDTH,), seed: int = 0, **more: Any) -> Dataset:
+def dataset(
+    number: int = 60, shape: tuple[int, ...] = (WIDTH,), seed: int = 0, **more: Any
+) -> Dataset:
     x, y = rows(number, shape, seed)
     return Dataset(x, y, **{"classes": CLASSES, "low": -4.0, "high": 4.0} | more)
 
@@ -159,7 +163,16 @@ def in_pieces(run: Callable[..., Any], stop: int) -> Any:
 
 
 def sgd(sampling: Any = None, data: Any = None, model: Any = network, **options: Any) -> Result:
-    names = ("epochs", "schedule", "clip", "adjacency", "examples", "front", "group_size", "rows_per_person")
+    names = (
+        "epochs",
+        "schedule",
+        "clip",
+        "adjacency",
+        "examples",
+        "front",
+        "group_size",
+        "rows_per_person",
+    )
     settings = {name: options.pop(name) for name in names if name in options}
     target = options.pop("target", None)
     plan = Plan(sampling or Poisson(0.3), **{"epochs": 3, "schedule": FALLING} | settings)
@@ -180,7 +193,9 @@ DPSGD: dict[str, Callable[[], Result]] = {
     ),
     "per layer, partition": lambda: sgd(Partition(4), clip=PerLayer(0.3), model=built("mlp:7")),
     "automatic, shuffle, polynomial rate": lambda: sgd(
-        Shuffle(16), clip=Automatic(0.5), learning_rate_schedule=S.Polynomial(k=1, end=0.0, period=3.0)
+        Shuffle(16),
+        clip=Automatic(0.5),
+        learning_rate_schedule=S.Polynomial(k=1, end=0.0, period=3.0),
     ),
     "quantile, fixed order, step rate": lambda: sgd(
         FixedOrder(16), clip=Quantile(0.2), learning_rate_schedule=S.Step(k=0.5, period=1.0)
@@ -188,44 +203,65 @@ DPSGD: dict[str, Callable[[], Result]] = {
     "full batch, replace-one": lambda: sgd(FullBatch(), adjacency=Adjacency.REPLACE_ONE, epochs=6),
     "dropout, in double": lambda: sgd(data=(rows()[0].double(), rows()[1]), model=dropout),
     "dropout, in pieces": lambda: in_pieces(
-        lambda **more: sgd(data=(rows()[0].double(), rows()[1]), model=dropout, average=0.5, **more), 3
+        lambda **more: sgd(
+            data=(rows()[0].double(), rows()[1]), model=dropout, average=0.5, **more
+        ),
+        3,
     ),
     "quantile and pca, in pieces": lambda: in_pieces(
         lambda **more: sgd(Shuffle(16), clip=Quantile(0.2), front=(PCA(4, 12.0),), **more), 2
     ),
     "pca": lambda: sgd(front=(PCA(4, 8.0),), target=TARGET),
     "moments": lambda: sgd(front=(Moments(WIDTH, 8.0, 2.0),), model=built("linear")),
-    "select": lambda: sgd(front=(Select(4, 8.0, CLASSES, 2.0),), model=built("linear"), target=TARGET),
+    "select": lambda: sgd(
+        front=(Select(4, 8.0, CLASSES, 2.0),), model=built("linear"), target=TARGET
+    ),
     "select by gumbel, then pca": lambda: sgd(
         Partition(3), front=(Select(4, 8.0, CLASSES, 2.0, 1.0, way="gumbel"), PCA(2, 8.0))
     ),
     "copies of images": lambda: sgd(
-        data=dataset(40, IMAGES), model=built("linear"), augmentation=Augmentation(3, "flip,shift:1")
+        data=dataset(40, IMAGES),
+        model=built("linear"),
+        augmentation=Augmentation(3, "flip,shift:1"),
     ),
     "copies by a function, cnn": lambda: sgd(
         data=dataset(24, (1, 28, 28)),
         model=built("cnn"),
         epochs=1,
-        augmentation=Augmentation(2, lambda x, generator: x + 0.1 * torch.randn(x.shape, generator=generator)),
+        augmentation=Augmentation(
+            2, lambda x, generator: x + 0.1 * torch.randn(x.shape, generator=generator)
+        ),
     ),
-    "public features": lambda: sgd(data=dataset(40, IMAGES), front=(RowNorm(0.5),), model=built("linear")),
+    "public features": lambda: sgd(
+        data=dataset(40, IMAGES), front=(RowNorm(0.5),), model=built("linear")
+    ),
     "persons": lambda: sgd(data=persons(), rows_per_person=2, target=TARGET),
     "persons, pca, in pieces": lambda: in_pieces(
-        lambda **more: sgd(Partition(3), data=persons(), rows_per_person=2, front=(PCA(4, 12.0),), **more), 2
+        lambda **more: sgd(
+            Partition(3), data=persons(), rows_per_person=2, front=(PCA(4, 12.0),), **more
+        ),
+        2,
     ),
     "groups": lambda: sgd(group_size=2, target=TARGET),
     "public validations": lambda: sgd(
         schedule=VALIDATING, epochs=4, target=TARGET, validation=dataset(30, seed=3, public=True)
     ),
-    "paid validations": lambda: sgd(schedule=replace(VALIDATING, noise=15.0), epochs=4, target=TARGET),
+    "paid validations": lambda: sgd(
+        schedule=replace(VALIDATING, noise=15.0), epochs=4, target=TARGET
+    ),
     "paid validations, in pieces": lambda: in_pieces(
-        lambda **more: sgd(Shuffle(20), schedule=replace(VALIDATING, noise=15.0), epochs=4, target=TARGET, **more), 2
+        lambda **more: sgd(
+            Shuffle(20), schedule=replace(VALIDATING, noise=15.0), epochs=4, target=TARGET, **more
+        ),
+        2,
     ),
     "mean weights, label smoothing": lambda: sgd(
         average=0.5, loss=nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1), epochs=5
     ),
     "noise on a grid": lambda: sgd(
-        discrete=True, data=(rows()[0].double(), rows()[1]), model=lambda shape: network(shape).double()
+        discrete=True,
+        data=(rows()[0].double(), rows()[1]),
+        model=lambda shape: network(shape).double(),
     ),
     "bfloat16": lambda: sgd(precision="bf16"),
     "by rule": lambda: train(dataset(80), epsilon=4.0, examples=80, streams=Streams.new(3)),
@@ -239,7 +275,9 @@ DPSGD: dict[str, Callable[[], Result]] = {
         streams=Streams.new(3),
     ),
     "by rule, images": lambda: train(dataset(80, (1, 16, 16)), epsilon=4.0, streams=Streams.new(3)),
-    "by rule, pca": lambda: train(dataset(80), epsilon=4.0, features="pca:3", streams=Streams.new(4)),
+    "by rule, pca": lambda: train(
+        dataset(80), epsilon=4.0, features="pca:3", streams=Streams.new(4)
+    ),
     "a ledger of two runs": lambda: _two_on_a_ledger(),
 }
 
@@ -255,16 +293,22 @@ def _two_on_a_ledger() -> Result:
 
 def softplus(*widths: int, kind: type[nn.Module] = nn.Softplus) -> nn.Sequential:
     torch.manual_seed(0)
-    parts = [part for before, after in pairwise(widths) for part in (nn.Linear(before, after), kind())]
+    parts = [
+        part for before, after in pairwise(widths) for part in (nn.Linear(before, after), kind())
+    ]
     return nn.Sequential(*parts[:-1]).double()
 
 
-def mac(clip: Any = None, sampling: Any = None, loss: str = "binary_cross_entropy", **options: Any) -> Result:
+def mac(
+    clip: Any = None, sampling: Any = None, loss: str = "binary_cross_entropy", **options: Any
+) -> Result:
     names = ("epochs", "schedule", "adjacency", "examples", "front", "group_size")
     settings = {name: options.pop(name) for name in names if name in options}
     target = options.pop("target", None)
     plan = Plan(
-        sampling or Poisson(0.3), clip=clip or Derivatives(0.3), **{"epochs": 3, "schedule": FALLING} | settings
+        sampling or Poisson(0.3),
+        clip=clip or Derivatives(0.3),
+        **{"epochs": 3, "schedule": FALLING} | settings,
     )
     plan = plan.calibrate(**target) if target else plan
     x, y = rows()
@@ -280,12 +324,15 @@ DPMAC: dict[str, Callable[[], Result]] = {
     "second order": lambda: mac(Derivatives((0.3, 0.1), 2.0)),
     "shares": lambda: mac(Derivatives(0.3, shares=(1.0, 3.0)), Partition(4)),
     "learned thresholds": lambda: mac(Derivatives(0.3, learned=Histogram(8.0, after=1))),
-    "learned first, second order": lambda: mac(Derivatives(0.3, 1.0, learned=Histogram(8.0, after=0)), Shuffle(16)),
+    "learned first, second order": lambda: mac(
+        Derivatives(0.3, 1.0, learned=Histogram(8.0, after=0)), Shuffle(16)
+    ),
     "analytic": lambda: mac(Analytic(z_norm=2.0, x_norm=2.0), coordinates=ADAM),
     "analytic, second order": lambda: mac(Analytic(z_norm=2.0, order=2), FullBatch()),
     "softmax": lambda: mac(loss="cross_entropy", coordinates=ADAM, mu=1.0),
     "squared error": lambda: mac(
-        loss="mse", data=(rows()[0].double(), torch.nn.functional.one_hot(rows()[1], CLASSES).double())
+        loss="mse",
+        data=(rows()[0].double(), torch.nn.functional.one_hot(rows()[1], CLASSES).double()),
     ),
     "relu, falling mu and rate": lambda: mac(
         model=softplus(WIDTH, 5, 4, CLASSES, kind=nn.ReLU),
@@ -294,7 +341,10 @@ DPMAC: dict[str, Callable[[], Result]] = {
     ),
     "stored coordinates, sgd": lambda: mac(coordinates=Coordinates(3, 0.01, "sgd", stored=True)),
     "newton": lambda: mac(
-        Derivatives(0.3, 2.0), newton=0.1, weight_steps=2, optimizer=lambda p: torch.optim.SGD(p, lr=0.1)
+        Derivatives(0.3, 2.0),
+        newton=0.1,
+        weight_steps=2,
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
     ),
     "pca": lambda: mac(front=(PCA(4, 8.0),), model=lambda shape: softplus(*shape, 5, CLASSES)),
     "groups, fixed order": lambda: mac(sampling=FixedOrder(20), group_size=2),
@@ -321,12 +371,18 @@ def maps(number: int = 30, seed: int = 0, **more: Any) -> Dataset:
     return Dataset(x, torch.tanh(x @ mixing).view(-1, *MAP), **more)
 
 
-def votes(plan: PatePlan | None = None, said: Any = None, reducer: Any = None, **options: Any) -> Result:
+def votes(
+    plan: PatePlan | None = None, said: Any = None, reducer: Any = None, **options: Any
+) -> Result:
     plan = plan or PatePlan(30, 6, Votes(CLASSES), noise_multiplier=2.0)
-    said = said or teachers.Trained(dataset(120), teachers.Estimator(LogisticRegression), plan.teachers)
+    said = said or teachers.Trained(
+        dataset(120), teachers.Estimator(LogisticRegression), plan.teachers
+    )
     student = options.pop("student", Student(built("linear"), epochs=3))
     inputs = options.pop("inputs", rows(40, seed=9)[0])
-    return pate(plan, said, reducer, inputs, student, streams=Streams.new(options.pop("seed", 5)), **options)
+    return pate(
+        plan, said, reducer, inputs, student, streams=Streams.new(options.pop("seed", 5)), **options
+    )
 
 
 def coded(aggregate: Any, reducer: Any, **options: Any) -> Result:
@@ -372,9 +428,13 @@ OPEN = maps(30, seed=2, public=True)
 
 PATE: dict[str, Callable[[], Result]] = {
     "votes": lambda: votes(),
-    "votes, calibrated": lambda: votes(PatePlan(30, 6, Votes(CLASSES)).calibrate(epsilon=8.0, delta=1e-5)),
+    "votes, calibrated": lambda: votes(
+        PatePlan(30, 6, Votes(CLASSES)).calibrate(epsilon=8.0, delta=1e-5)
+    ),
     "scores": lambda: votes(
-        said=teachers.Trained(dataset(120), teachers.Estimator(LogisticRegression, classes=CLASSES), 6)
+        said=teachers.Trained(
+            dataset(120), teachers.Estimator(LogisticRegression, classes=CLASSES), 6
+        )
     ),
     "confident votes": lambda: votes(CONFIDENT),
     "spread to inputs without answer": lambda: votes(
@@ -382,11 +442,15 @@ PATE: dict[str, Callable[[], Result]] = {
     ),
     "spreading teachers": lambda: votes(
         said=teachers.Trained(
-            dataset(120), teachers.Spreading(dataset(40, seed=9, public=True), CLASSES, components=3), 6
+            dataset(120),
+            teachers.Spreading(dataset(40, seed=9, public=True), CLASSES, components=3),
+            6,
         )
     ),
     "sites": lambda: votes(
-        said=teachers.Trained(dataset(120), teachers.Estimator(LogisticRegression), sites=np.arange(120) % 6)
+        said=teachers.Trained(
+            dataset(120), teachers.Estimator(LogisticRegression), sites=np.arange(120) % 6
+        )
     ),
     "persons": lambda: votes(
         PatePlan(30, 6, Votes(CLASSES), noise_multiplier=2.0, persons=True),
@@ -435,9 +499,13 @@ STATISTICS: dict[str, Callable[[], Any]] = {
     "rows by gumbel": lambda: made(
         release_features, kind=RowsPlan, keep=2, coordinate_bound=1.0, way="gumbel", kept_norm=1.0
     ),
-    "rows, a classifier": lambda: made(release_features, kind=RowsPlan, labels="randomised").classifier(),
+    "rows, a classifier": lambda: made(
+        release_features, kind=RowsPlan, labels="randomised"
+    ).classifier(),
     "selection": lambda: made(select_features, kind=SelectionPlan, keep=3),
-    "selection by welch": lambda: made(select_features, kind=SelectionPlan, keep=3, criterion="welch"),
+    "selection by welch": lambda: made(
+        select_features, kind=SelectionPlan, keep=3, criterion="welch"
+    ),
     "selection by gumbel": lambda: made(
         select_features, kind=SelectionPlan, keep=2, coordinate_bound=1.0, way="gumbel"
     ),
@@ -451,7 +519,11 @@ def candidates(**more: Any) -> tuple[Candidate, ...]:
     base: dict[str, Any] = {"epochs": 2, "examples": 120, "clip": Flat(0.5)} | more
     return (
         Candidate("slow", Plan(Poisson(0.4), **base), settings={"rate": 0.1}),
-        Candidate("fast", Plan(Poisson(0.4), schedule=S.Exponential(k=0.1), **base), settings={"rate": 1.0}),
+        Candidate(
+            "fast",
+            Plan(Poisson(0.4), schedule=S.Exponential(k=0.1), **base),
+            settings={"rate": 1.0},
+        ),
         Candidate("batches", Plan(Partition(3), **base), settings={"rate": 0.5}),
     )
 
@@ -469,7 +541,9 @@ def tuned(plan: Any, seed: int = 3, data: Any = None) -> Result:
         )
 
     calibrated = plan if plan.budget else plan.calibrate(epsilon=6.0, delta=1e-5)
-    return tune(calibrated, training, dataset(120) if data is None else data, streams=Streams.new(seed))
+    return tune(
+        calibrated, training, dataset(120) if data is None else data, streams=Streams.new(seed)
+    )
 
 
 def stopping(**more: Any) -> RandomStopping:
@@ -503,7 +577,9 @@ def _pipeline() -> Result:
     selector = DPFeatureSelector(plan=chosen, ledger=ledger, random_state=Streams.new(1))
     kept = selector.fit(x.numpy(), y.numpy(), then=then).transform(x.numpy())
     result: Result = (
-        DPFisherClassifier(plan=then, ledger=ledger, random_state=Streams.new(2)).fit(kept, y.numpy()).result_
+        DPFisherClassifier(plan=then, ledger=ledger, random_state=Streams.new(2))
+        .fit(kept, y.numpy())
+        .result_
     )
     return result
 
@@ -522,13 +598,17 @@ def scans(number: int, seed: int = 0, **more: Any) -> Dataset:
     for own in y:
         a, b = made_up.integers(1, 4, 2)
         own[a : a + 4, 2:4, b : b + 4], own[a : a + 4, 4:6, b : b + 4] = 1, 2
-    x = np.clip(0.4 * (y == 1) + 0.8 * (y == 2) + 0.1 * made_up.random(y.shape), 0, 1).astype(np.float32)
+    x = np.clip(0.4 * (y == 1) + 0.8 * (y == 2) + 0.1 * made_up.random(y.shape), 0, 1).astype(
+        np.float32
+    )
     return Dataset(x[:, None], y, **{"classes": CLASSES, "low": 0.0, "high": 1.0} | more)
 
 
 def map_network(shape: tuple[int, ...]) -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv3d(1, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.ReLU(), nn.Conv3d(8, CLASSES, 1))
+    return nn.Sequential(
+        nn.Conv3d(1, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.ReLU(), nn.Conv3d(8, CLASSES, 1)
+    )
 
 
 def unet(shape: tuple[int, ...]) -> nn.Module:
@@ -550,7 +630,9 @@ def _corrected() -> Result:
 OTHERS: dict[str, Callable[[], Result]] = {
     "scikit-learn, a pipeline": lambda: _pipeline(),
     "features in a folder": lambda: _from_a_folder(),
-    "scattering": lambda: sgd(data=dataset(40, (1, 16, 16)), front=(Scatter(J=2, kept=30),), model=built("linear")),
+    "scattering": lambda: sgd(
+        data=dataset(40, (1, 16, 16)), front=(Scatter(J=2, kept=30),), model=built("linear")
+    ),
     "raw, wider": lambda: train(
         dataset(80, IMAGES), epsilon=4.0, features="raw", model="mlp:9", streams=Streams.new(2)
     ),
@@ -564,7 +646,9 @@ OTHERS: dict[str, Callable[[], Result]] = {
 
 def boosted(target: Any, y: Any, **more: Any) -> Result:
     x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
-    plan = BoostingPlan((Interval(-2.0, 2.0), Levels(2)), target, bins=6, **more).calibrate(epsilon=4.0, delta=1e-5)
+    plan = BoostingPlan((Interval(-2.0, 2.0), Levels(2)), target, bins=6, **more).calibrate(
+        epsilon=4.0, delta=1e-5
+    )
     result: Result = boost(plan, (x, y(x)), streams=Streams.new(5))
     return result
 
@@ -589,11 +673,15 @@ METHODS: dict[str, dict[str, Callable[[], Any]]] = {
     "tune": TUNING,
     "others": OTHERS,
 }
-CASES = {f"{method}: {name}": case for method, cases in METHODS.items() for name, case in cases.items()}
+CASES = {
+    f"{method}: {name}": case for method, cases in METHODS.items() for name, case in cases.items()
+}
 
 
 def figures(only: str = "") -> dict[str, Any]:
-    return plain.each({name: lambda case=case: _figures(case()) for name, case in CASES.items()}, only)  # type: ignore[misc]
+    return plain.each(
+        {name: lambda case=case: _figures(case()) for name, case in CASES.items()}, only
+    )  # type: ignore[misc]
 
 
 def _outputs(result: Result) -> Tensor:
@@ -607,7 +695,10 @@ def _outputs(result: Result) -> Tensor:
 
 
 def _figures(result: Any) -> dict[str, Any]:
-    charged = {"charged": plain.event(result.ledger.event), "claimed": plain.event(result.ledger.claim)}
+    charged = {
+        "charged": plain.event(result.ledger.event),
+        "claimed": plain.event(result.ledger.claim),
+    }
     if charged["claimed"] == charged["charged"]:
         charged.pop("claimed")
     charged["epsilon"] = result.ledger.guarantee(1e-5).epsilon

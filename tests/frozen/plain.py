@@ -1,4 +1,6 @@
-"""Results as plain JSON values: numbers that `agreement.py` compares, and digests of what has no rounding."""
+"""Results as plain JSON values: numbers that `agreement.py` compares, and digests of what has no
+rounding.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ def digest(content: bytes | str) -> str:
 
 def condensed(text: str) -> dict[str, Any]:
     """The digest of a text without the numbers that are printed in full, and these numbers."""
-    return {"sha256": digest(NUMBER.sub("#", text)), "numbers": [float(number) for number in NUMBER.findall(text)]}
+    return {
+        "sha256": digest(NUMBER.sub("#", text)),
+        "numbers": [float(number) for number in NUMBER.findall(text)],
+    }
 
 
 def event(of: Any) -> Any:
@@ -64,10 +69,15 @@ def event(of: Any) -> Any:
 def array(value: Any) -> Any:
     """The type and shape of an array or a tensor, and its numbers.
 
-    Numbers of floating point are kept if they are few. Of many, the norm is kept, and sums with fixed factors between
-    -1 and 1: a number that changes changes each sum. What has no rounding is a digest.
+    Numbers of floating point are kept if they are few. Of many, the norm is kept, and sums with
+    fixed factors between -1 and 1: a number that changes changes each sum. What has no rounding is
+    a digest.
     """
-    numbers = value.detach().cpu() if isinstance(value, torch.Tensor) else torch.as_tensor(np.asarray(value))
+    numbers = (
+        value.detach().cpu()
+        if isinstance(value, torch.Tensor)
+        else torch.as_tensor(np.asarray(value))
+    )
     kind = f"{str(numbers.dtype).removeprefix('torch.')} {list(numbers.shape)}"
     if not numbers.is_floating_point():
         return f"{kind} {digest(np.ascontiguousarray(numbers.numpy()).tobytes())[:32]}"
@@ -89,7 +99,9 @@ def weights(of: Any) -> dict[str, Any]:
 
 
 def short(value: Any) -> Any:
-    """`value`, with arrays as `array` gives them, and long texts and long lists of them as digests."""
+    """`value`, with arrays as `array` gives them, and long texts and long lists of them as
+    digests.
+    """
     if isinstance(value, dict):
         return {str(key): short(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

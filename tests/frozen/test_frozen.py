@@ -1,4 +1,6 @@
-"""The figures are still what they were when they were frozen (`freeze.py` says more, and writes them anew)."""
+"""The figures are still what they were when they were frozen (`freeze.py` says more, and writes
+them anew).
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,28 @@ from freeze import elsewhere, frozen
 @pytest.mark.parametrize("section", SECTIONS)
 def test_nothing_has_changed(section: str) -> None:
     changes = list(differences(section, frozen(section), SECTIONS[section]("")))
-    assert not changes, f"{len(changes)} differences in {section}:\n" + "\n".join([*changes[:20], *elsewhere()])
+    assert not changes, f"{len(changes)} differences in {section}:\n" + "\n".join(
+        [*changes[:20], *elsewhere()]
+    )
 
 
 def test_frozen_events_cost_what_they_did() -> None:
     for name, figures in frozen("plans").items():
         if "event" in figures:
             prices, before = frozen_plans.prices(figures), figures["guarantees"]
-            assert agreement.agree(before, prices, agreement.PRICES), f"{name}: {before}, now {prices}"
+            assert agreement.agree(before, prices, agreement.PRICES), (
+                f"{name}: {before}, now {prices}"
+            )
 
 
 def test_figures_that_are_off_by_more_than_rounding_are_seen() -> None:
     array = plain.array(np.linspace(-1.0, 1.0, 50))
-    figures = {"epsilon": 2.0000000001, "written": 0.05, "text": "costs 1.2345678901234", "weights": array}
+    figures = {
+        "epsilon": 2.0000000001,
+        "written": 0.05,
+        "text": "costs 1.2345678901234",
+        "weights": array,
+    }
     assert not list(agreement.differences(figures, deepcopy(figures)))
 
     def is_seen(**more: Any) -> bool:

@@ -1,4 +1,6 @@
-"""Named checks of `PrivateTrainer` and of the losses that it computes; planted bugs must make them fail."""
+"""Named checks of `PrivateTrainer` and of the losses that it computes; planted bugs must make them
+fail.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +34,30 @@ def trained(model: Any, changes: dict[str, Any] | None = None, **privacy: Any) -
 
     class Watch(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            weights = torch.cat([own.detach().flatten() for own in model.parameters() if own.requires_grad])
+            weights = torch.cat(
+                [own.detach().flatten() for own in model.parameters() if own.requires_grad]
+            )
             steps.append((state.global_step, weights))
 
     given = {"epsilon": 8.0, "delta": 1e-3, "max_length": made.LENGTH, **privacy}
     with tempfile.TemporaryDirectory() as folder:
         args = made.arguments(Path(folder), **{"logging_steps": 1000, **(changes or {})})
         trainer = pv.huggingface.PrivateTrainer(
-            model, args, train_dataset=made.texts(), data_collator=made.padded, callbacks=[Watch()], **given
+            model,
+            args,
+            train_dataset=made.texts(),
+            data_collator=made.padded,
+            callbacks=[Watch()],
+            **given,
         )
         trainer.train()
     return trainer, steps
 
 
 def adapted() -> Any:
-    """A model with adapters, both halves of which are away from zero, so that gradients reach both."""
+    """A model with adapters, both halves of which are away from zero, so that gradients reach
+    both.
+    """
     model = made.lora(made.still_gpt2())
     torch.manual_seed(4)
     for own in model.parameters():
@@ -62,11 +73,14 @@ def rows() -> dict[str, torch.Tensor]:
 
 @check
 def check_an_empty_batch_is_a_step_of_the_trainer() -> None:
-    """Of about one example a batch, every third is empty: each is charged, noised and stepped like any other."""
+    """Of about one example a batch, every third is empty: each is charged, noised and stepped like
+    any other.
+    """
     trainer, steps = trained(
-        made.still_gpt2(), {"per_device_train_batch_size": 1, "num_train_epochs": 1, "optim": "sgd"},
+        made.still_gpt2(),
+        {"per_device_train_batch_size": 1, "num_train_epochs": 1, "optim": "sgd"},
         streams=pv.Streams.new(1),
-    )  # fmt: skip
+    )
     assert trainer.result.ledger.event == trainer.plan.event()
     assert [number for number, _ in steps] == list(range(1, 41))
     moved = [float((after - before).norm()) for (_, before), (_, after) in pairwise(steps)]
@@ -79,7 +93,10 @@ def check_two_trainers_of_one_seed_draw_apart() -> None:
     """The trainer seeds PyTorch's generators: neither batches nor noise may follow from them."""
     changes = {"max_steps": 1, "seed": 3}
     one, other = (trained(made.still_gpt2(), changes)[0] for _ in range(2))
-    weights = [torch.cat([own.detach().flatten() for own in each.model.parameters()]) for each in (one, other)]
+    weights = [
+        torch.cat([own.detach().flatten() for own in each.model.parameters()])
+        for each in (one, other)
+    ]
     assert not torch.equal(*weights)
     assert not one.result.seeded
 
@@ -88,24 +105,32 @@ def check_two_trainers_of_one_seed_draw_apart() -> None:
 def check_nothing_private_is_logged_by_the_trainer() -> None:
     trainer, _ = trained(made.gpt2(), {"max_steps": 2, "logging_steps": 1})
     names = set().union(*trainer.state.log_history)
-    assert not names & {"loss", "train_loss", "grad_norm", "total_flos", "num_input_tokens_seen"}, names
+    assert not names & {"loss", "train_loss", "grad_norm", "total_flos", "num_input_tokens_seen"}, (
+        names
+    )
     assert "epsilon_spent" in names
 
 
 @check
 def check_a_callback_that_follows_the_training_loss_claims_nothing() -> None:
-    """One that stops by it; one that shows it, and one that stops by a metric of public rows, change nothing."""
+    """One that stops by it; one that shows it, and one that stops by a metric of public rows,
+    change nothing.
+    """
     made.require_transformers()
     from transformers import EarlyStoppingCallback, TrainerCallback
 
     seen: list[str] = []
 
     class Stops(TrainerCallback):  # type: ignore[misc]
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+        def on_log(
+            self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any
+        ) -> None:
             control.should_training_stop = logs.get("loss", 0.0) > 0.1
 
     class Shows(TrainerCallback):  # type: ignore[misc]
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+        def on_log(
+            self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any
+        ) -> None:
             seen.extend(f"{logs[name]:.3f}" for name in ("loss", "train_loss") if name in logs)
 
     evaluated = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
@@ -116,10 +141,17 @@ def check_a_callback_that_follows_the_training_loss_claims_nothing() -> None:
             warnings.simplefilter("ignore")
             args = made.arguments(Path(folder) / "runs", **changes)
             trainer = pv.huggingface.PrivateTrainer(
-                made.still_gpt2(), args, train_dataset=made.texts(), eval_dataset=made.texts(6, 1),
-                data_collator=made.padded, callbacks=[callback], epsilon=8.0, delta=1e-3, max_length=made.LENGTH,
+                made.still_gpt2(),
+                args,
+                train_dataset=made.texts(),
+                eval_dataset=made.texts(6, 1),
+                data_collator=made.padded,
+                callbacks=[callback],
+                epsilon=8.0,
+                delta=1e-3,
+                max_length=made.LENGTH,
                 log_private_loss=True,
-            )  # fmt: skip
+            )
             trainer.train()
             try:
                 trainer.publish(Path(folder) / "model")
@@ -146,11 +178,18 @@ def check_a_trainer_is_evaluated_on_public_rows() -> None:
     rows = made.texts()
     with tempfile.TemporaryDirectory() as folder:
         trainer = pv.huggingface.PrivateTrainer(
-            made.still_gpt2(), made.arguments(folder), train_dataset=rows, data_collator=made.padded, epsilon=8.0,
-            delta=1e-3, max_length=made.LENGTH,
-        )  # fmt: skip
+            made.still_gpt2(),
+            made.arguments(folder),
+            train_dataset=rows,
+            data_collator=made.padded,
+            epsilon=8.0,
+            delta=1e-3,
+            max_length=made.LENGTH,
+        )
         for evaluated in (rows, rows[:4], torch.utils.data.Subset(rows, [3])):
-            said = must_raise(pv.errors.BadInput, lambda evaluated=evaluated: trainer.evaluate(evaluated))
+            said = must_raise(
+                pv.errors.BadInput, lambda evaluated=evaluated: trainer.evaluate(evaluated)
+            )
             assert "has rows of it" in str(said)
         assert trainer.evaluate(made.texts(4, 1))["eval_loss"] > 0
 
@@ -174,7 +213,9 @@ def check_an_examples_loss_is_its_own() -> None:
 
 @check
 def check_masks_leave_padding_out() -> None:
-    """A text's gradient is the same whatever public length it is padded to, and whatever stands in the padding."""
+    """A text's gradient is the same whatever public length it is padded to, and whatever stands in
+    the padding.
+    """
     made.require_transformers()
     from privlearn.huggingface.fixed_length import Padded
 
@@ -200,8 +241,13 @@ def check_an_adapters_example_moves_the_sum_by_at_most_the_norm() -> None:
     assert any("lora_A" in name for name in names)
     for row in range(3):
         (sample,) = FullBatch().draw(1, np.random.default_rng(0))
-        bounded = gradients(sample, TensorRows({name: leaf[row : row + 1] for name, leaf in batch.items()}))
-        norms = {name: float(own.norm()) for name, own in zip(gradients.parameters, bounded.values, strict=True)}
+        bounded = gradients(
+            sample, TensorRows({name: leaf[row : row + 1] for name, leaf in batch.items()})
+        )
+        norms = {
+            name: float(own.norm())
+            for name, own in zip(gradients.parameters, bounded.values, strict=True)
+        }
         assert sum(norm**2 for norm in norms.values()) ** 0.5 <= 0.1
         assert all(norm > 0 for norm in norms.values()), norms
 
@@ -214,7 +260,9 @@ def check_the_clipped_sum_is_autograds_for_every_weight() -> None:
     model = adapted()
     model.unused = torch.nn.Linear(1, 1)
     loss = pv.huggingface.ExampleLoss(model, 1.0)
-    said = must_raise(pv.errors.BadInput, lambda: require_gradients(model, loss, TensorRows(rows())))
+    said = must_raise(
+        pv.errors.BadInput, lambda: require_gradients(model, loss, TensorRows(rows()))
+    )
     assert "unused.weight" in str(said)
 
 
@@ -226,10 +274,17 @@ def check_an_authors_texts_are_one_example() -> None:
     groups = np.zeros(10, np.int64)
     with tempfile.TemporaryDirectory() as folder:
         trainer = pv.huggingface.PrivateTrainer(
-            made.still_gpt2(), made.arguments(folder, per_device_train_batch_size=1, num_train_epochs=1),
-            train_dataset=rows, data_collator=made.padded, epsilon=8.0, delta=1e-3, max_length=made.LENGTH,
-            groups=groups, rows_per_person=5, examples=1,
-        )  # fmt: skip
+            made.still_gpt2(),
+            made.arguments(folder, per_device_train_batch_size=1, num_train_epochs=1),
+            train_dataset=rows,
+            data_collator=made.padded,
+            epsilon=8.0,
+            delta=1e-3,
+            max_length=made.LENGTH,
+            groups=groups,
+            rows_per_person=5,
+            examples=1,
+        )
         trainer.train()
         task = trainer.private.run.task
         assert task.present == 1
@@ -238,16 +293,21 @@ def check_an_authors_texts_are_one_example() -> None:
 
 @check
 def check_repeated_rows_and_tables_that_rescale_are_refused_by_the_trainer() -> None:
-    """Of lists and of parts, before training; with a declared group there is a trainer that trains."""
+    """Of lists and of parts, before training; with a declared group there is a trainer that
+    trains.
+    """
     made.require_transformers()
 
     def train(rows: Any, model: Any = None, **privacy: Any) -> Any:
         given = {"epsilon": 8.0, "delta": 1e-3, "max_length": made.LENGTH, **privacy}
         with tempfile.TemporaryDirectory() as folder:
             trainer = pv.huggingface.PrivateTrainer(
-                made.still_gpt2() if model is None else model, made.arguments(Path(folder), max_steps=1),
-                train_dataset=rows, data_collator=made.padded, **given,
-            )  # fmt: skip
+                made.still_gpt2() if model is None else model,
+                made.arguments(Path(folder), max_steps=1),
+                train_dataset=rows,
+                data_collator=made.padded,
+                **given,
+            )
             trainer.train()
         return trainer
 

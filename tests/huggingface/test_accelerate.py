@@ -1,4 +1,6 @@
-"""Accelerate's `prepare`, in one process, before and after `pv.make_private`: the run is the same to the bit."""
+"""Accelerate's `prepare`, in one process, before and after `pv.make_private`: the run is the same
+to the bit.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,14 @@ def trained(prepared: str) -> tuple[Any, pv.Result]:
     if prepared == "before":
         net, optimizer, given, scheduler = accelerator.prepare(model, optimizer, given, scheduler)
     private = pv.make_private(
-        net, optimizer, given, epsilon=4.0, delta=1e-3, epochs=2, max_grad_norm=0.5, streams=pv.Streams.new(1)
+        net,
+        optimizer,
+        given,
+        epsilon=4.0,
+        delta=1e-3,
+        epochs=2,
+        max_grad_norm=0.5,
+        streams=pv.Streams.new(1),
     )
     if prepared == "after":
         private, scheduler = accelerator.prepare(private, scheduler)

@@ -1,4 +1,6 @@
-"""What a trainer of transformers can be told that can't be private is refused by name, before anything is spent."""
+"""What a trainer of transformers can be told that can't be private is refused by name, before
+anything is spent.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,29 @@ transformers = made.require_transformers()
 from tests.huggingface.test_trainer import trainer_of  # noqa: E402
 
 
-def refused(folder: Path, said: str, model: Any = None, changes: Any = None, kind: Any = None, **privacy: Any) -> None:
+def refused(
+    folder: Path,
+    said: str,
+    model: Any = None,
+    changes: Any = None,
+    kind: Any = None,
+    **privacy: Any,
+) -> None:
     ledger = pv.Ledger(pv.Budget(epsilon=8.0, delta=1e-3))
 
     def attempt() -> None:
         if kind is None:
-            trainer_of(model or made.gpt2(), folder, changes=changes, ledger=ledger, **privacy).train()
+            trainer_of(
+                model or made.gpt2(), folder, changes=changes, ledger=ledger, **privacy
+            ).train()
         else:
-            kind(model or made.gpt2(), made.arguments(folder), train_dataset=made.texts(), epsilon=8.0, delta=1e-3)
+            kind(
+                model or made.gpt2(),
+                made.arguments(folder),
+                train_dataset=made.texts(),
+                epsilon=8.0,
+                delta=1e-3,
+            )
 
     with pytest.raises(pv.errors.PrivlearnError, match=said):
         attempt()
@@ -46,10 +63,13 @@ def refused(folder: Path, said: str, model: Any = None, changes: Any = None, kin
 )
 def test_arguments_that_cannot_be_private(changes: dict[str, Any], tmp_path: Path) -> None:
     args = made.arguments(tmp_path)
-    for name, value in changes.items():  # some are refused by transformers itself where a library is missing
+    # some are refused by transformers itself where a library is missing
+    for name, value in changes.items():
         setattr(args, name, value)
     with pytest.raises(pv.errors.BadInput, match=next(iter(changes))):
-        pv.huggingface.PrivateTrainer(made.gpt2(), args, train_dataset=made.texts(), epsilon=8.0, delta=1e-3)
+        pv.huggingface.PrivateTrainer(
+            made.gpt2(), args, train_dataset=made.texts(), epsilon=8.0, delta=1e-3
+        )
 
 
 def test_rows_that_cannot_be_sampled(tmp_path: Path) -> None:
@@ -61,11 +81,17 @@ def test_rows_that_cannot_be_sampled(tmp_path: Path) -> None:
     refused(tmp_path, "train_dataset is None", train_dataset=None)
     rows = made.texts()
     for evaluated in (rows, rows[-1:], {"public": made.texts(2, 1), "train": rows[:3]}):
-        refused(tmp_path, "eval_dataset is train_dataset", train_dataset=rows, eval_dataset=evaluated)
+        refused(
+            tmp_path, "eval_dataset is train_dataset", train_dataset=rows, eval_dataset=evaluated
+        )
     refused(tmp_path, "packs", data_collator=transformers.DataCollatorWithFlattening())
     refused(tmp_path, "max_length", max_length=None)
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
-    refused(tmp_path, "IterableDataset", train_dataset=datasets.Dataset.from_list(rows).to_iterable_dataset())
+    refused(
+        tmp_path,
+        "IterableDataset",
+        train_dataset=datasets.Dataset.from_list(rows).to_iterable_dataset(),
+    )
 
 
 def test_losses_of_a_batch(tmp_path: Path) -> None:
@@ -73,7 +99,9 @@ def test_losses_of_a_batch(tmp_path: Path) -> None:
         return torch.nn.functional.cross_entropy(outputs.logits.transpose(1, 2), labels)
 
     def coupled(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
-        each = torch.nn.functional.cross_entropy(outputs.logits.transpose(1, 2), labels, reduction="none").mean(1)
+        each = torch.nn.functional.cross_entropy(
+            outputs.logits.transpose(1, 2), labels, reduction="none"
+        ).mean(1)
         return each - each.mean()
 
     refused(tmp_path, "one value for each example", compute_loss_func=mean)

@@ -21,10 +21,22 @@ made.require_transformers()
 from privlearn.huggingface import PrivateTrainer, load_pretrained  # noqa: E402
 
 
-def trainer_of(model: Any, folder: Path, rows: Any = None, changes: Any = None, **privacy: Any) -> PrivateTrainer:
-    given = {"epsilon": 8.0, "delta": 1e-3, "max_length": made.LENGTH, "streams": pv.Streams.new(5), **privacy}
+def trainer_of(
+    model: Any, folder: Path, rows: Any = None, changes: Any = None, **privacy: Any
+) -> PrivateTrainer:
+    given = {
+        "epsilon": 8.0,
+        "delta": 1e-3,
+        "max_length": made.LENGTH,
+        "streams": pv.Streams.new(5),
+        **privacy,
+    }
     args = made.arguments(folder, **(changes or {}))
-    given = {"train_dataset": made.texts() if rows is None else rows, "data_collator": made.padded, **given}
+    given = {
+        "train_dataset": made.texts() if rows is None else rows,
+        "data_collator": made.padded,
+        **given,
+    }
     return PrivateTrainer(model, args, **given)
 
 
@@ -37,14 +49,20 @@ def whole() -> dict[str, torch.Tensor]:
     """The rows as tensors."""
     rows = [made.padded([row]) for row in made.texts()]
     return {
-        name: torch.cat([F.pad(row[name], (0, made.LENGTH - row[name].shape[1]), value=fill) for row in rows])
+        name: torch.cat(
+            [F.pad(row[name], (0, made.LENGTH - row[name].shape[1]), value=fill) for row in rows]
+        )
         for name, fill in (("attention_mask", 0), ("input_ids", 0), ("labels", -100))
     }
 
 
 def by_hand(model: Any, batch: Any) -> torch.Tensor:
     """The loss of single examples, written down."""
-    scores = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1].transpose(1, 2)
+    scores = (
+        model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        .logits[:, :-1]
+        .transpose(1, 2)
+    )
     return F.cross_entropy(scores, batch["labels"][:, 1:], reduction="none").sum(1) / made.LENGTH
 
 
@@ -74,9 +92,13 @@ def test_the_weights_and_events_are_those_of_dpsgd(tmp_path: Path) -> None:
     def optimizer(parameters: Any) -> Any:
         return torch.optim.SGD(parameters, lr=0.01)
 
-    plan = pv.Plan(pv.Poisson(8 / 40), epochs=2, clip=pv.Flat(0.5)).calibrate(epsilon=8.0, delta=1e-3)
+    plan = pv.Plan(pv.Poisson(8 / 40), epochs=2, clip=pv.Flat(0.5)).calibrate(
+        epsilon=8.0, delta=1e-3
+    )
     rows = TensorRows(whole())
-    result = pv.dpsgd(plan, model, by_hand, rows, optimizer=optimizer, streams=pv.Streams.new(5), microbatch=8)
+    result = pv.dpsgd(
+        plan, model, by_hand, rows, optimizer=optimizer, streams=pv.Streams.new(5), microbatch=8
+    )
     assert trainer.plan == plan
     assert trainer.result.ledger.event == result.ledger.event == plan.event()
     assert same(trainer.model, model)
@@ -84,7 +106,9 @@ def test_the_weights_and_events_are_those_of_dpsgd(tmp_path: Path) -> None:
 
 
 def test_the_trainers_optimizer_and_scheduler_step_once_each(tmp_path: Path) -> None:
-    """AdamW with momentum, decay and a falling rate: a second step of the trainer's own would show."""
+    """AdamW with momentum, decay and a falling rate: a second step of the trainer's own would
+    show.
+    """
     from transformers import get_scheduler
 
     changes = {"weight_decay": 0.1, "lr_scheduler_type": "cosine", "warmup_steps": 2}
@@ -96,7 +120,15 @@ def test_the_trainers_optimizer_and_scheduler_step_once_each(tmp_path: Path) -> 
     optimizer = twin.create_optimizer()
     scheduler = get_scheduler("cosine", optimizer, num_warmup_steps=2, num_training_steps=10)
     rows, streams = TensorRows(whole()), pv.Streams.new(5)
-    with pv.Run(twin.plan, model, by_hand, rows, optimizer=lambda _: optimizer, streams=streams, microbatch=8) as run:
+    with pv.Run(
+        twin.plan,
+        model,
+        by_hand,
+        rows,
+        optimizer=lambda _: optimizer,
+        streams=streams,
+        microbatch=8,
+    ) as run:
         for epoch in run:
             for batch in epoch:
                 run.step(batch)
@@ -113,7 +145,9 @@ def test_the_trainers_optimizer_and_scheduler_step_once_each(tmp_path: Path) -> 
         ("t5", made.translated, {}),
     ],
 )
-def test_models_of_other_tasks_are_trained(kind: str, rows: Any, changes: Any, tmp_path: Path) -> None:
+def test_models_of_other_tasks_are_trained(
+    kind: str, rows: Any, changes: Any, tmp_path: Path
+) -> None:
     model = made.t5() if kind == "t5" else made.bert(kind, **changes)
     args = {"num_train_epochs": 1, "activation_checkpointing": kind == "ForTokenClassification"}
     trainer = trainer_of(model, tmp_path, rows(), args, eval_dataset=rows(6, 1))
@@ -123,7 +157,9 @@ def test_models_of_other_tasks_are_trained(kind: str, rows: Any, changes: Any, t
     assert trainer.evaluate()["eval_loss"] > 0
 
 
-def test_losses_of_examples_are_those_of_transformers_over_the_public_divisor(tmp_path: Path) -> None:
+def test_losses_of_examples_are_those_of_transformers_over_the_public_divisor(
+    tmp_path: Path,
+) -> None:
     from privlearn.huggingface import ExampleLoss
 
     for model, rows in (
@@ -134,12 +170,18 @@ def test_losses_of_examples_are_those_of_transformers_over_the_public_divisor(tm
     ):
         model.eval()
         batch = made.padded(rows)
-        if "decoder" in str(type(model).forward.__doc__) and hasattr(model, "prepare_decoder_input_ids_from_labels"):
-            batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
+        if "decoder" in str(type(model).forward.__doc__) and hasattr(
+            model, "prepare_decoder_input_ids_from_labels"
+        ):
+            batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(
+                batch["labels"]
+            )
         own = ExampleLoss(model, 7.0)(model, batch)
         for number in range(len(rows)):
             row = {name: leaf[number : number + 1] for name, leaf in batch.items()}
-            counted = row["labels"][:, 1:] if isinstance(model, type(made.gpt2())) else row["labels"]
+            counted = (
+                row["labels"][:, 1:] if isinstance(model, type(made.gpt2())) else row["labels"]
+            )
             tokens = 1 if counted.dim() == 1 else int((counted != -100).sum()) / 7.0
             assert torch.allclose(own[number], model(**row).loss * tokens, rtol=1e-4)
 
@@ -147,7 +189,9 @@ def test_losses_of_examples_are_those_of_transformers_over_the_public_divisor(tm
 def test_gradient_accumulation_is_microbatches_and_changes_nothing(tmp_path: Path) -> None:
     whole = trainer_of(made.still_gpt2(), tmp_path / "a")
     parts = trainer_of(
-        made.still_gpt2(), tmp_path / "b", changes={"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+        made.still_gpt2(),
+        tmp_path / "b",
+        changes={"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4},
     )
     assert whole.plan == parts.plan
     whole.train()
@@ -222,8 +266,13 @@ def test_adapters_are_published_alone(tmp_path: Path) -> None:
         assert name not in frozen or torch.equal(own, frozen[name])
     folder = trainer.publish(tmp_path / "model")
     assert {path.name for path in folder.iterdir()} == {
-        "adapter_model.safetensors", "adapter_config.json", "config.json", "README.md", "card.html", "privacy.json"
-    }  # fmt: skip
+        "adapter_model.safetensors",
+        "adapter_config.json",
+        "config.json",
+        "README.md",
+        "card.html",
+        "privacy.json",
+    }
     assert pv.verify(folder).ok
     x = torch.arange(3, 11)[None]
     again = load_pretrained(folder, made.gpt2())
@@ -233,7 +282,9 @@ def test_adapters_are_published_alone(tmp_path: Path) -> None:
     with pytest.raises(pv.errors.BadInput, match="adapter"):
         pv.load_model(folder)
     config = (folder / "adapter_config.json").read_text()
-    (folder / "adapter_config.json").write_text(config.replace('"lora_alpha": 8', '"lora_alpha": 9'))
+    (folder / "adapter_config.json").write_text(
+        config.replace('"lora_alpha": 8', '"lora_alpha": 9')
+    )
     assert not pv.verify(folder).ok
 
 
@@ -282,7 +333,10 @@ def test_a_killed_run_goes_on_to_the_same_bits(adapted: bool, at: int, tmp_path:
     assert output.global_step == whole.state.global_step == 10
     assert same(resumed.model, whole.model)
     assert resumed.result.ledger.event == whole.result.ledger.event
-    logged = [[log["epoch"] for log in each.state.log_history if "learning_rate" in log] for each in (resumed, whole)]
+    logged = [
+        [log["epoch"] for log in each.state.log_history if "learning_rate" in log]
+        for each in (resumed, whole)
+    ]
     assert logged[0] == logged[1]
     folder = resumed.publish(tmp_path / "model")
     assert pv.verify(folder).ok

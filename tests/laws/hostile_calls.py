@@ -22,9 +22,15 @@ Y = np.random.default_rng(1).integers(0, 3, 24)
 TARGET = {"epsilon": 2.0, "delta": 1e-5}
 #: What all estimators are given; `...` takes a name out.
 USUAL = {
-    "X": X, "y": Y, "epsilon": 5.0, "delta": 1e-5, "bounds": (0.0, 1.0), "ledger": None, "random_state": 0,
+    "X": X,
+    "y": Y,
+    "epsilon": 5.0,
+    "delta": 1e-5,
+    "bounds": (0.0, 1.0),
+    "ledger": None,
+    "random_state": 0,
     "preprocessing": None,
-}  # fmt: skip
+}
 CLASSES = [0, 1, 2]
 ONE_EPOCH = {"epochs": 1}
 BOOST = {"bins": 4, "passes": 1, "trees": 0}
@@ -47,7 +53,9 @@ class Call:
         more: names of options that the signature does not state.
     """
 
-    def __init__(self, function: Any, on: Made | None = None, more: Sequence[str] = (), **given: Any) -> None:
+    def __init__(
+        self, function: Any, on: Made | None = None, more: Sequence[str] = (), **given: Any
+    ) -> None:
         self.function, self.on, self.given, self.more = function, on, given, more
 
     @cached_property
@@ -67,7 +75,9 @@ class Call:
     def __call__(self, **hostile: Any) -> Any:
         """Call it, with some arguments replaced."""
         given = self.given | hostile
-        made = {name: part.make() if isinstance(part, Made) else part for name, part in given.items()}
+        made = {
+            name: part.make() if isinstance(part, Made) else part for name, part in given.items()
+        }
         return self.function(*([self.on.make()] if self.on else ()), **made)
 
 
@@ -78,12 +88,16 @@ def positional(function: Callable[..., Any], **given: Any) -> Call:
 
 
 def estimator(kind: str, **more: Any) -> Call:
-    """An estimator made and fitted: scikit-learn wants its arguments kept as they are until then."""
+    """An estimator made and fitted: scikit-learn wants its arguments kept as they are until
+    then.
+    """
 
     def fitted(*, X: Any, y: Any, **given: Any) -> Any:
         return getattr(pv.sklearn, kind)(**given).fit(X, y)
 
-    return Call(fitted, **{name: value for name, value in (USUAL | more).items() if value is not ...})
+    return Call(
+        fitted, **{name: value for name, value in (USUAL | more).items() if value is not ...}
+    )
 
 
 def data(**more: Any) -> pv.Dataset:
@@ -117,7 +131,9 @@ def mac_net() -> nn.Module:
 def in_a_loop(names: tuple[str, str] = ("module", "data_loader"), **given: Any) -> dict[str, Any]:
     """A model and an optimizer of its parameters, as they are made together, and a loader."""
     model = nn.Linear(5, 3)
-    batches = DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), batch_size=8, shuffle=True)
+    batches = DataLoader(
+        TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), batch_size=8, shuffle=True
+    )
     return {names[0]: model, "optimizer": sgd(model.parameters()), names[1]: batches, **given}
 
 
@@ -150,7 +166,9 @@ def boosted() -> pv.Result:
 
 
 def candidates() -> tuple[Any, ...]:
-    return tuple(pv.tuning.Candidate(name, plan(), settings={"rate": 0.1}) for name in ("small", "large"))
+    return tuple(
+        pv.tuning.Candidate(name, plan(), settings={"rate": 0.1}) for name in ("small", "large")
+    )
 
 
 def stopping() -> Any:
@@ -158,7 +176,9 @@ def stopping() -> Any:
 
 
 def train_candidate(candidate: Any, rows: Any, ledger: Any, streams: Any) -> pv.Result:
-    return pv.dpsgd(candidate.plan, nn.Linear(5, 3), cross_entropy, rows, ledger=ledger, streams=streams)
+    return pv.dpsgd(
+        candidate.plan, nn.Linear(5, 3), cross_entropy, rows, ledger=ledger, streams=streams
+    )
 
 
 def votes() -> Any:
@@ -190,7 +210,9 @@ def answered() -> Any:
 
 
 def statistics(kind: str) -> Any:
-    return getattr(pv.statistics, kind)(classes=3, features=5, keep=2, row_norm=1.0).calibrate(**TARGET)
+    return getattr(pv.statistics, kind)(classes=3, features=5, keep=2, row_norm=1.0).calibrate(
+        **TARGET
+    )
 
 
 def file_of(folder: Path, **arrays: Any) -> Path:

@@ -81,7 +81,12 @@ def front(folder: Path) -> dict[str, Call]:
         "Dataset": Call(pv.Dataset, x=X, y=Y, x_test=X, y_test=Y, classes=3, low=0.0, high=1.0),
         "Dataset.of": Call(pv.Dataset.of, data=(X, Y)),
         "audit": Call(
-            pv.audit, more=list(RunArguments.__annotations__), plan=Made(plan), delta=1e-5, trials=20, confidence=0.9
+            pv.audit,
+            more=list(RunArguments.__annotations__),
+            plan=Made(plan),
+            delta=1e-5,
+            trials=20,
+            confidence=0.9,
         ),
         "evaluate": Call(pv.evaluate, model=Made(linear), data=X, targets=Y, paid=None),
         "evaluate, paid": Call(
@@ -91,7 +96,9 @@ def front(folder: Path) -> dict[str, Call]:
             targets=Y,
             paid=Made(lambda: pv.statistics.MetricsPlan(3).calibrate(**TARGET)),
         ),
-        "load": Call(pv.load, name=Made(lambda: file_of(folder, x=X, y=Y)), classes=3, value_range=(0.0, 1.0)),
+        "load": Call(
+            pv.load, name=Made(lambda: file_of(folder, x=X, y=Y)), classes=3, value_range=(0.0, 1.0)
+        ),
         "load, a name": Call(pv.load, name="digits", data_dir=None),
         "load_model": Call(pv.load_model, where=Made(released, folder), model=Made(small_net)),
         "publish": Call(pv.publish, result=result, out=folder / "out", delta=1e-5),
@@ -111,17 +118,26 @@ def accounting() -> dict[str, Call]:
     return {
         "Budget": Call(pv.Budget, **TARGET),
         "Guarantee": Call(
-            pv.Guarantee, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ADD_REMOVE, method="pld", kind="bound"
+            pv.Guarantee,
+            epsilon=1.0,
+            delta=1e-5,
+            adjacency=Adjacency.ADD_REMOVE,
+            method="pld",
+            kind="bound",
         ),
         "Ledger": Call(pv.Ledger, budget=pv.Budget(**TARGET)),
-        "Ledger.approve": Call(lambda plan: pv.Ledger(pv.Budget(**TARGET)).approve(plan), plan=Made(plan)),
+        "Ledger.approve": Call(
+            lambda plan: pv.Ledger(pv.Budget(**TARGET)).approve(plan), plan=Made(plan)
+        ),
         "Ledger.charge": Call(pv.Ledger.charge, on=Made(pv.Ledger), **costs),
         "Ledger.begin": Call(pv.Ledger.begin, on=Made(pv.Ledger), **costs),
         "Ledger.resume": Call(pv.Ledger.resume, on=Made(pv.Ledger), run=None, **costs),
         "Ledger.require_room": Call(pv.Ledger.require_room, on=Made(pv.Ledger), **costs),
         "Ledger.spent": Call(pv.Ledger.spent, on=spent, delta=1e-5),
         "Ledger.guarantee": Call(pv.Ledger.guarantee, on=spent, delta=1e-5),
-        "Ledger.open": Call(pv.Ledger.open, path="new.json", budget=pv.Budget(**TARGET), create=True),
+        "Ledger.open": Call(
+            pv.Ledger.open, path="new.json", budget=pv.Budget(**TARGET), create=True
+        ),
         "Plan": Call(pv.Plan, sampling=pv.Poisson(0.4), epochs=1, examples=24),
         "Plan.calibrate": Call(pv.Plan.calibrate, on=Made(plan), **TARGET),
         "Plan.guarantee": Call(pv.Plan.guarantee, on=Made(plan), delta=1e-5),
@@ -135,7 +151,9 @@ def accounting() -> dict[str, Call]:
         "Shuffle": Call(pv.Shuffle, batch_size=8),
         "Streams.new": Call(pv.Streams.new, seed=1),
         "Result.stated_delta": Call(pv.Result.stated_delta, on=Made(trained), delta=1e-5),
-        "accounting.PrivacyUnit": Call(pv.accounting.PrivacyUnit, group_size=1, rows_per_person=None),
+        "accounting.PrivacyUnit": Call(
+            pv.accounting.PrivacyUnit, group_size=1, rows_per_person=None
+        ),
         "accounting.Adjacency": Call(lambda value: Adjacency(value), value="add_remove"),
         "accounting.Adjacency.parse": Call(Adjacency.parse, name="add_remove"),
         "schedules.Constant": Call(sched.Constant, start=10.0),
@@ -144,10 +162,14 @@ def accounting() -> dict[str, Call]:
         "schedules.Step": Call(sched.Step, start=10.0, k=0.5, period=3),
         "schedules.Polynomial": Call(sched.Polynomial, start=10.0, k=3.0, end=2.0, period=100),
         "schedules.PerEpoch": Call(sched.PerEpoch, values=(1.0, 2.0)),
-        "schedules.Validation": Call(sched.Validation, start=10.0, k=0.7, m=5, threshold=0.01, period=10),
+        "schedules.Validation": Call(
+            sched.Validation, start=10.0, k=0.7, m=5, threshold=0.01, period=10
+        ),
         "schedules.parse": Call(sched.parse, text="exp:k=0.1"),
         "schedules.parse_rates": Call(sched.parse_rates, text="exp:k=0.1"),
-        "schedules.Exponential()": Call(sched.Exponential.__call__, on=Made(sched.Exponential, 1.0, 0.1), epoch=3),
+        "schedules.Exponential()": Call(
+            sched.Exponential.__call__, on=Made(sched.Exponential, 1.0, 0.1), epoch=3
+        ),
     }
 
 
@@ -202,16 +224,32 @@ def doors(folder: Path) -> dict[str, Call]:
     values = {"y": X[:, 0], "target_bounds": (0.0, 1.0)}
     linear_classifier = pv.sklearn.DPClassifier(bounds=(0, 1), classes=CLASSES, options=ONE_EPOCH)
     return {
-        "huggingface.ExampleLoss": Call(hf.ExampleLoss, model=Made(small_net), tokens=3.0, smoothing=0.0),
-        "huggingface.load_pretrained": Call(hf.load_pretrained, where=folder, model=Made(small_net)),
-        "huggingface.publish_pretrained": Call(hf.publish_pretrained, result=Made(trained), out=folder / "h"),
+        "huggingface.ExampleLoss": Call(
+            hf.ExampleLoss, model=Made(small_net), tokens=3.0, smoothing=0.0
+        ),
+        "huggingface.load_pretrained": Call(
+            hf.load_pretrained, where=folder, model=Made(small_net)
+        ),
+        "huggingface.publish_pretrained": Call(
+            hf.publish_pretrained, result=Made(trained), out=folder / "h"
+        ),
         "huggingface.PrivateTrainer": Call(hf.PrivateTrainer, model=Made(small_net), args=None),
-        "lightning.PrivateStrategy": Call(torch_lightning.PrivateStrategy, device="cpu", epsilon=1.0),
+        "lightning.PrivateStrategy": Call(
+            torch_lightning.PrivateStrategy, device="cpu", epsilon=1.0
+        ),
         "lightning.PrivateDDPStrategy": Call(torch_lightning.PrivateDDPStrategy, epsilon=1.0),
         "opacus.PrivacyEngine": Call(op.PrivacyEngine, accountant="prv", secure_mode=False),
         "opacus.PrivacyEngine.make_private": Call(
             lambda **given: op.PrivacyEngine().make_private(**in_a_loop(**given)),
-            more=["module", "optimizer", "data_loader", "epochs", "clipping", "noise_generator", "batch_first"],
+            more=[
+                "module",
+                "optimizer",
+                "data_loader",
+                "epochs",
+                "clipping",
+                "noise_generator",
+                "batch_first",
+            ],
             noise_multiplier=1.0,
             max_grad_norm=1.0,
             poisson_sampling=True,
@@ -224,16 +262,30 @@ def doors(folder: Path) -> dict[str, Call]:
             epochs=1,
             max_grad_norm=1.0,
         ),
-        "opacus.ModuleValidator.validate": Call(op.ModuleValidator.validate, module=Made(small_net)),
+        "opacus.ModuleValidator.validate": Call(
+            op.ModuleValidator.validate, module=Made(small_net)
+        ),
         "opacus.ModuleValidator.fix": Call(op.ModuleValidator.fix, module=Made(small_net)),
-        "opacus.BatchMemoryManager": Call(opened_batches, more=["data_loader", "optimizer"], max_physical_batch_size=4),
+        "opacus.BatchMemoryManager": Call(
+            opened_batches, more=["data_loader", "optimizer"], max_physical_batch_size=4
+        ),
         "sklearn.DPAutoencoder": estimator("DPAutoencoder", n_components=2, options=ONE_EPOCH),
-        "sklearn.DPBoostingClassifier": estimator("DPBoostingClassifier", classes=CLASSES, options=BOOST),
+        "sklearn.DPBoostingClassifier": estimator(
+            "DPBoostingClassifier", classes=CLASSES, options=BOOST
+        ),
         "sklearn.DPBoostingRegressor": estimator("DPBoostingRegressor", options=BOOST, **values),
-        "sklearn.DPClassifier": estimator("DPClassifier", classes=CLASSES, options=ONE_EPOCH, class_weight=None),
-        "sklearn.DPFeatureSelector": estimator("DPFeatureSelector", classes=CLASSES, keep=2, plan=None),
-        "sklearn.DPFisherClassifier": estimator("DPFisherClassifier", classes=CLASSES, options=None, plan=None),
-        "sklearn.DPLogisticRegression": estimator("DPLogisticRegression", classes=CLASSES, options=ONE_EPOCH),
+        "sklearn.DPClassifier": estimator(
+            "DPClassifier", classes=CLASSES, options=ONE_EPOCH, class_weight=None
+        ),
+        "sklearn.DPFeatureSelector": estimator(
+            "DPFeatureSelector", classes=CLASSES, keep=2, plan=None
+        ),
+        "sklearn.DPFisherClassifier": estimator(
+            "DPFisherClassifier", classes=CLASSES, options=None, plan=None
+        ),
+        "sklearn.DPLogisticRegression": estimator(
+            "DPLogisticRegression", classes=CLASSES, options=ONE_EPOCH
+        ),
         "sklearn.DPPCA": estimator("DPPCA", n_components=2),
         "sklearn.DPRegressor": estimator(
             "DPRegressor", model="linear", options=ONE_EPOCH, loss="squared_error", **values
@@ -256,13 +308,23 @@ def doors(folder: Path) -> dict[str, Call]:
         "sklearn.PATEClassifier": estimator(
             "PATEClassifier", estimator=None, classes=CLASSES, options={"teachers": 4, "queries": 3}
         ),
-        "sklearn.budget_for": positional(pv.sklearn.budget_for, plan=Made(plan), fits=2, delta=1e-5),
-        "sklearn.expected_failed_checks": Call(pv.sklearn.expected_failed_checks, estimator=pv.sklearn.DPPCA()),
+        "sklearn.budget_for": positional(
+            pv.sklearn.budget_for, plan=Made(plan), fits=2, delta=1e-5
+        ),
+        "sklearn.expected_failed_checks": Call(
+            pv.sklearn.expected_failed_checks, estimator=pv.sklearn.DPPCA()
+        ),
     }
 
 
 def parts() -> dict[str, Call]:
-    boost, clip, mech, vol, maps = pv.boosting, pv.clipping, pv.mechanisms, pv.volumes, Made(lambda: volumes()[1])
+    boost, clip, mech, vol, maps = (
+        pv.boosting,
+        pv.clipping,
+        pv.mechanisms,
+        pv.volumes,
+        Made(lambda: volumes()[1]),
+    )
     scans = Made(lambda: torch.rand(2, 1, 4, 4, 4))
     network = Made(lambda: nn.Conv3d(1, 3, 1))
     return {
@@ -272,20 +334,38 @@ def parts() -> dict[str, Call]:
         "clipping.PerLayer": Call(clip.PerLayer, clip_norm=0.1),
         "clipping.Quantile": Call(clip.Quantile, clip_norm=0.1, quantile=0.5, rate=0.2, share=0.1),
         "mechanisms.Banded": Call(mech.Banded, bands=4, momentum=0.5),
-        "mechanisms.Banded.coefficients": Call(mech.Banded.coefficients, on=Made(mech.Banded, 4), steps=20),
-        "mechanisms.Banded.deviation": Call(mech.Banded.deviation, on=Made(mech.Banded, 4), steps=20),
+        "mechanisms.Banded.coefficients": Call(
+            mech.Banded.coefficients, on=Made(mech.Banded, 4), steps=20
+        ),
+        "mechanisms.Banded.deviation": Call(
+            mech.Banded.deviation, on=Made(mech.Banded, 4), steps=20
+        ),
         "mechanisms.BISR": Call(mech.BISR, bands=4, momentum=0.5),
-        "mechanisms.BISR.coefficients": Call(mech.BISR.coefficients, on=Made(mech.BISR, 4), steps=20, separation=5),
-        "mechanisms.BISR.inverse": Call(mech.BISR.inverse, on=Made(mech.BISR, 4), steps=20, separation=5),
+        "mechanisms.BISR.coefficients": Call(
+            mech.BISR.coefficients, on=Made(mech.BISR, 4), steps=20, separation=5
+        ),
+        "mechanisms.BISR.inverse": Call(
+            mech.BISR.inverse, on=Made(mech.BISR, 4), steps=20, separation=5
+        ),
         "mechanisms.BLT": Call(mech.BLT, buffers=2, momentum=0.5),
-        "mechanisms.BLT.coefficients": Call(mech.BLT.coefficients, on=Made(mech.BLT, 2), steps=20, separation=5),
-        "mechanisms.BLT.deviation": Call(mech.BLT.deviation, on=Made(mech.BLT, 2), steps=20, separation=5),
+        "mechanisms.BLT.coefficients": Call(
+            mech.BLT.coefficients, on=Made(mech.BLT, 2), steps=20, separation=5
+        ),
+        "mechanisms.BLT.deviation": Call(
+            mech.BLT.deviation, on=Made(mech.BLT, 2), steps=20, separation=5
+        ),
         "mac.Analytic": Call(pv.mac.Analytic, z_norm=1.0, x_norm=1.0, y_norm=1.0, order=1),
         "mac.Coordinates": Call(pv.mac.Coordinates, steps=1, rate=1.0, optimizer="sweep"),
         "mac.Derivatives": Call(pv.mac.Derivatives, first=0.3),
-        "mac.Histogram": Call(pv.mac.Histogram, noise_multiplier=5.0, after=1, quantile=0.5, bins=10),
+        "mac.Histogram": Call(
+            pv.mac.Histogram, noise_multiplier=5.0, after=1, quantile=0.5, bins=10
+        ),
         "models.build": Call(
-            pv.models.build, spec="mlp:4", input_shape=(5,), classes=3, rng=Made(np.random.default_rng, 0)
+            pv.models.build,
+            spec="mlp:4",
+            input_shape=(5,),
+            classes=3,
+            rng=Made(np.random.default_rng, 0),
         ),
         "models.replace_batch_norm": Call(
             pv.models.replace_batch_norm, model=Made(nn.BatchNorm1d, 4), frozen=False, groups=2
@@ -297,8 +377,12 @@ def parts() -> dict[str, Call]:
             fixed=False,
             what="it",
         ),
-        "boosting.BoostingPlan": Call(boost.BoostingPlan, columns=columns(), target=boost.Labels(3), trees=1, depth=2),
-        "boosting.BoostingPlan.calibrate": Call(boost.BoostingPlan.calibrate, on=Made(boosting), **TARGET),
+        "boosting.BoostingPlan": Call(
+            boost.BoostingPlan, columns=columns(), target=boost.Labels(3), trees=1, depth=2
+        ),
+        "boosting.BoostingPlan.calibrate": Call(
+            boost.BoostingPlan.calibrate, on=Made(boosting), **TARGET
+        ),
         "boosting.Counts": Call(boost.Counts, high=5.0),
         "boosting.FeatureShape": Call(
             boost.FeatureShape, name="a", edges=np.zeros(2), scores=np.zeros(3), missing=np.zeros(1)
@@ -311,11 +395,15 @@ def parts() -> dict[str, Call]:
         "boosting.columns_of": Call(boost.columns_of, dataset=Made(data)),
         "boosting.plan_for": Call(boost.plan_for, dataset=Made(data), bins=4, passes=1, depth=2),
         "boosting.shape": Call(boost.shape, result=Made(boosted), column=0),
-        "volumes.Corrections": Call(vol.Corrections, reference=torch.rand(3, 8, 16).softmax(1), order=3),
+        "volumes.Corrections": Call(
+            vol.Corrections, reference=torch.rand(3, 8, 16).softmax(1), order=3
+        ),
         "volumes.MapStudent": Call(vol.MapStudent, start=network, training=vol.Training()),
         "volumes.Pairs": Call(vol.Pairs, classes=3),
         "volumes.Seen": Call(vol.Seen, teachers=Made(taught), through=torch.sigmoid, what="it"),
-        "volumes.Training": Call(vol.Training, steps=3, batch_size=2, learning_rate=0.01, warp=vol.Warp()),
+        "volumes.Training": Call(
+            vol.Training, steps=3, batch_size=2, learning_rate=0.01, warp=vol.Warp()
+        ),
         "volumes.Warp": Call(vol.Warp, angle=0.25, stretch=0.1, shift=0.1, mirror=0.5, patch=None),
         "volumes.dice": Call(vol.dice, predicted=maps, truth=maps, classes=3),
         "volumes.map_losses": Call(vol.map_losses, scores=volumes()[0], maps=maps),
@@ -346,9 +434,13 @@ def released_statistics(folder: Path) -> dict[str, Call]:
         "statistics.LeastSquaresPlan": Call(st.LeastSquaresPlan, **own),
         "statistics.RidgePlan": Call(st.RidgePlan, **numbers),
         "statistics.MetricsPlan": Call(st.MetricsPlan, classes=3, noise_multiplier=3.0),
-        "statistics.ValueMetricsPlan": Call(st.ValueMetricsPlan, low=0.0, high=1.0, noise_multiplier=3.0),
+        "statistics.ValueMetricsPlan": Call(
+            st.ValueMetricsPlan, low=0.0, high=1.0, noise_multiplier=3.0
+        ),
         "statistics.FisherPlan.calibrate": Call(st.FisherPlan.calibrate, on=fisher, **TARGET),
-        "statistics.MetricsPlan.calibrate": Call(st.MetricsPlan.calibrate, on=Made(st.MetricsPlan, 3), **TARGET),
+        "statistics.MetricsPlan.calibrate": Call(
+            st.MetricsPlan.calibrate, on=Made(st.MetricsPlan, 3), **TARGET
+        ),
         "statistics.advised": Call(st.advised, plan=fisher, examples=100),
         "statistics.draft_schema": Call(
             st.draft_schema,
@@ -360,9 +452,13 @@ def released_statistics(folder: Path) -> dict[str, Call]:
         ),
         "statistics.fisher": Call(st.fisher, plan=fisher, dataset=rows),
         "statistics.least_squares": Call(st.least_squares, plan=squares, dataset=rows),
-        "statistics.release_features": Call(st.release_features, plan=Made(statistics, "RowsPlan"), dataset=rows),
+        "statistics.release_features": Call(
+            st.release_features, plan=Made(statistics, "RowsPlan"), dataset=rows
+        ),
         "statistics.ridge": Call(st.ridge, plan=ridge, dataset=(X, X[:, 0])),
-        "statistics.select_features": Call(st.select_features, plan=Made(statistics, "SelectionPlan"), dataset=rows),
+        "statistics.select_features": Call(
+            st.select_features, plan=Made(statistics, "SelectionPlan"), dataset=rows
+        ),
     }
 
 
@@ -372,7 +468,12 @@ def pate(folder: Path) -> dict[str, Call]:
         "encoder": Made(lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 2))),
         "decoder": Made(lambda: nn.Sequential(nn.Linear(2, 6), nn.Unflatten(1, (2, 3)))),
     }
-    asked = {"plan": Made(votes), "teachers": Made(taught), "reducer": None, "public_inputs": Made(public)}
+    asked = {
+        "plan": Made(votes),
+        "teachers": Made(taught),
+        "reducer": None,
+        "public_inputs": Made(public),
+    }
     answers = Made(lambda: file_of(folder, predictions=np.zeros((4, 6, 3), np.float32)))
     targets = Made(lambda: pv.Dataset(X, X, public=True))
     pca = {"mean": torch.zeros(6), "components": torch.eye(6)[:2], "eigenvalues": torch.ones(2)}
@@ -380,29 +481,42 @@ def pate(folder: Path) -> dict[str, Call]:
         "pate": Call(pv.pate, student=Made(pupil), **asked),
         "teachers.ask_teachers": Call(t.ask_teachers, **asked),
         "teachers.Answers": Call(
-            t.Answers, inputs=x, targets=y, answered=torch.ones(24, dtype=torch.bool), scores=None, expected=1.0
+            t.Answers,
+            inputs=x,
+            targets=y,
+            answered=torch.ones(24, dtype=torch.bool),
+            scores=None,
+            expected=1.0,
         ),
         "teachers.Autoencoder": Call(t.Autoencoder, **halves, loss="mse", centre=torch.zeros(2, 3)),
         "teachers.Ball": Call(t.Ball, radius=1.0),
         "teachers.Box": Call(t.Box, dimensions=3),
-        "teachers.ConfidentVotes": Call(t.ConfidentVotes, classes=3, threshold=2.0, answers=2, share=0.3),
+        "teachers.ConfidentVotes": Call(
+            t.ConfidentVotes, classes=3, threshold=2.0, answers=2, share=0.3
+        ),
         "teachers.Estimator": Call(t.Estimator, make=dict, classes=3),
         "teachers.Given": Call(t.Given, files=answers),
         "teachers.Identity": Call(t.Identity, target_shape=(2, 3), origin=0.0),
         "teachers.KeptFolder": Call(t.KeptFolder, folder=folder),
         "teachers.Neighbourhood": Call(t.Neighbourhood, inputs=x, components=3, neighbours=3),
         "teachers.Network": Call(t.Network, make=small_net, fit=fit_nothing),
-        "teachers.PatePlan": Call(t.PatePlan, queries=3, teachers=4, aggregate=t.Votes(3), noise_multiplier=3.0),
+        "teachers.PatePlan": Call(
+            t.PatePlan, queries=3, teachers=4, aggregate=t.Votes(3), noise_multiplier=3.0
+        ),
         "teachers.PatePlan.calibrate": Call(t.PatePlan.calibrate, on=Made(votes), **TARGET),
         "teachers.PublicPCA": Call(t.PublicPCA, target_shape=(6,), **pca),
         "teachers.PublicPCA.fit": Call(t.PublicPCA.fit, public=targets, components=2),
         "teachers.RandomProjection": Call(t.RandomProjection, target_shape=(2, 3), codes=4, seed=0),
         "teachers.Spread": Call(t.Spread, components=3, neighbours=3, alpha=0.95, agreement=0.8),
-        "teachers.Spreading": Call(t.Spreading, public=Made(public), classes=3, components=3, neighbours=3),
+        "teachers.Spreading": Call(
+            t.Spreading, public=Made(public), classes=3, components=3, neighbours=3
+        ),
         "teachers.Student": Call(t.Student, make=linear, epochs=1, batch_size=4),
         "teachers.Trained": Call(t.Trained, data=Made(data), recipe=Made(recipe), teachers=4),
         "teachers.Votes": Call(t.Votes, classes=3),
-        "teachers.teach_student": Call(t.teach_student, answers=Made(answered), student=Made(pupil)),
+        "teachers.teach_student": Call(
+            t.teach_student, answers=Made(answered), student=Made(pupil)
+        ),
         "teachers.unit_ball": Call(t.unit_ball, o=torch.ones(2, 3)),
     }
 
@@ -431,33 +545,55 @@ def features(folder: Path) -> dict[str, Call]:
         "transforms.Rescale": Call(tf.Rescale, low=0.0, high=1.0),
         "transforms.RowNorm": Call(tf.RowNorm, power=0.5),
         "transforms.Scatter": Call(tf.Scatter, J=2, kept=0),
-        "transforms.ScatterRandom": Call(tf.ScatterRandom, J=2, units=400, mirror=1, kept=2000, encoded=0),
+        "transforms.ScatterRandom": Call(
+            tf.ScatterRandom, J=2, units=400, mirror=1, kept=2000, encoded=0
+        ),
         "transforms.Scattering": Call(tf.Scattering, scale=2),
-        "transforms.SelectFeatures": Call(tf.SelectFeatures, keep=2, noise_multiplier=3.0, classes=3, row_norm=1.0),
+        "transforms.SelectFeatures": Call(
+            tf.SelectFeatures, keep=2, noise_multiplier=3.0, classes=3, row_norm=1.0
+        ),
         "transforms.feature_cache": Call(kept_features, more=["progress"], folder=folder),
         "transforms.parse": Call(tf.parse, spec="norm:power=0.5"),
         "transforms.read_features": Call(tf.read_features, features="raw", dataset=Made(data)),
-        "transforms.save_features": Call(tf.save_features, folder=folder / "saved", train=X, encoder="a"),
+        "transforms.save_features": Call(
+            tf.save_features, folder=folder / "saved", train=X, encoder="a"
+        ),
         "transforms.usual": Call(tf.usual, shape=(5,), low=0.0, signal=3.0),
     }
 
 
 #: Protocols, abstract classes, what only the library makes, and names that stand in front twice.
 ELSEWHERE = {
-    "Result": "made by methods alone", "Streams": "made by Streams.new", "teachers.Predictor": "a type",
-    "teachers.Recipe": "a type", "teachers.Reducer": "abstract", "teachers.Teachers": "abstract",
-    "transforms.Transform": "abstract", "transforms.PublicTransform": "abstract",
-    "transforms.PrivateTransform": "abstract", "mechanisms.Correlation": "abstract",
-    "opacus.ModuleValidator": "by its functions", "volumes.Start": "made by Start.learn",
-    "runs.Callback": "an interface", "runs.TrainingProgress": "made by runs alone", "runs.TensorBoard": "by its own",
-    "runs.WandB": "by wandb", "runs.MLflow": "by mlflow",
-    "accounting.Budget": "Budget", "accounting.Guarantee": "Guarantee", "accounting.Ledger": "Ledger",
+    "Result": "made by methods alone",
+    "Streams": "made by Streams.new",
+    "teachers.Predictor": "a type",
+    "teachers.Recipe": "a type",
+    "teachers.Reducer": "abstract",
+    "teachers.Teachers": "abstract",
+    "transforms.Transform": "abstract",
+    "transforms.PublicTransform": "abstract",
+    "transforms.PrivateTransform": "abstract",
+    "mechanisms.Correlation": "abstract",
+    "opacus.ModuleValidator": "by its functions",
+    "volumes.Start": "made by Start.learn",
+    "runs.Callback": "an interface",
+    "runs.TrainingProgress": "made by runs alone",
+    "runs.TensorBoard": "by its own",
+    "runs.WandB": "by wandb",
+    "runs.MLflow": "by mlflow",
+    "accounting.Budget": "Budget",
+    "accounting.Guarantee": "Guarantee",
+    "accounting.Ledger": "Ledger",
     "clipping.Flat": "Flat",
-}  # fmt: skip
+}
 
 
 def public_names() -> set[str]:
     """The functions and classes in front, and those of the public modules."""
     front = {name for name in pv.__all__ if not isinstance(getattr(pv, name), types.ModuleType)}
     modules = {name: getattr(pv, name) for name in pv.__all__ if name not in front}
-    return front | {f"{name}.{own}" for name, module in modules.items() for own in getattr(module, "__all__", ())}
+    return front | {
+        f"{name}.{own}"
+        for name, module in modules.items()
+        for own in getattr(module, "__all__", ())
+    }

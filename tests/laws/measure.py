@@ -1,9 +1,10 @@
-"""The figures of the code's shape, each with its goal: `python -m tests.laws.measure`, from the project's root.
+"""The figures of the code's shape, each with its goal: `python -m tests.laws.measure`, from the
+project's root.
 
-A closure is what importing a file brings. It follows imports at module level (in class bodies, `if` and `try`, too),
-but not those in functions nor those for types alone. A name that a package gives lazily is imported from the module
-that the package's stub names. Lines are all lines of a file. Tokens are names, operators, numbers and strings that are
-no docstrings.
+A closure is what importing a file brings. It follows imports at module level (in class bodies, `if`
+and `try`, too), but not those in functions nor those for types alone. A name that a package gives
+lazily is imported from the module that the package's stub names. Lines are all lines of a file.
+Tokens are names, operators, numbers and strings that are no docstrings.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "privlearn"
-#: The files whose closures are measured, by the place that each has or will have, and the most lines and files.
+#: The files whose closures are measured, by the place that each has or will have, and the most
+#: lines and files.
 CLOSURES = {
     "training.run": (("training/run.py", "descent/dpsgd.py"), 18_000, 75),
     "publishing.verify": (("publishing/verify.py",), 10_000, None),
@@ -38,7 +40,10 @@ Graph = Mapping[str, frozenset[str]]
 @cache
 def sources() -> dict[str, str]:
     """The text of each file of the package, by its path below it."""
-    return {path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+    return {
+        path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8")
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
 
 
 def _module(file: str) -> str:
@@ -54,7 +59,11 @@ def _files() -> dict[str, str]:
     for stub in PACKAGE.rglob("__init__.pyi"):
         package = ".".join(("privlearn", *stub.parent.relative_to(PACKAGE).parts))
         for node in ast.parse(stub.read_text("utf-8")).body:
-            if isinstance(node, ast.ImportFrom) and node.module in modules and node.module != package:
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.module in modules
+                and node.module != package
+            ):
                 names |= {f"{package}.{alias.name}": modules[node.module] for alias in node.names}
     return names | modules
 
@@ -69,7 +78,9 @@ def _is_for_types(node: ast.AST) -> bool:
 
 
 def statements(tree: ast.AST, *, types: bool) -> Iterator[ast.Import | ast.ImportFrom]:
-    """The import statements that run when a file is imported; with `types`, those for types alone, too."""
+    """The import statements that run when a file is imported; with `types`, those for types alone,
+    too.
+    """
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child
@@ -87,13 +98,18 @@ def imported(statement: ast.Import | ast.ImportFrom) -> set[str]:
     if isinstance(statement, ast.Import):
         names = [alias.name for alias in statement.names]
     else:
-        names = [str(statement.module), *(f"{statement.module}.{alias.name}" for alias in statement.names)]
+        names = [
+            str(statement.module),
+            *(f"{statement.module}.{alias.name}" for alias in statement.names),
+        ]
     return {_files()[name] for name in names if name in _files()}
 
 
 @cache
 def graph(*, types: bool = False) -> Graph:
-    """Which files each file imports; with `types`, those whose names it only needs for annotations, too."""
+    """Which files each file imports; with `types`, those whose names it only needs for annotations,
+    too.
+    """
     edges = {}
     for file, text in sources().items():
         targets = [imported(statement) for statement in statements(ast.parse(text), types=types)]
@@ -113,10 +129,15 @@ def closure(start: str, edges: Graph | None = None) -> set[str]:
 
 
 def circles(edges: Graph) -> list[list[str]]:
-    """The groups of files that import each other, directly or by way of others; the largest first."""
+    """The groups of files that import each other, directly or by way of others; the largest
+    first.
+    """
     reach = {file: closure(file, edges) for file in edges}
     groups = {frozenset(other for other in reach[file] if file in reach[other]) for file in edges}
-    return sorted((sorted(group) for group in groups if len(group) > 1), key=lambda group: (-len(group), group))
+    return sorted(
+        (sorted(group) for group in groups if len(group) > 1),
+        key=lambda group: (-len(group), group),
+    )
 
 
 def entry(name: str) -> str:
@@ -134,10 +155,12 @@ def closure_size(name: str) -> tuple[int, int]:
 
 
 def private_accesses(file: str) -> Iterator[str]:
-    """The accesses to private attributes that other files of the package define: `run._task`, by expression.
+    """The accesses to private attributes that other files of the package define: `run._task`, by
+    expression.
 
-    An attribute counts as the file's where one of its classes, functions or assignments has the name, or where a
-    method reaches its object (`self`, `cls`, `super()`). What torch's own classes have by the name doesn't count.
+    An attribute counts as the file's where one of its classes, functions or assignments has the
+    name, or where a method reaches its object (`self`, `cls`, `super()`). What torch's own classes
+    have by the name doesn't count.
     """
     tree = ast.parse(sources()[file])
     defined = _private_definitions(tree)
@@ -153,7 +176,9 @@ def _is_private(name: str) -> bool:
 
 
 def _private_definitions(tree: ast.AST) -> set[str]:
-    """The private names that a file gives to functions, classes, fields and attributes of `self`."""
+    """The private names that a file gives to functions, classes, fields and attributes of
+    `self`.
+    """
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -167,10 +192,17 @@ def _private_definitions(tree: ast.AST) -> set[str]:
 
 @cache
 def _private_names() -> frozenset[str]:
-    """The private names that some file of the package defines, but for those of torch and of tuples with names."""
+    """The private names that some file of the package defines, but for those of torch and of tuples
+    with names.
+    """
     import torch
 
-    foreign = (torch.nn.Module(), torch.zeros(1), torch.ops.aten.add.default, namedtuple("Pair", "x"))
+    foreign = (
+        torch.nn.Module(),
+        torch.zeros(1),
+        torch.ops.aten.add.default,
+        namedtuple("Pair", "x"),
+    )
     defined = set().union(*(_private_definitions(ast.parse(text)) for text in sources().values()))
     return frozenset(defined.difference(*map(dir, foreign)))
 
@@ -188,7 +220,9 @@ def tokens(text: str) -> tuple[int, int]:
     number, lines = 0, set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         counted = token.type in (tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING)
-        docstring = token.type == tokenize.STRING and token.string.lstrip("rRbBfFuU").startswith('"""')
+        docstring = token.type == tokenize.STRING and token.string.lstrip("rRbBfFuU").startswith(
+            '"""'
+        )
         if counted and not docstring:
             number += 1
             lines.add(token.start[0])
@@ -215,7 +249,9 @@ def _names(texts: Mapping[str, str]) -> tuple[int, int, int]:
 
 
 def _describe(groups: Sequence[Sequence[str]]) -> str:
-    return f"{len(groups)} ({', '.join(str(len(group)) for group in groups)} files)" if groups else "0"
+    return (
+        f"{len(groups)} ({', '.join(str(len(group)) for group in groups)} files)" if groups else "0"
+    )
 
 
 def figures() -> Iterator[tuple[str, str, str]]:
@@ -227,7 +263,11 @@ def figures() -> Iterator[tuple[str, str, str]]:
     yield "import circles of files", _describe(circles(graph())), "0"
     yield "the same, imports for types included", _describe(circles(graph(types=True))), "0"
     yield "files in the package", str(len(sources())), "145"
-    yield "lines in the package", f"{sum(text.count(chr(10)) for text in sources().values()):,}", "-"
+    yield (
+        "lines in the package",
+        f"{sum(text.count(chr(10)) for text in sources().values()):,}",
+        "-",
+    )
 
     texts = sources() | _studies()
     counts = {file: tokens(text) for file, text in texts.items()}
@@ -238,8 +278,16 @@ def figures() -> Iterator[tuple[str, str, str]]:
     for file, count in counts.items():
         rooms[room_of(file)].append(count)
     for room, files in sorted(rooms.items()):
-        yield f"  in {room}", f"{sum(n for n, _ in files) / max(sum(line for _, line in files), 1):.2f}", "8.5"
-    yield "lines with `fmt: skip`", str(sum(text.count("fmt: skip") for text in texts.values())), "0"
+        yield (
+            f"  in {room}",
+            f"{sum(n for n, _ in files) / max(sum(line for _, line in files), 1):.2f}",
+            "8.5",
+        )
+    yield (
+        "lines with `fmt: skip`",
+        str(sum(text.count("fmt: skip") for text in texts.values())),
+        "0",
+    )
     wide = sum(len(line) > 100 for text in texts.values() for line in text.splitlines())
     yield "lines over 100 columns", f"{wide:,}", "0"
     functions, participles, vague = _names(texts)
@@ -250,7 +298,11 @@ def figures() -> Iterator[tuple[str, str, str]]:
     yield "private attributes of other modules", str(len(accesses)), "0"
     pages = sorted((ROOT / "docs").glob("*.md"))
     yield "pages in docs/", str(len(pages)), "22"
-    yield "words in docs/", f"{sum(len(page.read_text('utf-8').split()) for page in pages):,}", "40,000"
+    yield (
+        "words in docs/",
+        f"{sum(len(page.read_text('utf-8').split()) for page in pages):,}",
+        "40,000",
+    )
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Clipping apart from layer kinds: what cannot be computed fast, empty batches, losses that are refused, dropout."""
+"""Clipping apart from layer kinds: what cannot be computed fast, empty batches, losses that are
+refused, dropout.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def test_an_empty_batch_gives_zeros() -> None:
     x, y = small_data()
     sample = one_sample()
     sample.indices = sample.indices[:0]
-    found = ClippedGradients(small_net(), cross_entropy, Flat(1.0), Adjacency.ADD_REMOVE)(sample, x, y)
+    found = ClippedGradients(small_net(), cross_entropy, Flat(1.0), Adjacency.ADD_REMOVE)(
+        sample, x, y
+    )
     assert all(float(value.abs().sum()) == 0 for value in found.values)
     assert found.sensitivity == 1.0
 

@@ -1,4 +1,6 @@
-"""`ComputeConfig`: each field is declared once; it reaches the command line, and every door takes it or refuses it."""
+"""`ComputeConfig`: each field is declared once; it reaches the command line, and every door takes
+it or refuses it.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ def rows() -> pv.Dataset:
 
 
 def plan(**changed: Any) -> pv.Plan:
-    return pv.Plan(pv.Poisson(0.4), **{"epochs": 1, "examples": 24, "schedule": pv.schedules.Constant(3.0)} | changed)
+    return pv.Plan(
+        pv.Poisson(0.4),
+        **{"epochs": 1, "examples": 24, "schedule": pv.schedules.Constant(3.0)} | changed,
+    )
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -68,7 +73,13 @@ def _loader() -> DataLoader[Any]:
 def _loop(**named: Any) -> ComputeConfig:
     model = nn.Linear(4, 3)
     private = pv.make_private(
-        model, sgd(model.parameters()), _loader(), epochs=1, noise_multiplier=3.0, max_grad_norm=1.0, **named
+        model,
+        sgd(model.parameters()),
+        _loader(),
+        epochs=1,
+        noise_multiplier=3.0,
+        max_grad_norm=1.0,
+        **named,
     )
     return private.run._task.compute
 
@@ -76,22 +87,33 @@ def _loop(**named: Any) -> ComputeConfig:
 def _opacus(**named: Any) -> ComputeConfig:
     model, engine = nn.Linear(4, 3), pv.opacus.PrivacyEngine()
     engine.make_private(
-        module=model, optimizer=sgd(model.parameters()), data_loader=_loader(), noise_multiplier=3.0,
-        max_grad_norm=1.0, epochs=1, **named,
-    )  # fmt: skip
+        module=model,
+        optimizer=sgd(model.parameters()),
+        data_loader=_loader(),
+        noise_multiplier=3.0,
+        max_grad_norm=1.0,
+        epochs=1,
+        **named,
+    )
     return engine.loop.run._task.compute
 
 
 def _strategy(**named: Any) -> ComputeConfig:
     strategy = pv.lightning.PrivateStrategy(epsilon=3.0, delta=1e-3, max_grad_norm=1.0, **named)
-    config = _loop(**{name: strategy._settings[name] for name in named if name in strategy._settings})
+    config = _loop(
+        **{name: strategy._settings[name] for name in named if name in strategy._settings}
+    )
     asked = named.get("device") or named.get("config", ComputeConfig()).device
     return dataclasses.replace(config, device=None if asked is None else str(strategy.root_device))
 
 
 def _trainer(**named: Any) -> ComputeConfig:
     pv.huggingface.PrivateTrainer(
-        nn.Linear(4, 3), train_dataset=TensorDataset(*rows().tensors()), epsilon=3.0, delta=1e-3, **named
+        nn.Linear(4, 3),
+        train_dataset=TensorDataset(*rows().tensors()),
+        epsilon=3.0,
+        delta=1e-3,
+        **named,
     )
     return ComputeConfig()
 
@@ -111,14 +133,20 @@ def _seen(target: str, call: Callable[[], Any]) -> ComputeConfig:
 def _train(**named: Any) -> ComputeConfig:
     return _seen(
         "privlearn.descent.train.dpsgd",
-        lambda: pv.train(rows(), noise_multiplier=3.0, epochs=1, batch_size=8, features="raw", **named),
+        lambda: pv.train(
+            rows(), noise_multiplier=3.0, epochs=1, batch_size=8, features="raw", **named
+        ),
     )
 
 
 def _estimator(**named: Any) -> ComputeConfig:
     data = rows()
     estimator = pv.sklearn.DPClassifier(
-        epsilon=3.0, delta=1e-3, bounds=(0, 1), classes=[0, 1, 2], options={"epochs": 1, "batch_size": 8, **named}
+        epsilon=3.0,
+        delta=1e-3,
+        bounds=(0, 1),
+        classes=[0, 1, 2],
+        options={"epochs": 1, "batch_size": 8, **named},
     )
     return _seen("privlearn.descent.train.dpsgd", lambda: estimator.fit(data.x, data.y))
 
@@ -134,14 +162,22 @@ def _dpmac(**named: Any) -> ComputeConfig:
         raise SeenError
 
     with mock.patch("privlearn.mac.dpmac.MacTask.__init__", see), pytest.raises(SeenError):
-        pv.dpmac(plan(clip=pv.mac.Derivatives(0.3)), nn.Sequential(nn.Linear(4, 3)), "cross_entropy", rows(), **named)
+        pv.dpmac(
+            plan(clip=pv.mac.Derivatives(0.3)),
+            nn.Sequential(nn.Linear(4, 3)),
+            "cross_entropy",
+            rows(),
+            **named,
+        )
     config: ComputeConfig = settings[0].config
     return config
 
 
 #: Every door, by name: it returns the config that the run computes by.
 DOORS: dict[str, Callable[..., ComputeConfig]] = {
-    "Run": lambda **named: pv.Run(plan(), nn.Linear(4, 3), loss, rows(), optimizer=sgd, **named)._task.compute,
+    "Run": lambda **named: (
+        pv.Run(plan(), nn.Linear(4, 3), loss, rows(), optimizer=sgd, **named)._task.compute
+    ),
     "make_private": _loop,
     "train": _train,
     "dpmac": _dpmac,
@@ -171,7 +207,11 @@ def test_every_field_reaches_the_command_line_or_says_why_not(name: str) -> None
     assert bool(metadata["flags"]) != bool(metadata["why"])
     for flag in metadata["flags"]:
         option = options[flag.name.replace("-", "_")]
-        assert (option.help, option.metavar, option.default) == (flag.help, flag.metavar, FIELDS[name].default)
+        assert (option.help, option.metavar, option.default) == (
+            flag.help,
+            flag.metavar,
+            FIELDS[name].default,
+        )
         assert option.in_python == name
         assert option.group == metadata["group"]
         assert set(option.methods) == set(metadata["methods"]) <= set(METHODS)
@@ -184,7 +224,9 @@ def test_the_command_line_has_no_option_of_it_twice() -> None:
 
 
 def test_type_checkers_know_the_same_fields() -> None:
-    """What functions take by name has the names of the fields, and what type checkers see of them is the same."""
+    """What functions take by name has the names of the fields, and what type checkers see of them
+    is the same.
+    """
     assert set(ComputeArguments.__annotations__) == {"config", *compute.names()}
     for name in set(FIELDS) - {"post_processing"}:
         stated = ComputeArguments.__annotations__[name]
@@ -214,9 +256,13 @@ def test_a_field_beside_a_config_is_refused_by_its_name(door: str, name: str) ->
 @pytest.mark.parametrize("name", ["microbach", "workers"])
 def test_an_unknown_field_is_refused_with_those_there_are(name: str) -> None:
     for make in (ComputeConfig, lambda **named: DOORS["Run"](**named), _loop):
-        with pytest.raises(TypeError, match=f"there is no argument '{name}'.* microbatch, device, precision"):
+        with pytest.raises(
+            TypeError, match=f"there is no argument '{name}'.* microbatch, device, precision"
+        ):
             make(**{name: 1})
-    with pytest.raises(BadInput, match=f"train has no argument '{name}'.* microbatch, device, precision"):
+    with pytest.raises(
+        BadInput, match=f"train has no argument '{name}'.* microbatch, device, precision"
+    ):
         _train(**{name: 1})
 
 

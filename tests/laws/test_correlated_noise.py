@@ -1,4 +1,6 @@
-"""Every correlated mechanism with every sampler and option: it adds the noise that its price is for, or is refused."""
+"""Every correlated mechanism with every sampler and option: it adds the noise that its price is
+for, or is refused.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,11 @@ OPTIONS: dict[str, tuple[bool, dict[str, Any], dict[str, Any]]] = {
     "a norm that follows a quantile": (False, {"clip": clips.Quantile(0.5)}, {}),
     "bounds of derivatives": (False, {"clip": Derivatives(0.3)}, {}),
     "noise that falls": (True, {"schedule": schedules.Exponential(k=0.1, start=NOISE)}, {}),
-    "noise that reacts": (False, {"schedule": schedules.Validation(0.7, start=9.0, noise=20.0)}, {}),
+    "noise that reacts": (
+        False,
+        {"schedule": schedules.Validation(0.7, start=9.0, noise=20.0)},
+        {},
+    ),
     "groups": (False, {"group_size": 2}, {}),
     "noise on a grid": (False, {}, {"streams": Streams.new(0, discrete=True)}),
 }
@@ -65,8 +71,17 @@ SUITED = {
 
 
 def plan(mechanism: str, sampler: str, **changes: Any) -> pv.Plan:
-    usual = {"epochs": EPOCHS, "schedule": schedules.Constant(NOISE), "clip": clips.Flat(0.5), "examples": ROWS}
-    own = {"sampling": SAMPLERS[sampler], "adjacency": "zero_out", "correlation": MECHANISMS[mechanism]}
+    usual = {
+        "epochs": EPOCHS,
+        "schedule": schedules.Constant(NOISE),
+        "clip": clips.Flat(0.5),
+        "examples": ROWS,
+    }
+    own = {
+        "sampling": SAMPLERS[sampler],
+        "adjacency": "zero_out",
+        "correlation": MECHANISMS[mechanism],
+    }
     return pv.Plan(**usual | own | changes)
 
 
@@ -82,9 +97,15 @@ def moved(own: pv.Plan, ledger: Ledger, **options: Any) -> torch.Tensor:
     torch.manual_seed(0)
     net = nn.Linear(5, 200)
     data = absent(persons=own.rows_per_person is not None)
-    run = pv.Run(own, net, nn.CrossEntropyLoss(reduction="none"), data, ledger=ledger,
-                 optimizer=lambda weights: torch.optim.SGD(weights, lr=1.0),
-                 **{"streams": Streams.new(1)} | options)  # fmt: skip
+    run = pv.Run(
+        own,
+        net,
+        nn.CrossEntropyLoss(reduction="none"),
+        data,
+        ledger=ledger,
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=1.0),
+        **{"streams": Streams.new(1)} | options,
+    )
     moves = []
     for epoch in run:
         for batch in epoch:
@@ -104,8 +125,12 @@ def test_every_mechanism_and_sampler_is_here() -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_noise_is_what_its_price_is_for_or_refused(mechanism: str, sampler: str, option: str) -> None:
-    """C times what steps add is white, over their noise multipliers; else nothing is charged at all."""
+def test_noise_is_what_its_price_is_for_or_refused(
+    mechanism: str, sampler: str, option: str
+) -> None:
+    """C times what steps add is white, over their noise multipliers; else nothing is charged at
+    all.
+    """
     proved, changes, options = OPTIONS[option]
     proved = proved and mechanism in ONLY.get(option, MECHANISMS)
     ledger = Ledger()

@@ -1,4 +1,6 @@
-"""Runs that depart from what they were approved for: whatever a ledger accepts stays within its budget."""
+"""Runs that depart from what they were approved for: whatever a ledger accepts stays within its
+budget.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from privlearn.accounting.mechanisms import ZCDP, FixedBatches, Gaussian, Laplac
 from privlearn.errors import PrivlearnError
 
 EMPTY, DELTA = Adjacency.ZERO_OUT, 1e-5
-DEPARTURES = ("one more", "less noise", "two at once", "another order", "another mechanism", "from the end")
+DEPARTURES = (
+    "one more",
+    "less noise",
+    "two at once",
+    "another order",
+    "another mechanism",
+    "from the end",
+)
 
 
 def approved(draw: random.Random) -> Composed:
@@ -29,7 +38,9 @@ def approved(draw: random.Random) -> Composed:
         lambda: ZCDP(0.01),
     ]
     few = draw.sample(kinds, 2) if draw.random() < 0.7 else [kinds[0]]
-    return compose([Repeated(draw.choice(few)(), draw.randint(1, 4)) for _ in range(draw.randint(1, 4))])
+    return compose(
+        [Repeated(draw.choice(few)(), draw.randint(1, 4)) for _ in range(draw.randint(1, 4))]
+    )
 
 
 def just_enough(event: Event) -> Budget:
@@ -70,13 +81,17 @@ def _louder(leaf: Event) -> Event:
 
 @pytest.mark.parametrize("where", ["memory", "file"])
 @pytest.mark.parametrize("kind", DEPARTURES)
-def test_departures_from_an_approved_run_are_checked_against_the_budget(kind: str, where: str, tmp_path: Path) -> None:
+def test_departures_from_an_approved_run_are_checked_against_the_budget(
+    kind: str, where: str, tmp_path: Path
+) -> None:
     """The budget is what the approved run costs: each of these departures has a charge too many."""
     draw = random.Random(f"{kind} {where}")
     for trial in range(6):
         event = approved(draw)
         budget = just_enough(event)
-        ledger = Ledger(budget) if where == "memory" else Ledger.open(tmp_path / f"{trial}.json", budget)
+        ledger = (
+            Ledger(budget) if where == "memory" else Ledger.open(tmp_path / f"{trial}.json", budget)
+        )
         ledger.begin(event, EMPTY)
         accepted, refused = [], 0
         for charge in departing(event, kind, draw):

@@ -72,7 +72,9 @@ EVERY = PRICED | OTHERS
 
 
 def price(event: Event, delta: float = 1e-5) -> float:
-    kind = next(kind for kind in Adjacency if all(kind in leaf.adjacencies for leaf in tally(event)))
+    kind = next(
+        kind for kind in Adjacency if all(kind in leaf.adjacencies for leaf in tally(event))
+    )
     return accountant.guarantee(event, kind, delta).epsilon
 
 
@@ -144,7 +146,9 @@ def test_every_sound_method_is_above_the_tightest(kind: str) -> None:
 @pytest.mark.parametrize("kind", PRICED)
 def test_groups_cost_more_than_their_members(kind: str) -> None:
     adjacency = next(a for a in Adjacency if a in PRICED[kind].adjacencies)
-    one, two, five = (accountant.guarantee(PRICED[kind], adjacency, 1e-6, k).epsilon for k in (1, 2, 5))
+    one, two, five = (
+        accountant.guarantee(PRICED[kind], adjacency, 1e-6, k).epsilon for k in (1, 2, 5)
+    )
     assert one < two < five
     if kind == "gaussian":
         assert two == pytest.approx(price(Gaussian(1.5), 1e-6), rel=1e-9)
@@ -153,7 +157,10 @@ def test_groups_cost_more_than_their_members(kind: str) -> None:
 
 
 def test_prices_rise_with_the_sampling_rate() -> None:
-    prices = [price(Repeated(PoissonSampled(rate, Gaussian(1.5)), 100)) for rate in (0.001, 0.01, 0.1, 0.5, 1.0)]
+    prices = [
+        price(Repeated(PoissonSampled(rate, Gaussian(1.5)), 100))
+        for rate in (0.001, 0.01, 0.1, 0.5, 1.0)
+    ]
     assert prices == sorted(prices)
     assert prices[-1] == pytest.approx(price(Repeated(Gaussian(1.5), 100)), rel=2e-4)
 
@@ -192,8 +199,16 @@ def test_what_is_not_private_has_no_price() -> None:
         {"kind": "repeated", "event": {"kind": "gaussian", "noise_multiplier": 1.0}, "count": -1},
         {"kind": "repeated", "event": {"kind": "gaussian", "noise_multiplier": 1.0}, "count": 1.5},
         {"kind": "composed", "events": {}},
-        {"kind": "poisson_sampled", "sampling_rate": 2.0, "event": {"kind": "gaussian", "noise_multiplier": 1.0}},
-        {"kind": "partitioned", "batches": 0, "event": {"kind": "gaussian", "noise_multiplier": 1.0}},
+        {
+            "kind": "poisson_sampled",
+            "sampling_rate": 2.0,
+            "event": {"kind": "gaussian", "noise_multiplier": 1.0},
+        },
+        {
+            "kind": "partitioned",
+            "batches": 0,
+            "event": {"kind": "gaussian", "noise_multiplier": 1.0},
+        },
     ],
 )
 def test_malformed_events_are_refused(bad: object) -> None:
@@ -233,7 +248,9 @@ def test_hostile_numbers_get_a_sound_answer(rate: float, sigma: float, steps: in
 
 
 def test_a_new_mechanism_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Priced by every accountant, for groups, in trees and on ledgers, kept as JSON: as Laplace, which it copies."""
+    """Priced by every accountant, for groups, in trees and on ledgers, kept as JSON: as Laplace,
+    which it copies.
+    """
     for table in ("_KINDS", "_NAMES", "_FIELDS"):
         monkeypatch.setattr(events, table, dict(getattr(events, table)))
 
@@ -247,7 +264,9 @@ def test_a_new_mechanism_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def renyi(self, orders: NDArray[np.float64]) -> NDArray[np.float64]:
             shares = np.log(orders / (2 * orders - 1)), np.log((orders - 1) / (2 * orders - 1))
-            moment = np.logaddexp(shares[0] + (orders - 1) / self.scale, shares[1] - orders / self.scale)
+            moment = np.logaddexp(
+                shares[0] + (orders - 1) / self.scale, shares[1] - orders / self.scale
+            )
             return np.asarray(moment / (orders - 1), dtype=np.float64)
 
         def pure(self, times: int = 1) -> Fraction:
@@ -255,16 +274,23 @@ def test_a_new_mechanism_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def pair(self) -> pairs.PairBuilder:
             return pairs.PairBuilder(
-                lambda h, tail: pairs.laplace_pair(self.scale, h), pairs.ATOMS / self.scale, 2 / self.scale
+                lambda h, tail: pairs.laplace_pair(self.scale, h),
+                pairs.ATOMS / self.scale,
+                2 / self.scale,
             )
 
         def grouped(self, k: int) -> Event:
             return TwoSidedExponential(self.scale / k)
 
     def tree(leaf: Event) -> Event:
-        return compose([Repeated(leaf, 4), OneOf((leaf, Gaussian(9.0))), RepeatAndSelect(leaf, 2.0, 1.0)])
+        return compose(
+            [Repeated(leaf, 4), OneOf((leaf, Gaussian(9.0))), RepeatAndSelect(leaf, 2.0, 1.0)]
+        )
 
-    for made, known in ((TwoSidedExponential(3.0), Laplace(3.0)), (tree(TwoSidedExponential(8.0)), tree(Laplace(8.0)))):
+    for made, known in (
+        (TwoSidedExponential(3.0), Laplace(3.0)),
+        (tree(TwoSidedExponential(8.0)), tree(Laplace(8.0))),
+    ):
         for adjacency in Adjacency:
             for k in (1, 2, 5):
                 assert accountant.guarantees(made, adjacency, 1e-5, k) == accountant.guarantees(
@@ -274,9 +300,15 @@ def test_a_new_mechanism_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
         ledger = Ledger()
         ledger.charge(made, Adjacency.ADD_REMOVE)
         assert ledger.guarantee(1e-5) == accountant.guarantee(known, Adjacency.ADD_REMOVE, 1e-5)
-    assert {row.method for row in accountant.guarantees(TwoSidedExponential(3.0), Adjacency.ADD_REMOVE, 1e-5)} >= {
-        "pld", "rdp", "pure", "zcdp",
-    }  # fmt: skip
+    assert {
+        row.method
+        for row in accountant.guarantees(TwoSidedExponential(3.0), Adjacency.ADD_REMOVE, 1e-5)
+    } >= {
+        "pld",
+        "rdp",
+        "pure",
+        "zcdp",
+    }
 
 
 def test_what_a_mechanism_does_not_say_is_refused_by_its_name() -> None:
@@ -294,8 +326,13 @@ def test_what_a_mechanism_does_not_say_is_refused_by_its_name() -> None:
 
 
 def test_only_mechanisms_and_trees_know_the_kinds_of_mechanisms() -> None:
-    """Elsewhere nothing is matched against a leaf: what is special about one stands in its class."""
-    leaves = {made.__name__ for made in events._KINDS.values()} - {"Composed", "Repeated"} | {"GroupSampled", "Mixture"}
+    """Elsewhere nothing is matched against a leaf: what is special about one stands in its
+    class.
+    """
+    leaves = {made.__name__ for made in events._KINDS.values()} - {"Composed", "Repeated"} | {
+        "GroupSampled",
+        "Mixture",
+    }
     here = Path(privlearn.__file__).parent
     allowed = {here / "accounting" / "mechanisms.py", here / "accounting" / "trees.py"}
     for path in sorted(set(here.rglob("*.py")) - allowed):
@@ -303,7 +340,13 @@ def test_only_mechanisms_and_trees_know_the_kinds_of_mechanisms() -> None:
             tested: list[ast.AST] = []
             if isinstance(node, ast.MatchClass):
                 tested = [node.cls]
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "isinstance"
+            ):
                 tested = [node.args[1]]
-            named = {name.id for part in tested for name in ast.walk(part) if isinstance(name, ast.Name)}
+            named = {
+                name.id for part in tested for name in ast.walk(part) if isinstance(name, ast.Name)
+            }
             assert not named & leaves, f"{path.relative_to(here)}: {named & leaves}"

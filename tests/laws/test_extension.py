@@ -1,8 +1,9 @@
 """One place each: what can be added is one class or function and one line that registers it.
 
-Made up here: a sampler, a mechanism, a clip, a schedule and one that reacts, the rule of an operation, a transform, a
-recipe for teachers, a study, an option of DP-SGD and a method. All are trained with, priced, published, verified and
-predicted with. If one of them ever needs a second place, this cannot be written.
+Made up here: a sampler, a mechanism, a clip, a schedule and one that reacts, the rule of an
+operation, a transform, a recipe for teachers, a study, an option of DP-SGD and a method. All are
+trained with, priced, published, verified and predicted with. If one of them ever needs a second
+place, this cannot be written.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ def extensions() -> dict[str, Any]:
     @plan.registered
     @dataclass(frozen=True)
     class Backwards(Sampler):
-        """Batches in the order of the data, from its end: an epoch is the unit, and nothing is amplified."""
+        """Batches in the order of the data, from its end: an epoch is the unit, and nothing is
+        amplified.
+        """
 
         batch_size: int
         adjacencies = (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
@@ -123,7 +126,9 @@ def extensions() -> dict[str, Any]:
             return times * Fraction(self.epsilon)
 
         def pair(self) -> PairBuilder:
-            return PairBuilder(lambda h, tail: pure_pair(self.epsilon, h), ATOMS * self.epsilon, 2 * self.epsilon)
+            return PairBuilder(
+                lambda h, tail: pure_pair(self.epsilon, h), ATOMS * self.epsilon, 2 * self.epsilon
+            )
 
         def grouped(self, k: int) -> Coin:
             return Coin(k * self.epsilon)
@@ -224,10 +229,18 @@ def extensions() -> dict[str, Any]:
             return shape
 
         def fit(
-            self, x: Tensor, adjacency: Any, ledger: Any, stream: Any, examples: Any = None, labels: Any = None
+            self,
+            x: Tensor,
+            adjacency: Any,
+            ledger: Any,
+            stream: Any,
+            examples: Any = None,
+            labels: Any = None,
         ) -> Any:
             ledger.charge(self.event(), adjacency)
-            told = stream.words(1)[0] / 2.0**64 + 0.5 < math.exp(self.epsilon) / (1 + math.exp(self.epsilon))
+            told = stream.words(1)[0] / 2.0**64 + 0.5 < math.exp(self.epsilon) / (
+                1 + math.exp(self.epsilon)
+            )
             return Flipped(torch.tensor(-1.0 if told == (x.sum() > 0) else 1.0))
 
         @classmethod
@@ -235,19 +248,28 @@ def extensions() -> dict[str, Any]:
             return Flipped(torch.empty(stated["shape"]))
 
     def nearest_mean(x: Tensor, y: Tensor) -> recipes.Predictor:
-        means = torch.stack([x[y == label].mean(0) if (y == label).any() else x.mean(0) for label in range(CLASSES)])
+        means = torch.stack(
+            [x[y == label].mean(0) if (y == label).any() else x.mean(0) for label in range(CLASSES)]
+        )
         return lambda inputs: torch.cdist(inputs.flatten(1), means.flatten(1)).argmin(1)
 
     def study(quick: bool, seeds: int | None, runs: Any) -> Findings:
         spent = float(Flip(2.0).event().pure())  # type: ignore[attr-defined]
         figure = Figure("A coin", (Panel((Curve([0.0, 1.0], [0.0, spent]),)),), 4.0, 3.0)
-        return Findings((Row("a coin", "epsilon", spent, 2.0),), figure, "A coin costs what it says.")
+        return Findings(
+            (Row("a coin", "epsilon", spent, 2.0),), figure, "A coin costs what it says."
+        )
 
     return {
-        "sampler": Backwards(20), "mechanism": Coin(0.5), "clip": Sign(0.2), "schedule": Halving(1),
+        "sampler": Backwards(20),
+        "mechanism": Coin(0.5),
+        "clip": Sign(0.2),
+        "schedule": Halving(1),
         "reacting": Goal(0.8, 0.9),
-        "transform": Flip(0.5), "recipe": nearest_mean, "study": study,
-    }  # fmt: skip
+        "transform": Flip(0.5),
+        "recipe": nearest_mean,
+        "study": study,
+    }
 
 
 class Net(nn.Module):
@@ -263,7 +285,9 @@ class Net(nn.Module):
 
 def data() -> tuple[Tensor, Tensor]:
     y = torch.arange(ROWS) % CLASSES
-    x = nn.functional.one_hot(y, FEATURES).float() + 0.1 * torch.randn(ROWS, FEATURES, generator=torch.manual_seed(0))
+    x = nn.functional.one_hot(y, FEATURES).float() + 0.1 * torch.randn(
+        ROWS, FEATURES, generator=torch.manual_seed(0)
+    )
     return x, y
 
 
@@ -272,7 +296,11 @@ LOSS = nn.CrossEntropyLoss(reduction="none")
 
 def test_a_run_of_nothing_but_made_up_kinds(made_up: SimpleNamespace, tmp_path: Path) -> None:
     wanted = pv.Plan(
-        made_up.sampler, epochs=2, schedule=made_up.schedule, clip=made_up.clip, front=(made_up.transform,)
+        made_up.sampler,
+        epochs=2,
+        schedule=made_up.schedule,
+        clip=made_up.clip,
+        front=(made_up.transform,),
     ).calibrate(epsilon=4.0, delta=1e-5)
     assert 3.9 < wanted.guarantee(1e-5).epsilon <= 4.0
     assert certificate.read_plan(wanted.to_json()) == wanted
@@ -280,7 +308,13 @@ def test_a_run_of_nothing_but_made_up_kinds(made_up: SimpleNamespace, tmp_path: 
     assert clips.named("same-length", 0.2) == made_up.clip
     x, y = data()
     make = lambda shape: pv.models.build("linear", shape, CLASSES, np.random.default_rng(0))  # noqa: E731
-    result = pv.dpsgd(wanted, make, LOSS, pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES), streams=pv.Streams.new(0))
+    result = pv.dpsgd(
+        wanted,
+        make,
+        LOSS,
+        pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES),
+        streams=pv.Streams.new(0),
+    )
     assert result.ledger.event == wanted.event()
     assert made_up.mechanism in events.tally(result.ledger.event)
     out = pv.publish(result, tmp_path / "model", model_spec="linear", classes=CLASSES)
@@ -290,7 +324,9 @@ def test_a_run_of_nothing_but_made_up_kinds(made_up: SimpleNamespace, tmp_path: 
     assert model.predict(x).shape == (ROWS,)
 
 
-def test_a_made_up_schedule_is_published_by_its_values_where_it_is_not_registered(made_up: SimpleNamespace) -> None:
+def test_a_made_up_schedule_is_published_by_its_values_where_it_is_not_registered(
+    made_up: SimpleNamespace,
+) -> None:
     made = type(made_up.schedule)
     del _public._KINDS[made.kind]
     stated = pv.Plan(made_up.sampler, epochs=2, schedule=made(1, 4.0), clip=made_up.clip).stated()
@@ -300,7 +336,10 @@ def test_a_made_up_schedule_is_published_by_its_values_where_it_is_not_registere
 
 def test_a_made_up_schedule_that_reacts(made_up: SimpleNamespace, tmp_path: Path) -> None:
     x, y = data()
-    rows, own = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES), replace(made_up.reacting, noise=20.0)
+    rows, own = (
+        pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES),
+        replace(made_up.reacting, noise=20.0),
+    )
     settled = pv.Plan(pv.Poisson(0.5), epochs=6, schedule=own).calibrate(epsilon=8.0, delta=1e-5)
     assert certificate.read_plan(settled.to_json()) == settled
     make = lambda shape: pv.models.build("linear", shape, CLASSES, np.random.default_rng(0))  # noqa: E731
@@ -314,11 +353,18 @@ def test_a_made_up_schedule_that_reacts(made_up: SimpleNamespace, tmp_path: Path
     facts["noise_multipliers"] = sorted(facts["noise_multipliers"])
     assert settled.follows(facts)
     public = pv.Dataset(x.numpy()[::-1] + 5, y.numpy(), public=True)
-    spec = {"schedule": "goal:k=0.8,goal=0.9", "epsilon": 8.0, "epochs": 3, "streams": pv.Streams.new(0)}
+    spec = {
+        "schedule": "goal:k=0.8,goal=0.9",
+        "epsilon": 8.0,
+        "epochs": 3,
+        "streams": pv.Streams.new(0),
+    }
     assert pv.verify(pv.publish(pv.train(rows, validation=public, **spec), tmp_path / "public")).ok
     for refused in (
         lambda: pv.train(rows, **spec),
-        lambda: pv.train(rows, **{**spec, "learning_rate_schedule": spec["schedule"]}, validation=public),
+        lambda: pv.train(
+            rows, **{**spec, "learning_rate_schedule": spec["schedule"]}, validation=public
+        ),
         lambda: pv.train(rows, schedule=spec["schedule"], noise_multiplier=1.0),
     ):
         with pytest.raises(BadInput, match=r"validation|can.t follow"):
@@ -335,18 +381,24 @@ def test_a_made_up_schedule_that_reacts_on_the_command_line(
     np.savez(file, x=x.numpy(), y=y.numpy())
     rows = ["--data", str(file), "--classes", str(CLASSES), "--range=-1,2", "--seed", "0"]
     assert main(["train", *rows, *common, "--out", str(out)]) == 0
-    assert "each accuracy is released with standard deviation" in " ".join(capsys.readouterr().err.split())
+    assert "each accuracy is released with standard deviation" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert main(["verify", str(out)]) == 0
     assert main(["train", *rows, *common, "--method", "dpmac", "--out", str(tmp_path / "no")]) == 2
 
 
-def test_a_schedule_that_reacts_and_cannot_be_published_is_refused_at_once(made_up: SimpleNamespace) -> None:
+def test_a_schedule_that_reacts_and_cannot_be_published_is_refused_at_once(
+    made_up: SimpleNamespace,
+) -> None:
     del _public._KINDS[made_up.reacting.kind]
     with pytest.raises(BadInput, match="registered"):
         pv.Plan(pv.Poisson(0.5), schedule=made_up.reacting)
 
 
-def test_the_rule_of_an_operation_gives_the_gradients_that_torch_gives(made_up: SimpleNamespace) -> None:
+def test_the_rule_of_an_operation_gives_the_gradients_that_torch_gives(
+    made_up: SimpleNamespace,
+) -> None:
     x, y = data()
     sums = []
     for known in (True, False):
@@ -415,11 +467,19 @@ def require_rounded(folder: Path) -> None:
         assert (2 * weights == (2 * weights).round()).all()
 
 
-def test_a_made_up_option_of_dpsgd_is_an_argument_a_fact_and_a_line_of_the_card(rounding: None, tmp_path: Path) -> None:
+def test_a_made_up_option_of_dpsgd_is_an_argument_a_fact_and_a_line_of_the_card(
+    rounding: None, tmp_path: Path
+) -> None:
     x, y = data()
     rows = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES)
     result = pv.train(
-        rows, epsilon=4.0, epochs=2, learning_rate=5.0, rounding=0.5, temperature=0.0, streams=pv.Streams.new(0)
+        rows,
+        epsilon=4.0,
+        epochs=2,
+        learning_rate=5.0,
+        rounding=0.5,
+        temperature=0.0,
+        streams=pv.Streams.new(0),
     )
     require_rounded(pv.publish(result, tmp_path / "trained"))
     wanted = pv.Plan(pv.Poisson(0.5), epochs=2).calibrate(epsilon=4.0, delta=1e-5)
@@ -436,16 +496,46 @@ def test_a_made_up_option_of_dpsgd_on_the_command_line(
 ) -> None:
     file, out, (x, y) = tmp_path / "rows.npz", tmp_path / "model", data()
     np.savez(file, x=x.numpy(), y=y.numpy())
-    common = ["train", "--data", str(file), "--classes", str(CLASSES), "--range=-1,2", "--epsilon", "4", "--seed", "0"]
+    common = [
+        "train",
+        "--data",
+        str(file),
+        "--classes",
+        str(CLASSES),
+        "--range=-1,2",
+        "--epsilon",
+        "4",
+        "--seed",
+        "0",
+    ]
     assert (
-        main([*common, "--epochs", "2", "--temperature", "0", "--rounding", "0.5", "--explain", "--out", str(out)]) == 0
+        main(
+            [
+                *common,
+                "--epochs",
+                "2",
+                "--temperature",
+                "0",
+                "--rounding",
+                "0.5",
+                "--explain",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
     )
     said = " ".join(capsys.readouterr().err.split())
     assert "rounding multiples of 0.5 as given" in said
     require_rounded(out)
-    assert main([*common, "--method", "dpmac", "--rounding", "0.5", "--out", str(tmp_path / "no")]) == 2
+    assert (
+        main([*common, "--method", "dpmac", "--rounding", "0.5", "--out", str(tmp_path / "no")])
+        == 2
+    )
     assert "--method dpmac does not go with --rounding" in " ".join(capsys.readouterr().err.split())
-    (tmp_path / "tune.toml").write_text('[[candidate]]\nrounding = 0.5\n[[candidate]]\nname = "b"\nrounding = 1\n')
+    (tmp_path / "tune.toml").write_text(
+        '[[candidate]]\nrounding = 0.5\n[[candidate]]\nname = "b"\nrounding = 1\n'
+    )
     tuned = [*common, "--batch-size", "20", "--epochs", "1", "--tune", str(tmp_path / "tune.toml")]
     assert main([*tuned, "--out", str(tmp_path / "tuned")]) == 0
     assert pv.verify(tmp_path / "tuned").ok
@@ -458,7 +548,9 @@ class SumsFacts(RunFacts, total=False):
 
 
 def sums_of_classes() -> Method:
-    """A method of one release: a linear classifier whose weights are noisy sums of clipped rows, one for each class."""
+    """A method of one release: a linear classifier whose weights are noisy sums of clipped rows,
+    one for each class.
+    """
 
     @final
     @plan.registered
@@ -493,7 +585,9 @@ def sums_of_classes() -> Method:
             epsilon=options.epsilon, delta=options.delta, rho=options.rho
         )
 
-    def train(own: Sums, rows: pv.Dataset, options: Any, *, ledger: Any, streams: pv.Streams) -> pv.Result:
+    def train(
+        own: Sums, rows: pv.Dataset, options: Any, *, ledger: Any, streams: pv.Streams
+    ) -> pv.Result:
         x, y = rows.tensors()
         transforms, x = scaled(rows, x)
         ledger = pv.Ledger(own.budget) if ledger is None else ledger
@@ -503,16 +597,24 @@ def sums_of_classes() -> Method:
         added = Contributions.of(clipped.norm(dim=1), options.radius, "sums-of-classes")
         bounded = Bounded((sums,), options.radius, own.adjacency, sample, added)
         ledger.begin(own.event(), own.adjacency, own.unit)
-        ((weights,),) = pv.release(bounded, noise_multiplier=own.noise_multiplier, ledger=ledger, stream=streams.noise)
+        ((weights,),) = pv.release(
+            bounded, noise_multiplier=own.noise_multiplier, ledger=ledger, stream=streams.noise
+        )
         ledger.settle()
         linear = nn.Linear(own.numbers, own.classes)
         linear.weight.data, linear.bias.data = weights, torch.zeros(own.classes)
         return pv.Result(
-            nn.Sequential(*transforms, nn.Sequential(nn.Flatten(), linear)), ledger, own, "sums",
+            nn.Sequential(*transforms, nn.Sequential(nn.Flatten(), linear)),
+            ledger,
+            own,
+            "sums",
             {"bound": options.radius},
-            {"input_shape": [own.numbers], "network_input_shape": [own.numbers]}, streams.seeded,
-            PrivateDiagnostics({}), model_spec="linear", classes=own.classes,
-        )  # fmt: skip
+            {"input_shape": [own.numbers], "network_input_shape": [own.numbers]},
+            streams.seeded,
+            PrivateDiagnostics({}),
+            model_spec="linear",
+            classes=own.classes,
+        )
 
     return Method(
         "sums",
@@ -525,11 +627,27 @@ def sums_of_classes() -> Method:
     )
 
 
-def test_a_made_up_method(made_up: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_made_up_method(
+    made_up: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     own = sums_of_classes()
     with mock.patch.dict(METHODS, sums=own):
         target = ["--method", "sums", "--epsilon", "4", "--radius", "1.5", "--json"]
-        assert main(["budget", *target, "--examples", "60", "--numbers", str(FEATURES), "--classes", str(CLASSES)]) == 0
+        assert (
+            main(
+                [
+                    "budget",
+                    *target,
+                    "--examples",
+                    "60",
+                    "--numbers",
+                    str(FEATURES),
+                    "--classes",
+                    str(CLASSES),
+                ]
+            )
+            == 0
+        )
         planned = json.loads(capsys.readouterr().out)
         assert 3.98 < planned["epsilon"] <= 4
         file, out, (x, y) = tmp_path / "rows.npz", tmp_path / "model", data()
@@ -559,7 +677,9 @@ def test_teachers_of_a_made_up_recipe(made_up: SimpleNamespace, tmp_path: Path) 
     x, y = data()
     asked = pv.teachers.PatePlan(teachers=10, queries=20, aggregate=pv.teachers.Votes(CLASSES))
     wanted = asked.calibrate(epsilon=8.0, delta=1e-5)
-    student = pv.teachers.Student(lambda shape: nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, CLASSES)), epochs=2)
+    student = pv.teachers.Student(
+        lambda shape: nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, CLASSES)), epochs=2
+    )
     teachers = pv.teachers.Trained((x, y), made_up.recipe, 10)
     result = pv.pate(wanted, teachers, None, x[:20] + 0.01, student, streams=pv.Streams.new(0))
     assert result.ledger.event == wanted.event()

@@ -1,7 +1,8 @@
-"""What strangers may send, kept: each file in `hostile/` is refused in privlearn's own words, at once.
+"""What strangers may send, kept: each file in `hostile/` is refused in privlearn's own words, at
+once.
 
-Nothing runs. There is a folder for each reader. What mutations make of the files is refused likewise, or read as
-what it then says.
+Nothing runs. There is a folder for each reader. What mutations make of the files is refused
+likewise, or read as what it then says.
 """
 
 from __future__ import annotations
@@ -96,10 +97,18 @@ def refused_on_screen(*command: str) -> None:
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
-    "config": config, "plan": plan, "certificate": lambda path: certificate.parse(path.read_bytes()),
-    "ledger": lambda path: LedgerFile(path).read(), "schema": read_schema, "table": table, "rows": rows,
-    "packed": packed, "checkpoint": checkpoint, "transcript": transcript, "options": options,
-}  # fmt: skip
+    "config": config,
+    "plan": plan,
+    "certificate": lambda path: certificate.parse(path.read_bytes()),
+    "ledger": lambda path: LedgerFile(path).read(),
+    "schema": read_schema,
+    "table": table,
+    "rows": rows,
+    "packed": packed,
+    "checkpoint": checkpoint,
+    "transcript": transcript,
+    "options": options,
+}
 #: What others in its folder are read beside.
 SOUND = ("commitment.json", "secret.json")
 FILES = [path for path in sorted(HOSTILE.glob("*/*")) if path.name not in SOUND]
@@ -172,7 +181,13 @@ def test_an_altered_certificate_is_never_valid(some: int, tmp_path: Path) -> Non
     assert len(places) > 40
     for where, key in places[::some]:
         kept = where[key]
-        where[key] = kept * 2 or 2 if type(kept) in (int, float) else not kept if type(kept) is bool else f"{kept}x"
+        where[key] = (
+            kept * 2 or 2
+            if type(kept) in (int, float)
+            else not kept
+            if type(kept) is bool
+            else f"{kept}x"
+        )
         (out / "privacy.json").write_text(json.dumps(body))
         with contextlib.suppress(PrivlearnError):
             assert not pv.verify(out).ok, (key, kept)

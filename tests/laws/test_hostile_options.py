@@ -1,4 +1,6 @@
-"""A law: whatever a command's options are given, the answer is an ordinary one, or one message and no traceback."""
+"""A law: whatever a command's options are given, the answer is an ordinary one, or one message and
+no traceback.
+"""
 
 from __future__ import annotations
 
@@ -39,24 +41,106 @@ TEXTS = (
 NUMBERS = ("", "x", "nan", "inf", "-inf", "-1", "0", "0.5", "1", "2", "1e300", "1e-300", "9" * 30)
 #: The seconds that a case may take.
 LIMIT = 120
-#: Commands that work, in which one option at a time is replaced; `{data}` and the like are made beforehand.
+#: Commands that work, in which one option at a time is replaced; `{data}` and the like are made
+#: beforehand.
 BASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "budget": (
         ("--examples", "1000", "--epsilon", "2", "--epochs", "3", "--batch-size", "100"),
-        ("--examples", "1000", "--rho", "0.1", "--epochs", "3", "--batch-size", "100", "--sampling", "shuffle"),
-        ("--examples", "1000", "--epsilon", "2", "--epochs", "3", "--batch-size", "100", "--sampling", "partition"),
+        (
+            "--examples",
+            "1000",
+            "--rho",
+            "0.1",
+            "--epochs",
+            "3",
+            "--batch-size",
+            "100",
+            "--sampling",
+            "shuffle",
+        ),
+        (
+            "--examples",
+            "1000",
+            "--epsilon",
+            "2",
+            "--epochs",
+            "3",
+            "--batch-size",
+            "100",
+            "--sampling",
+            "partition",
+        ),
         ("--examples", "1000", "--noise-multiplier", "4", "--epochs", "3"),
         ("--method", "dpmac", "--examples", "1000", "--epsilon", "2", "--epochs", "3"),
         ("--method", "pate", "--epsilon", "2", "--queries", "10"),
-        ("--method", "pate", "--epsilon", "2", "--queries", "10", "--threshold", "150", "--answers", "5"),
-        ("--method", "features", "--examples", "1000", "--epsilon", "2", "--classes", "3", "--numbers", "5"),
-        ("--method", "boosting", "--examples", "1000", "--epsilon", "2", "--classes", "2", "--numbers", "3"),
+        (
+            "--method",
+            "pate",
+            "--epsilon",
+            "2",
+            "--queries",
+            "10",
+            "--threshold",
+            "150",
+            "--answers",
+            "5",
+        ),
+        (
+            "--method",
+            "features",
+            "--examples",
+            "1000",
+            "--epsilon",
+            "2",
+            "--classes",
+            "3",
+            "--numbers",
+            "5",
+        ),
+        (
+            "--method",
+            "boosting",
+            "--examples",
+            "1000",
+            "--epsilon",
+            "2",
+            "--classes",
+            "2",
+            "--numbers",
+            "3",
+        ),
     ),
     "train": (
-        ("--data", "{data}", "--classes", "2", "--range", "0,1", "--epsilon", "2", "--epochs", "1", "--out", "{out}",
-         "--dry-run"),
-        ("--data", "{data}", "--classes", "2", "--range", "0,1", "--epsilon", "2", "--method", "features",
-         "--out", "{out}", "--dry-run"),
+        (
+            "--data",
+            "{data}",
+            "--classes",
+            "2",
+            "--range",
+            "0,1",
+            "--epsilon",
+            "2",
+            "--epochs",
+            "1",
+            "--out",
+            "{out}",
+            "--dry-run",
+        ),
+        (
+            "--data",
+            "{data}",
+            "--classes",
+            "2",
+            "--range",
+            "0,1",
+            "--epsilon",
+            "2",
+            "--method",
+            "features",
+            "--out",
+            "{out}",
+            "--dry-run",
+        ),
     ),
     "audit": (("--noise-multiplier", "1", "--trials", "50"),),
     "ledger": (("{ledger}", "--epsilon", "1"), ("{ledger}",)),
@@ -65,12 +149,16 @@ BASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "commit": (("--data", "{data}", "--classes", "2", "--range", "0,1", "--out", "{out}"),),
     "replay": (("{nothing}",),),
     "reproduce": (("--list",),),
-    "data": (("list",), ("check", "{data}", "--classes", "2"), ("schema", "{table}"),
-             ("pack", "{table}", "--out", "{out}")),
+    "data": (
+        ("list",),
+        ("check", "{data}", "--classes", "2"),
+        ("schema", "{table}"),
+        ("pack", "{table}", "--out", "{out}"),
+    ),
     "key": (("{key}",),),
     "completion": (("bash",),),
     "selfcheck": (),
-}  # fmt: skip
+}
 
 
 class TooLong(BaseException):
@@ -96,8 +184,12 @@ def limited(seconds: int) -> Iterator[None]:
 def files(place: Path) -> dict[str, str]:
     """What the commands are given, made anew in a folder."""
     draws = np.random.default_rng(0)
-    np.savez(place / "rows.npz", x=draws.random((60, 5)).astype(np.float32), y=draws.integers(0, 2, 60))
-    (place / "rows.csv").write_text("age,kind\n" + "".join(f"{age},{'ab'[age % 2]}\n" for age in range(20, 40)))
+    np.savez(
+        place / "rows.npz", x=draws.random((60, 5)).astype(np.float32), y=draws.integers(0, 2, 60)
+    )
+    (place / "rows.csv").write_text(
+        "age,kind\n" + "".join(f"{age},{'ab'[age % 2]}\n" for age in range(20, 40))
+    )
     names = {
         "data": "rows.npz",
         "table": "rows.csv",
@@ -135,7 +227,11 @@ def values_of(option: Option) -> tuple[str, ...]:
 def answer(command: str, base: tuple[str, ...], name: str, value: str) -> str | None:
     """What is wrong with the answer to a command line with one option replaced; None: nothing."""
     out, asides = io.StringIO(), io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), warnings.catch_warnings():
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         made = files(Path(folder))
         given = [part.format(**made) for part in base]
@@ -143,7 +239,11 @@ def answer(command: str, base: tuple[str, ...], name: str, value: str) -> str | 
             at = given.index(f"--{name}")
             del given[at : at + 2]
         try:
-            with limited(LIMIT), contextlib.redirect_stdout(out), contextlib.redirect_stderr(asides):
+            with (
+                limited(LIMIT),
+                contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(asides),
+            ):
                 code = cli.main([command, *given, f"--{name}={value}"])
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
@@ -160,10 +260,14 @@ def answer(command: str, base: tuple[str, ...], name: str, value: str) -> str | 
 def faults(chosen: list[tuple[str, tuple[str, ...], str, str]]) -> list[str]:
     """The command lines whose answer is none."""
     answers = {
-        (command, base, name, value): answer(command, base, name, value) for command, base, name, value in chosen
+        (command, base, name, value): answer(command, base, name, value)
+        for command, base, name, value in chosen
     }
-    return [f"{command} {' '.join(base)} --{name}={value}: {wrong}"
-            for (command, base, name, value), wrong in answers.items() if wrong]  # fmt: skip
+    return [
+        f"{command} {' '.join(base)} --{name}={value}: {wrong}"
+        for (command, base, name, value), wrong in answers.items()
+        if wrong
+    ]
 
 
 def test_every_command_is_here() -> None:

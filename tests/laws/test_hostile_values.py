@@ -1,4 +1,6 @@
-"""A law: whatever a public function or class is given, the answer is one of privlearn's errors, or it works."""
+"""A law: whatever a public function or class is given, the answer is one of privlearn's errors, or
+it works.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def strings() -> Any:
 
 
 def scheduler() -> Any:
-    return torch.optim.lr_scheduler.StepLR(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1), 1)
+    return torch.optim.lr_scheduler.StepLR(
+        torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1), 1
+    )
 
 
 #: What is put in for one argument after another.
@@ -101,7 +105,12 @@ def made() -> dict[str, Call]:
 @functools.cache
 def cases() -> list[tuple[str, str, str]]:
     """Each name, each of its arguments, each hostile value."""
-    return [(name, own, value) for name, call in made().items() for own in call.arguments for value in HOSTILE]
+    return [
+        (name, own, value)
+        for name, call in made().items()
+        for own in call.arguments
+        for value in HOSTILE
+    ]
 
 
 def emptied(folder: Path) -> Path:
@@ -112,7 +121,9 @@ def emptied(folder: Path) -> Path:
 
 
 def answer(name: str, argument: str | None, value: str | None) -> str | None:
-    """What is wrong with the answer of a function of which one argument was replaced; None: nothing."""
+    """What is wrong with the answer of a function of which one argument was replaced; None:
+    nothing.
+    """
     with (
         contextlib.chdir(emptied(FOLDER)),
         warnings.catch_warnings(),
@@ -133,7 +144,8 @@ def answer(name: str, argument: str | None, value: str | None) -> str | None:
     return None
 
 
-#: Arguments that are functions: what one does that takes other arguments is its own error, not privlearn's.
+#: Arguments that are functions: what one does that takes other arguments is its own error, not
+#: privlearn's.
 FUNCTIONS = (
     "progress",
     "loss",
@@ -149,7 +161,8 @@ FUNCTIONS = (
     "learning_rate_schedule",
 )
 CALLABLE = ("a class", "a function", "a network")
-#: Errors that others make: scikit-learn's rule for rows of objects, Python's for members of an enum.
+#: Errors that others make: scikit-learn's rule for rows of objects, Python's for members of an
+#: enum.
 OTHERS = {
     "X": ("TypeError: float() argument", "OverflowError: int too large"),
     "value": ("ValueError: The truth value",),
@@ -180,7 +193,9 @@ def test_every_public_name_is_here() -> None:
 
 
 def test_the_calls_work() -> None:
-    """But for those of Hugging Face, which need a pretrained model: without one they are refused in words."""
+    """But for those of Hugging Face, which need a pretrained model: without one they are refused in
+    words.
+    """
     unmade = {name: wrong for name in made() if (wrong := answer(name, None, None))}
     assert set(unmade) <= {name for name in made() if name.startswith("huggingface.")}, unmade
 
@@ -189,14 +204,23 @@ def test_the_calls_work() -> None:
 def test_some_hostile_values(part: int) -> None:
     """One argument and value of each name, drawn by a seed; all of them are nightly."""
     draws = random.Random(part)
-    drawn = [(name, draws.choice(call.arguments), draws.choice(list(HOSTILE))) for name, call in made().items()]
+    drawn = [
+        (name, draws.choice(call.arguments), draws.choice(list(HOSTILE)))
+        for name, call in made().items()
+    ]
     print(f"{len(drawn)} of {len(every_case())} cases of {len(made())} calls")
     assert len(every_case()) > 39_000
     assert not faults(sorted(set(drawn) - SLOW))
 
 
-def test_without_its_guard_a_function_answers_in_others_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = [("Ledger.approve", "plan", "0"), ("boosting.shape", "result", "None"), ("verify", "folder", "10**30")]
+def test_without_its_guard_a_function_answers_in_others_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = [
+        ("Ledger.approve", "plan", "0"),
+        ("boosting.shape", "result", "None"),
+        ("verify", "folder", "10**30"),
+    ]
     assert not faults(chosen)
     monkeypatch.setattr(_checks, "fits", lambda value, kind: True)
     assert len(faults(chosen)) == len(chosen)

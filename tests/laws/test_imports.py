@@ -1,7 +1,8 @@
 """What a guarantee rests on stays small: the figures of `tests.laws.measure` that only fall.
 
-Each number is that of the day on which it was last lowered. A smaller one has to be written down here, so that it
-doesn't grow again. Lines are rounded up, with some room for lines within the files that are there.
+Each number is that of the day on which it was last lowered. A smaller one has to be written down
+here, so that it doesn't grow again. Lines are rounded up, with some room for lines within the files
+that are there.
 """
 
 from __future__ import annotations
@@ -89,13 +90,22 @@ def test_the_page_on_the_trusted_base_lists_what_is_imported() -> None:
     text = trusted_base.PAGE.read_text("utf-8")
     assert numbers.sub("", text) == numbers.sub("", trusted_base.page())
     for old, new in zip(numbers.findall(text), numbers.findall(trusted_base.page()), strict=True):
-        assert int(old.replace(",", "")) == pytest.approx(int(new.replace(",", "")), rel=0.2, abs=20)
+        assert int(old.replace(",", "")) == pytest.approx(
+            int(new.replace(",", "")), rel=0.2, abs=20
+        )
 
 
 def core() -> set[str]:
-    """The files of the core, with the private ones that they import; lazy packages are no part of it."""
+    """The files of the core, with the private ones that they import; lazy packages are no part of
+    it.
+    """
     files = {file for file in measure.sources() if file.startswith(CORE)} | CORE_FILES
-    while private := {file for core in files for file in measure.graph()[core] if file.startswith("_")} - files:
+    while (
+        private := {
+            file for core in files for file in measure.graph()[core] if file.startswith("_")
+        }
+        - files
+    ):
         files |= private
     return files - NOT_CORE
 
@@ -108,11 +118,20 @@ def test_the_core_imports_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", ["mechanisms.release", "publishing.verify"])
 def test_a_closure_is_what_an_import_brings(name: str) -> None:
-    """A new process that imports a file has the files of its closure, and no more than the packages around them."""
+    """A new process that imports a file has the files of its closure, and no more than the packages
+    around them.
+    """
     files = measure.closure(measure.entry(name))
     module = "privlearn." + measure.entry(name).removesuffix(".py").replace("/", ".")
-    script = f"import sys, {module}; print(*(name for name in sys.modules if name.startswith('privlearn')))"
-    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    script = (
+        f"import sys, {module}; print(*(name for name in sys.modules if "
+        "name.startswith('privlearn')))"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
     imported = {measure.file_of(module) for module in printed.split()}
-    packages = {f"{parent.as_posix()}/__init__.py" for file in files for parent in Path(file).parents}
+    packages = {
+        f"{parent.as_posix()}/__init__.py" for file in files for parent in Path(file).parents
+    }
     assert files <= imported <= files | packages | {"__init__.py"}

@@ -1,7 +1,9 @@
-"""Laws of keys that outlive a call: two calls that differ in anything draw their noise by different keys.
+"""Laws of keys that outlive a call: two calls that differ in anything draw their noise by different
+keys.
 
-What a call is made of is enumerated: the fields of everything that is registered for plans, the arguments and options
-of the functions that bind such keys, and every public function that takes random streams.
+What a call is made of is enumerated: the fields of everything that is registered for plans, the
+arguments and options of the functions that bind such keys, and every public function that takes
+random streams.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ enter_expected()  # so that all kinds are there
 
 @pytest.mark.parametrize("kind", [*kinds(object)])
 def test_every_field_of_what_plans_are_made_of_is_in_their_text(kind: str) -> None:
-    """Of each registered class: whatever a field holds, another value of it makes another text, and another key."""
+    """Of each registered class: whatever a field holds, another value of it makes another text, and
+    another key.
+    """
     cls = kinds(object)[kind]
 
     def holding(**changed: Any) -> Any:
@@ -79,10 +83,14 @@ def test_every_field_of_what_plans_are_made_of_is_in_their_text(kind: str) -> No
     nested = pv.Plan(pv.Poisson(0.2), examples=10)
     texts = [whole_text(holding())]
     for field in fields(cls):
-        texts += [whole_text(holding(**{field.name: other})) for other in (1.0 + 1e-15, None, nested)]
+        texts += [
+            whole_text(holding(**{field.name: other})) for other in (1.0 + 1e-15, None, nested)
+        ]
         texts.append(whole_text(holding(**{field.name: (replace(nested, clip=pv.Flat(0.2)),)})))
         texts.append(whole_text(holding(**{field.name: np.arange(5000)})))
-        texts.append(whole_text(holding(**{field.name: np.arange(5000) + (np.arange(5000) == 2500)})))
+        texts.append(
+            whole_text(holding(**{field.name: np.arange(5000) + (np.arange(5000) == 2500)}))
+        )
     assert len(set(texts)) == len(texts)
     assert len({key_of({"plan": text}) for text in texts}) == len(texts)
 
@@ -104,11 +112,21 @@ def rows(last: float = 0.3, *, groups: bool = False) -> pv.Dataset:
     rng = np.random.default_rng(0)
     x = rng.random((24, 4), np.float32)
     x[-1] = last
-    return pv.Dataset(x, np.arange(24) % 3, classes=3, groups=np.arange(24) // 2 if groups else None, low=0, high=1)
+    return pv.Dataset(
+        x,
+        np.arange(24) % 3,
+        classes=3,
+        groups=np.arange(24) // 2 if groups else None,
+        low=0,
+        high=1,
+    )
 
 
 def plan(**changed: Any) -> pv.Plan:
-    return pv.Plan(pv.Poisson(0.4), **{"epochs": 1, "examples": 24, "schedule": pv.schedules.Constant(3.0)} | changed)
+    return pv.Plan(
+        pv.Poisson(0.4),
+        **{"epochs": 1, "examples": 24, "schedule": pv.schedules.Constant(3.0)} | changed,
+    )
 
 
 def net(seed: int = 0, *layers: nn.Module) -> nn.Module:
@@ -142,29 +160,53 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 
 VALIDATED = {
-    "plan": plan(schedule=pv.schedules.Validation(start=3.0, k=0.5, noise=None), epochs=2).calibrate(
-        epsilon=3.0, delta=1e-3
-    )
+    "plan": plan(
+        schedule=pv.schedules.Validation(start=3.0, k=0.5, noise=None), epochs=2
+    ).calibrate(epsilon=3.0, delta=1e-3)
 }
 #: For each argument of `pv.dpsgd` other arguments than the usual ones, or two pairs of them.
 DPSGD: dict[str, list[dict[str, Any]]] = {
-    "plan": [{"plan": plan(clip=pv.Flat(0.2))}, {"plan": plan(schedule=pv.schedules.Constant(3.1))}],
+    "plan": [
+        {"plan": plan(clip=pv.Flat(0.2))},
+        {"plan": plan(schedule=pv.schedules.Constant(3.1))},
+    ],
     "model": [{"model": net(1)}, {"model": net(0, nn.ReLU())}],
-    "loss": [{"loss": nn.CrossEntropyLoss(reduction="none")}, {"loss": times(1.0)}, {"loss": times(1 + 1e-9)},
-             {"loss": nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)}],
-    "dataset": [{"dataset": rows(0.31)}, {"dataset": replace(rows(), y=np.roll(rows().y, 1))},
-                {"dataset": replace(rows(), high=2)},
-                *({"plan": plan(rows_per_person=1), "dataset": replace(rows(), groups=own)}
-                  for own in (np.arange(24), (np.arange(24) + 1) % 24))],
-    "optimizer": [{"optimizer": lambda own: torch.optim.SGD(own, lr=0.2)}, {"optimizer": torch.optim.Adam}],
+    "loss": [
+        {"loss": nn.CrossEntropyLoss(reduction="none")},
+        {"loss": times(1.0)},
+        {"loss": times(1 + 1e-9)},
+        {"loss": nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)},
+    ],
+    "dataset": [
+        {"dataset": rows(0.31)},
+        {"dataset": replace(rows(), y=np.roll(rows().y, 1))},
+        {"dataset": replace(rows(), high=2)},
+        *(
+            {"plan": plan(rows_per_person=1), "dataset": replace(rows(), groups=own)}
+            for own in (np.arange(24), (np.arange(24) + 1) % 24)
+        ),
+    ],
+    "optimizer": [
+        {"optimizer": lambda own: torch.optim.SGD(own, lr=0.2)},
+        {"optimizer": torch.optim.Adam},
+    ],
     "learning_rate_schedule": [{"learning_rate_schedule": pv.schedules.Exponential(1.0, 0.1)}],
-    "validation": [VALIDATED | {"validation": replace(rows(), x=rows().x * own, public=True)} for own in (0.9, 0.8)],
-    "augmentation": [{"augmentation": Augmentation(2, shifted)}, {"augmentation": Augmentation(3, shifted)}],
+    "validation": [
+        VALIDATED | {"validation": replace(rows(), x=rows().x * own, public=True)}
+        for own in (0.9, 0.8)
+    ],
+    "augmentation": [
+        {"augmentation": Augmentation(2, shifted)},
+        {"augmentation": Augmentation(3, shifted)},
+    ],
     "microbatch": [{"microbatch": 3}],
     "precision": [{"precision": "bf16"}],
     "average": [{"average": 0.5}],
-    "config": [{"config": ComputeConfig(microbatch=5)}, {"config": ComputeConfig(microbatch=5, precision="bf16")}],
-}  # fmt: skip
+    "config": [
+        {"config": ComputeConfig(microbatch=5)},
+        {"config": ComputeConfig(microbatch=5, precision="bf16")},
+    ],
+}
 #: The same of `pv.dpmac`.
 DPMAC: dict[str, list[dict[str, Any]]] = {
     "plan": [{"plan": plan(clip=pv.mac.Derivatives(0.4))}],
@@ -176,17 +218,31 @@ DPMAC: dict[str, list[dict[str, Any]]] = {
     "coordinates": [{"coordinates": pv.mac.Coordinates(3, 0.1, "adam")}],
     "mu": [{"mu": 90.0}, {"mu": pv.schedules.Constant(90.0)}],
     "weight_steps": [{"weight_steps": 2}],
-    "newton": [{"plan": plan(clip=pv.mac.Derivatives(0.3, second=0.2)), "loss": "binary_cross_entropy", "newton": own}
-               for own in (None, 0.1, 0.2)],
-    "activations": [{"activations": {nn.Tanh: replace(TANH, **changed)}} for changed in
-                    ({"value": torch.sin}, {"slope": torch.cos})],
+    "newton": [
+        {
+            "plan": plan(clip=pv.mac.Derivatives(0.3, second=0.2)),
+            "loss": "binary_cross_entropy",
+            "newton": own,
+        }
+        for own in (None, 0.1, 0.2)
+    ],
+    "activations": [
+        {"activations": {nn.Tanh: replace(TANH, **changed)}}
+        for changed in ({"value": torch.sin}, {"slope": torch.cos})
+    ],
     "microbatch": [{"microbatch": 3}],
     "config": [{"config": ComputeConfig(microbatch=5)}],
-}  # fmt: skip
+}
 
 
 def usual(train: Callable[..., Any]) -> dict[str, Any]:
-    own: dict[str, Any] = {"plan": plan(), "model": net(), "loss": loss, "dataset": rows(), "optimizer": sgd}
+    own: dict[str, Any] = {
+        "plan": plan(),
+        "model": net(),
+        "loss": loss,
+        "dataset": rows(),
+        "optimizer": sgd,
+    }
     if train is pv.dpmac:
         own |= {"plan": plan(clip=pv.mac.Derivatives(0.3)), "loss": "cross_entropy", "mu": 100.0}
     return own
@@ -224,13 +280,20 @@ def test_a_field_binds_alike_by_its_name_and_in_a_config(name: str) -> None:
     (changed,) = DPSGD[name][:1]
     named = determined_by(pv.dpsgd, **(usual(pv.dpsgd) | changed))
     config = ComputeConfig.of(changed)
-    assert key_of(determined_by(pv.dpsgd, **(usual(pv.dpsgd) | {"config": config}))) == key_of(named)
+    assert key_of(determined_by(pv.dpsgd, **(usual(pv.dpsgd) | {"config": config}))) == key_of(
+        named
+    )
 
 
 def test_each_part_of_what_determines_a_run_is_in_its_key() -> None:
     determined = determined_by(pv.dpsgd, **usual(pv.dpsgd))
-    keys = {key_of(determined)} | {key_of(determined | {name: text + "."}) for name, text in determined.items()}
-    keys |= {key_of({name: text for name, text in determined.items() if name != left}) for left in determined}
+    keys = {key_of(determined)} | {
+        key_of(determined | {name: text + "."}) for name, text in determined.items()
+    }
+    keys |= {
+        key_of({name: text for name, text in determined.items() if name != left})
+        for left in determined
+    }
     assert len(keys) == 1 + 2 * len(determined)
 
 
@@ -243,7 +306,9 @@ OTHER = pv.teachers.PublicPCA.fit(pv.Dataset(rows().x[:20], rows().x[:20], publi
 
 
 def votes(**changed: Any) -> pv.teachers.PatePlan:
-    return replace(pv.teachers.PatePlan(8, 4, pv.teachers.Votes(3), noise_multiplier=3.0), **changed)
+    return replace(
+        pv.teachers.PatePlan(8, 4, pv.teachers.Votes(3), noise_multiplier=3.0), **changed
+    )
 
 
 def said(folder: Path, seed: int = 0) -> pv.teachers.Given:
@@ -265,7 +330,12 @@ def second(x: Tensor, y: Tensor) -> Any:
 
 def asked(folder: Path, **changed: Any) -> bytes:
     """The key of the noise that answers get from a folder that is kept."""
-    usual: dict[str, Any] = {"plan": votes(), "teachers": said(folder / "t"), "reducer": None, "public_inputs": POOL}
+    usual: dict[str, Any] = {
+        "plan": votes(),
+        "teachers": said(folder / "t"),
+        "reducer": None,
+        "public_inputs": POOL,
+    }
     streams = secret_streams()
     pv.teachers.ask_teachers(**(usual | changed), streams=streams)
     assert streams.noise.secret is None
@@ -276,24 +346,38 @@ def test_questions_that_differ_in_anything_have_different_keys(tmp_path: Path) -
     codes = votes(aggregate=pv.teachers.Ball(1.0))
     maps = pv.teachers.Trained(rows(), lambda x, y: lambda inputs: inputs, 4)
     others: dict[str, list[dict[str, Any]]] = {
-        "plan": [{"plan": votes(noise_multiplier=6.0)}, {"plan": votes(adjacency="zero_out")},
-                 {"plan": votes(group_size=2)}],
+        "plan": [
+            {"plan": votes(noise_multiplier=6.0)},
+            {"plan": votes(adjacency="zero_out")},
+            {"plan": votes(group_size=2)},
+        ],
         "teachers": [
             {"teachers": said(tmp_path / "other", seed=1)},
-            *({"teachers": pv.teachers.Trained(own, recipe, 4)}
-              for own in (rows(), rows(0.31), rows(groups=True)) for recipe in (first, second)),
+            *(
+                {"teachers": pv.teachers.Trained(own, recipe, 4)}
+                for own in (rows(), rows(0.31), rows(groups=True))
+                for recipe in (first, second)
+            ),
             {"teachers": pv.teachers.Trained(rows(), first, sites=np.arange(24) % 4)},
             {"teachers": pv.teachers.Trained(rows(), first, sites=np.arange(24) // 6)},
-            {"teachers": pv.teachers.Trained(rows(), first, shards=list(np.arange(24).reshape(4, 6)[::-1]))},
+            {
+                "teachers": pv.teachers.Trained(
+                    rows(), first, shards=list(np.arange(24).reshape(4, 6)[::-1])
+                )
+            },
         ],
         "reducer": [{"plan": codes, "teachers": maps, "reducer": own} for own in (HALVES, OTHER)],
         "public_inputs": [{"public_inputs": POOL + 1}, {"public_inputs": POOL[:10]}],
-    }  # fmt: skip
-    assert arguments(pv.teachers.ask_teachers) == set(others), "an argument that the law does not change"
+    }
+    assert arguments(pv.teachers.ask_teachers) == set(others), (
+        "an argument that the law does not change"
+    )
     keys = {"as usual": asked(tmp_path)}
     assert asked(tmp_path) == keys["as usual"]
     for name, changes in others.items():
-        keys |= {f"{name} {number}": asked(tmp_path, **changed) for number, changed in enumerate(changes)}
+        keys |= {
+            f"{name} {number}": asked(tmp_path, **changed) for number, changed in enumerate(changes)
+        }
     same = [name for name, key in keys.items() if list(keys.values()).count(key) > 1]
     assert not same, f"these have one key: {same}"
 
@@ -303,12 +387,20 @@ def test_questions_that_differ_in_anything_have_different_keys(tmp_path: Path) -
 
 def taking_streams() -> list[str]:
     """Every public call that takes random streams."""
-    return [name for name, call in calls(Path("nowhere")).items() if {"streams", "stream"} & set(call.arguments)]
+    return [
+        name
+        for name, call in calls(Path("nowhere")).items()
+        if {"streams", "stream"} & set(call.arguments)
+    ]
 
 
 @pytest.mark.parametrize("name", taking_streams())
-def test_streams_of_a_secret_draw_no_noise_for_what_does_not_bind_them(name: str, tmp_path: Path) -> None:
-    """Every public call that takes streams binds those that outlive it, or refuses them; none draws by them."""
+def test_streams_of_a_secret_draw_no_noise_for_what_does_not_bind_them(
+    name: str, tmp_path: Path
+) -> None:
+    """Every public call that takes streams binds those that outlive it, or refuses them; none draws
+    by them.
+    """
     call, streams = calls(tmp_path)[name], secret_streams()
     given = {"streams": streams} if "streams" in call.arguments else {"stream": streams.noise}
     with warnings.catch_warnings():

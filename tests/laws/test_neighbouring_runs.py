@@ -1,4 +1,6 @@
-"""Every sampler with every clip, option and row: neighbouring runs look the same (`checks_leaks.py`)."""
+"""Every sampler with every clip, option and row: neighbouring runs look the same
+(`checks_leaks.py`).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from tests.support.transcripts import RELEASING
 def test_all_that_releases_is_recorded() -> None:
     """Every file that imports `release` is among those whose releases are recorded and replayed."""
     source = Path(pv.__file__).parent
-    imports = re.compile(r"^\s*from privlearn\.mechanisms\.release import [^)]*?\brelease\b", re.MULTILINE)
+    imports = re.compile(
+        r"^\s*from privlearn\.mechanisms\.release import [^)]*?\brelease\b", re.MULTILINE
+    )
     releasing = {path for path in source.rglob("*.py") if imports.search(path.read_text("utf-8"))}
     assert releasing == {Path(module.__file__ or "") for module in RELEASING}
 
@@ -35,7 +39,9 @@ def test_all_that_releases_is_recorded() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("pair", PRICED, ids=str)
 @pytest.mark.parametrize("option", OPTIONS)
-def test_neighbouring_runs_look_the_same(pair: tuple[sampling.Sampler, Adjacency], option: str) -> None:
+def test_neighbouring_runs_look_the_same(
+    pair: tuple[sampling.Sampler, Adjacency], option: str
+) -> None:
     sampler, adjacency = pair
     for clip in CLIPS:
         require_neighbours_alike(settled(sampler, adjacency, clip), **OPTIONS[option])
@@ -43,11 +49,15 @@ def test_neighbouring_runs_look_the_same(pair: tuple[sampling.Sampler, Adjacency
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("pair", PRICED, ids=str)
-def test_neighbouring_runs_with_two_releases_before_look_the_same(pair: tuple[sampling.Sampler, Adjacency]) -> None:
+def test_neighbouring_runs_with_two_releases_before_look_the_same(
+    pair: tuple[sampling.Sampler, Adjacency],
+) -> None:
     sampler, adjacency = pair
     before = (pv.transforms.PrivatePCA(4, 3.0), pv.transforms.PrivatePCA(2, 2.0))
     for clip in CLIPS:
-        require_neighbours_alike(settled(sampler, adjacency, clip, front=before), make=lambda: network(2))
+        require_neighbours_alike(
+            settled(sampler, adjacency, clip, front=before), make=lambda: network(2)
+        )
 
 
 @pytest.mark.nightly

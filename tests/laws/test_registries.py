@@ -1,9 +1,10 @@
 """No test lists by hand what is registered: a new kind takes part in every law because it is there.
 
-A literal list, tuple, set or dictionary offends if it names at least three kinds of one registry and more than half of
-them. `registries.examples` gives one of each kind instead. A table that needs numbers for each kind by itself is
-allowed where an assertion compares it with the registry, so that a new kind fails until it has a row, and a list where
-`registries.completed` adds to it what the registry has beyond it.
+A literal list, tuple, set or dictionary offends if it names at least three kinds of one registry
+and more than half of them. `registries.examples` gives one of each kind instead. A table that needs
+numbers for each kind by itself is allowed where an assertion compares it with the registry, so that
+a new kind fails until it has a row, and a list where `registries.completed` adds to it what the
+registry has beyond it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tests.support import registries
 TESTS = Path(__file__).parents[1]
 #: What a comparison with a registry is written with.
 ACCESSES = {"kinds", "_KINDS", "HEADS", "METHODS", "REGISTRIES", "examples", "__subclasses__"}
-#: Offenders that are known, by registry: figures, texts and names of single kinds, which no registry could give. To
-#: shrink, not to grow.
+#: Offenders that are known, by registry: figures, texts and names of single kinds, which no
+#: registry could give. To shrink, not to grow.
 STILL: dict[str, set[str]] = {
     "clips": {"frozen/names.py: automatic, flat, layer, quantile"},
     "samplers": {"frozen/names.py: fixed, full, partition, poisson, shuffle"},
@@ -36,15 +37,18 @@ STILL: dict[str, set[str]] = {
     },
     "correlations": {"mechanisms/test_correlated.py: banded, bisr, blt"},
     "mechanisms": {
-        "accounting/checks_groups.py: filter, fixed_batches, gaussian, gaussian_filter, laplace, poisson_sampled, "
-        "pure_dp, rando",
-        "pages/test_page_claims.py: filter, fixed_batches, gaussian, gaussian_filter, laplace, one_of, parallel, "
-        "partitioned, ",
+        "accounting/checks_groups.py: filter, fixed_batches, gaussian, gaussian_filter, laplace, "
+        "poisson_sampled, pure_dp, rando",
+        "pages/test_page_claims.py: filter, fixed_batches, gaussian, gaussian_filter, laplace, "
+        "one_of, parallel, partitioned, ",
     },
     "plans": {
-        "frozen/names.py: blocks, boosting, fisher, gradients, least-squares, pate, random-stopping, rows, selection",
-        "laws/test_reprs.py: blocks, boosting, fisher, gradients, least-squares, metrics, pate, random-stopping, "
-        "ridge,",
+        (
+            "frozen/names.py: blocks, boosting, fisher, gradients, least-squares, pate, "
+            "random-stopping, rows, selection"
+        ),
+        "laws/test_reprs.py: blocks, boosting, fisher, gradients, least-squares, metrics, pate, "
+        "random-stopping, ridge,",
     },
     "transforms": {"laws/test_transform_kinds.py: clip, external, moments, norm, pca, scale"},
 }
@@ -53,12 +57,15 @@ STILL: dict[str, set[str]] = {
 @cache
 def trees() -> dict[str, ast.Module]:
     return {
-        path.relative_to(TESTS).as_posix(): ast.parse(path.read_text("utf-8")) for path in sorted(TESTS.rglob("*.py"))
+        path.relative_to(TESTS).as_posix(): ast.parse(path.read_text("utf-8"))
+        for path in sorted(TESTS.rglob("*.py"))
     }
 
 
 def named(element: ast.expr) -> Iterator[str]:
-    """What an element of a literal is called: a class, what calls it, or a text such as `banded:bands=8`."""
+    """What an element of a literal is called: a class, what calls it, or a text such as
+    `banded:bands=8`.
+    """
     match element:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             yield name
@@ -100,7 +107,9 @@ def compared(tree: ast.Module) -> set[str]:
 
 @cache
 def compared_elsewhere() -> dict[str, set[str]]:
-    """By file the tables that an assertion of another one, which imports them, compares with a registry."""
+    """By file the tables that an assertion of another one, which imports them, compares with a
+    registry.
+    """
     tables: dict[str, set[str]] = defaultdict(set)
     for tree in trees().values():
         names = compared(tree)
@@ -113,7 +122,11 @@ def compared_elsewhere() -> dict[str, set[str]]:
 
 def is_completed(node: ast.AST) -> bool:
     """Whether it is a call that adds what the registry has beyond what is listed."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "completed"
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "completed"
+    )
 
 
 def assigned(node: ast.AST) -> set[str]:
@@ -133,14 +146,22 @@ def places(path: str) -> list[list[set[str]]]:
     tables = compared(tree) | compared_elsewhere()[path]
     listed = [node for node in ast.walk(tree) if assigned(node) & tables or is_completed(node)]
     allowed = {id(part) for node in listed for part in ast.walk(node)}
-    return [elements for node, elements in literals(tree) if len(elements) >= 3 and id(node) not in allowed]
+    return [
+        elements
+        for node, elements in literals(tree)
+        if len(elements) >= 3 and id(node) not in allowed
+    ]
 
 
 def offenders(registry: str) -> Iterator[str]:
-    members = {kind: {kind, cls.__name__} for kind, cls in registries.REGISTRIES[registry]().items()}
+    members = {
+        kind: {kind, cls.__name__} for kind, cls in registries.REGISTRIES[registry]().items()
+    }
     for path in trees():
         for elements in places(path):
-            listed = {kind for kind, names in members.items() for words in elements if names & words}
+            listed = {
+                kind for kind, names in members.items() for words in elements if names & words
+            }
             if len(listed) >= 3 and 2 * len(listed) > len(members):
                 yield f"{path}: {', '.join(sorted(listed))[:90]}"
 
@@ -161,7 +182,10 @@ def test_there_is_an_example_of_every_kind(registry: str) -> None:
 
 
 def test_lists_by_hand_offend() -> None:
-    text = 'for clip in (Flat(0.1), pv.clips.PerLayer(0.1), "quantile", lambda: Automatic(0.2)):\n    pass\n'
+    text = (
+        'for clip in (Flat(0.1), pv.clips.PerLayer(0.1), "quantile", lambda: '
+        "Automatic(0.2)):\n    pass\n"
+    )
     trees()["made_up.py"] = ast.parse(text)
     places.cache_clear()
     try:

@@ -1,4 +1,6 @@
-"""The law of reprs: for an instance of each public class the repr is short, prices nothing and prints no rows."""
+"""The law of reprs: for an instance of each public class the repr is short, prices nothing and
+prints no rows.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.runs.checks_reprs import require_short, settled, trained
 from tests.support.nets import cross_entropy, small_data, small_net
 
 TARGET = {"epsilon": 1.0, "delta": 1e-5}
-CANDIDATES = tuple(pv.tuning.Candidate(name, settled(), settings={"rate": 0.1}) for name in ("small", "large"))
+CANDIDATES = tuple(
+    pv.tuning.Candidate(name, settled(), settings={"rate": 0.1}) for name in ("small", "large")
+)
 #: One of each, by class.
 MADE: dict[str, Callable[[], Any]] = {
     "Budget": lambda: Budget(**TARGET),
@@ -40,11 +44,13 @@ MADE: dict[str, Callable[[], Any]] = {
     "RidgePlan": lambda: pv.statistics.RidgePlan(64, 4.0, 0.0, 1.0).calibrate(**TARGET),
     "ValueMetricsPlan": lambda: pv.statistics.ValueMetricsPlan(0.0, 5.0).calibrate(**TARGET),
     "MetricsPlan": lambda: pv.statistics.MetricsPlan(10).calibrate(**TARGET),
-    "RowsPlan": lambda: pv.statistics.RowsPlan(10, 64, 8, 4.0, labels="randomised").calibrate(**TARGET),
-    "SelectionPlan": lambda: pv.statistics.SelectionPlan(10, 64, 8, 4.0).calibrate(**TARGET),
-    "BoostingPlan": lambda: pv.boosting.BoostingPlan((pv.boosting.Levels(3),), pv.boosting.Labels(2)).calibrate(
+    "RowsPlan": lambda: pv.statistics.RowsPlan(10, 64, 8, 4.0, labels="randomised").calibrate(
         **TARGET
     ),
+    "SelectionPlan": lambda: pv.statistics.SelectionPlan(10, 64, 8, 4.0).calibrate(**TARGET),
+    "BoostingPlan": lambda: pv.boosting.BoostingPlan(
+        (pv.boosting.Levels(3),), pv.boosting.Labels(2)
+    ).calibrate(**TARGET),
     "PatePlan": lambda: PatePlan(100, 250, ConfidentVotes(10, 200.0, 50)).calibrate(**TARGET),
     "Blocks": lambda: pv.tuning.Blocks(CANDIDATES),
     "RandomStopping": lambda: pv.tuning.RandomStopping(CANDIDATES, 4.0),
@@ -83,9 +89,11 @@ def test_what_is_private_is_not_in_reprs() -> None:
 
     secret = torch.full((3,), 0.1234567)
     for value in (
-        bounded(secret), pv.Dataset(secret[:, None], secret), Saved({"a": secret}, {"seed": 0.1234567}),
+        bounded(secret),
+        pv.Dataset(secret[:, None], secret),
+        Saved({"a": secret}, {"seed": 0.1234567}),
         Table("people.csv", {"age": ["0.1234567"]}),
-    ):  # fmt: skip
+    ):
         assert "0.1234" not in repr(value)
         assert len(repr(value)) < 200
 
@@ -93,5 +101,7 @@ def test_what_is_private_is_not_in_reprs() -> None:
 def test_the_network_of_a_result_is_named_only() -> None:
     deep = nn.Sequential(*(nn.Linear(5, 5) for _ in range(200)), nn.Linear(5, 3)).double()
     x, y = small_data()
-    result = pv.dpsgd(settled(1), deep, cross_entropy, (x, y), optimizer=lambda p: torch.optim.SGD(p, lr=1e-9))
+    result = pv.dpsgd(
+        settled(1), deep, cross_entropy, (x, y), optimizer=lambda p: torch.optim.SGD(p, lr=1e-9)
+    )
     require_short(result)

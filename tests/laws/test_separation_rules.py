@@ -1,8 +1,9 @@
-"""Each rule on the axis of the examples, on PyTorch's own samples of each operation: no entry that is marked as another
-example's moves when one example changes.
+"""Each rule on the axis of the examples, on PyTorch's own samples of each operation: no entry that
+is marked as another example's moves when one example changes.
 
-The samples are those that PyTorch tests its operations with. The examples are put along each dimension in turn, also of
-a copy that lies in memory in another order, and in all arguments of one shape at once.
+The samples are those that PyTorch tests its operations with. The examples are put along each
+dimension in turn, also of a copy that lies in memory in another order, and in all arguments of one
+shape at once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from privlearn.clipping.separation.axis_rules import RULES, Denied, ExampleAxis
 from privlearn.clipping.separation.program import Constants
 from privlearn.clipping.separation.tracker import AxisTracker, axis_of
 
-opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations", reason="PyTorch's samples")
+opinfo = pytest.importorskip(
+    "torch.testing._internal.common_methods_invocations", reason="PyTorch's samples"
+)
 
 SAMPLES = 6  # of each operation
 
@@ -64,7 +67,9 @@ def turned(tensor: Tensor) -> Tensor:
 
 
 def placed(sample: Any) -> Iterator[tuple[list[Tensor], Any, set[int], int, Any]]:
-    """The tensors of a sample, the tree that they are in, and each choice of those that hold examples, and where."""
+    """The tensors of a sample, the tree that they are in, and each choice of those that hold
+    examples, and where.
+    """
     flat, tree = tree_flatten((sample.input, sample.args, sample.kwargs))
     tensors = [at for at, value in enumerate(flat) if isinstance(value, Tensor)]
     for first in tensors[:2]:
@@ -95,8 +100,12 @@ def moved(one: Tensor, two: Tensor, period: int, examples: int) -> bool:
     axis = axis_of(one, period, examples)
     if axis is None:
         return False
-    parts = [t.unflatten(axis.dim, (axis.outer, examples, axis.inner)).narrow(axis.dim + 1, 1, examples - 1)
-             for t in (one, two)]  # fmt: skip
+    parts = [
+        t.unflatten(axis.dim, (axis.outer, examples, axis.inner)).narrow(
+            axis.dim + 1, 1, examples - 1
+        )
+        for t in (one, two)
+    ]
     if not parts[0].is_floating_point() and not parts[0].is_complex():
         return not torch.equal(*parts)
     return not torch.allclose(*parts, rtol=1e-6, atol=1e-8, equal_nan=True)
@@ -112,15 +121,21 @@ def violations(name: str) -> tuple[list[str], set[str]]:
             continue
         for flat, tree, held, dim, order in placed(sample):
             torch.manual_seed(1)
-            source = [copied(v, order if at in held else plain) if isinstance(v, Tensor) and v.numel() else v
-                      for at, v in enumerate(flat)]  # fmt: skip
+            source = [
+                copied(v, order if at in held else plain)
+                if isinstance(v, Tensor) and v.numel()
+                else v
+                for at, v in enumerate(flat)
+            ]
             results, marks = [], []
             for again in (False, True):
                 given = [v.clone() if isinstance(v, Tensor) else v for v in source]
                 for at in held:
                     if again:
                         row = given[at].narrow(dim, 0, 1)
-                        other = -2 * row + 1 if row.is_floating_point() else row.flip(-1 if dim else 0)
+                        other = (
+                            -2 * row + 1 if row.is_floating_point() else row.flip(-1 if dim else 0)
+                        )
                         changed(given[at], dim, other)
                 examples = given[min(held)].shape[dim]
                 leaves = [given[at] for at in held]
@@ -134,7 +149,11 @@ def violations(name: str) -> tuple[list[str], set[str]]:
                         out = run(own, given, tree)
                 except Exception:
                     break
-                tensors = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor) and t.layout is torch.strided]
+                tensors = [
+                    t
+                    for t in tree_flatten(out)[0]
+                    if isinstance(t, Tensor) and t.layout is torch.strided
+                ]
                 results.append(tensors)
                 marks.append([watched._known(t) for t in tensors])
                 ruled |= watched.ruled
@@ -147,7 +166,9 @@ def violations(name: str) -> tuple[list[str], set[str]]:
                     if not mark.period:
                         same = torch.equal(one.nan_to_num(), two.nan_to_num())
                         if not same and "rand" not in name and "empty" not in name:
-                            wrong.append(f"{name}: a constant moves with an example along {dim} of {held}")
+                            wrong.append(
+                                f"{name}: a constant moves with an example along {dim} of {held}"
+                            )
                     elif moved(one, two, mark.period, examples):
                         wrong.append(f"{name}: another example moves, along {dim} of {held}")
                 except Denied:
@@ -177,12 +198,24 @@ def test_other_examples_stay_where_a_rule_says_that_they_do(name: str) -> None:
 
 #: Operations of PyTorch's samples whose rules have to answer, one for each kind of rule.
 KINDS = {
-    "mul": "mul", "sum": "sum", "softmax": "_softmax", "renorm": "renorm", "nn.functional.avg_pool2d": "avg_pool2d",
-    "nn.functional.layer_norm": "native_layer_norm", "nn.functional.conv2d": "convolution",
-    "nn.functional.batch_norm": "native_batch_norm", "nn.functional.linear": "addmm", "bmm": "bmm",
-    "nn.functional.embedding": "embedding", "cat": "cat", "stack": "stack", "index_select": "index_select",
-    "topk": "topk", "index_add": "index_add", "nn.functional.nll_loss": "nll_loss_forward",
-}  # fmt: skip
+    "mul": "mul",
+    "sum": "sum",
+    "softmax": "_softmax",
+    "renorm": "renorm",
+    "nn.functional.avg_pool2d": "avg_pool2d",
+    "nn.functional.layer_norm": "native_layer_norm",
+    "nn.functional.conv2d": "convolution",
+    "nn.functional.batch_norm": "native_batch_norm",
+    "nn.functional.linear": "addmm",
+    "bmm": "bmm",
+    "nn.functional.embedding": "embedding",
+    "cat": "cat",
+    "stack": "stack",
+    "index_select": "index_select",
+    "topk": "topk",
+    "index_add": "index_add",
+    "nn.functional.nll_loss": "nll_loss_forward",
+}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -206,7 +239,9 @@ class FirstDimension:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["cumsum", "softmax", "flip", "cummax"])
-def test_a_rule_that_loses_what_it_works_along_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_that_loses_what_it_works_along_is_noticed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for operation, rule in list(RULES.items()):
         monkeypatch.setitem(RULES, operation, FirstDimension(rule))
     tracking._KINDS.clear()

@@ -1,7 +1,9 @@
-"""Every kind of transform in front of a network: the registry names one of each, and each keeps the same laws.
+"""Every kind of transform in front of a network: the registry names one of each, and each keeps the
+same laws.
 
-Read back as it was written; rows of the declared shape, each by itself; charged what it is priced at, and moved by one
-example by at most the stated sensitivity; published, verified and loaded with the same predictions.
+Read back as it was written; rows of the declared shape, each by itself; charged what it is priced
+at, and moved by one example by at most the stated sensitivity; published, verified and loaded with
+the same predictions.
 """
 
 from __future__ import annotations
@@ -63,15 +65,21 @@ KINDS = {
     "scatter": Kind(TRANSFORMS.Scatter(J=2), IMAGE),
     "scatter, kept": Kind(TRANSFORMS.Scatter(J=1, kept=20), (16, 20)),
     "scatter-random": Kind(TRANSFORMS.ScatterRandom(J=2, units=9, mirror=0, kept=20), IMAGE),
-    "scatter-random, encoded": Kind(TRANSFORMS.ScatterRandom(J=2, units=9, kept=20, encoded=30), IMAGE),
+    "scatter-random, encoded": Kind(
+        TRANSFORMS.ScatterRandom(J=2, units=9, kept=20, encoded=30), IMAGE
+    ),
     "norm": Kind(TRANSFORMS.RowNorm(power=0.5), IMAGE),
     "external": Kind(TRANSFORMS.External(f"{__name__}:own_encoder"), NUMBERS),
     "precomputed": Kind(TRANSFORMS.Precomputed("a net of ours", "ab" * 32), (2, 6)),
     "pca": Kind(TRANSFORMS.PrivatePCA(4, 3.0), NUMBERS),
     "moments": Kind(TRANSFORMS.Moments(12, 3.0, 2.0), NUMBERS),
     "select": Kind(TRANSFORMS.SelectFeatures(4, 3.0, CLASSES, 2.0), NUMBERS),
-    "select by welch": Kind(TRANSFORMS.SelectFeatures(4, 3.0, CLASSES, 2.0, criterion="welch"), NUMBERS),
-    "select by gumbel": Kind(TRANSFORMS.SelectFeatures(4, 3.0, CLASSES, 2.0, 0.2, way="gumbel"), NUMBERS),
+    "select by welch": Kind(
+        TRANSFORMS.SelectFeatures(4, 3.0, CLASSES, 2.0, criterion="welch"), NUMBERS
+    ),
+    "select by gumbel": Kind(
+        TRANSFORMS.SelectFeatures(4, 3.0, CLASSES, 2.0, 0.2, way="gumbel"), NUMBERS
+    ),
 }
 of_each = pytest.mark.parametrize("name", KINDS)
 
@@ -82,11 +90,17 @@ def rows(shape: tuple[int, ...], seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def fitted(
-    transform: Transform, x: Tensor, y: Tensor, ledger: Any = None, adjacency: Any = Adjacency.ADD_REMOVE
+    transform: Transform,
+    x: Tensor,
+    y: Tensor,
+    ledger: Any = None,
+    adjacency: Any = Adjacency.ADD_REMOVE,
 ) -> Any:
     with few_images(60):
         stream = pv.Streams.new(0).noise
-        return transform.fit(x, adjacency, pv.Ledger() if ledger is None else ledger, stream, labels=y)
+        return transform.fit(
+            x, adjacency, pv.Ledger() if ledger is None else ledger, stream, labels=y
+        )
 
 
 def test_every_kind_is_here() -> None:
@@ -97,7 +111,10 @@ def test_every_kind_is_here() -> None:
 def test_what_is_written_is_read_back(name: str) -> None:
     own = KINDS[name].transform
     assert base.from_json(own.to_json()) == own
-    if isinstance(own, TRANSFORMS.Scatter | TRANSFORMS.ScatterRandom | TRANSFORMS.RowNorm | TRANSFORMS.External):
+    if isinstance(
+        own,
+        TRANSFORMS.Scatter | TRANSFORMS.ScatterRandom | TRANSFORMS.RowNorm | TRANSFORMS.External,
+    ):
         assert parse(own.spec) == own
     with pytest.raises(BadInput):
         base.from_json(own.to_json() | {"another": 1})
@@ -146,13 +163,20 @@ def watched(released: list[Bounded]) -> Iterator[None]:
         released.extend(bounded)
         return real(*bounded, **more)
 
-    with mock.patch.object(release_module, "release", release), mock.patch.object(pca, "release", release):
+    with (
+        mock.patch.object(release_module, "release", release),
+        mock.patch.object(pca, "release", release),
+    ):
         yield
 
 
 @of_each
-@pytest.mark.parametrize("adjacency", [Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE])
-def test_one_example_moves_what_is_released_by_at_most_the_sensitivity(name: str, adjacency: Adjacency) -> None:
+@pytest.mark.parametrize(
+    "adjacency", [Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE]
+)
+def test_one_example_moves_what_is_released_by_at_most_the_sensitivity(
+    name: str, adjacency: Adjacency
+) -> None:
     own, shape = KINDS[name].transform, KINDS[name].shape
     if own.event() is None or "gumbel" in name:  # whose scores tests/statistics/checks.py moves
         pytest.skip("nothing is released with Gaussian noise alone")
@@ -178,7 +202,8 @@ def test_one_example_moves_what_is_released_by_at_most_the_sensitivity(name: str
         for one, other in zip(*found, strict=True):
             assert one.sensitivity == other.sensitivity
             squares = sum(
-                float((a.double() - b.double()).square().sum()) for a, b in zip(one.values, other.values, strict=True)
+                float((a.double() - b.double()).square().sum())
+                for a, b in zip(one.values, other.values, strict=True)
             )
             assert math.sqrt(squares) <= one.sensitivity * (1 + 1e-6)
 
@@ -191,7 +216,9 @@ def trained(plan: pv.Plan, data: pv.Dataset, **more: Any) -> pv.Result:
 
 
 def planned(*front: Transform) -> pv.Plan:
-    return pv.Plan(pv.Poisson(0.5), epochs=2, schedule=pv.schedules.Constant(start=1.0), front=front)
+    return pv.Plan(
+        pv.Poisson(0.5), epochs=2, schedule=pv.schedules.Constant(start=1.0), front=front
+    )
 
 
 @of_each
@@ -219,11 +246,15 @@ CHAIN = (
 
 
 @pytest.mark.parametrize("stop", [None, 1, 3])
-def test_a_chain_is_made_in_its_order_and_goes_on_after_an_interruption(stop: int | None, tmp_path: Path) -> None:
+def test_a_chain_is_made_in_its_order_and_goes_on_after_an_interruption(
+    stop: int | None, tmp_path: Path
+) -> None:
     x, y = rows(NUMBERS)
     data, plan = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES), planned(*CHAIN)
     result = trained(plan, data)
-    assert [module.config()["kind"] for module in list(result.model)[:-1]] == [own.kind for own in CHAIN]  # type: ignore[call-overload]
+    assert [module.config()["kind"] for module in list(result.model)[:-1]] == [
+        own.kind for own in CHAIN
+    ]  # type: ignore[call-overload]
     assert plan.event() == compose(
         [own.event() for own in plan.releases] + list(replace(plan, front=()).event().events)
     )
@@ -238,7 +269,9 @@ def test_a_chain_is_made_in_its_order_and_goes_on_after_an_interruption(stop: in
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            trained(plan, data, checkpoint=Checkpoint(file, every=1e-9), callbacks=EachStep(interrupt))
+            trained(
+                plan, data, checkpoint=Checkpoint(file, every=1e-9), callbacks=EachStep(interrupt)
+            )
         resumed = trained(plan, data, checkpoint=file)
         assert resumed.ledger.event == plan.event()
         for name, value in result.model.state_dict().items():
@@ -284,7 +317,10 @@ def test_what_does_not_fit_is_refused_before_anything_is_spent() -> None:
     data = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES)
     for front, kind in (
         ((TRANSFORMS.External(f"{__name__}:mixing"), TRANSFORMS.PrivatePCA(4, 3.0)), NotPerExample),
-        ((TRANSFORMS.PrivatePCA(12, 3.0), TRANSFORMS.External(f"{__name__}:own_encoder")), BadInput),
+        (
+            (TRANSFORMS.PrivatePCA(12, 3.0), TRANSFORMS.External(f"{__name__}:own_encoder")),
+            BadInput,
+        ),
         ((TRANSFORMS.PrivatePCA(4, 3.0), TRANSFORMS.Scatter()), BadInput),
         ((TRANSFORMS.RowNorm(), TRANSFORMS.PrivatePCA(13, 3.0)), BadInput),
         ((TRANSFORMS.PrivatePCA(4, 3.0), TRANSFORMS.Moments(12, 3.0, 1.0)), BadInput),

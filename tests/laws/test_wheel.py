@@ -20,12 +20,24 @@ def built(place: Path, time: int) -> Path:
     place.mkdir()
     for name in SOURCE:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+            shutil.copytree(
+                ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__", "*.so")
+            )
         elif (ROOT / name).exists():
             shutil.copy(ROOT / name, place / name)
     for path in place.rglob("*"):
         os.utime(path, (time, time))
-    wheel = [sys.executable, "-m", "pip", "wheel", "-q", str(place), "--no-deps", "-w", str(place / "wheel")]
+    wheel = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        str(place),
+        "--no-deps",
+        "-w",
+        str(place / "wheel"),
+    ]
     subprocess.run(wheel, check=True)
     (made,) = (place / "wheel").iterdir()
     return made
@@ -39,4 +51,7 @@ def test_the_wheel_is_reproducible_and_holds_the_package_alone(tmp_path: Path) -
     names = zipfile.ZipFile(one).namelist()
     assert "privlearn/py.typed" in names
     assert "privlearn/__init__.pyi" in names
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"privlearn", "privlearn_studies"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {
+        "privlearn",
+        "privlearn_studies",
+    }

@@ -1,4 +1,6 @@
-"""Writes docs/trusted-base.md, the files that a guarantee rests on: `python -m tests.laws.trusted_base`."""
+"""Writes docs/trusted-base.md, the files that a guarantee rests on:
+`python -m tests.laws.trusted_base`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Named checks of `PrivateStrategy`; planted bugs must make them fail. They skip where lightning is not installed."""
+"""Named checks of `PrivateStrategy`; planted bugs must make them fail. They skip where lightning is
+not installed.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def _parts() -> Any:
 
 @check
 def check_a_training_step_sees_one_example() -> None:
-    """A loss that weighs classes by how often the batch has them is, for one example at a time, that example's own."""
+    """A loss that weighs classes by how often the batch has them is, for one example at a time,
+    that example's own.
+    """
     parts = _parts()
     from privlearn.lightning.step_loss import StepLoss
 
@@ -45,7 +49,9 @@ def check_nothing_private_is_logged_by_the_strategy() -> None:
     with tempfile.TemporaryDirectory() as folder:
         trainer, _, _ = parts.fitted(Path(folder), logger=kept, log_every_n_steps=1, max_epochs=1)
     assert "epsilon_spent" in set().union(*kept.metrics)
-    assert not {"train_loss", "private_loss"} & (set().union(*kept.metrics) | set(trainer.callback_metrics))
+    assert not {"train_loss", "private_loss"} & (
+        set().union(*kept.metrics) | set(trainer.callback_metrics)
+    )
 
 
 @check
@@ -55,7 +61,10 @@ def check_the_training_loss_goes_to_loggers_alone() -> None:
     kept = parts.Kept()
     with tempfile.TemporaryDirectory() as folder:
         trainer, _, private = parts.fitted(
-            Path(folder), private=parts.strategy(log_private_loss=True), logger=kept, log_every_n_steps=1
+            Path(folder),
+            private=parts.strategy(log_private_loss=True),
+            logger=kept,
+            log_every_n_steps=1,
         )
     losses = [metrics["private_loss"] for metrics in kept.metrics if "private_loss" in metrics]
     assert len(losses) == 10
@@ -67,17 +76,26 @@ def check_the_training_loss_goes_to_loggers_alone() -> None:
 
 @check
 def check_monitors_of_private_figures_are_refused() -> None:
-    """Of the training loss, and of what the step logs; by name, before anything is spent. Others are as they were."""
+    """Of the training loss, and of what the step logs; by name, before anything is spent. Others
+    are as they were.
+    """
     parts = _parts()
-    callbacks: Any = pytest.importorskip("lightning.pytorch.callbacks", reason="lightning is not installed")
+    callbacks: Any = pytest.importorskip(
+        "lightning.pytorch.callbacks", reason="lightning is not installed"
+    )
 
     class Plateau(parts.Classifier):  # type: ignore[misc,name-defined]
         monitor = "private_loss"
 
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=9.0, mode="max")
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": self.monitor}}
+            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                optimizer, patience=0, threshold=9.0, mode="max"
+            )
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": scheduler, "monitor": self.monitor},
+            }
 
     class Public(Plateau):
         monitor = "right"
@@ -89,15 +107,23 @@ def check_monitors_of_private_figures_are_refused() -> None:
             said = must_raise(
                 pv.errors.BadInput,
                 lambda: parts.fitted(
-                    Path(folder), module, private, callbacks=[own] if own else [], enable_checkpointing=True
+                    Path(folder),
+                    module,
+                    private,
+                    callbacks=[own] if own else [],
+                    enable_checkpointing=True,
                 ),
             )
         assert ledger.event == pv.Ledger().event
         assert "validation_step" in str(said)
         return str(said)
 
-    assert "EarlyStopping monitors 'private_loss'" in refused(own=callbacks.EarlyStopping("private_loss"))
-    assert "EarlyStopping monitors 'train_loss'" in refused(own=callbacks.EarlyStopping("train_loss"))
+    assert "EarlyStopping monitors 'private_loss'" in refused(
+        own=callbacks.EarlyStopping("private_loss")
+    )
+    assert "EarlyStopping monitors 'train_loss'" in refused(
+        own=callbacks.EarlyStopping("train_loss")
+    )
     with tempfile.TemporaryDirectory() as folder:
         kept = callbacks.ModelCheckpoint(folder, monitor="train_loss_epoch")
         assert "ModelCheckpoint" in refused(own=kept)
@@ -111,7 +137,9 @@ def check_monitors_of_private_figures_are_refused() -> None:
 
 @check
 def check_what_is_kept_from_a_step_steers_nothing() -> None:
-    """A step that keeps its loss in an attribute, and a hook that logs it: loggers get it, callbacks do not."""
+    """A step that keeps its loss in an attribute, and a hook that logs it: loggers get it,
+    callbacks do not.
+    """
     parts = _parts()
 
     class Keeping(parts.Classifier):  # type: ignore[misc,name-defined]
@@ -133,7 +161,9 @@ def check_what_is_kept_from_a_step_steers_nothing() -> None:
 
 @check
 def check_validation_rows_are_not_those_of_training() -> None:
-    """Nor some of them, in any form that can be recognised; other parts of one data set are fine."""
+    """Nor some of them, in any form that can be recognised; other parts of one data set are
+    fine.
+    """
     parts = _parts()
     from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
@@ -143,14 +173,30 @@ def check_validation_rows_are_not_those_of_training() -> None:
 
     def fitted(validation: Any, sanity: int) -> Any:
         trainer = parts.pl.Trainer(
-            strategy=parts.strategy(), max_epochs=1, accelerator="cpu", logger=False, enable_progress_bar=False,
-            enable_model_summary=False, enable_checkpointing=False, num_sanity_val_steps=sanity,
-        )  # fmt: skip
-        trainer.fit(parts.Classifier(), DataLoader(train, batch_size=8), DataLoader(validation, batch_size=8))
+            strategy=parts.strategy(),
+            max_epochs=1,
+            accelerator="cpu",
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            num_sanity_val_steps=sanity,
+        )
+        trainer.fit(
+            parts.Classifier(),
+            DataLoader(train, batch_size=8),
+            DataLoader(validation, batch_size=8),
+        )
         return trainer
 
     for sanity in (0, 2):
-        for validation in (train, whole, Subset(whole, [29]), ConcatDataset([others, Subset(train, [0])]), tensors):
+        for validation in (
+            train,
+            whole,
+            Subset(whole, [29]),
+            ConcatDataset([others, Subset(train, [0])]),
+            tensors,
+        ):
             said = must_raise(pv.errors.BadInput, partial(fitted, validation, sanity))
             assert "has training rows" in str(said)
         assert "right" in fitted(others, sanity).callback_metrics
@@ -162,7 +208,10 @@ def check_an_empty_batch_is_a_step_of_the_strategy() -> None:
     parts = _parts()
     with tempfile.TemporaryDirectory() as folder:
         trainer, _, private = parts.fitted(
-            Path(folder), train=DataLoader(parts.rows(), batch_size=1), max_epochs=1, log_every_n_steps=100
+            Path(folder),
+            train=DataLoader(parts.rows(), batch_size=1),
+            max_epochs=1,
+            log_every_n_steps=100,
         )
     assert trainer.global_step == 40
     assert private.result.ledger.event == private.plan.event()
@@ -199,7 +248,10 @@ def check_weights_that_the_step_does_not_use_are_named() -> None:
 @check
 def check_the_strategy_for_one_process_takes_one() -> None:
     parts = _parts()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}),
+    ):
         said = must_raise(pv.errors.BadInput, lambda: parts.fitted(Path(folder)))
     assert "PrivateDDPStrategy" in str(said)
 
@@ -214,7 +266,8 @@ def check_repeated_rows_and_tables_that_rescale_are_refused_by_the_strategy() ->
             self.net = nn.Sequential(nn.EmbeddingBag(20, 4, max_norm=1.0), nn.Linear(4, 3))
 
     texts = TensorDataset(
-        torch.randint(20, (40, 5), generator=torch.Generator().manual_seed(0)), parts.rows().tensors[1]
+        torch.randint(20, (40, 5), generator=torch.Generator().manual_seed(0)),
+        parts.rows().tensors[1],
     )
     joined = ConcatDataset([parts.rows()] * 2)
 
@@ -224,7 +277,11 @@ def check_repeated_rows_and_tables_that_rescale_are_refused_by_the_strategy() ->
 
     error = must_raise(BadInput, lambda: fitted(train=DataLoader(joined, batch_size=8)))
     assert "one row stands 2 times in the data" in str(error), error
-    *_, private = fitted(train=DataLoader(joined, batch_size=8), private=parts.strategy(group_size=2))
+    *_, private = fitted(
+        train=DataLoader(joined, batch_size=8), private=parts.strategy(group_size=2)
+    )
     assert private.plan.unit.group_size == 2
-    error = must_raise(NotPerExample, lambda: fitted(module=Texts(), train=DataLoader(texts, batch_size=8)))
+    error = must_raise(
+        NotPerExample, lambda: fitted(module=Texts(), train=DataLoader(texts, batch_size=8))
+    )
     assert "EmbeddingBag at 'net.0' has max_norm=1.0" in str(error), error

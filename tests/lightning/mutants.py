@@ -14,33 +14,88 @@ from privlearn.lightning import step_loss, strategy
 
 STEP = "    seen = self.private.step(args[0])\n"
 MUTANTS = [
-    Mutant("a training step is given the batch", step_loss.StepLoss.__call__,
-           "lambda leaf, n=n: leaf[n : n + 1], batch",
-           "lambda leaf, n=n: leaf, batch", "check_a_training_step_sees_one_example"),
-    Mutant("what a training step logs is logged", step_loss.TrainingLogs._logging, "if self.hidden:", "if False:",
-           "check_nothing_private_is_logged_by_the_strategy"),
-    Mutant("what is logged between steps reaches callbacks", step_loss.TrainingLogs._logging,
-           "elif self._trainer.evaluating or self._trainer.sanity_checking:", "elif True:",
-           "check_what_is_kept_from_a_step_steers_nothing"),
-    Mutant("the training loss reaches callbacks", strategy.PrivateStrategy.training_step,
-           "self._logs.to_loggers(_PRIVATE_LOSS, plain(seen[\"loss\"]), taken)",
-           "self._logs.publicly(_PRIVATE_LOSS, plain(seen[\"loss\"]))",
-           "check_the_training_loss_goes_to_loggers_alone"),
-    Mutant("private monitors are not looked for", step_loss.TrainingLogs.require_public_monitors,
-           "in {private, *self.in_steps}:", "in ():", "check_monitors_of_private_figures_are_refused"),
-    Mutant("validation may be on training rows", strategy.PrivateStrategy._require_public_validation,
-           "any(map(partial(share_rows, self._trained_on), self._validated))", "False",
-           "check_validation_rows_are_not_those_of_training"),
-    Mutant("parts of a data set are taken for others", torch_rows._originals, "isinstance(dataset, Subset)", "False",
-           "check_validation_rows_are_not_those_of_training"),
-    Mutant("the training loss is logged unasked", strategy.PrivateStrategy.training_step,
-           "if self._logs_loss:", "if True:", "check_nothing_private_is_logged_by_the_strategy"),
-    Mutant("the strategy skips an empty batch", strategy.PrivateStrategy.training_step, STEP,
-           "    if not len(args[0].batch.sample): self.private._session.taken += 1; return torch.tensor(0.0)\n" + STEP,
-           "check_an_empty_batch_is_a_step_of_the_strategy"),
-    Mutant("the strategy for one process in each of several", strategy.PrivateStrategy._require_processes,
-           'require_one_process("PrivateStrategy",', "str(", "check_the_strategy_for_one_process_takes_one"),
-    Mutant("weights without a gradient are trained", gradient_check._by_autograd, "if gradient is None]", "if False]",
-           "check_weights_that_the_step_does_not_use_are_named"),
-]  # fmt: skip
-test_bug_is_caught, test_mutants_name_their_checks = suite_of(MUTANTS, errors=(TypeError, AttributeError, RuntimeError))
+    Mutant(
+        "a training step is given the batch",
+        step_loss.StepLoss.__call__,
+        "lambda leaf, n=n: leaf[n : n + 1], batch",
+        "lambda leaf, n=n: leaf, batch",
+        "check_a_training_step_sees_one_example",
+    ),
+    Mutant(
+        "what a training step logs is logged",
+        step_loss.TrainingLogs._logging,
+        "if self.hidden:",
+        "if False:",
+        "check_nothing_private_is_logged_by_the_strategy",
+    ),
+    Mutant(
+        "what is logged between steps reaches callbacks",
+        step_loss.TrainingLogs._logging,
+        "elif self._trainer.evaluating or self._trainer.sanity_checking:",
+        "elif True:",
+        "check_what_is_kept_from_a_step_steers_nothing",
+    ),
+    Mutant(
+        "the training loss reaches callbacks",
+        strategy.PrivateStrategy.training_step,
+        'self._logs.to_loggers(_PRIVATE_LOSS, plain(seen["loss"]), taken)',
+        'self._logs.publicly(_PRIVATE_LOSS, plain(seen["loss"]))',
+        "check_the_training_loss_goes_to_loggers_alone",
+    ),
+    Mutant(
+        "private monitors are not looked for",
+        step_loss.TrainingLogs.require_public_monitors,
+        "in {private, *self.in_steps}:",
+        "in ():",
+        "check_monitors_of_private_figures_are_refused",
+    ),
+    Mutant(
+        "validation may be on training rows",
+        strategy.PrivateStrategy._require_public_validation,
+        "any(map(partial(share_rows, self._trained_on), self._validated))",
+        "False",
+        "check_validation_rows_are_not_those_of_training",
+    ),
+    Mutant(
+        "parts of a data set are taken for others",
+        torch_rows._originals,
+        "isinstance(dataset, Subset)",
+        "False",
+        "check_validation_rows_are_not_those_of_training",
+    ),
+    Mutant(
+        "the training loss is logged unasked",
+        strategy.PrivateStrategy.training_step,
+        "if self._logs_loss:",
+        "if True:",
+        "check_nothing_private_is_logged_by_the_strategy",
+    ),
+    Mutant(
+        "the strategy skips an empty batch",
+        strategy.PrivateStrategy.training_step,
+        STEP,
+        (
+            "    if not len(args[0].batch.sample): self.private._session.taken += 1; return "
+            "torch.tensor(0.0)\n"
+        )
+        + STEP,
+        "check_an_empty_batch_is_a_step_of_the_strategy",
+    ),
+    Mutant(
+        "the strategy for one process in each of several",
+        strategy.PrivateStrategy._require_processes,
+        'require_one_process("PrivateStrategy",',
+        "str(",
+        "check_the_strategy_for_one_process_takes_one",
+    ),
+    Mutant(
+        "weights without a gradient are trained",
+        gradient_check._by_autograd,
+        "if gradient is None]",
+        "if False]",
+        "check_weights_that_the_step_does_not_use_are_named",
+    ),
+]
+test_bug_is_caught, test_mutants_name_their_checks = suite_of(
+    MUTANTS, errors=(TypeError, AttributeError, RuntimeError)
+)

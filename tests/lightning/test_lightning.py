@@ -1,4 +1,6 @@
-"""`PrivateStrategy`: a LightningModule stays as it is, and its run is the one that `pv.dpsgd` makes."""
+"""`PrivateStrategy`: a LightningModule stays as it is, and its run is the one that `pv.dpsgd`
+makes.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,13 @@ def loader(**changes: Any) -> DataLoader[Any]:
 
 
 def strategy(**changes: Any) -> Any:
-    given = {"epsilon": 4.0, "delta": 1e-3, "max_grad_norm": 0.5, "streams": pv.Streams.new(5), **changes}
+    given = {
+        "epsilon": 4.0,
+        "delta": 1e-3,
+        "max_grad_norm": 0.5,
+        "streams": pv.Streams.new(5),
+        **changes,
+    }
     return pv.lightning.PrivateStrategy(**given)
 
 
@@ -61,10 +69,15 @@ def fitted(
 ) -> tuple[Any, Any, Any]:
     private = private or strategy()
     given = {
-        "max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_progress_bar": False,
+        "max_epochs": 2,
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_progress_bar": False,
         "enable_model_summary": False,
-        "enable_checkpointing": False, "default_root_dir": folder, **changes,
-    }  # fmt: skip
+        "enable_checkpointing": False,
+        "default_root_dir": folder,
+        **changes,
+    }
     trainer, module = pl.Trainer(strategy=private, **given), module or Classifier()
     trainer.fit(module, loader() if train is None else train, DataLoader(rows(1), batch_size=16))
     return trainer, module, private
@@ -76,7 +89,9 @@ def test_the_weights_and_events_are_those_of_a_run_by_hand(tmp_path: Path) -> No
     (optimizer,), (scheduler,) = twin.configure_optimizers()
     plan = pv.Plan(pv.Poisson(0.2), epochs=2, clip=pv.Flat(0.5)).calibrate(epsilon=4.0, delta=1e-3)
     data, loss = rows().tensors, nn.CrossEntropyLoss(reduction="none")
-    with pv.Run(plan, twin.net, loss, data, optimizer=lambda _: optimizer, streams=pv.Streams.new(5)) as run:
+    with pv.Run(
+        plan, twin.net, loss, data, optimizer=lambda _: optimizer, streams=pv.Streams.new(5)
+    ) as run:
         for epoch in run:
             for batch in epoch:
                 run.step(batch)
@@ -105,9 +120,17 @@ def test_a_loss_of_examples_gives_the_same_bits_as_dpsgd(tmp_path: Path) -> None
 
     plan, streams = private.plan, pv.Streams.new(5)
     pv.dpsgd(
-        plan, twin.net, nn.CrossEntropyLoss(reduction="none"), rows().tensors, optimizer=optimizer, streams=streams
+        plan,
+        twin.net,
+        nn.CrossEntropyLoss(reduction="none"),
+        rows().tensors,
+        optimizer=optimizer,
+        streams=streams,
     )
-    assert all(torch.equal(own, its) for own, its in zip(module.net.parameters(), twin.net.parameters(), strict=True))
+    assert all(
+        torch.equal(own, its)
+        for own, its in zip(module.net.parameters(), twin.net.parameters(), strict=True)
+    )
 
 
 class Kept(pl.loggers.logger.Logger):
@@ -241,7 +264,13 @@ def test_metrics_of_the_step_are_refused(tmp_path: Path) -> None:
 def test_a_run_is_not_resumed_from_lightnings_checkpoint(tmp_path: Path) -> None:
     trainer, module, _ = fitted(tmp_path, enable_checkpointing=True)
     path = trainer.checkpoint_callback.best_model_path
-    again = pl.Trainer(strategy=strategy(), max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False)
+    again = pl.Trainer(
+        strategy=strategy(),
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+    )
     with pytest.raises(pv.errors.BadInput, match="ckpt_path"):
         again.fit(module, loader(), ckpt_path=path, weights_only=False)
 

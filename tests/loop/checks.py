@@ -66,7 +66,9 @@ def gone_through(loop: Any, function: Any = loss) -> Tensor:
 
 @check
 def check_a_loop_is_dpsgd() -> None:
-    """The same plan and seed give the same weights, bit for bit, and the same events, with any optimizer."""
+    """The same plan and seed give the same weights, bit for bit, and the same events, with any
+    optimizer.
+    """
     makers: list[Callable[[Any], torch.optim.Optimizer]] = [
         lambda own: torch.optim.SGD(own, lr=0.5, momentum=0.9),
         lambda own: torch.optim.AdamW(own, lr=0.01, weight_decay=0.1),
@@ -76,16 +78,22 @@ def check_a_loop_is_dpsgd() -> None:
         loop = private(model, optimizer=make(model.parameters()))
         ours = gone_through(loop)
         result = pv.dpsgd(
-            loop.plan, network(0.3), nn.CrossEntropyLoss(reduction="none"), (X, Y), optimizer=make,
+            loop.plan,
+            network(0.3),
+            nn.CrossEntropyLoss(reduction="none"),
+            (X, Y),
+            optimizer=make,
             streams=pv.Streams.new(0),
-        )  # fmt: skip
+        )
         assert torch.equal(ours, weights(result.model))
         assert loop.ledger.event == result.ledger.event == loop.plan.event()
 
 
 @check
 def check_a_loop_may_correlate_its_noise() -> None:
-    """As `dpsgd` by the same plan, also when it is resumed; the certificate claims the plan's price."""
+    """As `dpsgd` by the same plan, also when it is resumed; the certificate claims the plan's
+    price.
+    """
     for own in (
         {"mechanism": "banded:bands=4", "sampling": "cyclic-poisson"},
         {"mechanism": pv.mechanisms.Banded(2), "sampling": "fixed", "adjacency": "replace_one"},
@@ -97,9 +105,13 @@ def check_a_loop_may_correlate_its_noise() -> None:
         assert loop.plan.correlation is not None
         ours = gone_through(loop, None)
         result = pv.dpsgd(
-            loop.plan, network(), nn.CrossEntropyLoss(reduction="none"), (X, Y), streams=pv.Streams.new(0),
+            loop.plan,
+            network(),
+            nn.CrossEntropyLoss(reduction="none"),
+            (X, Y),
+            streams=pv.Streams.new(0),
             optimizer=lambda own: torch.optim.SGD(own, lr=0.5),
-        )  # fmt: skip
+        )
         assert torch.equal(ours, weights(result.model))
         assert loop.ledger.event == result.ledger.event == loop.plan.event()
         with tempfile.TemporaryDirectory() as folder:
@@ -124,14 +136,20 @@ def check_a_loop_may_correlate_its_noise() -> None:
         {"mechanism": "banded", "noise_multiplier": 1.0, "sampling": "cyclic-poisson"},
         {"mechanism": "bisr", "noise_multiplier": 1.0, "sampling": "fixed"},
         {"mechanism": "banded:bands=4", "sampling": "cyclic-poisson", "group_size": 2},
-        {"mechanism": "banded:bands=4", "sampling": "cyclic-poisson", "streams": pv.Streams.new(0, discrete=True)},
+        {
+            "mechanism": "banded:bands=4",
+            "sampling": "cyclic-poisson",
+            "streams": pv.Streams.new(0, discrete=True),
+        },
     ):
         must_raise(BadInput, partial(private, **refused))
 
 
 @check
 def check_the_ways_to_write_a_loop_are_one() -> None:
-    """Epochs and batches, new lambdas, a loss given once, micro-batches, other threads' seeds: the same weights."""
+    """Epochs and batches, new lambdas, a loss given once, micro-batches, other threads' seeds: the
+    same weights.
+    """
     expected = gone_through(private())
     torch.manual_seed(5)
     assert torch.equal(gone_through(private()), expected)
@@ -144,18 +162,27 @@ def check_the_ways_to_write_a_loop_are_one() -> None:
             nested.step(batch, lambda net, rows: loss(net, rows))
     assert torch.equal(weights(nested.result().model), expected)
     for microbatch in (1, 4, 64):
-        torch.testing.assert_close(gone_through(private(microbatch=microbatch)), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            gone_through(private(microbatch=microbatch)), expected, rtol=1e-4, atol=1e-5
+        )
 
 
 @check
 def check_micro_batches_are_clipped_and_counted_once() -> None:
-    """One step's sum is at most the clipping norm for each example, and is that of the whole batch."""
+    """One step's sum is at most the clipping norm for each example, and is that of the whole
+    batch.
+    """
     moves = []
     for microbatch in (7, 60):
         model = network()
         before = weights(model)
         loop = private(
-            model, noise_multiplier=1e-6, sampling="full", epochs=1, microbatch=microbatch, max_grad_norm=1e-3
+            model,
+            noise_multiplier=1e-6,
+            sampling="full",
+            epochs=1,
+            microbatch=microbatch,
+            max_grad_norm=1e-3,
         )
         moves.append(before - gone_through(loop, lambda model, batch: 1e3 * loss(model, batch)))
     each = torch.stack([weights_of_gradient(row) for row in range(60)])
@@ -173,8 +200,14 @@ def weights_of_gradient(row: int) -> Tensor:
 @check
 def check_empty_batches_take_a_noisy_step() -> None:
     """Of hardly any rows a batch, each step is charged and moves the weights."""
-    loop = private(noise_multiplier=1.0, sampling=pv.Poisson(0.002), examples=60, epochs=1, max_grad_norm=1.0,
-                   adjacency="zero_out")  # fmt: skip
+    loop = private(
+        noise_multiplier=1.0,
+        sampling=pv.Poisson(0.002),
+        examples=60,
+        epochs=1,
+        max_grad_norm=1.0,
+        adjacency="zero_out",
+    )
     sizes, before = [], weights(loop.model)
     for batch in loop.batches():
         sizes.append(len(batch.sample))
@@ -199,7 +232,9 @@ def check_no_batch_is_left_out_or_used_twice() -> None:
 
 @check
 def check_batches_follow_from_the_streams_alone() -> None:
-    """PyTorch's own seed says nothing of who is drawn: neither at one seed of it, nor by drawing from it."""
+    """PyTorch's own seed says nothing of who is drawn: neither at one seed of it, nor by drawing
+    from it.
+    """
 
     def drawn(streams: Any, seed: int) -> list[list[int]]:
         torch.manual_seed(seed)
@@ -240,7 +275,9 @@ def check_a_factor_in_a_closure_makes_another_loss() -> None:
     """Of the same code, and on other values: what the values do is looked at anew."""
 
     def scaled(over_all: bool) -> Any:
-        return lambda model, batch: loss(model, batch) - (loss(model, batch).mean() if over_all else 0.0)
+        return lambda model, batch: (
+            loss(model, batch) - (loss(model, batch).mean() if over_all else 0.0)
+        )
 
     loop = private()
     batches = loop.batches()
@@ -285,13 +322,19 @@ class Rows(Dataset[Any]):
         return len(self.x)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        move = torch.rand(6) + float(np.random.rand()) + random.random() if self.draws else torch.zeros(6)  # noqa: NPY002
+        move = (
+            torch.rand(6) + float(np.random.rand()) + random.random()  # noqa: NPY002
+            if self.draws
+            else torch.zeros(6)
+        )
         return {"x": self.x[row] + move, "y": int(self.x[row, 0] > 0)}
 
 
 @check
 def check_rows_change_from_step_to_step_and_with_no_other_row() -> None:
-    """What a row draws follows from the batch's key and from itself: not from its place, its company or a generator."""
+    """What a row draws follows from the batch's key and from itself: not from its place, its
+    company or a generator.
+    """
     key, other = lambda place: bytes([7] * 16), lambda place: bytes([8] * 16)
 
     def made(x: Tensor, indices: list[int], key: Any) -> Tensor:
@@ -322,7 +365,8 @@ def check_workers_and_interruptions_change_no_row() -> None:
     """Rows that change are the same from workers, and after an interruption."""
     expected = gone_through(private(None, DataLoader(Rows(X), batch_size=15)), of_names)
     assert torch.equal(
-        gone_through(private(None, DataLoader(Rows(X), batch_size=15, num_workers=2)), of_names), expected
+        gone_through(private(None, DataLoader(Rows(X), batch_size=15, num_workers=2)), of_names),
+        expected,
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Checkpoint(Path(folder) / "run", every=1e-9)
@@ -339,11 +383,16 @@ def check_workers_and_interruptions_change_no_row() -> None:
 
 @check
 def check_a_row_does_not_depend_on_its_company() -> None:
-    """A collate function that packs, mixes or standardises rows is refused; one that stacks them is not."""
+    """A collate function that packs, mixes or standardises rows is refused; one that stacks them is
+    not.
+    """
     plain = [{"x": x, "y": int(y)} for x, y in zip(X, Y, strict=True)]
 
     def stacked(rows: list[Any]) -> dict[str, Tensor]:
-        return {"x": torch.stack([row["x"] for row in rows]), "y": torch.tensor([row["y"] for row in rows])}
+        return {
+            "x": torch.stack([row["x"] for row in rows]),
+            "y": torch.tensor([row["y"] for row in rows]),
+        }
 
     def mixed(rows: list[Any]) -> dict[str, Tensor]:
         batch, share = stacked(rows), float(np.random.beta(1, 1))  # noqa: NPY002
@@ -358,10 +407,15 @@ def check_a_row_does_not_depend_on_its_company() -> None:
         return {"x": batch["x"].flatten()[None, :6], "y": batch["y"][:1]}
 
     for collate in (standardised, packed, lambda rows: stacked(rows[::-1])):
-        must_raise(BadInput, lambda: private(None, DataLoader(plain, batch_size=15, collate_fn=collate)))  # noqa: B023
+        must_raise(
+            BadInput,
+            lambda: private(None, DataLoader(plain, batch_size=15, collate_fn=collate)),  # noqa: B023
+        )
     loop = private(None, DataLoader(plain, batch_size=15, collate_fn=stacked))
     expected = gone_through(loop, of_names)
-    assert torch.equal(gone_through(private(None, DataLoader(plain, batch_size=15)), of_names), expected)
+    assert torch.equal(
+        gone_through(private(None, DataLoader(plain, batch_size=15)), of_names), expected
+    )
     must_raise(BadInput, lambda: private(None, DataLoader(plain, batch_size=15, collate_fn=mixed)))
 
 
@@ -394,7 +448,9 @@ def check_what_a_step_returns_is_kept_from_sight() -> None:
 
 @check
 def check_a_resumed_loop_knows_what_it_spent() -> None:
-    """Before its first batch, and between epochs: what the ledger was charged before, for the run's neighbours."""
+    """Before its first batch, and between epochs: what the ledger was charged before, for the run's
+    neighbours.
+    """
     falling = pv.schedules.PerEpoch((1.5, 1.0, 0.8))
     for own in (
         {"adjacency": "zero_out"},
@@ -402,7 +458,11 @@ def check_a_resumed_loop_knows_what_it_spent() -> None:
         {"sampling": pv.Partition(4), "examples": 60, "adjacency": "add_remove"},
         {"rho": 0.5, "sampling": "full"},
     ):
-        own |= {"delta": 1e-5, "epochs": 3, **({} if "rho" in own else {"epsilon": 3.0, "schedule": falling})}
+        own |= {
+            "delta": 1e-5,
+            "epochs": 3,
+            **({} if "rho" in own else {"epsilon": 3.0, "schedule": falling}),
+        }
         assert private(**own).spent(1e-5).adjacency is private(**own).plan.neighbours
         steps = private(**own).steps
         for after in {1, steps - 1, steps // 3, steps // 2}:
@@ -426,7 +486,9 @@ def check_a_resumed_loop_knows_what_it_spent() -> None:
 
 @check
 def check_figures_of_training_rows_are_not_published() -> None:
-    """Neither a figure that a step returned, nor what is computed from several, nor one with such a name."""
+    """Neither a figure that a step returned, nor what is computed from several, nor one with such a
+    name.
+    """
     loop, seen = private(), []
     for batch in loop.batches():
         seen.append(loop.step(batch, loss))
@@ -436,13 +498,27 @@ def check_figures_of_training_rows_are_not_published() -> None:
     after = loop.result().private_diagnostics["loss"]
     with tempfile.TemporaryDirectory() as folder:
         for name, value in {
-            "loss": losses[-1], "mean": mean, "round": round(-mean, 2), "least": min(losses), "share": 1 - mean / 2,
-            "epoch": after[-1], "left out": seen[0]["left_out"] + 1, "train_loss": float(mean), "Training": 0.5,
-        }.items():  # fmt: skip
-            said = str(must_raise(BadInput, partial(loop.publish, f"{folder}/a", test_metrics={name: value})))
+            "loss": losses[-1],
+            "mean": mean,
+            "round": round(-mean, 2),
+            "least": min(losses),
+            "share": 1 - mean / 2,
+            "epoch": after[-1],
+            "left out": seen[0]["left_out"] + 1,
+            "train_loss": float(mean),
+            "Training": 0.5,
+        }.items():
+            said = str(
+                must_raise(
+                    BadInput, partial(loop.publish, f"{folder}/a", test_metrics={name: value})
+                )
+            )
             assert "pv.evaluate" in said
             assert not Path(folder, "a").exists()
-        must_raise(BadInput, lambda: loop.publish(Path(folder) / "a", test_metrics=Metrics({"loss": mean}, 9)))
+        must_raise(
+            BadInput,
+            lambda: loop.publish(Path(folder) / "a", test_metrics=Metrics({"loss": mean}, 9)),
+        )
         loop.publish(Path(folder) / "a", test_metrics={"accuracy": 0.5})
 
 
@@ -471,7 +547,9 @@ def check_batches_have_keys_of_their_own() -> None:
 
 @check
 def check_hooks_that_are_put_in_on_the_way_are_looked_at() -> None:
-    """Gradients stay those of single examples: what couples them is refused, and what has no rule warned of, once."""
+    """Gradients stay those of single examples: what couples them is refused, and what has no rule
+    warned of, once.
+    """
 
     def patched(model: Any) -> None:
         forward = model[0].forward
@@ -483,9 +561,14 @@ def check_hooks_that_are_put_in_on_the_way_are_looked_at() -> None:
     cases: list[tuple[Callable[[Any], object], str, int]] = [
         (hooked(lambda out: 2 * out), "layers", 0),
         (patched, "layers", 0),
-        (lambda model: setattr(model[0], "forward", lambda x: model[0].bias - torch.cdist(x, model[0].weight)),
-         "vmap", 1),
-    ]  # fmt: skip
+        (
+            lambda model: setattr(
+                model[0], "forward", lambda x: model[0].bias - torch.cdist(x, model[0].weight)
+            ),
+            "vmap",
+            1,
+        ),
+    ]
     for change, way, warned in cases:
         model = network()
         loop = private(model, sampling="full", noise_multiplier=1e-6, epochs=3, max_grad_norm=1e-3)
@@ -498,11 +581,15 @@ def check_hooks_that_are_put_in_on_the_way_are_looked_at() -> None:
                 for row in range(60):
                     model.zero_grad()
                     loss(model, (X[row : row + 1], Y[row : row + 1])).sum().backward()
-                    own = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+                    own = torch.cat(
+                        [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+                    )
                     expected += 1e-3 * own / max(float(own.norm()), 1e-3)
                 model.zero_grad()
                 loop.step(batch, loss)
-                torch.testing.assert_close(before - weights(model), 0.5 * expected / 60, rtol=5e-3, atol=1e-6)
+                torch.testing.assert_close(
+                    before - weights(model), 0.5 * expected / 60, rtol=5e-3, atol=1e-6
+                )
         assert loop.run.task.gradients.way == way
         assert sum("training will be slow" in str(own.message) for own in caught) == warned
     loop = private()
@@ -516,7 +603,9 @@ def check_hooks_that_are_put_in_on_the_way_are_looked_at() -> None:
 
 @check
 def check_parts_that_are_put_in_on_the_way_are_refused() -> None:
-    """They would be in no check, and what they keep of rows would be published: a mean of activations, say."""
+    """They would be in no check, and what they keep of rows would be published: a mean of
+    activations, say.
+    """
     for change in (
         lambda model: model.append(nn.BatchNorm1d(3, affine=False)),
         lambda model: model.register_buffer("kept", torch.zeros(3)),

@@ -35,14 +35,26 @@ def loader(data: list[Row]) -> DataLoader[Row]:
 
 
 def by_make_private(
-    network: nn.Module, data: list[Row], plan: pv.Plan, losses: ExampleLosses, move: Callable[[nn.Module], None]
+    network: nn.Module,
+    data: list[Row],
+    plan: pv.Plan,
+    losses: ExampleLosses,
+    move: Callable[[nn.Module], None],
 ) -> str | None:
     """A loop as users write it, whose loss is of the model and a batch."""
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     private = pv.make_private(
-        network, optimizer, loader(data), noise_multiplier=1.0, clip=plan.clip, epochs=1,
-        sampling="full", adjacency=plan.adjacency, examples=plan.examples, streams=pv.Streams.new(0),
-    )  # fmt: skip
+        network,
+        optimizer,
+        loader(data),
+        noise_multiplier=1.0,
+        clip=plan.clip,
+        epochs=1,
+        sampling="full",
+        adjacency=plan.adjacency,
+        examples=plan.examples,
+        streams=pv.Streams.new(0),
+    )
     for batch in private.batches():
         move(network)
         private.step(batch, losses_of_batch(losses))
@@ -50,7 +62,11 @@ def by_make_private(
 
 
 def by_dpsgd(
-    network: nn.Module, data: list[Row], plan: pv.Plan, losses: ExampleLosses, move: Callable[[nn.Module], None]
+    network: nn.Module,
+    data: list[Row],
+    plan: pv.Plan,
+    losses: ExampleLosses,
+    move: Callable[[nn.Module], None],
 ) -> str | None:
     """One call, before which the network has the weights that training brings it to."""
     tasks: list[Any] = []
@@ -69,7 +85,9 @@ def by_dpsgd(
 
 @check
 def check_examples_that_are_coupled_stay_apart_in_a_loop() -> None:
-    """What users wrote, and what a program draws: one row moves the sum before noise by at most the sensitivity."""
+    """What users wrote, and what a program draws: one row moves the sum before noise by at most the
+    sensitivity.
+    """
     require_apart(by_make_private)
 
 

@@ -20,7 +20,8 @@ from privlearn.opacus import PrivacyEngine
 from tests.loop.checks import X, Y, loader, loss, network, private, sgd
 from tests.support.checks import check, must_raise
 
-#: What a script does after a step with the losses so far, the scheduler and the optimizer; True: it leaves the loop.
+#: What a script does after a step with the losses so far, the scheduler and the optimizer; True: it
+#: leaves the loop.
 Use = Callable[[list[Any], Any, torch.optim.Optimizer], Any]
 
 
@@ -57,9 +58,14 @@ def published_by_a_script(use: Use, scheduled: Any = None) -> tuple[str, list[st
     """The same of a script in Opacus's form, whose losses are tensors."""
     model, engine = network(), PrivacyEngine()
     module, optimizer, batches = engine.make_private_with_epsilon(
-        module=model, optimizer=sgd(model), data_loader=loader(), target_epsilon=3.0, target_delta=1e-5, epochs=1,
+        module=model,
+        optimizer=sgd(model),
+        data_loader=loader(),
+        target_epsilon=3.0,
+        target_delta=1e-5,
+        epochs=1,
         max_grad_norm=1.0,
-    )  # fmt: skip
+    )
     scheduler, losses = scheduled and scheduled(optimizer), []
 
     def train() -> None:
@@ -84,7 +90,9 @@ def _outcome(train: Callable[[], None], publish: Callable[[Path], Any]) -> tuple
             publish(Path(folder) / "model")
         except BadInput as error:
             refused = str(error)
-    return refused, [str(each.message) for each in caught if issubclass(each.category, PrivacyWarning)]
+    return refused, [
+        str(each.message) for each in caught if issubclass(each.category, PrivacyWarning)
+    ]
 
 
 def in_scheduler(metric: Callable[[list[Any]], Any]) -> Use:
@@ -115,7 +123,11 @@ def check_a_private_figure_in_a_scheduler_claims_nothing() -> None:
 def check_a_plain_number_of_a_private_figure_is_traced_into_a_scheduler() -> None:
     """`float` and NumPy make plain numbers: what takes a number afterwards may take that one."""
     for scheduled in (plateau, patient):
-        for metric in (lambda losses: float(losses[-1]), np.mean, lambda losses: torch.ones(1) * losses[-1]):
+        for metric in (
+            lambda losses: float(losses[-1]),
+            np.mean,
+            lambda losses: torch.ones(1) * losses[-1],
+        ):
             refused, warned = published(in_scheduler(metric), scheduled, epochs=1)
             assert "a scheduler was given a number" in refused
             assert "checks_figures.py:" in refused
@@ -124,7 +136,9 @@ def check_a_plain_number_of_a_private_figure_is_traced_into_a_scheduler() -> Non
 
 @check
 def check_a_public_metric_may_steer_a_scheduler() -> None:
-    """While the training loss is shown, logged and averaged, and beside schedulers that are given nothing."""
+    """While the training loss is shown, logged and averaged, and beside schedulers that are given
+    nothing.
+    """
 
     def shows(losses: list[Any]) -> None:
         texts = [f"{losses[-1]:.4f}", str(losses[-1]), json.dumps(losses), repr(max(losses[-1:]))]
@@ -166,9 +180,13 @@ def check_comparing_a_private_figure_is_warned_of_and_decides_nothing() -> None:
     assert "left early" in published(lambda losses, *_: compares(losses))[0]
     assert "left early" in published(lambda losses, *_: np.mean(losses) < 100.0)[0]
     assert "changed by hand" in published(by_hand)[0]
-    assert published(lambda losses, *_: True) == ("", [])  # left early, by a script that looks at no figure
+    # left early, by a script that looks at no figure
+    assert published(lambda losses, *_: True) == ("", [])
     rates = pv.schedules.Exponential(k=0.1)
-    assert published(lambda losses, *_: compares(losses) and None, learning_rate_schedule=rates)[0] == ""
+    assert (
+        published(lambda losses, *_: compares(losses) and None, learning_rate_schedule=rates)[0]
+        == ""
+    )
 
 
 @check
@@ -195,7 +213,9 @@ def check_a_private_figure_sets_nothing() -> None:
 
 @check
 def check_private_figures_stay_out_of_steps() -> None:
-    """A loss that looks at what a step before returned, or that changes the optimizer while it is computed."""
+    """A loss that looks at what a step before returned, or that changes the optimizer while it is
+    computed.
+    """
     model = network()
     optimizer = sgd(model)
     last: list[Any] = [1.0]
@@ -207,8 +227,14 @@ def check_private_figures_stay_out_of_steps() -> None:
         optimizer.param_groups[0]["lr"] = float(optimizer.param_groups[0]["lr"]) * 0.5
         return loss(model, batch)
 
-    for function, said in ((weighted, "in a step"), (turning, "while a step's gradients were computed")):
-        loop = private(model if function is turning else None, optimizer=optimizer if function is turning else None)
+    for function, said in (
+        (weighted, "in a step"),
+        (turning, "while a step's gradients were computed"),
+    ):
+        loop = private(
+            model if function is turning else None,
+            optimizer=optimizer if function is turning else None,
+        )
 
         def train(loop: Any = loop, function: Any = function) -> None:
             for batch in loop.batches():
@@ -220,7 +246,11 @@ def check_private_figures_stay_out_of_steps() -> None:
 @check
 def check_a_scripts_losses_are_private_figures() -> None:
     """In Opacus's form: as tensors and as numbers of them."""
-    for metric in (lambda losses: losses[-1], lambda losses: losses[-1].item(), lambda losses: losses[-1].tolist() / 2):
+    for metric in (
+        lambda losses: losses[-1],
+        lambda losses: losses[-1].item(),
+        lambda losses: losses[-1].tolist() / 2,
+    ):
         assert "in ReduceLROnPlateau" in published_by_a_script(in_scheduler(metric), patient)[0]
     for metric in (
         lambda losses: float(losses[-1]),
@@ -228,13 +258,19 @@ def check_a_scripts_losses_are_private_figures() -> None:
         lambda losses: losses[-1].detach().numpy(),
         lambda losses: losses[-1].numpy(),
     ):
-        assert "a scheduler was given a number" in published_by_a_script(in_scheduler(metric), patient)[0]
+        assert (
+            "a scheduler was given a number"
+            in published_by_a_script(in_scheduler(metric), patient)[0]
+        )
     refused, warned = published_by_a_script(lambda losses, *_: losses[-1] < 100.0)
     assert "left early" in refused
     assert any("was compared at checks_figures.py" in each for each in warned)
 
     def logs(losses: list[Any], scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
-        assert f"{losses[-1]:.3f} {losses[-1].item():.3f} {sum(one.item() for one in losses) / len(losses)}"
+        assert (
+            f"{losses[-1]:.3f} {losses[-1].item():.3f} "
+            f"{sum(one.item() for one in losses) / len(losses)}"
+        )
         scheduler.step(1.0)
 
     assert published_by_a_script(logs, plateau) == ("", [])
@@ -242,7 +278,9 @@ def check_a_scripts_losses_are_private_figures() -> None:
 
 @check
 def check_a_restart_forgets_no_use_of_a_private_figure() -> None:
-    """A run that is killed after a use, before another checkpoint is written, and goes on without it."""
+    """A run that is killed after a use, before another checkpoint is written, and goes on without
+    it.
+    """
 
     def run(place: Path, use: Use, at: int) -> Any:
         model = network()
@@ -268,7 +306,9 @@ def check_a_restart_forgets_no_use_of_a_private_figure() -> None:
         place = Path(folder)
         run(place / "steered", steers, 3)
         loop = run(place / "steered", steers, 99)
-        assert "in ReduceLROnPlateau" in str(must_raise(BadInput, lambda: loop.publish(place / "a")))
+        assert "in ReduceLROnPlateau" in str(
+            must_raise(BadInput, lambda: loop.publish(place / "a"))
+        )
         run(place / "compared", compares, 3)
         again = private(network(), loss=loss, checkpoint=place / "compared")
         for batch in again.batches():

@@ -44,12 +44,18 @@ def padded(rows: Rows, left: bool = False, length: int = 0) -> dict[str, Tensor]
 
 
 class Reader(nn.Module):
-    """Attention over tokens with places: what is padded is masked, if `masks`; at most `longest` tokens."""
+    """Attention over tokens with places: what is padded is masked, if `masks`; at most `longest`
+    tokens.
+    """
 
     def __init__(self, masks: bool = True, longest: int = 1000) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.tokens, self.places, self.out = nn.Embedding(TOKENS, 4), nn.Embedding(longest, 4), nn.Linear(4, 2)
+        self.tokens, self.places, self.out = (
+            nn.Embedding(TOKENS, 4),
+            nn.Embedding(longest, 4),
+            nn.Linear(4, 2),
+        )
         self.masks = masks
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -57,19 +63,29 @@ class Reader(nn.Module):
         places = torch.arange(ids.shape[1]) + 0 * ids
         own = self.tokens(ids) + self.places(places)
         scores = (own @ own.transpose(1, 2)).masked_fill(mask[:, None] == 0, -1e9).softmax(-1)
-        return self.out(((scores @ own) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1))
+        return self.out(
+            ((scores @ own) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+        )
 
 
 def loss(model: Any, batch: Any) -> Tensor:
-    return nn.functional.cross_entropy(model(batch["ids"], batch["mask"]), batch["labels"], reduction="none")
+    return nn.functional.cross_entropy(
+        model(batch["ids"], batch["mask"]), batch["labels"], reduction="none"
+    )
 
 
 def clipped_sum(
-    rows: Rows, collate: Any = padded, model: nn.Module | None = None, workers: int = 0, **options: Any
+    rows: Rows,
+    collate: Any = padded,
+    model: nn.Module | None = None,
+    workers: int = 0,
+    **options: Any,
 ) -> Any:
     given = DatasetRows(rows, collate, workers)  # type: ignore[arg-type]
     given.try_collate()
-    clipper = ClippedGradients(model or Reader(), ModelLoss(loss), pv.Flat(0.1), Adjacency.REPLACE_ONE, **options)
+    clipper = ClippedGradients(
+        model or Reader(), ModelLoss(loss), pv.Flat(0.1), Adjacency.REPLACE_ONE, **options
+    )
     sample = one_sample(examples=len(rows))
     (own,) = given.ahead([sample.indices])
     return clipper(sample, own).values
@@ -96,7 +112,9 @@ def require_same(sums: Any, others: Any) -> None:
 
 @check
 def check_rows_of_different_lengths_are_the_loops() -> None:
-    """The sum is that of each row computed by itself, without padding; from workers, and in parts, too."""
+    """The sum is that of each row computed by itself, without padding; from workers, and in parts,
+    too.
+    """
     rows = texts(*LENGTHS)
     options: tuple[dict[str, Any], ...] = ({}, {"microbatch": 2}, {"workers": 2})
     for given in options:
@@ -105,10 +123,15 @@ def check_rows_of_different_lengths_are_the_loops() -> None:
 
 @check
 def check_a_rows_gradient_does_not_depend_on_others_lengths() -> None:
-    """Also of a model that sees the padding: a longer row in place of another moves the sum by no more than its own."""
+    """Also of a model that sees the padding: a longer row in place of another moves the sum by no
+    more than its own.
+    """
     for masks in (True, False):
         sums = [clipped_sum(texts(*LENGTHS[:-1], last), model=Reader(masks)) for last in (8, 60)]
-        others = [clipped_sum(texts(*LENGTHS[:-1], last)[-1:] + texts(3, 4), model=Reader(masks)) for last in (8, 60)]
+        others = [
+            clipped_sum(texts(*LENGTHS[:-1], last)[-1:] + texts(3, 4), model=Reader(masks))
+            for last in (8, 60)
+        ]
         for one, other in (sums, others):
             assert flat_norm(tuple(a - b for a, b in zip(one, other, strict=True))) <= 0.2
 
@@ -157,7 +180,11 @@ def check_padding_is_learned_from_the_collate_function() -> None:
 def check_collate_functions_that_do_more_than_pad_are_refused() -> None:
     def packed(rows: Rows) -> dict[str, Tensor]:
         joined = torch.cat([row["ids"] for row in rows])
-        return {"ids": joined[None], "mask": torch.ones(1, len(joined)), "labels": torch.tensor([rows[0]["label"]])}
+        return {
+            "ids": joined[None],
+            "mask": torch.ones(1, len(joined)),
+            "labels": torch.tensor([rows[0]["label"]]),
+        }
 
     def sorted_by_length(rows: Rows) -> dict[str, Tensor]:
         return padded(sorted(rows, key=lambda row: len(row["ids"])))
@@ -174,7 +201,13 @@ def check_collate_functions_that_do_more_than_pad_are_refused() -> None:
         shortest = min(len(row["ids"]) for row in rows)
         return padded([{**row, "ids": row["ids"][:shortest]} for row in rows])
 
-    for collate in (packed, sorted_by_length, masked_by_company, padded_with_others, cut_to_the_shortest):
+    for collate in (
+        packed,
+        sorted_by_length,
+        masked_by_company,
+        padded_with_others,
+        cut_to_the_shortest,
+    ):
         given = DatasetRows(texts(*LENGTHS[::-1]), collate)  # type: ignore[arg-type]
         must_raise(BadInput, given.try_collate)
 
@@ -189,7 +222,9 @@ class Forgetful(Reader):
 
 @check
 def check_random_numbers_for_some_lengths_alone_stay_fast() -> None:
-    """Some lengths draw, others do not, in any order: no row falls back to one example after another."""
+    """Some lengths draw, others do not, in any order: no row falls back to one example after
+    another.
+    """
     given = DatasetRows(texts(*LENGTHS), padded)  # type: ignore[arg-type]
     given.try_collate()
     clipper = ClippedGradients(Forgetful(), ModelLoss(loss), pv.Flat(0.1), Adjacency.REPLACE_ONE)
@@ -200,10 +235,14 @@ def check_random_numbers_for_some_lengths_alone_stay_fast() -> None:
 
 @check
 def check_lengths_that_the_model_cannot_have_are_not_padded_to() -> None:
-    """Of 20 places, a row of 17 tokens is not padded to 32; one of 21 counts as absent, and says nothing."""
+    """Of 20 places, a row of 17 tokens is not padded to 32; one of 21 counts as absent, and says
+    nothing.
+    """
     rows = texts(3, 17, 20, 9)
     require_same(clipped_sum(rows, model=Reader(longest=20)), looped(rows, Reader(longest=20)))
-    require_same(clipped_sum([*rows, *texts(21)], model=Reader(longest=20)), looped(rows, Reader(longest=20)))
+    require_same(
+        clipped_sum([*rows, *texts(21)], model=Reader(longest=20)), looped(rows, Reader(longest=20))
+    )
 
 
 class Encoding(UserDict):  # type: ignore[type-arg]
@@ -218,17 +257,27 @@ class Encoding(UserDict):  # type: ignore[type-arg]
 
 @check
 def check_the_loss_gets_what_the_collate_function_makes() -> None:
-    """A class of dictionaries stays what it is, also padded, and the published shapes say nothing of lengths."""
+    """A class of dictionaries stays what it is, also padded, and the published shapes say nothing
+    of lengths.
+    """
     kinds = set()
 
     def own(model: Any, batch: Any) -> Tensor:
         kinds.add(type(batch))
-        return nn.functional.cross_entropy(model(batch.ids, batch.mask), batch["labels"], reduction="none")
+        return nn.functional.cross_entropy(
+            model(batch.ids, batch.mask), batch["labels"], reduction="none"
+        )
 
     model, kind = Reader(), type("Encoding", (Encoding,), {})  # one that PyTorch has not met
     loader = DataLoader(texts(*LENGTHS), batch_size=4, collate_fn=lambda rows: kind(padded(rows)))  # type: ignore[arg-type]
     loop = pv.make_private(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), loader, epsilon=3.0, delta=1e-5, epochs=1, max_grad_norm=1.0
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        loader,
+        epsilon=3.0,
+        delta=1e-5,
+        epochs=1,
+        max_grad_norm=1.0,
     )
     seen = [loop.step(batch, own) for batch in loop.batches()]
     assert kinds == {kind}

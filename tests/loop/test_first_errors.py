@@ -1,4 +1,6 @@
-"""What somebody who brings a script meets first: each refused before anything is spent, with a message that ends it."""
+"""What somebody who brings a script meets first: each refused before anything is spent, with a
+message that ends it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ def lacking() -> Any:
 
 def foreign() -> Any:
     model = network()
-    return private(model, optimizer=torch.optim.SGD([*model.parameters(), nn.Parameter(torch.zeros(2))], lr=0.1))
+    return private(
+        model,
+        optimizer=torch.optim.SGD([*model.parameters(), nn.Parameter(torch.zeros(2))], lr=0.1),
+    )
 
 
 def dataset() -> TensorDataset:
@@ -63,15 +68,27 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "batch norm": (lambda: private(batch_norm()), "nn.GroupNorm"),
     "scalar loss": (lambda: first_step(scalar), "reduction='none'"),
     "a value for a loss": (lambda: first_step(scalar(network(), (X, Y))), "not its value"),
-    "iterable data set": (lambda: private(None, DataLoader(Stream(), batch_size=5)), "map-style data set"),
+    "iterable data set": (
+        lambda: private(None, DataLoader(Stream(), batch_size=5)),
+        "map-style data set",
+    ),
     "drop_last": (lambda: private(None, loader(drop_last=True)), "Leave drop_last out"),
-    "weights": (lambda: private(None, loader(shuffle=False, sampler=WeightedRandomSampler([1.0] * 60, 60))), "in the "
-                                                                                                             "loss"),
-    "a part of the rows": (lambda: private(None, loader(shuffle=False, sampler=SubsetRandomSampler([1, 2]))), "Subset"),
-    "with replacement": (lambda: private(None, loader(shuffle=False, sampler=RandomSampler(X, replacement=True))),
-                         "epochs="),
+    "weights": (
+        lambda: private(None, loader(shuffle=False, sampler=WeightedRandomSampler([1.0] * 60, 60))),
+        "in the loss",
+    ),
+    "a part of the rows": (
+        lambda: private(None, loader(shuffle=False, sampler=SubsetRandomSampler([1, 2]))),
+        "Subset",
+    ),
+    "with replacement": (
+        lambda: private(None, loader(shuffle=False, sampler=RandomSampler(X, replacement=True))),
+        "epochs=",
+    ),
     "custom batches": (
-        lambda: private(None, DataLoader(dataset(), batch_sampler=BatchSampler(RandomSampler(X), 5, False))),
+        lambda: private(
+            None, DataLoader(dataset(), batch_sampler=BatchSampler(RandomSampler(X), 5, False))
+        ),
         "batch_size=B",
     ),
     "rows for a loader": (lambda: private(None, dataset()), "DataLoader(dataset, batch_size=64)"),
@@ -80,14 +97,22 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "not in the optimizer": (lacking, "requires_grad_(False)"),
     "not in the model": (foreign, "not the model's"),
     "an optimizer that searches": (
-        lambda: private(optimizer=torch.optim.LBFGS(network().parameters())), "not the model's"),
+        lambda: private(optimizer=torch.optim.LBFGS(network().parameters())),
+        "not the model's",
+    ),
     "a wrapped model": (lambda: private(nn.DataParallel(network())), "model.module"),
-    "nothing to spend": (lambda: pv.make_private(*given(), epochs=1, max_grad_norm=1.0), "epsilon=E"),
-    "two targets": (lambda: private(noise_multiplier=1.0, epsilon=1.0, delta=1e-5), "epsilon and noise_multiplier"),
+    "nothing to spend": (
+        lambda: pv.make_private(*given(), epochs=1, max_grad_norm=1.0),
+        "epsilon=E",
+    ),
+    "two targets": (
+        lambda: private(noise_multiplier=1.0, epsilon=1.0, delta=1e-5),
+        "epsilon and noise_multiplier",
+    ),
     "no clipping norm": (lambda: private(max_grad_norm=None), "max_grad_norm=C"),
     "a checkpoint without a loss": (lambda: private(checkpoint="run"), "loss="),
     "an argument that is none": (lambda: private(secure_mode=True), "secure_mode"),
-}  # fmt: skip
+}
 
 
 def given() -> tuple[nn.Module, torch.optim.Optimizer, Any]:
@@ -129,7 +154,10 @@ def test_autocast_in_the_loss_trains() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return nn.functional.cross_entropy(model(batch[0]).float(), batch[1], reduction="none")
 
-    ours, plain = gone_through(private(noise_multiplier=1e-3), low), gone_through(private(noise_multiplier=1e-3))
+    ours, plain = (
+        gone_through(private(noise_multiplier=1e-3), low),
+        gone_through(private(noise_multiplier=1e-3)),
+    )
     assert not torch.equal(ours, plain)
     torch.testing.assert_close(ours, plain, rtol=0.1, atol=0.05)
 

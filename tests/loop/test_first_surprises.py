@@ -16,13 +16,27 @@ import privlearn as pv
 from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.opacus import PrivacyEngine
 from privlearn.runs.checkpoint import Checkpoint
-from tests.loop.checks import Rows, gone_through, loader, loss, network, of_names, private, sgd, weights
+from tests.loop.checks import (
+    Rows,
+    gone_through,
+    loader,
+    loss,
+    network,
+    of_names,
+    private,
+    sgd,
+    weights,
+)
 
 
 def stated(out: Path) -> tuple[str, str]:
-    """The schedule of learning rates in the certificate, and what the card says of the optimizer."""
+    """The schedule of learning rates in the certificate, and what the card says of the
+    optimizer.
+    """
     assert pv.verify(out).ok
-    (line,) = [own for own in (out / "README.md").read_text().splitlines() if own.startswith("| optimizer")]
+    (line,) = [
+        own for own in (out / "README.md").read_text().splitlines() if own.startswith("| optimizer")
+    ]
     return json.loads((out / "privacy.json").read_text())["facts"]["learning_rate_schedule"], line
 
 
@@ -131,7 +145,9 @@ def test_a_batch_is_brought_to_a_device_by_the_step(make: Callable[[], Any]) -> 
 @pytest.mark.parametrize("epochs", [1, 2, 3])
 def test_a_loop_is_one_and_no_epoch_is_lost(epochs: int) -> None:
     loop = private(epochs=epochs)
-    with pytest.raises(BadInput, match="make_private gives one loop, not a model, an optimizer and a loader") as caught:
+    with pytest.raises(
+        BadInput, match="make_private gives one loop, not a model, an optimizer and a loader"
+    ) as caught:
         unpacked(loop)
     assert len(str(caught.value)) <= 300
     assert torch.equal(gone_through(loop), gone_through(private(epochs=epochs)))

@@ -44,7 +44,9 @@ from tests.support.transcripts import require_alike, transcript
 
 @check
 def check_the_joint_release_counts_every_layer() -> None:
-    """Noise of sigma sqrt(M K) times each sensitivity, output layer included; or by other shares that sum to one."""
+    """Noise of sigma sqrt(M K) times each sensitivity, output layer included; or by other shares
+    that sum to one.
+    """
     for bound in (
         pv.mac.Derivatives(0.3),
         pv.mac.Derivatives((0.3, 0.1), 2.0),
@@ -61,7 +63,11 @@ def check_the_joint_release_counts_every_layer() -> None:
         released = steps._released(parts, 2.8, shares)
         for value, part, share in zip(released, parts, shares, strict=True):
             expected = 2.8 * part.sensitivity * unit / share
-            assert abs(float(value.std()) / expected - 1) < 0.05, (bound, float(value.std()), expected)
+            assert abs(float(value.std()) / expected - 1) < 0.05, (
+                bound,
+                float(value.std()),
+                expected,
+            )
             if not bound.shares:
                 assert math.isclose(expected, 2.8 * math.sqrt(2 * bound.order) * part.sensitivity)
         assert len(list(walk(ledger.event))) == 1
@@ -74,11 +80,18 @@ def check_shares_are_at_most_the_whole() -> None:
     ledger = Ledger()
     for shares in ([1.0, 0.5], [1.1], [0.5, 0.5], [-0.5], [0.0]):
         sample = one_sample()
-        own = [replace(parts[0], sample=sample) for _ in range(2 if len(shares) == 2 and shares[0] == 1.0 else 1)]
+        own = [
+            replace(parts[0], sample=sample)
+            for _ in range(2 if len(shares) == 2 and shares[0] == 1.0 else 1)
+        ]
         must_raise(
             pv.errors.BadInput,
             lambda own=own, shares=shares: release_module.release(  # type: ignore[misc]
-                *own, noise_multiplier=1.0, ledger=ledger, stream=streams_module.Streams.new(0).noise, shares=shares
+                *own,
+                noise_multiplier=1.0,
+                ledger=ledger,
+                stream=streams_module.Streams.new(0).noise,
+                shares=shares,
             ),
         )
     assert not list(walk(ledger.event))
@@ -90,7 +103,9 @@ def _bounded_zeros() -> Any:
 
 @check
 def check_fixed_batches_are_not_amplified() -> None:
-    """Batches in a fixed order cost what one release an epoch does, like shuffled ones; each row is in one of them."""
+    """Batches in a fixed order cost what one release an epoch does, like shuffled ones; each row is
+    in one of them.
+    """
     batches = [list(sample.indices) for sample in pv.sampling.FixedOrder(5).draw(12)]
     assert batches == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
     for sampler in (pv.sampling.FixedOrder(5), pv.Shuffle(5)):
@@ -104,7 +119,9 @@ def check_fixed_batches_are_not_amplified() -> None:
 
 @check
 def check_histograms_of_norms_are_bounded() -> None:
-    """An example counts once in each if its norm is finite, else not at all; replacing it moves sqrt(2)."""
+    """An example counts once in each if its norm is finite, else not at all; replacing it moves
+    sqrt(2).
+    """
     norms = torch.tensor([1e-9, 0.5, 2.0, 1e9, math.nan, math.inf])
     edges = pv.mac.Histogram(1.0, low=1e-3, high=1e3, bins=8).edges()
     assert len(edges) == 7
@@ -113,7 +130,9 @@ def check_histograms_of_norms_are_bounded() -> None:
         assert [part.sensitivity for part in parts] == [moved, moved]
         assert [float(part.values[0].sum()) for part in parts] == [4.0, 3.0]
         for n in range(6):
-            without = histogram([norms[torch.arange(6) != n]], edges, one_sample(), adjacency)[0].values[0]
+            without = histogram([norms[torch.arange(6) != n]], edges, one_sample(), adjacency)[
+                0
+            ].values[0]
             assert float((parts[0].values[0] - without).norm()) <= 1.0
             other = norms.clone()
             other[n] = 30.0
@@ -123,17 +142,29 @@ def check_histograms_of_norms_are_bounded() -> None:
 
 @check
 def check_thresholds_are_learned_and_paid_for() -> None:
-    """They become the quantile that was asked for, layer by layer and kind by kind, for one event on all the data."""
+    """They become the quantile that was asked for, layer by layer and kind by kind, for one event
+    on all the data.
+    """
     x, y = made_up(64, 5, 3)
     learned = pv.mac.Histogram(1e-4, after=1, quantile=0.5, low=1e-4, high=1e2, bins=602)
     bound = pv.mac.Derivatives(0.3, 0.3, learned=learned)
     plan = pv.Plan(pv.Poisson(0.2), epochs=2, schedule=pv.schedules.Constant(start=1e6), clip=bound)
-    result = pv.dpmac(plan, net(5, 6, 3), BINARY.name, (x, y), optimizer=lambda p: torch.optim.SGD(p, lr=1e-12),
-                      coordinates=Coordinates(5, 0.05, "adam"), mu=1.0, streams=pv.Streams.new(0))  # fmt: skip
+    result = pv.dpmac(
+        plan,
+        net(5, 6, 3),
+        BINARY.name,
+        (x, y),
+        optimizer=lambda p: torch.optim.SGD(p, lr=1e-12),
+        coordinates=Coordinates(5, 0.05, "adam"),
+        mu=1.0,
+        streams=pv.Streams.new(0),
+    )
     assert result.ledger.event == plan.event()
     assert learned.event() in [leaf for leaf, _ in walk(plan.event())]
     found = derivatives(net(5, 6, 3), bound)
-    norms = [[own.detach() for own in p.norms()] for p in found._products(torch.arange(64), x, y, 1.0)]
+    norms = [
+        [own.detach() for own in p.norms()] for p in found._products(torch.arange(64), x, y, 1.0)
+    ]
     for layer in range(2):
         first, second = (torch.quantile(own, 0.5) for own in norms[layer])
         ours = [result.facts["thresholds"][kind][layer] for kind in range(2)]
@@ -144,25 +175,46 @@ def check_thresholds_are_learned_and_paid_for() -> None:
 # Whole runs
 
 
-def settled(sampler: sampling.Sampler, adjacency: Adjacency | None = None, clip: Any = None, **more: Any) -> pv.Plan:
+def settled(
+    sampler: sampling.Sampler, adjacency: Adjacency | None = None, clip: Any = None, **more: Any
+) -> pv.Plan:
     clip = clip or pv.mac.Derivatives(0.3)
-    return pv.Plan(sampler, epochs=2, schedule=pv.schedules.Exponential(k=0.3, start=1.5), clip=clip,
-                   adjacency=adjacency,
-                   examples=12, **more)  # fmt: skip
+    return pv.Plan(
+        sampler,
+        epochs=2,
+        schedule=pv.schedules.Exponential(k=0.3, start=1.5),
+        clip=clip,
+        adjacency=adjacency,
+        examples=12,
+        **more,
+    )
 
 
 @check
 def check_a_batch_is_one_event() -> None:
-    """However many layers there are, the ledger holds what the plan says: one event a batch, or an epoch."""
+    """However many layers there are, the ledger holds what the plan says: one event a batch, or an
+    epoch.
+    """
     x, y = made_up(12, 5, 3)
     for sampler in completed(
         "samplers",
-        [pv.Poisson(0.3), pv.Partition(4), pv.Shuffle(5), pv.sampling.FixedOrder(5), pv.sampling.FullBatch()],
+        [
+            pv.Poisson(0.3),
+            pv.Partition(4),
+            pv.Shuffle(5),
+            pv.sampling.FixedOrder(5),
+            pv.sampling.FullBatch(),
+        ],
     ):
         for widths in ((5, 3), (5, 6, 4, 3)):
             plan = settled(sampler)
             result = pv.dpmac(
-                plan, net(*widths), BINARY.name, (x, y), streams=pv.Streams.new(0), coordinates=Coordinates(2)
+                plan,
+                net(*widths),
+                BINARY.name,
+                (x, y),
+                streams=pv.Streams.new(0),
+                coordinates=Coordinates(2),
             )
             assert result.ledger.event == plan.event(), (sampler, widths)
             expected = 2 * sum(times for _, times in walk(sampler.epoch_event(Gaussian(1.0))))
@@ -176,10 +228,19 @@ def training(plan: pv.Plan, data: Any, **options: Any) -> Any:
     def run(streams: streams_module.Streams, folder: Path) -> None:
         seen: list[Any] = streams.noise._seen  # type: ignore[attr-defined]
         result = dpmac_module.dpmac(
-            plan, net(5, 4, 3), BINARY.name, data, streams=streams, optimizer=lambda p: torch.optim.SGD(p, lr=0.3),
-            callbacks=Noted(seen), coordinates=Coordinates(3, 0.1, "adam"), **options,
-        )  # fmt: skip
-        seen.append(("ledger", result.ledger.event, repr(result.ledger), sorted(result.private_diagnostics)))
+            plan,
+            net(5, 4, 3),
+            BINARY.name,
+            data,
+            streams=streams,
+            optimizer=lambda p: torch.optim.SGD(p, lr=0.3),
+            callbacks=Noted(seen),
+            coordinates=Coordinates(3, 0.1, "adam"),
+            **options,
+        )
+        seen.append(
+            ("ledger", result.ledger.event, repr(result.ledger), sorted(result.private_diagnostics))
+        )
         seen.append(("result", repr(result), result.facts, result.architecture))
         publish.publish(result, folder / "model", delta=1e-5)
 
@@ -188,10 +249,17 @@ def training(plan: pv.Plan, data: Any, **options: Any) -> Any:
 
 @check
 def check_neighbouring_mac_runs_look_the_same() -> None:
-    """By record and replay, for every sampler with every kind of neighbour, every bound, and rows of every kind."""
+    """By record and replay, for every sampler with every kind of neighbour, every bound, and rows
+    of every kind.
+    """
     fixed = (pv.sampling.FixedOrder(5), Adjacency.ZERO_OUT)
     learned = pv.mac.Derivatives(0.3, 0.5, shares=(2.0, 1.0), learned=pv.mac.Histogram(3.0))
-    bounds = [pv.mac.Derivatives(0.3), learned, pv.mac.Analytic(z_norm=1.0), pv.mac.Analytic(z_norm=1.0, order=2)]
+    bounds = [
+        pv.mac.Derivatives(0.3),
+        learned,
+        pv.mac.Analytic(z_norm=1.0),
+        pv.mac.Analytic(z_norm=1.0, order=2),
+    ]
     rows = list(ROWS)
     for number, (sampler, adjacency) in enumerate([*PRICED, fixed]):
         bound = bounds[number % 4]
@@ -205,16 +273,25 @@ def check_neighbouring_mac_runs_look_the_same() -> None:
 
 @check
 def check_mac_runs_in_pieces_end_where_the_whole_one_does() -> None:
-    """Stopped after every few steps and continued, with learned thresholds: bit for bit the same, charges too."""
+    """Stopped after every few steps and continued, with learned thresholds: bit for bit the same,
+    charges too.
+    """
 
     class Stopped(Exception):
         pass
 
     x, y = made_up(20, 5, 3)
     learned = pv.mac.Derivatives(0.3, 0.5, learned=pv.mac.Histogram(3.0, after=1))
-    for clip, before in ((learned, ()), (pv.mac.Analytic(z_norm=1.0), (pv.transforms.PrivatePCA(3, 4.0),))):
+    for clip, before in (
+        (learned, ()),
+        (pv.mac.Analytic(z_norm=1.0), (pv.transforms.PrivatePCA(3, 4.0),)),
+    ):
         plan = pv.Plan(
-            pv.Poisson(0.3), epochs=3, schedule=pv.schedules.Exponential(k=0.3, start=1.5), clip=clip, front=before
+            pv.Poisson(0.3),
+            epochs=3,
+            schedule=pv.schedules.Exponential(k=0.3, start=1.5),
+            clip=clip,
+            front=before,
         )
 
         def go(stop: int | None, path: Path | None, plan: pv.Plan = plan) -> pv.Result:
@@ -226,10 +303,15 @@ def check_mac_runs_in_pieces_end_where_the_whole_one_does() -> None:
                     raise Stopped
 
             return pv.dpmac(
-                plan, lambda shape: net(*shape, 4, 3, seed=2), BINARY.name, (x, y), streams=pv.Streams.new(5),
-                callbacks=EachStep(progress), coordinates=Coordinates(3, 0.1, "adam"),
+                plan,
+                lambda shape: net(*shape, 4, 3, seed=2),
+                BINARY.name,
+                (x, y),
+                streams=pv.Streams.new(5),
+                callbacks=EachStep(progress),
+                coordinates=Coordinates(3, 0.1, "adam"),
                 checkpoint=None if path is None else Checkpoint(path, every=1e-9),
-            )  # fmt: skip
+            )
 
         whole = go(None, None)
         for stop in (2, 5):
@@ -243,7 +325,9 @@ def check_mac_runs_in_pieces_end_where_the_whole_one_does() -> None:
                 assert pieces.ledger.event == whole.ledger.event == plan.event()
                 assert pieces.facts == whole.facts
                 for one, other in zip(
-                    pieces.model.state_dict().values(), whole.model.state_dict().values(), strict=True
+                    pieces.model.state_dict().values(),
+                    whole.model.state_dict().values(),
+                    strict=True,
                 ):
                     assert torch.equal(one, other)
 
@@ -252,10 +336,17 @@ def check_mac_runs_in_pieces_end_where_the_whole_one_does() -> None:
 def check_runs_without_noise_are_never_published() -> None:
     x, y = made_up(12, 5, 3)
     result = pv.dpmac(
-        settled(pv.Poisson(0.3)), net(5, 4, 3), BINARY.name, (x, y), private=False, streams=pv.Streams.new(0)
+        settled(pv.Poisson(0.3)),
+        net(5, 4, 3),
+        BINARY.name,
+        (x, y),
+        private=False,
+        streams=pv.Streams.new(0),
     )
     with tempfile.TemporaryDirectory() as name:
-        must_raise(UnsupportedEvent, lambda: publish.publish(result, Path(name) / "model", delta=1e-5))
+        must_raise(
+            UnsupportedEvent, lambda: publish.publish(result, Path(name) / "model", delta=1e-5)
+        )
         assert not list(Path(name).iterdir())
 
 
@@ -265,8 +356,14 @@ def check_mac_certificates_are_recomputed() -> None:
     x, y = made_up(20, 5, 3)
     clip = pv.mac.Derivatives(0.3, 0.5, learned=pv.mac.Histogram(3.0))
     plan = settled(pv.Poisson(0.3), clip=clip, front=(pv.transforms.PrivatePCA(4, 8.0),))
-    result = pv.dpmac(plan, lambda shape: net(*shape, 4, 3), BINARY.name,
-                      (x, y), streams=pv.Streams.new(0), coordinates=Coordinates(2))  # fmt: skip
+    result = pv.dpmac(
+        plan,
+        lambda shape: net(*shape, 4, 3),
+        BINARY.name,
+        (x, y),
+        streams=pv.Streams.new(0),
+        coordinates=Coordinates(2),
+    )
     with tempfile.TemporaryDirectory() as name:
         out = publish.publish(result, Path(name) / "model", delta=1e-5)
         assert verify.verify(out).ok
@@ -282,27 +379,42 @@ def check_mac_certificates_are_recomputed() -> None:
 
 @check
 def check_sums_are_divided_by_a_public_number() -> None:
-    """On an empty batch and on a full one, what was released moves the weights by the same factor: 1 / (2 q N)."""
+    """On an empty batch and on a full one, what was released moves the weights by the same factor:
+    1 / (2 q N).
+    """
     x, y = made_up(12, 5, 3)
     for sampler in (pv.Poisson(0.5), pv.sampling.FullBatch()):
         plan = pv.Plan(
-            sampler, epochs=1, schedule=pv.schedules.Constant(start=1.0), clip=pv.mac.Derivatives(1e-9), examples=1000
+            sampler,
+            epochs=1,
+            schedule=pv.schedules.Constant(start=1.0),
+            clip=pv.mac.Derivatives(1e-9),
+            examples=1000,
         )
         model = net(5, 3)
         before = layers_of(model)[0].weight()
         record = transcript(
             lambda streams, _, plan=plan, model=model: pv.dpmac(  # type: ignore[misc]
-                plan, model, BINARY.name, (x, y), streams=streams, optimizer=lambda p: torch.optim.SGD(p, lr=1.0)
+                plan,
+                model,
+                BINARY.name,
+                (x, y),
+                streams=streams,
+                optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
             )
         )
         moved = before - layers_of(model)[0].weight()
-        expected = torch.stack([found[0] for found in record.released]).sum(0) / (2 * sampler.expected_batch_size(1000))
+        expected = torch.stack([found[0] for found in record.released]).sum(0) / (
+            2 * sampler.expected_batch_size(1000)
+        )
         assert torch.allclose(moved, expected, rtol=1e-9, atol=1e-15), sampler
 
 
 @check
 def check_the_bias_counts_in_every_norm() -> None:
-    """A layer with a bias sees inputs one longer: in clipping, in analytic bounds, and in what is released."""
+    """A layer with a bias sees inputs one longer: in clipping, in analytic bounds, and in what is
+    released.
+    """
     model, (x, y) = net(4, 3), made_up(5, 4, 3)
     layer = layers_of(model)[0]
     assert with_ones(x, layer).shape == (5, 5)

@@ -44,21 +44,43 @@ def check_one_example_moves_the_derivative_sums_by_at_most_the_sensitivity() -> 
                 model, (x, y) = net(5, 6, 4, 3), made_up(10, 5, 3)
                 x = torch.cat([x, torch.stack(rows)])
                 y = torch.cat(
-                    [y, torch.rand(len(rows), 3, generator=torch.Generator().manual_seed(9), dtype=torch.float64)]
+                    [
+                        y,
+                        torch.rand(
+                            len(rows),
+                            3,
+                            generator=torch.Generator().manual_seed(9),
+                            dtype=torch.float64,
+                        ),
+                    ]
                 )
                 y = y / y.sum(1, keepdim=True) if output is SOFTMAX else y
-                settings = Coordinates(5, 0.05, "adam") if adjacency is ADD else Coordinates(2, 0.9, "sweep")
+                settings = (
+                    Coordinates(5, 0.05, "adam")
+                    if adjacency is ADD
+                    else Coordinates(2, 0.9, "sweep")
+                )
                 found = derivatives(model, bound, output, adjacency=adjacency, coordinates=settings)
                 base = found(sample_of(range(10)), x, y, 1.0)
                 assert len(base) == 3 * bound.order
                 reached = [0.0] * len(base)
                 for extra in range(10, len(x)):
                     own = [*range(10), extra]
-                    other = [*range(10)] if adjacency is ADD else [*range(10), 10 + (extra + 1) % len(rows)]
+                    other = (
+                        [*range(10)]
+                        if adjacency is ADD
+                        else [*range(10), 10 + (extra + 1) % len(rows)]
+                    )
                     parts = [found(sample_of(places), x, y, 1.0) for places in (own, other)]
                     for number, (one, two) in enumerate(zip(*parts, strict=True)):
                         moved = float((one.values[0] - two.values[0]).norm())
-                        assert moved <= one.sensitivity * (1 + 1e-9), (bound, output.name, adjacency, number, extra)
+                        assert moved <= one.sensitivity * (1 + 1e-9), (
+                            bound,
+                            output.name,
+                            adjacency,
+                            number,
+                            extra,
+                        )
                         reached[number] = max(reached[number], moved / one.sensitivity)
                 if isinstance(bound, pv.mac.Derivatives) and adjacency is ADD:
                     assert min(reached) > 0.999, (bound, output.name, reached)
@@ -75,13 +97,19 @@ def check_sums_of_first_order_have_no_room_for_second() -> None:
 
 @check
 def check_derivative_sums_are_those_of_clipped_matrices() -> None:
-    """Against matrices that are formed, clipped and added up one by one; in parts as well as at once."""
+    """Against matrices that are formed, clipped and added up one by one; in parts as well as at
+    once.
+    """
     generator = torch.Generator().manual_seed(0)
     z, d, c = (
-        torch.randn(9, n, generator=generator, dtype=torch.float64) * 10 ** torch.linspace(-3, 3, 9)[:, None]
+        torch.randn(9, n, generator=generator, dtype=torch.float64)
+        * 10 ** torch.linspace(-3, 3, 9)[:, None]
         for n in (4, 3, 3)
     )
-    first, second = torch.zeros(3, 4, dtype=torch.float64), torch.zeros(3, 4, 4, dtype=torch.float64)
+    first, second = (
+        torch.zeros(3, 4, dtype=torch.float64),
+        torch.zeros(3, 4, 4, dtype=torch.float64),
+    )
     for n in range(9):
         one, two = torch.outer(d[n], z[n]), c[n][:, None, None] * torch.outer(z[n], z[n])
         first += one * min(1.0, 0.3 / float(one.norm()))
@@ -100,13 +128,16 @@ def check_derivative_sums_are_those_of_clipped_matrices() -> None:
 def nearly_aligned(rows: int) -> Products:
     generator = torch.Generator().manual_seed(1)
     z, d = (
-        10 * (torch.randn(n, generator=generator) + 0.3 * torch.randn(rows, n, generator=generator)) for n in (6, 5)
+        10 * (torch.randn(n, generator=generator) + 0.3 * torch.randn(rows, n, generator=generator))
+        for n in (6, 5)
     )
     return Products(z, d, d.flip(1))
 
 
 def single_sums(given: Products, rows: slice) -> list[Tensor]:
-    """Sums of derivatives in single precision, clipped to 1 and 2, over some of the rows, a thousand at a time."""
+    """Sums of derivatives in single precision, clipped to 1 and 2, over some of the rows, a
+    thousand at a time.
+    """
     own = Products(given.inputs[rows], given.first[rows], given.second[rows])  # type: ignore[index]
     sums = DerivativeSums([(5, 6)], [[1.0, 2.0]], own.inputs, ADD)
     for part in torch.arange(len(own.inputs)).split(1000):
@@ -127,7 +158,9 @@ def check_clipped_derivatives_leave_room_for_rounding() -> None:
 
 @check
 def check_sums_of_many_derivatives_are_bounded() -> None:
-    """Of many rows in nearly the same direction: the first adds its own derivatives, and no rounding of the others'."""
+    """Of many rows in nearly the same direction: the first adds its own derivatives, and no
+    rounding of the others'.
+    """
     for rows, within in ((1000, 2**-10), (8000, 2**-10)):
         found = nearly_aligned(rows)
         sums = [single_sums(found, own) for own in (slice(0, None), slice(1, None), slice(0, 1))]
@@ -144,7 +177,9 @@ def check_examples_that_are_not_finite_add_no_derivatives() -> None:
     sums.add([Products(z, d, d)])
     alone = DerivativeSums([(3, 2)], [[1.0, 1.0]], z, ADD)
     alone.add([Products(z[4:], d[4:], d[4:])])
-    for own, expected in zip(values(sums.bounded(one_sample())), values(alone.bounded(one_sample())), strict=True):
+    for own, expected in zip(
+        values(sums.bounded(one_sample())), values(alone.bounded(one_sample())), strict=True
+    ):
         assert bool(own.isfinite().all())
         assert torch.allclose(own, expected)
 
@@ -153,7 +188,9 @@ def _scaled(v: Tensor, radius: float) -> Tensor:
     return v * torch.clamp(radius / v.norm(), max=1.0)
 
 
-def _hidden_norms(activation: Activation, weight: Tensor, z: Tensor, target: Tensor) -> dict[str, Tensor]:
+def _hidden_norms(
+    activation: Activation, weight: Tensor, z: Tensor, target: Tensor
+) -> dict[str, Tensor]:
     u = weight @ z
     d, c = hidden_first(activation, u, target), hidden_second(activation, u, target)
     constant = ((target - activation.value(u)).square() - d * u + c * u * u).sum()
@@ -197,18 +234,24 @@ def _worst(
     found = dict.fromkeys(MARGINS["softplus"], 0.0)
     generator = torch.Generator().manual_seed(0)
     for inputs, outputs, t_in, t_out, scale in (
-        (1, 1, 0.7, 1.3, 1e-3), (3, 2, 1.0, 1.0, 2.0), (5, 20, 4.0, 0.3, 0.3), (4, 3, 0.3, 4.0, 6.0),
+        (1, 1, 0.7, 1.3, 1e-3),
+        (3, 2, 1.0, 1.0, 2.0),
+        (5, 20, 4.0, 0.3, 0.3),
+        (4, 3, 0.3, 4.0, 6.0),
         (1, 4, 3.0, 1.0, 4.0),
-    ):  # fmt: skip
+    ):
         for key in found:
             for sign in (-1.0, 1.0):
                 z = torch.randn(inputs, generator=generator, dtype=torch.float64)
                 start = (z / z.norm()).expand(outputs, inputs) * scale
                 weight = (
-                    start + 1e-3 * torch.randn(outputs, inputs, generator=generator, dtype=torch.float64)
+                    start
+                    + 1e-3 * torch.randn(outputs, inputs, generator=generator, dtype=torch.float64)
                 ).requires_grad_()
                 z = (3 * t_in * z / z.norm()).requires_grad_()
-                target = (sign * torch.ones(outputs, dtype=torch.float64) * 2 * t_out).requires_grad_()
+                target = (
+                    sign * torch.ones(outputs, dtype=torch.float64) * 2 * t_out
+                ).requires_grad_()
                 ascent = torch.optim.Adam([weight, z, target], lr=0.05)
                 for _ in range(steps):
                     own = (target > 0).double() if classes else _scaled(target, t_out)
@@ -234,12 +277,16 @@ def require_bounds_hold(steps: int) -> None:
     for name, case in cases.items():
         for key, ratio in _worst(*case, steps).items():
             assert ratio <= 1 + 1e-9, f"{name}: {key} is exceeded by a factor of {ratio}"
-            assert ratio >= MARGINS[name][key], f"{name}: only {ratio} of the bound on {key} is reached"
+            assert ratio >= MARGINS[name][key], (
+                f"{name}: only {ratio} of the bound on {key} is reached"
+            )
 
 
 @check
 def check_analytic_sensitivities_hold_for_the_worst_example() -> None:
-    """No violation by ascent over weights, inputs and targets of several sizes, and each bound nearly reached."""
+    """No violation by ascent over weights, inputs and targets of several sizes, and each bound
+    nearly reached.
+    """
     require_bounds_hold(steps=12)
 
 
@@ -253,10 +300,14 @@ def check_softmax_derivatives_are_bounded() -> None:
 
 @check
 def check_suprema_of_softplus_are_above_every_value() -> None:
-    """On points that are not the table's, up to each of many radii, tiny and huge ones included; to a relative 2e-6."""
+    """On points that are not the table's, up to each of many radii, tiny and huge ones included; to
+    a relative 2e-6.
+    """
     from privlearn.mac import network
 
-    radii = torch.cat([torch.tensor([0.0, 1e-9, 39.9995, 41.0, 1e3]), torch.logspace(-4, 2, 40)]).double()
+    radii = torch.cat(
+        [torch.tensor([0.0, 1e-9, 39.9995, 41.0, 1e3]), torch.logspace(-4, 2, 40)]
+    ).double()
     found = network._softplus_suprema(radii)
     for name in ("product", "slope", "curvature", "rest", "tilt", "bend", "cross", "constant"):
         for radius, bound in zip(radii, getattr(found, name), strict=True):
@@ -273,8 +324,16 @@ def check_suprema_of_tanh_are_above_every_value() -> None:
     f, s, k = TANH.value(u), TANH.slope(u), TANH.curvature(u)
     g = f - u * s
     found = TANH.suprema(torch.ones(1, dtype=torch.float64))  # type: ignore[misc]
-    terms = {"product": f * s, "slope": s, "curvature": k, "rest": s * g - k * u * f, "tilt": s - u * k,
-             "bend": s * s + k * f, "cross": 2 * g + k * u * u, "constant": g * g + k * u * u * f}  # fmt: skip
+    terms = {
+        "product": f * s,
+        "slope": s,
+        "curvature": k,
+        "rest": s * g - k * u * f,
+        "tilt": s - u * k,
+        "bend": s * s + k * f,
+        "cross": 2 * g + k * u * u,
+        "constant": g * g + k * u * u * f,
+    }
     for name, values_of in terms.items():
         largest, bound = float(values_of.abs().max()), float(getattr(found, name))
         assert largest <= bound <= 1.02 * largest, (name, largest, bound)
@@ -284,7 +343,9 @@ def check_suprema_of_tanh_are_above_every_value() -> None:
 @check
 @torch.no_grad()
 def check_what_analytic_bounds_rest_on_is_projected() -> None:
-    """Inputs, coordinates and targets lie in their balls, no derivative exceeds its bound, however wild the data."""
+    """Inputs, coordinates and targets lie in their balls, no derivative exceeds its bound, however
+    wild the data.
+    """
     for output in (SQUARED, BINARY):
         for order in (1, 2):
             for kind in (nn.ReLU, nn.Softplus, nn.Tanh):
@@ -293,21 +354,36 @@ def check_what_analytic_bounds_rest_on_is_projected() -> None:
                 x = x * 10 ** torch.linspace(-2, 4, 30, dtype=torch.float64)[:, None]
                 y = (y * 50 if output is SQUARED else y).clone()
                 seen: list[Any] = []
-                settings = Coordinates(2, 1.0, "sweep") if kind is nn.Softplus else Coordinates(20, 0.3, "adam")
+                settings = (
+                    Coordinates(2, 1.0, "sweep")
+                    if kind is nn.Softplus
+                    else Coordinates(20, 0.3, "adam")
+                )
                 found = derivatives(
-                    model, bound, output, coordinates=settings, observe=lambda *own, to=seen: to.append(own)
+                    model,
+                    bound,
+                    output,
+                    coordinates=settings,
+                    observe=lambda *own, to=seen: to.append(own),
                 )
                 for mu in (1.0, 30.0):
                     (_, inputs, targets) = next(iter(found._parts(sample_of(range(30)), x, y)))
                     products = found._products(torch.arange(30), inputs, targets, mu)
                     radii = [0.9, 0.6, 0.6]
                     for product, radius in zip(products, radii, strict=True):
-                        assert float(product.inputs.norm(dim=1).max()) <= math.hypot(radius, 1.0) * (1 + 1e-12)
+                        assert float(product.inputs.norm(dim=1).max()) <= math.hypot(
+                            radius, 1.0
+                        ) * (1 + 1e-12)
                     if output is SQUARED:
                         assert float(targets.norm(dim=1).max()) <= 0.5 * (1 + 1e-12)
                     for product, limits in zip(products, found.limits(mu), strict=True):
                         for norms, limit in zip(product.norms(), limits, strict=True):
-                            assert float(norms.max()) <= limit * (1 + 1e-12), (output.name, order, kind, mu)
+                            assert float(norms.max()) <= limit * (1 + 1e-12), (
+                                output.name,
+                                order,
+                                kind,
+                                mu,
+                            )
                     found(sample_of(range(30)), x, y, mu)
                     with torch.no_grad():
                         model[0].weight.mul_(20)  # bounds follow the weights

@@ -22,12 +22,17 @@ ADD, REPLACE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 
 
 ACTIVATIONS: dict[str, tuple[Activation, type[nn.Module]]] = {
-    "relu": (RELU, nn.ReLU), "softplus": (SOFTPLUS, nn.Softplus), "tanh": (TANH, nn.Tanh),
-}  # fmt: skip
+    "relu": (RELU, nn.ReLU),
+    "softplus": (SOFTPLUS, nn.Softplus),
+    "tanh": (TANH, nn.Tanh),
+}
 
 
 def net(
-    *widths: int, kind: type[nn.Module] = nn.Softplus, dtype: torch.dtype = torch.float64, seed: int = 0
+    *widths: int,
+    kind: type[nn.Module] = nn.Softplus,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
 ) -> nn.Sequential:
     torch.manual_seed(seed)
     parts: list[nn.Module] = []
@@ -41,13 +46,19 @@ def made_up(
 ) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, inputs, generator=generator, dtype=torch.float64)
-    return x.to(dtype), torch.rand(rows, outputs, generator=generator, dtype=torch.float64).to(dtype)
+    return x.to(dtype), torch.rand(rows, outputs, generator=generator, dtype=torch.float64).to(
+        dtype
+    )
 
 
 def derivatives(
     model: nn.Module, bound: Layerwise, output: Output = BINARY, **more: Any
 ) -> batch_module.BatchDerivatives:
-    settings: dict[str, Any] = {"adjacency": ADD, "coordinates": Coordinates(5, 0.05, "adam"), "examples": 64} | more
+    settings: dict[str, Any] = {
+        "adjacency": ADD,
+        "coordinates": Coordinates(5, 0.05, "adam"),
+        "examples": 64,
+    } | more
     return batch_module.BatchDerivatives(
         layers_of(model, {nn.Tanh: TANH}),
         output,

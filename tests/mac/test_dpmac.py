@@ -32,9 +32,19 @@ BCE = "binary_cross_entropy"
 POISSON = pv.Poisson(0.3)
 
 
-def run(model: Any = None, data: Any = None, loss: str = BCE, plan: pv.Plan | None = None, **options: Any) -> pv.Result:
+def run(
+    model: Any = None,
+    data: Any = None,
+    loss: str = BCE,
+    plan: pv.Plan | None = None,
+    **options: Any,
+) -> pv.Result:
     model = net(5, 4, 3) if model is None else model
-    options = {"streams": pv.Streams.new(0), "coordinates": pv.mac.Coordinates(2, 0.003, "adam"), "mu": 1.0} | options
+    options = {
+        "streams": pv.Streams.new(0),
+        "coordinates": pv.mac.Coordinates(2, 0.003, "adam"),
+        "mu": 1.0,
+    } | options
     return pv.dpmac(plan or settled(POISSON), model, loss, data or made_up(12, 5, 3), **options)
 
 
@@ -64,28 +74,53 @@ def hooked() -> nn.Module:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "a convolution": (lambda: nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 2, 3)), "Unflatten at '0'"),
-    "a convolution, first": (lambda: nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(6, 3)), "Conv1d at '0'"),
-    "dropout": (lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Dropout(), nn.Linear(4, 3)), "Dropout at '2'"),
-    "batch norm": (lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), "BatchNorm1d at '1'"),
-    "a custom module": (lambda: nn.Sequential(nn.Linear(5, 4), Residual(), nn.Linear(4, 3)), "Residual at '1'"),
+    "a convolution": (
+        lambda: nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 2, 3)),
+        "Unflatten at '0'",
+    ),
+    "a convolution, first": (
+        lambda: nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(6, 3)),
+        "Conv1d at '0'",
+    ),
+    "dropout": (
+        lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Dropout(), nn.Linear(4, 3)),
+        "Dropout at '2'",
+    ),
+    "batch norm": (
+        lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
+        "BatchNorm1d at '1'",
+    ),
+    "a custom module": (
+        lambda: nn.Sequential(nn.Linear(5, 4), Residual(), nn.Linear(4, 3)),
+        "Residual at '1'",
+    ),
     "no sequence": (Residual, "Residual"),
     "no layer": (lambda: nn.Sequential(nn.Flatten()), "no Linear layer"),
     "an activation that is not known": (lambda: net(5, 4, 3, kind=nn.GELU), "GELU at '1'"),
     "an activation last": (lambda: nn.Sequential(nn.Linear(5, 3), nn.ReLU()), "relu, last"),
     "a sigmoid last": (lambda: nn.Sequential(nn.Linear(5, 3), nn.Sigmoid()), "Sigmoid at '1'"),
-    "two activations": (lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.ReLU(), nn.Linear(4, 3)), "ReLU at '2'"),
-    "two linear layers": (lambda: nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)), "two Linear layers"),
-    "layers that do not fit": (lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(6, 3)), "the next takes 6"),
+    "two activations": (
+        lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.ReLU(), nn.Linear(4, 3)),
+        "ReLU at '2'",
+    ),
+    "two linear layers": (
+        lambda: nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)),
+        "two Linear layers",
+    ),
+    "layers that do not fit": (
+        lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(6, 3)),
+        "the next takes 6",
+    ),
     "other features": (lambda: net(6, 4, 3), "examples have 5 features"),
     "a softplus of another shape": (
-        lambda: nn.Sequential(nn.Linear(5, 4), nn.Softplus(beta=2), nn.Linear(4, 3)), "beta 2",
+        lambda: nn.Sequential(nn.Linear(5, 4), nn.Softplus(beta=2), nn.Linear(4, 3)),
+        "beta 2",
     ),
     "tied layers": (tied, "stands twice"),
     "a frozen layer": (frozen, "frozen"),
     "hooks": (hooked, "hooks"),
     "half precision": (lambda: net(5, 4, 3).half(), "float16"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -104,24 +139,45 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: run(loss="cross_entropy", plan=settled(POISSON, clip=pv.mac.Derivatives(0.3, 0.3))),
         "couple the classes",
     ),
-    "a plan for dpsgd": (lambda: run(plan=settled(POISSON, clip=pv.Flat(0.1))), "for gradients: dpmac needs"),
-    "no plan": (lambda: pv.dpmac("plan", net(5, 3), BCE, made_up(4, 5, 3)),
-                "expected a privlearn Plan"),  # type: ignore[arg-type]
+    "a plan for dpsgd": (
+        lambda: run(plan=settled(POISSON, clip=pv.Flat(0.1))),
+        "for gradients: dpmac needs",
+    ),
+    "no plan": (
+        lambda: pv.dpmac("plan", net(5, 3), BCE, made_up(4, 5, 3)),
+        "expected a privlearn Plan",
+    ),  # type: ignore[arg-type]
     "a plan for dpmac in dpsgd": (
-        lambda: pv.dpsgd(settled(POISSON), net(5, 3), nn.MSELoss(), made_up(12, 5, 3)), "for dpmac: dpsgd clips",
+        lambda: pv.dpsgd(settled(POISSON), net(5, 3), nn.MSELoss(), made_up(12, 5, 3)),
+        "for dpmac: dpsgd clips",
     ),
-    "targets above 1": (lambda: run(data=(made_up(4, 5, 3)[0], 2 * torch.ones(4, 3))), r"targets in \[0, 1\]"),
-    "targets below 0": (lambda: run(data=(made_up(4, 5, 3)[0], -torch.ones(4, 3))), r"targets in \[0, 1\]"),
-    "targets of NaN": (lambda: run(data=(made_up(4, 5, 3)[0], math.nan * torch.ones(4, 3)), loss="mse"), "not finite"),
+    "targets above 1": (
+        lambda: run(data=(made_up(4, 5, 3)[0], 2 * torch.ones(4, 3))),
+        r"targets in \[0, 1\]",
+    ),
+    "targets below 0": (
+        lambda: run(data=(made_up(4, 5, 3)[0], -torch.ones(4, 3))),
+        r"targets in \[0, 1\]",
+    ),
+    "targets of NaN": (
+        lambda: run(data=(made_up(4, 5, 3)[0], math.nan * torch.ones(4, 3)), loss="mse"),
+        "not finite",
+    ),
     "labels for the squared error": (
-        lambda: run(data=(made_up(4, 5, 3)[0], torch.tensor([0, 1, 2, 3])), loss="mse"), "mse takes numbers of shape",
+        lambda: run(data=(made_up(4, 5, 3)[0], torch.tensor([0, 1, 2, 3])), loss="mse"),
+        "mse takes numbers of shape",
     ),
-    "targets of another size": (lambda: run(data=(made_up(4, 5, 3)[0], torch.ones(4, 2))),
-                                "2 numbers for each example"),
-    "labels beyond the outputs": (lambda: run(data=(made_up(4, 5, 3)[0], torch.tensor([0, 1, 2, 3]))),
-                                  "labels from 0 to 3"),
+    "targets of another size": (
+        lambda: run(data=(made_up(4, 5, 3)[0], torch.ones(4, 2))),
+        "2 numbers for each example",
+    ),
+    "labels beyond the outputs": (
+        lambda: run(data=(made_up(4, 5, 3)[0], torch.tensor([0, 1, 2, 3]))),
+        "labels from 0 to 3",
+    ),
     "targets that are no probabilities": (
-        lambda: run(data=(made_up(4, 5, 3)[0], torch.ones(4, 3)), loss="cross_entropy"), "do not add up to 1",
+        lambda: run(data=(made_up(4, 5, 3)[0], torch.ones(4, 3)), loss="cross_entropy"),
+        "do not add up to 1",
     ),
     "no bound on coordinates": (pv.mac.Analytic, "need a bound on the auxiliary coordinates"),
     "no bound on targets": (
@@ -129,48 +185,79 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"give pv.mac.Analytic\(y_norm=",
     ),
     "an activation without bounds": (
-        lambda: run(net(5, 4, 3, kind=nn.Tanh), plan=settled(POISSON, clip=pv.mac.Analytic(z_norm=1.0)),
-                    activations={nn.Tanh: replace(TANH, suprema=None)}), "no bounds are known of the activation tanh",
+        lambda: run(
+            net(5, 4, 3, kind=nn.Tanh),
+            plan=settled(POISSON, clip=pv.mac.Analytic(z_norm=1.0)),
+            activations={nn.Tanh: replace(TANH, suprema=None)},
+        ),
+        "no bounds are known of the activation tanh",
     ),
     "third order": (lambda: pv.mac.Analytic(z_norm=1.0, order=3), "expected 1 or 2"),
     "thresholds for other layers": (
-        lambda: run(plan=settled(POISSON, clip=pv.mac.Derivatives((0.1, 0.2, 0.3)))), "there are 3 thresholds",
+        lambda: run(plan=settled(POISSON, clip=pv.mac.Derivatives((0.1, 0.2, 0.3)))),
+        "there are 3 thresholds",
     ),
     "no thresholds": (lambda: pv.mac.Derivatives(()), "no thresholds"),
     "a threshold of 0": (lambda: pv.mac.Derivatives(0.0), "the threshold first"),
     "shares for other layers": (
-        lambda: run(plan=settled(POISSON, clip=pv.mac.Derivatives(0.3, shares=(1.0,)))), "there are 1 shares",
+        lambda: run(plan=settled(POISSON, clip=pv.mac.Derivatives(0.3, shares=(1.0,)))),
+        "there are 1 shares",
     ),
     "a share of 0": (lambda: pv.mac.Derivatives(0.3, shares=(1.0, 0.0)), "a layer's share is 0.0"),
-    "a hopeless share": (lambda: pv.mac.Derivatives(0.3, shares=(1.0, 1e-9)), "within a factor of a million"),
-    "learned from nothing": (lambda: pv.mac.Derivatives(0.3, learned=1.0),
-                             r"expected a pv.mac.Histogram"),  # type: ignore[arg-type]
+    "a hopeless share": (
+        lambda: pv.mac.Derivatives(0.3, shares=(1.0, 1e-9)),
+        "within a factor of a million",
+    ),
+    "learned from nothing": (
+        lambda: pv.mac.Derivatives(0.3, learned=1.0),
+        r"expected a pv.mac.Histogram",
+    ),  # type: ignore[arg-type]
     "learned at the end": (
-        lambda: run(plan=settled(POISSON, clip=pv.mac.Derivatives(0.3, learned=pv.mac.Histogram(1.0, after=2)))),
+        lambda: run(
+            plan=settled(
+                POISSON, clip=pv.mac.Derivatives(0.3, learned=pv.mac.Histogram(1.0, after=2))
+            )
+        ),
         "nothing would come",
     ),
     "a histogram upside down": (lambda: pv.mac.Histogram(1.0, low=1.0, high=0.1), "low below high"),
     "a validation schedule": (
-        lambda: run(plan=pv.Plan(POISSON, schedule=pv.schedules.Validation(k=0.7, m=5, threshold=0.01, period=10,
-                                                                           noise=20.0),
-                                 clip=pv.mac.Derivatives(0.3)).calibrate(epsilon=4, delta=1e-5)),
+        lambda: run(
+            plan=pv.Plan(
+                POISSON,
+                schedule=pv.schedules.Validation(k=0.7, m=5, threshold=0.01, period=10, noise=20.0),
+                clip=pv.mac.Derivatives(0.3),
+            ).calibrate(epsilon=4, delta=1e-5)
+        ),
         "no validation schedule",
     ),
     "Newton at first order": (lambda: run(newton=0.1), "Newton steps need second derivatives"),
-    "a damping of 0": (lambda: run(newton=0.0, plan=settled(POISSON, clip=pv.mac.Derivatives(0.3, 0.3))),
-                       "newton is 0.0"),
+    "a damping of 0": (
+        lambda: run(newton=0.0, plan=settled(POISSON, clip=pv.mac.Derivatives(0.3, 0.3))),
+        "newton is 0.0",
+    ),
     "mu of 0": (lambda: run(mu=0.0), "mu is 0.0"),
     "no steps": (lambda: run(weight_steps=0), "weight_steps is 0"),
     "no coordinates": (lambda: run(coordinates=30), "coordinates is 30"),
     "no Z-steps": (lambda: pv.mac.Coordinates(0), "steps of the coordinates is 0"),
-    "Z-steps that couple": (lambda: pv.mac.Coordinates(optimizer="lbfgs"), "expected one of adam, sgd"),
-    "a sweep beyond the end": (lambda: pv.mac.Coordinates(1, 1.5, "sweep"), "a sweep at rate 1 goes all the way"),
+    "Z-steps that couple": (
+        lambda: pv.mac.Coordinates(optimizer="lbfgs"),
+        "expected one of adam, sgd",
+    ),
+    "a sweep beyond the end": (
+        lambda: pv.mac.Coordinates(1, 1.5, "sweep"),
+        "a sweep at rate 1 goes all the way",
+    ),
     "persons": (lambda: run(plan=settled(POISSON, rows_per_person=2)), "dpmac protects rows"),
     "a checkpoint of stored coordinates": (
-        lambda: run(coordinates=pv.mac.Coordinates(stored=True), checkpoint="run"), "can't be continued",
+        lambda: run(coordinates=pv.mac.Coordinates(stored=True), checkpoint="run"),
+        "can't be continued",
     ),
-    "a checkpoint without noise": (lambda: run(private=False, checkpoint="run"), "can't be continued"),
-}  # fmt: skip
+    "a checkpoint without noise": (
+        lambda: run(private=False, checkpoint="run"),
+        "can't be continued",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -209,17 +296,32 @@ def test_thresholds_of_a_histogram() -> None:
 
 def test_the_plan_prices_the_histogram_where_it_comes() -> None:
     learned = pv.mac.Derivatives(0.3, learned=pv.mac.Histogram(7.0, after=1))
-    plan = pv.Plan(pv.sampling.FullBatch(), epochs=3, clip=learned, schedule=pv.schedules.Constant(start=2.0))
-    assert [leaf.noise_multiplier for leaf, times in walk(plan.event()) for _ in range(times)] == [2.0, 7.0, 2.0, 2.0]  # type: ignore[attr-defined]
+    plan = pv.Plan(
+        pv.sampling.FullBatch(), epochs=3, clip=learned, schedule=pv.schedules.Constant(start=2.0)
+    )
+    assert [leaf.noise_multiplier for leaf, times in walk(plan.event()) for _ in range(times)] == [
+        2.0,
+        7.0,
+        2.0,
+        2.0,
+    ]  # type: ignore[attr-defined]
     calibrated = plan.calibrate(epsilon=1.0, delta=1e-5)
     assert 0.99 <= calibrated.guarantee(1e-5).epsilon <= 1.0
     assert calibrated.schedule.start > 2.0
-    assert plan.to_json()["clip"]["learned"] == {"kind": "histogram", **vars(pv.mac.Histogram(7.0, after=1))}
+    assert plan.to_json()["clip"]["learned"] == {
+        "kind": "histogram",
+        **vars(pv.mac.Histogram(7.0, after=1)),
+    }
 
 
 def test_results_repeat_with_a_seed_and_in_parts() -> None:
     weights = [
-        torch.cat([p.flatten() for p in run(microbatch=size, streams=pv.Streams.new(4)).model.parameters()])
+        torch.cat(
+            [
+                p.flatten()
+                for p in run(microbatch=size, streams=pv.Streams.new(4)).model.parameters()
+            ]
+        )
         for size in (None, None, 1)
     ]
     assert torch.equal(weights[0], weights[1])
@@ -229,7 +331,9 @@ def test_results_repeat_with_a_seed_and_in_parts() -> None:
 
 
 def test_one_step_on_a_first_order_objective_is_clipped_descent_by_layer() -> None:
-    """With no hidden layer DP-MAC is DP-SGD with one layer: the same sums, up to the factor 2 of eq. 5."""
+    """With no hidden layer DP-MAC is DP-SGD with one layer: the same sums, up to the factor 2 of
+    eq. 5.
+    """
     x, y = made_up(12, 5, 3)
     quiet = {
         "sampling": pv.sampling.FullBatch(),
@@ -239,10 +343,20 @@ def test_one_step_on_a_first_order_objective_is_clipped_descent_by_layer() -> No
     }
     models = [net(5, 3) for _ in range(2)]
     bce = nn.BCEWithLogitsLoss(reduction="none")
-    pv.dpmac(pv.Plan(clip=pv.mac.Derivatives(0.3), **quiet), models[0], BCE, (x, y),
-             optimizer=lambda p: torch.optim.SGD(p, lr=2.0))  # fmt: skip
-    pv.dpsgd(pv.Plan(clip=pv.Flat(0.3), **quiet), models[1], lambda u, t: bce(u, t).sum(1), (x, y),
-             optimizer=lambda p: torch.optim.SGD(p, lr=1.0))  # fmt: skip
+    pv.dpmac(
+        pv.Plan(clip=pv.mac.Derivatives(0.3), **quiet),
+        models[0],
+        BCE,
+        (x, y),
+        optimizer=lambda p: torch.optim.SGD(p, lr=2.0),
+    )
+    pv.dpsgd(
+        pv.Plan(clip=pv.Flat(0.3), **quiet),
+        models[1],
+        lambda u, t: bce(u, t).sum(1),
+        (x, y),
+        optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
+    )
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 
@@ -251,7 +365,11 @@ def test_several_steps_on_a_second_order_objective_differ_from_one() -> None:
     def end(**options: Any) -> Tensor:
         plan = settled(pv.sampling.FullBatch(), clip=pv.mac.Derivatives(10.0, 10.0))
         return next(
-            iter(run(plan=plan, optimizer=lambda p: torch.optim.SGD(p, lr=0.1), **options).model.parameters())
+            iter(
+                run(
+                    plan=plan, optimizer=lambda p: torch.optim.SGD(p, lr=0.1), **options
+                ).model.parameters()
+            )
         ).detach()
 
     assert not torch.allclose(end(weight_steps=1), end(weight_steps=3))
@@ -260,10 +378,17 @@ def test_several_steps_on_a_second_order_objective_differ_from_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "clip", [pv.mac.Derivatives(5.0), pv.mac.Derivatives(5.0, 5.0), pv.mac.Analytic(z_norm=2.0, y_norm=2.0, order=2)]
+    "clip",
+    [
+        pv.mac.Derivatives(5.0),
+        pv.mac.Derivatives(5.0, 5.0),
+        pv.mac.Analytic(z_norm=2.0, y_norm=2.0, order=2),
+    ],
 )
 def test_it_learns_without_noise_and_is_marked(clip: Any) -> None:
-    """An autoencoder of two hidden layers: its loss falls by half, by gradients and by Newton steps."""
+    """An autoencoder of two hidden layers: its loss falls by half, by gradients and by Newton
+    steps.
+    """
     x, _ = made_up(64, 6, 1)
     x = torch.tanh(
         x
@@ -271,12 +396,23 @@ def test_it_learns_without_noise_and_is_marked(clip: Any) -> None:
         @ torch.eye(2, 6).double()
     )
     plan = pv.Plan(pv.sampling.FullBatch(), epochs=40, clip=clip)
-    for more in ({}, {"mu": pv.schedules.Exponential(k=0.01, start=1.0)}, {"newton": 0.1} if clip.order == 2 else {}):
+    for more in (
+        {},
+        {"mu": pv.schedules.Exponential(k=0.01, start=1.0)},
+        {"newton": 0.1} if clip.order == 2 else {},
+    ):
         rate = 0.3 if "newton" in more else 0.02
         kind = torch.optim.SGD if "newton" in more else torch.optim.Adam
-        result = run(net(6, 5, 4, 6), (x, x), "mse", plan, private=False,
-                     optimizer=lambda p: kind(p, lr=rate),  # noqa: B023
-                     coordinates=pv.mac.Coordinates(10, 0.03, "adam"), **more)  # fmt: skip
+        result = run(
+            net(6, 5, 4, 6),
+            (x, x),
+            "mse",
+            plan,
+            private=False,
+            optimizer=lambda p: kind(p, lr=rate),  # noqa: B023
+            coordinates=pv.mac.Coordinates(10, 0.03, "adam"),
+            **more,
+        )
         losses = result.private_diagnostics["loss"]
         assert losses[-1] < losses[0] / 2, (clip, more, losses[0], losses[-1])
         assert isinstance(next(leaf for leaf, _ in walk(result.ledger.event)), NonPrivate)
@@ -302,10 +438,16 @@ def test_labels_softmax_discrete_noise_and_groups() -> None:
 
 def test_activations_of_ones_own() -> None:
     own = {nn.Tanh: TANH}
-    assert [layer.activation for layer in layers_of(net(5, 4, 3, kind=nn.Tanh), own)] == [TANH, None]
+    assert [layer.activation for layer in layers_of(net(5, 4, 3, kind=nn.Tanh), own)] == [
+        TANH,
+        None,
+    ]
     for clip in (pv.mac.Derivatives(0.3, 0.3), pv.mac.Analytic(z_norm=1.0, order=2)):
         run(net(5, 4, 3, kind=nn.Tanh), plan=settled(POISSON, clip=clip), activations=own)
-    assert layers_of(nn.Sequential(nn.Flatten(), nn.Identity(), net(5, 4, 3)))[0].activation is SOFTPLUS
+    assert (
+        layers_of(nn.Sequential(nn.Flatten(), nn.Identity(), net(5, 4, 3)))[0].activation
+        is SOFTPLUS
+    )
 
 
 @pytest.mark.nightly
@@ -322,10 +464,33 @@ def command(*arguments: object) -> int:
 
 def test_train_verify_and_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "model"
-    assert command("train", "--method", "dpmac", "--data", "digits", "--examples", 1437, "--model", "mlp:20",
-                   "--epsilon", 8,
-                   "--epochs", 15, "--z-steps", 5, "--z-rate", 0.02, "--seed", 0, "--json", "--out",
-                   out) == 0  # fmt: skip
+    assert (
+        command(
+            "train",
+            "--method",
+            "dpmac",
+            "--data",
+            "digits",
+            "--examples",
+            1437,
+            "--model",
+            "mlp:20",
+            "--epsilon",
+            8,
+            "--epochs",
+            15,
+            "--z-steps",
+            5,
+            "--z-rate",
+            0.02,
+            "--seed",
+            0,
+            "--json",
+            "--out",
+            out,
+        )
+        == 0
+    )
     answer = json.loads(capsys.readouterr().out)
     assert answer["plan"]["clip"] == {"kind": "derivatives", "norm": 0.3}
     assert answer["test_accuracy"] > 0.6
@@ -335,7 +500,12 @@ def test_train_verify_and_predict(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found["epsilon"] == answer["epsilon"] <= 8
     body = json.loads((out / "privacy.json").read_text())
     assert body["facts"]["method"] == "dpmac"
-    assert body["facts"]["coordinates"] == {"steps": 5, "rate": 0.02, "optimizer": "adam", "stored": False}
+    assert body["facts"]["coordinates"] == {
+        "steps": 5,
+        "rate": 0.02,
+        "optimizer": "adam",
+        "stored": False,
+    }
     assert body["plan"]["sampling"]["sampling_rate"] == pytest.approx(256 / 1437)
     assert "| method | dpmac |" in (out / "README.md").read_text()
     assert command("predict", out, "--data", "digits") == 0
@@ -358,23 +528,55 @@ def test_train_verify_and_predict(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_options_that_do_not_fit(
     options: tuple[object, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = ("train", "--data", "digits", "--examples", 1437, "--epsilon", 4, "--epochs", 1, "--out", tmp_path / "model")
+    base = (
+        "train",
+        "--data",
+        "digits",
+        "--examples",
+        1437,
+        "--epsilon",
+        4,
+        "--epochs",
+        1,
+        "--out",
+        tmp_path / "model",
+    )
     assert command(*base, *options) == 2
     assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "model").exists()
 
 
 def test_fixed_batches_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("budget", "--examples", 60000, "--batch-size", 1000, "--sampling", "fixed", "--noise-multiplier",
-                   2.8,
-                   "--epochs", 30, "--pca", 60, "--pca-noise", 8, "--json") == 0  # fmt: skip
+    assert (
+        command(
+            "budget",
+            "--examples",
+            60000,
+            "--batch-size",
+            1000,
+            "--sampling",
+            "fixed",
+            "--noise-multiplier",
+            2.8,
+            "--epochs",
+            30,
+            "--pca",
+            60,
+            "--pca-noise",
+            8,
+            "--json",
+        )
+        == 0
+    )
     answer = json.loads(capsys.readouterr().out)
     by_method = {row["method"]: row["epsilon"] for row in answer["guarantees"]}
     assert by_method["zcdp-2016"] == pytest.approx(11.3269, abs=1e-3)
     assert answer["adjacency"] == "zero_out"
 
 
-@pytest.mark.parametrize("limits", [[[0.3, 0.0]], [[0.3, -1.0]], [[0.3, math.inf]], [[0.3, 0.2], [0.1, 0.1]]])
+@pytest.mark.parametrize(
+    "limits", [[[0.3, 0.0]], [[0.3, -1.0]], [[0.3, math.inf]], [[0.3, 0.2], [0.1, 0.1]]]
+)
 def test_each_limit_is_a_positive_number(limits: list[list[float]]) -> None:
     with pytest.raises(BadInput, match="positive numbers"):
         DerivativeSums([(3, 4)], limits, torch.zeros(2), Adjacency.ADD_REMOVE)

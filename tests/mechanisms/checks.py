@@ -43,7 +43,9 @@ from tests.support.nets import (
 
 @check
 def check_noise_has_the_stated_scale() -> None:
-    """Two-sided: 200,000 draws; a scale 2% off on either side fails, false alarms are below 1e-6."""
+    """Two-sided: 200,000 draws; a scale 2% off on either side fails, false alarms are below
+    1e-6.
+    """
     for dtype in (torch.float64, torch.float32):
         for sensitivity, multiplier in ((1.0, 1.0), (0.1, 4.0), (3.0, 0.5)):
             value = torch.zeros(200_000, dtype=dtype)
@@ -58,7 +60,9 @@ def check_noise_has_the_stated_scale() -> None:
 
 @check
 def check_noise_is_normal_and_independent_throughout() -> None:
-    """Over several blocks of draws: the shape of the distribution and of its tails, and no two parts alike."""
+    """Over several blocks of draws: the shape of the distribution and of its tails, and no two
+    parts alike.
+    """
     block = noise_module._BLOCK
     for dtype in (torch.float64, torch.float32):
         noisy = torch.zeros(3, block, dtype=dtype)
@@ -68,12 +72,19 @@ def check_noise_is_normal_and_independent_throughout() -> None:
         far, share = int((np.abs(draws) > 4).sum()), 2 * stats.norm.sf(4)
         assert abs(far - share * draws.size) < 5.5 * math.sqrt(share * draws.size)
         assert len(np.unique(draws)) > 0.9 * draws.size
-        # Quarters of blocks: four draws have one radius, so even their squares must not go together.
+        # Quarters of blocks: four draws have one radius, so even their squares must not go
+        # together.
         quarters = draws.reshape(12, -1)
         for values in (quarters, quarters**2):
             together = np.corrcoef(values) - np.eye(12)
             assert np.abs(together).max() < 5.9 / math.sqrt(block // 4)
-    several = Bounded(tuple(torch.zeros(20_000) for _ in range(3)), 1.0, Adjacency.ADD_REMOVE, one_sample(), seen())
+    several = Bounded(
+        tuple(torch.zeros(20_000) for _ in range(3)),
+        1.0,
+        Adjacency.ADD_REMOVE,
+        one_sample(),
+        seen(),
+    )
     (found,) = release_module.release(
         several, noise_multiplier=1.0, ledger=Ledger(), stream=streams_module.Streams.new(6).noise
     )
@@ -117,7 +128,9 @@ def check_every_release_is_charged() -> None:
     ledger = Ledger()
     stream = streams_module.Streams.new(3).noise
     for _ in range(3):
-        release_module.release(bounded(torch.zeros(2)), noise_multiplier=2.0, ledger=ledger, stream=stream)
+        release_module.release(
+            bounded(torch.zeros(2)), noise_multiplier=2.0, ledger=ledger, stream=stream
+        )
     assert tally(ledger.event) == {Gaussian(2.0): 3}
 
 
@@ -160,7 +173,9 @@ def check_noise_is_fresh_and_streams_are_apart() -> None:
 
 def noise_of(streams: streams_module.Streams, size: int) -> np.ndarray[Any, Any]:
     part = bounded(torch.zeros(size, dtype=torch.float64))
-    ((noisy,),) = release_module.release(part, noise_multiplier=1.0, ledger=Ledger(), stream=streams.noise)
+    ((noisy,),) = release_module.release(
+        part, noise_multiplier=1.0, ledger=Ledger(), stream=streams.noise
+    )
     return noisy.numpy()
 
 

@@ -1,4 +1,6 @@
-"""Named checks of noise that is correlated over steps: its covariance, its price, and where it is refused."""
+"""Named checks of noise that is correlated over steps: its covariance, its price, and where it is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,18 @@ def matrix(coefficients: Any, steps: int) -> np.ndarray[Any, Any]:
     return made
 
 
-def noise_of_steps(stream: CorrelatedStream, steps: int, numbers: int, std: Any) -> np.ndarray[Any, Any]:
-    """What is added to zeros in each step, in double precision, shape (steps, numbers); `std` of all or of each."""
+def noise_of_steps(
+    stream: CorrelatedStream, steps: int, numbers: int, std: Any
+) -> np.ndarray[Any, Any]:
+    """What is added to zeros in each step, in double precision, shape (steps, numbers); `std` of
+    all or of each.
+    """
     added = []
     for own in np.broadcast_to(std, steps):
-        values = (torch.zeros(numbers // 2, dtype=torch.float64), torch.zeros(numbers // 2, 1, dtype=torch.float64))
+        values = (
+            torch.zeros(numbers // 2, dtype=torch.float64),
+            torch.zeros(numbers // 2, 1, dtype=torch.float64),
+        )
         stream.add(values, float(own))
         added.append(torch.cat([value.view(-1) for value in values]).numpy())
     return np.array(added)
@@ -57,12 +66,18 @@ def noise_of_steps(stream: CorrelatedStream, steps: int, numbers: int, std: Any)
 
 @check
 def check_correlated_noise_has_its_covariance() -> None:
-    """C D^-1 of what is added is white, D the standard deviations: each step's variance, and every pair of steps.
+    """C D^-1 of what is added is white, D the standard deviations: each step's variance, and every
+    pair of steps.
 
     Two-sided; false alarms below 1e-6 a figure.
     """
     falling = np.linspace(2.0, 0.5, 12)
-    for bands, momentum, steps, std in ((3, 0.0, 12, 2.0), (8, 0.9, 12, 0.25), (1, 0.0, 5, 1.0), (4, 0.0, 12, falling)):
+    for bands, momentum, steps, std in (
+        (3, 0.0, 12, 2.0),
+        (8, 0.9, 12, 0.25),
+        (1, 0.0, 5, 1.0),
+        (4, 0.0, 12, falling),
+    ):
         coefficients, numbers = Banded(bands, momentum).coefficients(steps), 20_000
         y = noise_of_steps(BandedStream(Streams.new(3).noise, coefficients), steps, numbers, std)
         white = matrix(coefficients, steps) @ (y / np.broadcast_to(std, steps)[:, None])
@@ -70,12 +85,18 @@ def check_correlated_noise_has_its_covariance() -> None:
         for t in range(steps):
             assert low < float((white[t] ** 2).mean()) < high, (bands, momentum, t)
             for other in range(t):
-                assert abs(float((white[t] * white[other]).mean())) < 5 / math.sqrt(numbers), (bands, t, other)
+                assert abs(float((white[t] * white[other]).mean())) < 5 / math.sqrt(numbers), (
+                    bands,
+                    t,
+                    other,
+                )
 
 
 @check
 def check_noise_is_drawn_for_every_number_of_every_step() -> None:
-    """In single precision, too: the noise that is taken back was added, and what C makes of all is fresh each step."""
+    """In single precision, too: the noise that is taken back was added, and what C makes of all is
+    fresh each step.
+    """
     coefficients = Banded(4).coefficients(6)
     stream, values = BandedStream(Streams.new(4).noise, coefficients), torch.zeros(6, 5000)
     for row in values:
@@ -90,7 +111,9 @@ def check_noise_is_drawn_for_every_number_of_every_step() -> None:
 
 @check
 def check_no_column_is_longer_than_one() -> None:
-    """So one time that an example takes part costs no more than a release of its sensitivity; nor much less."""
+    """So one time that an example takes part costs no more than a release of its sensitivity; nor
+    much less.
+    """
     for bands, momentum, steps in MATRICES:
         c = Banded(bands, momentum).coefficients(steps)
         assert len(c) == min(bands, steps)
@@ -101,9 +124,15 @@ def check_no_column_is_longer_than_one() -> None:
 
 @check
 def check_times_that_are_far_enough_apart_change_other_rows() -> None:
-    """What an example may take part in under each sampler: disjoint rows of C, each time at most its sensitivity."""
+    """What an example may take part in under each sampler: disjoint rows of C, each time at most
+    its sensitivity.
+    """
     rng = np.random.default_rng(0)
-    samplers = (sampling.CyclicPoisson(0.5, 4), sampling.CyclicPartition(3, 4), sampling.FixedOrder(3))
+    samplers = (
+        sampling.CyclicPoisson(0.5, 4),
+        sampling.CyclicPartition(3, 4),
+        sampling.FixedOrder(3),
+    )
     for sampler, examples in ((own, 11) for own in samplers):
         rest = sampler.separation(examples)
         steps = 3 * sampler.steps(examples)
@@ -119,7 +148,9 @@ def check_times_that_are_far_enough_apart_change_other_rows() -> None:
 
 @check
 def check_a_cycle_takes_every_example_at_its_rate() -> None:
-    """Each example once in a cycle at most, always in the same of its steps, at the rate, independently."""
+    """Each example once in a cycle at most, always in the same of its steps, at the rate,
+    independently.
+    """
     sampler, examples, epochs = sampling.CyclicPoisson(0.25, 3), 20, 700
     stream = Streams.new(5).sampling
     took = np.zeros((epochs * 4, 3, examples))
@@ -143,7 +174,9 @@ def check_a_cycle_takes_every_example_at_its_rate() -> None:
 
 @check
 def check_a_cyclic_partition_takes_every_example_once_an_epoch() -> None:
-    """In a batch of its group, each as likely, independent of other examples and of other epochs."""
+    """In a batch of its group, each as likely, independent of other examples and of other
+    epochs.
+    """
     sampler, examples, epochs = sampling.CyclicPartition(4, 3), 20, 3000
     stream = Streams.new(6).sampling
     places = np.full((epochs, examples), -1)
@@ -162,13 +195,21 @@ def check_a_cyclic_partition_takes_every_example_once_an_epoch() -> None:
         assert float(np.abs(other.mean(0) - 0.25).max()) < spread, "drawn together"
     assert sampler.expected_batch_size(24) == 2
     ends = [sampling.CyclicPartition(100).in_cycles(cycle) for cycle in (1, 8, 33, 64, 100)]
-    assert [(own.batches, own.cycle) for own in ends] == [(100, 1), (12, 8), (3, 33), (1, 100), (1, 100)]
+    assert [(own.batches, own.cycle) for own in ends] == [
+        (100, 1),
+        (12, 8),
+        (3, 33),
+        (1, 100),
+        (1, 100),
+    ]
     must_raise(BadInput, lambda: sampling.CyclicPartition(5, 2).in_cycles(11))
 
 
 @check
 def check_a_cyclic_partition_is_charged_at_its_first_batch() -> None:
-    """As one partition into the batches of a group; later batches of the epoch need the same noise."""
+    """As one partition into the batches of a group; later batches of the epoch need the same
+    noise.
+    """
     sampler, g = sampling.CyclicPartition(4, 3), Gaussian(2.0)
     ledger, stream = Ledger(), BandedStream(Streams.new(0).noise, Banded(3).coefficients(24))
     for epoch in (1, 2):
@@ -181,7 +222,9 @@ def check_a_cyclic_partition_is_charged_at_its_first_batch() -> None:
 
 @check
 def check_a_cycle_is_charged_at_its_first_batch() -> None:
-    """As one sampled release, at the rate within a group; later batches of the cycle need the same noise."""
+    """As one sampled release, at the rate within a group; later batches of the cycle need the same
+    noise.
+    """
     sampler, g = sampling.CyclicPoisson(0.25, 3), Gaussian(2.0)
     assert sampler.event(g) == PoissonSampled(0.25, g)
     ledger, stream = Ledger(), BandedStream(Streams.new(0).noise, Banded(3).coefficients(12))
@@ -198,14 +241,20 @@ def linear() -> nn.Module:
 
 
 def plan(**changes: Any) -> pv.Plan:
-    usual: dict[str, Any] = {"epochs": 2, "schedule": schedules.Constant(1.5), "correlation": Banded(3)}
+    usual: dict[str, Any] = {
+        "epochs": 2,
+        "schedule": schedules.Constant(1.5),
+        "correlation": Banded(3),
+    }
     return pv.Plan(**{"sampling": sampling.CyclicPoisson(0.5, 3)} | usual | changes)
 
 
 def trained(own: pv.Plan, stop: int = 0, **options: Any) -> pv.Result:
     """A run; with `stop`, one that is interrupted before that step."""
     arguments: dict[str, Any] = {"streams": Streams.new(5), **options}
-    with pv.Run(own, linear(), nn.CrossEntropyLoss(reduction="none"), small_data(), **arguments) as run:
+    with pv.Run(
+        own, linear(), nn.CrossEntropyLoss(reduction="none"), small_data(), **arguments
+    ) as run:
         for epoch in run:
             for batch in epoch:
                 if stop and batch.number == stop:
@@ -234,12 +283,20 @@ def check_correlated_noise_goes_on_after_an_interruption() -> None:
 
 @check
 def check_correlated_noise_is_what_training_adds() -> None:
-    """Rows that count as absent: weights move by the noise alone, which C makes white, in every step of a run."""
+    """Rows that count as absent: weights move by the noise alone, which C makes white, in every
+    step of a run.
+    """
     x, y = small_data()
     own, moves = plan(sampling=sampling.FixedOrder(4), examples=12), []
     net = nn.Linear(5, 3).double()
-    run = pv.Run(own, net, nn.CrossEntropyLoss(reduction="none"), (x * torch.nan, y), streams=Streams.new(1),
-                 optimizer=lambda p: torch.optim.SGD(p, lr=1.0))  # fmt: skip
+    run = pv.Run(
+        own,
+        net,
+        nn.CrossEntropyLoss(reduction="none"),
+        (x * torch.nan, y),
+        streams=Streams.new(1),
+        optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
+    )
     for epoch in run:
         for batch in epoch:
             before = torch.cat([own.detach().view(-1).clone() for own in net.parameters()])
@@ -247,7 +304,9 @@ def check_correlated_noise_is_what_training_adds() -> None:
             after = torch.cat([own.detach().view(-1) for own in net.parameters()])
             moves.append((before - after) * 4)
     c = Banded(3).coefficients(len(moves))
-    white = torch.from_numpy(matrix(c, len(moves))) @ torch.stack(moves) / (1.5 * own.clip.clip_norm)
+    white = (
+        torch.from_numpy(matrix(c, len(moves))) @ torch.stack(moves) / (1.5 * own.clip.clip_norm)
+    )
     low, high = (stats.chi2.ppf(p, white.numel()) / white.numel() for p in (1e-6, 1 - 1e-6))
     assert low < float((white**2).mean()) < high
     plain, numbers = Streams.new(1).noise, white.shape[1]
@@ -258,16 +317,27 @@ def check_correlated_noise_is_what_training_adds() -> None:
 
 @check
 def check_bands_go_with_noise_that_falls() -> None:
-    """Each epoch is charged at its own noise; every step adds D y, and goes on so after an interruption.
+    """Each epoch is charged at its own noise; every step adds D y, and goes on so after an
+    interruption.
 
     Within what is charged at once the noise stays: a later batch with less of it is refused.
     """
-    for sampler in (sampling.CyclicPoisson(0.25, 3), sampling.CyclicPartition(4, 3), sampling.FixedOrder(3)):
+    for sampler in (
+        sampling.CyclicPoisson(0.25, 3),
+        sampling.CyclicPartition(4, 3),
+        sampling.FixedOrder(3),
+    ):
         stream, ledger = BandedStream(Streams.new(0).noise, Banded(3).coefficients(24)), Ledger()
         first, second, *_ = sampler.draw(9, np.random.default_rng(0))
-        parts = [Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, sample, seen()) for sample in (first, second)]
+        parts = [
+            Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, sample, seen())
+            for sample in (first, second)
+        ]
         release(parts[0], noise_multiplier=2.0, ledger=ledger, stream=stream)
-        must_raise(PrivlearnError, partial(release, parts[1], noise_multiplier=0.5, ledger=ledger, stream=stream))
+        must_raise(
+            PrivlearnError,
+            partial(release, parts[1], noise_multiplier=0.5, ledger=ledger, stream=stream),
+        )
     falls = schedules.PerEpoch((1.5, 0.9))
     own = plan(schedule=falls)
     assert tally(own.event()) == {PoissonSampled(0.5, Gaussian(noise)): 2 for noise in (1.5, 0.9)}
@@ -280,7 +350,9 @@ def check_bands_go_with_noise_that_falls() -> None:
         assert torch.equal(weights(trained(own, **kept)), weights(whole))
     steps = own.epochs * own.sampling.steps(12)
     c, multipliers = Banded(3).coefficients(steps), np.repeat([1.5, 0.9], steps // 2)
-    written = np.tril(np.ones((steps, steps))) @ np.diag(multipliers) @ np.linalg.inv(matrix(c, steps))
+    written = (
+        np.tril(np.ones((steps, steps))) @ np.diag(multipliers) @ np.linalg.inv(matrix(c, steps))
+    )
     error = solving.noise_in_weights(own, 12)
     assert math.isclose(error, math.sqrt((written**2).sum() / steps), rel_tol=1e-8)
     alike = replace(own, schedule=schedules.Constant(1.5))
@@ -291,7 +363,9 @@ def check_bands_go_with_noise_that_falls() -> None:
 
 @check
 def check_correlated_noise_costs_what_independent_noise_does() -> None:
-    """Where examples rest: the price of a cycle, or an epoch, and the certificate's plan is the plan."""
+    """Where examples rest: the price of a cycle, or an epoch, and the certificate's plan is the
+    plan.
+    """
     for sampler, unit, times in (
         (sampling.CyclicPoisson(0.5, 3), PoissonSampled(0.5, Gaussian(1.5)), 2),
         (sampling.CyclicPartition(4, 3), Partitioned(4, Gaussian(1.5)), 1),
@@ -306,16 +380,24 @@ def check_correlated_noise_costs_what_independent_noise_does() -> None:
 
 @check
 def check_the_best_attack_on_correlated_noise_finds_what_is_claimed() -> None:
-    """By the likelihood ratio of what is released, for 60,000 rows: at most the claimed delta, and near it.
+    """By the likelihood ratio of what is released, for 60,000 rows: at most the claimed delta, and
+    near it.
 
-    Batches are those that the sampler draws and noise is that of the stream. Each row adds 1 to its own number in the
-    steps that it takes part in, or nothing: neighbours by zero-out. The noise of the second epoch may be another one.
+    Batches are those that the sampler draws and noise is that of the stream. Each row adds 1 to its
+    own number in the steps that it takes part in, or nothing: neighbours by zero-out. The noise of
+    the second epoch may be another one.
     """
     rows, bands, epochs = 60_000, 4, 2
     cyclic, poisson = sampling.CyclicPartition(3, bands), sampling.CyclicPoisson(0.4, bands)
     cases = [
-        *((seed, own, 1.2) for seed, own in ((11, poisson), (12, sampling.FixedOrder(12_000)), (13, cyclic))),
-        *((seed, own, 0.8) for seed, own in ((14, poisson), (15, sampling.FixedOrder(12_000)), (16, cyclic))),
+        *(
+            (seed, own, 1.2)
+            for seed, own in ((11, poisson), (12, sampling.FixedOrder(12_000)), (13, cyclic))
+        ),
+        *(
+            (seed, own, 0.8)
+            for seed, own in ((14, poisson), (15, sampling.FixedOrder(12_000)), (16, cyclic))
+        ),
     ]
     for seed, sampler, later in cases:
         streams = Streams.new(seed)
@@ -334,7 +416,10 @@ def check_the_best_attack_on_correlated_noise_finds_what_is_claimed() -> None:
         # The attacker knows in which steps a row may take part, but not whether it was drawn there.
         rate, may = 1.0, took > 0
         if isinstance(sampler, sampling.CyclicPoisson):
-            rate, may = sampler.sampling_rate, np.arange(steps)[:, None] % bands == np.arange(rows) % bands
+            rate, may = (
+                sampler.sampling_rate,
+                np.arange(steps)[:, None] % bands == np.arange(rows) % bands,
+            )
         elif sampler is cyclic:
             may = np.arange(steps)[:, None] % bands == np.arange(rows) % bands
         whole = ((columns**2).sum(0)[:, None] * std[:, None] ** 2 * may + ~may).min(
@@ -344,14 +429,24 @@ def check_the_best_attack_on_correlated_noise_finds_what_is_claimed() -> None:
             seen = white + (columns @ took if sign == 1 else 0)
             each = columns.T @ seen - (columns**2).sum(0)[:, None] / 2
             with np.errstate(divide="ignore"):
-                ratio = np.where(may, np.logaddexp(np.log1p(-rate), np.log(rate) + each), 0.0).sum(0)
+                ratio = np.where(may, np.logaddexp(np.log1p(-rate), np.log(rate) + each), 0.0).sum(
+                    0
+                )
             if sampler is cyclic:  # one of a group's batches in each epoch, and not known which
                 own = np.where(may, each, -np.inf).reshape(epochs, -1, rows)
                 ratio = (np.logaddexp.reduce(own, axis=1) - math.log(cyclic.batches)).sum(0)
             for delta in (0.1, 0.01):
                 gained = np.maximum(0, 1 - np.exp(planned.guarantee(delta).epsilon - sign * ratio))
-                most, error = float(gained[whole].mean()), 5 * float(gained.std()) / math.sqrt(whole.sum())
-                assert max(most, float(gained.mean())) <= delta + error, (sampler, sign, delta, most)
+                most, error = (
+                    float(gained[whole].mean()),
+                    5 * float(gained.std()) / math.sqrt(whole.sum()),
+                )
+                assert max(most, float(gained.mean())) <= delta + error, (
+                    sampler,
+                    sign,
+                    delta,
+                    most,
+                )
                 assert sign == -1 or most >= 0.99 * delta - error, (sampler, delta, most)
 
 
@@ -361,7 +456,12 @@ def check_correlated_noise_is_refused_where_it_has_no_price() -> None:
     refused: list[Callable[[], Any]] = [
         *(
             lambda own=own: plan(sampling=own)  # type: ignore[misc]
-            for own in (sampling.Poisson(0.3), sampling.Partition(4), sampling.Shuffle(3), sampling.FullBatch())
+            for own in (
+                sampling.Poisson(0.3),
+                sampling.Partition(4),
+                sampling.Shuffle(3),
+                sampling.FullBatch(),
+            )
         ),
         lambda: plan(sampling=sampling.CyclicPoisson(0.5, 2)),
         lambda: plan(sampling=sampling.CyclicPartition(4, 2)),
@@ -395,12 +495,16 @@ def check_correlated_noise_is_refused_where_it_has_no_price() -> None:
     earlier = stream.state_dict() | {"changes": False}
     must_raise(BadInput, lambda: BandedStream(Streams.new(0).noise, [1.0]).load_state_dict(earlier))
     parts = [Bounded((torch.zeros(2),), 1.0, Adjacency.ZERO_OUT, one_sample(), seen())] * 2
-    must_raise(BadInput, lambda: release(*parts, noise_multiplier=1.0, ledger=Ledger(), stream=stream))
+    must_raise(
+        BadInput, lambda: release(*parts, noise_multiplier=1.0, ledger=Ledger(), stream=stream)
+    )
 
 
 @check
 def check_bands_are_the_best_found() -> None:
-    """No worse than independent noise or the banded square root; the error is that of C^-1 written out."""
+    """No worse than independent noise or the banded square root; the error is that of C^-1 written
+    out.
+    """
     for bands, momentum, steps in MATRICES:
         c = Banded(bands, momentum).coefficients(steps)
         root = np.cumprod([1.0, *((2 * j - 1) / (2 * j) for j in range(1, len(c)))])
@@ -414,5 +518,8 @@ def check_bands_are_the_best_found() -> None:
         value, slopes = banded._squares(c, momentum, steps)
         for j in range(min(3, len(c))):
             step = 1e-6 * np.eye(len(c))[j]
-            rise = banded._squares(c + step, momentum, steps)[0] - banded._squares(c - step, momentum, steps)[0]
+            rise = (
+                banded._squares(c + step, momentum, steps)[0]
+                - banded._squares(c - step, momentum, steps)[0]
+            )
             assert math.isclose(rise / 2e-6, slopes[j], rel_tol=1e-4, abs_tol=1e-4 * value)

@@ -175,20 +175,33 @@ class Silent(Filled):
 
 def plan_of(correlation: Correlation, epochs: int = 2) -> pv.Plan:
     cyclic = pv.sampling.CyclicPartition(3, 2)
-    return pv.Plan(cyclic, epochs=epochs, schedule=pv.schedules.Constant(1.0), correlation=correlation)
+    return pv.Plan(
+        cyclic, epochs=epochs, schedule=pv.schedules.Constant(1.0), correlation=correlation
+    )
 
 
 @check
 def check_a_correlation_that_breaks_its_matrix_is_refused_by_name() -> None:
-    """Less noise, none, the same twice, a matrix that costs more: refused before anything is charged."""
+    """Less noise, none, the same twice, a matrix that costs more: refused before anything is
+    charged.
+    """
     with forgotten():
         made = correlations()
         by_dpsgd(plan_of(made.pop("Sound")))
         for name, correlation in made.items():
             ledger = pv.Ledger()
-            must_be_refused(name, lambda c=correlation, to=ledger: by_dpsgd(plan_of(c), ledger=to), ledger)
-        door = {"sampling": pv.sampling.CyclicPartition(3, 2), "noise_multiplier": 1.0, "epsilon": None, "delta": None}
-        must_be_refused("HalfOfTheNoise", lambda: by_make_private(mechanism=made["HalfOfTheNoise"], **door))
+            must_be_refused(
+                name, lambda c=correlation, to=ledger: by_dpsgd(plan_of(c), ledger=to), ledger
+            )
+        door = {
+            "sampling": pv.sampling.CyclicPartition(3, 2),
+            "noise_multiplier": 1.0,
+            "epsilon": None,
+            "delta": None,
+        }
+        must_be_refused(
+            "HalfOfTheNoise", lambda: by_make_private(mechanism=made["HalfOfTheNoise"], **door)
+        )
 
 
 @check
@@ -203,7 +216,9 @@ def check_every_registered_correlation_adds_the_noise_that_is_charged() -> None:
 
 @check
 def check_noise_is_compared_in_every_step_before_it_is_added() -> None:
-    """A stream that is sound at first: a step with less noise, an old one or none is not released."""
+    """A stream that is sound at first: a step with less noise, an old one or none is not
+    released.
+    """
     inverse = TwoBands().inverse(STEPS)
     for weak in ("less", "elsewhere", "again"):
         turned = [False]
@@ -218,7 +233,9 @@ def check_noise_is_compared_in_every_step_before_it_is_added() -> None:
                 draws = NoiseStream(bytes(16)) if turned[0] and weak != "less" else stream._stream
                 if weak != "elsewhere":
                     stream._stream.words(2)
-                noise_module.add_gaussian(fresh, std / (4 if turned[0] and weak == "less" else 1), draws, places)
+                noise_module.add_gaussian(
+                    fresh, std / (4 if turned[0] and weak == "less" else 1), draws, places
+                )
 
         stream = Filled(pv.Streams.new(0).noise, Turns(weak, turned))
         stream.expect(inverse)
@@ -227,7 +244,9 @@ def check_noise_is_compared_in_every_step_before_it_is_added() -> None:
         CorrelatedStream.add(stream, [value], 1.0)
         before = value.clone()
         turned[0] = True
-        error = must_raise(UnsoundExtension, lambda s=stream, v=value: CorrelatedStream.add(s, [v], 1.0))
+        error = must_raise(
+            UnsoundExtension, lambda s=stream, v=value: CorrelatedStream.add(s, [v], 1.0)
+        )
         assert "Filled" in str(error)
         torch.testing.assert_close(value, before)
 
@@ -262,7 +281,9 @@ def check_noise_comes_from_a_noise_stream_alone() -> None:
     value = torch.zeros(4)
     error = must_raise(
         UnsoundExtension,
-        lambda: pv.release(bounded(value), noise_multiplier=1.0, ledger=Ledger(), stream=NoStream()),  # type: ignore[arg-type]
+        lambda: pv.release(
+            bounded(value), noise_multiplier=1.0, ledger=Ledger(), stream=NoStream()
+        ),  # type: ignore[arg-type]
     )
     assert "NoStream" in str(error)
     assert not value.any()
@@ -305,13 +326,21 @@ def transforms() -> dict[str, PrivateTransform]:
             return x * (1 / x.norm(dim=1, keepdim=True)).clamp(max=0.999)
 
         def fit(
-            self, x: Tensor, adjacency: Adjacency, ledger: Any, stream: Any, examples: Any = None, labels: Any = None
+            self,
+            x: Tensor,
+            adjacency: Adjacency,
+            ledger: Any,
+            stream: Any,
+            examples: Any = None,
+            labels: Any = None,
         ) -> RowTransform:
             (sample,) = pv.sampling.FullBatch().draw(len(x))
             rows = self.clip(x.double())
             added = Contributions.of(rows.norm(dim=1), 1.0, type(self).__name__)
             part = Bounded((rows.sum(0),), adjacency.sum_sensitivity(1.0), adjacency, sample, added)
-            ((noisy,),) = pv.release(part, noise_multiplier=self.noise_multiplier, ledger=ledger, stream=stream)
+            ((noisy,),) = pv.release(
+                part, noise_multiplier=self.noise_multiplier, ledger=ledger, stream=stream
+            )
             return Shift((noisy / len(x)).float())
 
         @classmethod
@@ -336,7 +365,15 @@ def transforms() -> dict[str, PrivateTransform]:
         noise_multiplier: float
         kind: ClassVar[str] = "free-mean"
 
-        def fit(self, x: Tensor, adjacency: Adjacency, ledger: Any, stream: Any, *more: Any, **named: Any) -> Any:
+        def fit(
+            self,
+            x: Tensor,
+            adjacency: Adjacency,
+            ledger: Any,
+            stream: Any,
+            *more: Any,
+            **named: Any,
+        ) -> Any:
             stream.words(8)
             return Shift(x.mean(0))
 
@@ -345,7 +382,15 @@ def transforms() -> dict[str, PrivateTransform]:
         noise_multiplier: float
         kind: ClassVar[str] = "noiseless-mean"
 
-        def fit(self, x: Tensor, adjacency: Adjacency, ledger: Any, stream: Any, *more: Any, **named: Any) -> Any:
+        def fit(
+            self,
+            x: Tensor,
+            adjacency: Adjacency,
+            ledger: Any,
+            stream: Any,
+            *more: Any,
+            **named: Any,
+        ) -> Any:
             ledger.charge(self.event(), adjacency)
             return Shift(x.mean(0))
 
@@ -354,10 +399,14 @@ def transforms() -> dict[str, PrivateTransform]:
 
 @check
 def check_a_transform_that_breaks_its_event_is_refused_by_name() -> None:
-    """One whose rows are longer than its sensitivity says, that is not charged, or that draws no noise."""
+    """One whose rows are longer than its sensitivity says, that is not charged, or that draws no
+    noise.
+    """
     with forgotten():
         for name, transform in transforms().items():
-            wanted = pv.Plan(pv.Poisson(1 / 3), epochs=1, schedule=pv.schedules.Constant(1.0), front=(transform,))
+            wanted = pv.Plan(
+                pv.Poisson(1 / 3), epochs=1, schedule=pv.schedules.Constant(1.0), front=(transform,)
+            )
             if name == "SoundMean":
                 assert by_dpsgd(wanted).ledger.event == wanted.event()
             else:

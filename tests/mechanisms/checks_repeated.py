@@ -1,6 +1,8 @@
-"""Named checks of noise that is correlated over all steps, where the times of an example change the same rows of C g.
+"""Named checks of noise that is correlated over all steps, where the times of an example change the
+same rows of C g.
 
-What is claimed: k times of an example, in the same step of each epoch, cost together what k independent releases do.
+What is claimed: k times of an example, in the same step of each epoch, cost together what k
+independent releases do.
 """
 
 from __future__ import annotations
@@ -60,9 +62,11 @@ def apart(steps: int, separation: int) -> Iterator[list[int]]:
 
 @check
 def check_no_times_of_an_example_cost_more_than_is_claimed() -> None:
-    """By brute force over all of them, in each length of a run, with any directions; and the dearest cost nearly that.
+    """By brute force over all of them, in each length of a run, with any directions; and the
+    dearest cost nearly that.
 
-    A run of k epochs that ends after e costs at most e releases, wherever in its epoch an example stands.
+    A run of k epochs that ends after e costs at most e releases, wherever in its epoch an example
+    stands.
     """
     rng = np.random.default_rng(3)
     for own, epochs, each in cases():
@@ -84,7 +88,9 @@ def check_no_times_of_an_example_cost_more_than_is_claimed() -> None:
 
 @check
 def check_the_bound_holds_for_any_column() -> None:
-    """Also where numbers are negative, or rise: against all times and all signs; exact where they fall."""
+    """Also where numbers are negative, or rise: against all times and all signs; exact where they
+    fall.
+    """
     rng = np.random.default_rng(4)
     for number in range(40):
         steps, each = int(rng.integers(2, 8)), int(rng.integers(1, 4))
@@ -103,10 +109,16 @@ def check_the_bound_holds_for_any_column() -> None:
 
 @check
 def check_noise_over_all_steps_has_its_covariance() -> None:
-    """C y is white, and y has the covariance of C^-1: each step's variance, and every pair of steps, two-sided."""
+    """C y is white, and y has the covariance of C^-1: each step's variance, and every pair of
+    steps, two-sided.
+    """
     numbers = 20_000
-    for own, epochs, each, std in ((BISR(3), 3, 4, 2.0), (BISR(8, 0.9), 2, 5, 0.3), (BLT(1), 2, 6, 1.0),
-                                   (BLT(3, 0.9), 3, 4, 2.0)):  # fmt: skip
+    for own, epochs, each, std in (
+        (BISR(3), 3, 4, 2.0),
+        (BISR(8, 0.9), 2, 5, 0.3),
+        (BLT(1), 2, 6, 1.0),
+        (BLT(3, 0.9), 3, 4, 2.0),
+    ):
         steps = epochs * each
         y = noise_of_steps(own.stream(Streams.new(3).noise, steps, each), steps, numbers, std) / std
         c = matrix(own.coefficients(steps, each), steps)
@@ -115,7 +127,11 @@ def check_noise_over_all_steps_has_its_covariance() -> None:
         for t in range(steps):
             assert low < float((white[t] ** 2).mean()) < high, (own, t)
             for other in range(t):
-                assert abs(float((white[t] * white[other]).mean())) < 5 / math.sqrt(numbers), (own, t, other)
+                assert abs(float((white[t] * white[other]).mean())) < 5 / math.sqrt(numbers), (
+                    own,
+                    t,
+                    other,
+                )
         inverse = np.linalg.inv(c)
         expected = inverse @ inverse.T
         each_std = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / numbers)
@@ -124,13 +140,21 @@ def check_noise_over_all_steps_has_its_covariance() -> None:
 
 @check
 def check_noise_over_all_steps_is_what_training_adds() -> None:
-    """Rows that count as absent: weights move by the noise alone, in every step and epoch of a run of the plan."""
+    """Rows that count as absent: weights move by the noise alone, in every step and epoch of a run
+    of the plan.
+    """
     x, y = torch.full((12, 40), torch.nan), torch.zeros(12, dtype=torch.long)
     for own in (BISR(5), BLT(2)):
         planned, moves = plan(sampling=FIXED, examples=12, epochs=3, correlation=own), []
         net = nn.Linear(40, 50).double()
-        run = pv.Run(planned, net, nn.CrossEntropyLoss(reduction="none"), (x.double(), y), streams=Streams.new(1),
-                     optimizer=lambda p: torch.optim.SGD(p, lr=1.0))  # fmt: skip
+        run = pv.Run(
+            planned,
+            net,
+            nn.CrossEntropyLoss(reduction="none"),
+            (x.double(), y),
+            streams=Streams.new(1),
+            optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
+        )
         for epoch in run:
             for batch in epoch:
                 before = torch.cat([own.detach().view(-1).clone() for own in net.parameters()])
@@ -144,22 +168,34 @@ def check_noise_over_all_steps_is_what_training_adds() -> None:
         for t in range(steps):
             assert low < float((white[t] ** 2).mean()) < high, (own, t)
             for other in range(t):
-                assert abs(float((white[t] * white[other]).mean())) < 5.5 / math.sqrt(numbers), (own, t, other)
+                assert abs(float((white[t] * white[other]).mean())) < 5.5 / math.sqrt(numbers), (
+                    own,
+                    t,
+                    other,
+                )
         plain = Streams.new(1).noise  # and each step's is drawn anew
         for t in range(steps):
             fresh = torch.zeros(50, 40, dtype=torch.float64), torch.zeros(50, dtype=torch.float64)
             noise.add_gaussian(fresh, 1.0, plain)
-            assert np.allclose(white[t], torch.cat([own.view(-1) for own in fresh]).numpy(), atol=1e-6), (own, t)
+            assert np.allclose(
+                white[t], torch.cat([own.view(-1) for own in fresh]).numpy(), atol=1e-6
+            ), (own, t)
 
 
 @check
 def check_the_best_attack_finds_what_all_times_together_cost() -> None:
-    """By the likelihood ratio of all that a run releases, for 40,000 rows: at most the claimed delta, and near it."""
+    """By the likelihood ratio of all that a run releases, for 40,000 rows: at most the claimed
+    delta, and near it.
+    """
     rows, std, epochs, each = 40_000, 1.4, 3, 4
     for seed, own in enumerate((BISR(4), BLT(2)), start=21):
         sampler = sampling.FixedOrder(rows // each)
         planned = plan(
-            sampling=sampler, examples=rows, epochs=epochs, correlation=own, schedule=schedules.Constant(std)
+            sampling=sampler,
+            examples=rows,
+            epochs=epochs,
+            correlation=own,
+            schedule=schedules.Constant(std),
         )
         steps = epochs * each
         stream = own.stream(Streams.new(seed).noise, steps, sampler.separation(rows))
@@ -203,16 +239,22 @@ def check_noise_over_all_steps_goes_on_after_an_interruption() -> None:
 
 @check
 def check_noise_over_all_steps_is_charged_by_the_epoch() -> None:
-    """As independent noise on batches in a fixed order; a plan is read back, and an early end claims all of it."""
+    """As independent noise on batches in a fixed order; a plan is read back, and an early end
+    claims all of it.
+    """
     for own in (BISR(5), BLT(2)):
         planned = plan(sampling=FIXED, examples=12, epochs=3, correlation=own)
         assert tally(planned.event()) == {FixedBatches(Gaussian(1.5)): 3}
         assert certificate.read_plan(planned.to_json()) == planned
-        with pv.Run(planned, nn.Linear(5, 3).double(), nn.CrossEntropyLoss(reduction="none"), small_data()) as run:
+        with pv.Run(
+            planned, nn.Linear(5, 3).double(), nn.CrossEntropyLoss(reduction="none"), small_data()
+        ) as run:
             for epoch in run:
                 for batch in epoch:
                     run.step(batch)
-                    assert tally(run.session.ledger.event) == {FixedBatches(Gaussian(1.5)): batch.epoch + 1}
+                    assert tally(run.session.ledger.event) == {
+                        FixedBatches(Gaussian(1.5)): batch.epoch + 1
+                    }
                     if batch.number == 4:
                         break
                 if batch.number == 4:
@@ -227,7 +269,9 @@ def check_noise_over_all_steps_is_charged_by_the_epoch() -> None:
 
 @check
 def check_noise_over_all_steps_is_refused_where_it_has_no_price() -> None:
-    """Other batches than those in a fixed order, noise or norms that change, groups, and a step too many."""
+    """Other batches than those in a fixed order, noise or norms that change, groups, and a step too
+    many.
+    """
     refused: list[Callable[[], Any]] = []
     unordered = [own for own in examples("samplers") if own.separation(12) != own.steps(12)]
     for own in (BISR(2), BLT(1)):
@@ -235,8 +279,13 @@ def check_noise_over_all_steps_is_refused_where_it_has_no_price() -> None:
         refused += [
             *(
                 partial(made, sampling=batches, **more)
-                for batches in (sampling.CyclicPoisson(0.5, 1), sampling.CyclicPoisson(1.0, 1),
-                                sampling.CyclicPoisson(0.5, 4), sampling.CyclicPartition(4, 3), *unordered)
+                for batches in (
+                    sampling.CyclicPoisson(0.5, 1),
+                    sampling.CyclicPoisson(1.0, 1),
+                    sampling.CyclicPoisson(0.5, 4),
+                    sampling.CyclicPartition(4, 3),
+                    *unordered,
+                )
                 for more in ({}, {"examples": 12})
             ),
             partial(made, sampling=FIXED, schedule=schedules.Exponential(k=0.1, start=2.0)),
@@ -244,7 +293,7 @@ def check_noise_over_all_steps_is_refused_where_it_has_no_price() -> None:
             partial(made, sampling=FIXED, clip=pv.clipping.Quantile(0.1)),
             partial(made, sampling=FIXED, group_size=2),
             lambda made=made: trained(made(sampling=FIXED), streams=Streams.new(5, discrete=True)),
-        ]  # fmt: skip
+        ]
         refused += [lambda own=own: type(own)(0), lambda own=own: type(own)(2, momentum=1.0)]
         stated = made(sampling=FIXED).to_json()  # what a certificate may hold
         for batches in (sampling.Poisson(0.3), sampling.Shuffle(3)):
@@ -263,8 +312,12 @@ def check_noise_over_all_steps_is_refused_where_it_has_no_price() -> None:
 
 @check
 def check_processes_share_noise_that_is_drawn_again() -> None:
-    """Two processes train what one does, also after an interruption; noise that is kept is refused with several."""
-    planned = pv.Plan(sampling.FixedOrder(10), 3, schedules.Constant(1.5), pv.Flat(0.5), correlation=BISR(6))
+    """Two processes train what one does, also after an interruption; noise that is kept is refused
+    with several.
+    """
+    planned = pv.Plan(
+        sampling.FixedOrder(10), 3, schedules.Constant(1.5), pv.Flat(0.5), correlation=BISR(6)
+    )
     alone, (result, other) = processes.trained(planned), processes.on(2, planned)
     processes.require_close(alone, result)
     assert processes.bits(result) == processes.bits(other)
@@ -275,13 +328,20 @@ def check_processes_share_noise_that_is_drawn_again() -> None:
         for again in processes.on(2, planned, **kept):
             assert processes.bits(again) == processes.bits(result)
     for own in (BLT(1), Banded(2)):
-        refused = outcomes(2, lambda world, own=own: processes.trained(replace(planned, correlation=own), world=world))
+        refused = outcomes(
+            2,
+            lambda world, own=own: processes.trained(
+                replace(planned, correlation=own), world=world
+            ),
+        )
         assert all(isinstance(error, BadInput) for error in refused), refused
 
 
 @check
 def check_the_error_is_that_of_the_matrix_written_out() -> None:
-    """Of BISR, C^-1 times itself is (1 - x)(1 - momentum x) up to its bands; columns of BLT are positive and fall."""
+    """Of BISR, C^-1 times itself is (1 - x)(1 - momentum x) up to its bands; columns of BLT are
+    positive and fall.
+    """
     for own, epochs, each in cases():
         steps = epochs * each
         c = matrix(own.coefficients(steps, each), steps)
@@ -302,12 +362,18 @@ def check_the_error_is_that_of_the_matrix_written_out() -> None:
 
 @check
 def check_correlation_over_all_steps_leaves_less_noise() -> None:
-    """Than independent noise, and than bands that examples rest for, where epochs are many: what it is there for."""
+    """Than independent noise, and than bands that examples rest for, where epochs are many: what it
+    is there for.
+    """
     examples, batch = 6000, 100
     fixed = pv.Plan(sampling.FixedOrder(batch), 20, examples=examples)
     left = {
-        str(own): solving.noise_in_weights(replace(fixed, correlation=own).calibrate(epsilon=4.0, delta=1e-5), examples)
-        for own in completed("correlations", (None, Banded(8), Banded(32), BISR(8), BISR(32), BLT(1), BLT(3)))
+        str(own): solving.noise_in_weights(
+            replace(fixed, correlation=own).calibrate(epsilon=4.0, delta=1e-5), examples
+        )
+        for own in completed(
+            "correlations", (None, Banded(8), Banded(32), BISR(8), BISR(32), BLT(1), BLT(3))
+        )
     }
     independent = left["None"]
     assert left[str(BISR(8))] < 0.9 * left[str(Banded(8))] < independent

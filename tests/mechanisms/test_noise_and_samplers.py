@@ -1,4 +1,6 @@
-"""Every source of noise and every sampler has its law, and the testers that say so reject planted wrong ones."""
+"""Every source of noise and every sampler has its law, and the testers that say so reject planted
+wrong ones.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +163,9 @@ def test_noise_of_another_scale_or_place_is_rejected(add: s.Adder) -> None:
         s.require_gaussian(add, std=1.01)
 
 
-def halves(z: torch.Tensor, how: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def halves(
+    z: torch.Tensor, how: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
     """The second half made of the first, and of what it was."""
     half = (len(z) + 1) // 2
     return torch.cat([z[:half], how(z[: len(z) - half], z[half:])])
@@ -170,11 +174,17 @@ def halves(z: torch.Tensor, how: Callable[[torch.Tensor, torch.Tensor], torch.Te
 WRONG_NUMBERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "halves are the same": lambda z: halves(z, lambda first, second: first),
     "halves are opposite": lambda z: halves(z, lambda first, second: -first),
-    "halves have the same size": lambda z: halves(z, lambda first, second: first.abs() * second.sign()),
-    "halves go together a little": lambda z: halves(z, lambda first, second: 0.05 * first + math.sqrt(0.9975) * second),
+    "halves have the same size": lambda z: halves(
+        z, lambda first, second: first.abs() * second.sign()
+    ),
+    "halves go together a little": lambda z: halves(
+        z, lambda first, second: 0.05 * first + math.sqrt(0.9975) * second
+    ),
     "neighbours are the same": lambda z: z[::2].repeat_interleave(2)[: len(z)],
     "blocks are the same": lambda z: z[: 1 << 12].repeat(len(z) // (1 << 12) + 1)[: len(z)],
-    "neighbours have the same size": lambda z: z[::2].abs().repeat_interleave(2)[: len(z)] * z.roll(7).sign(),
+    "neighbours have the same size": lambda z: (
+        z[::2].abs().repeat_interleave(2)[: len(z)] * z.roll(7).sign()
+    ),
 }
 
 
@@ -207,7 +217,9 @@ def by_sensitivity_of_each(values: Any, std: float, stream: Any) -> None:
         add_gaussian([value], std / math.sqrt(len(values)), stream)
 
 
-@pytest.mark.parametrize("add", [one_noise_for_all, same_for_equal_shapes, only_the_first, by_sensitivity_of_each])
+@pytest.mark.parametrize(
+    "add", [one_noise_for_all, same_for_equal_shapes, only_the_first, by_sensitivity_of_each]
+)
 def test_parts_that_share_or_lack_noise_are_rejected(add: s.Adder) -> None:
     with pytest.raises(AssertionError):
         s.require_independent_parts(add)
@@ -230,7 +242,9 @@ class Again:
             value.add_(noise.abs() * other.sign() if self.signs else noise, alpha=std)
 
 
-@pytest.mark.parametrize(("every", "signs"), [(2, False), (5, False), (10**9, False), (10**9, True)])
+@pytest.mark.parametrize(
+    ("every", "signs"), [(2, False), (5, False), (10**9, False), (10**9, True)]
+)
 def test_noise_that_is_used_again_is_rejected(every: int, signs: bool) -> None:
     with pytest.raises(AssertionError):
         s.require_fresh_noise(Again(every, signs))
@@ -239,7 +253,9 @@ def test_noise_that_is_used_again_is_rejected(every: int, signs: bool) -> None:
 def test_streams_that_are_the_same_are_rejected() -> None:
     def one_purpose(seed: int | None = None) -> Streams:
         made = Streams.new(seed)
-        return Streams(made.sampling, made.noise, copy.deepcopy(made.sampling), made.views, made.seeded)
+        return Streams(
+            made.sampling, made.noise, copy.deepcopy(made.sampling), made.views, made.seeded
+        )
 
     for new in (
         lambda seed=None: Streams.new(0 if seed is None else seed),
@@ -338,7 +354,9 @@ WRONG_POISSON: dict[str, Callable[..., Any]] = {
     "batches of one size": lambda n, rng: batches([rng.permutation(n)[: n // 5] for _ in range(5)]),
     "one batch for an epoch": lambda n, rng: batches([np.flatnonzero(rng.random(n) < 0.2)] * 5),
     "a partition": lambda n, rng: sampling.Partition(5).draw(n, rng),
-    "empty batches skipped": lambda n, rng: [b for b in sampling.Poisson(0.2).draw(n, rng) if len(b) > 6],
+    "empty batches skipped": lambda n, rng: [
+        b for b in sampling.Poisson(0.2).draw(n, rng) if len(b) > 6
+    ],
     "neighbours together": lambda n, rng: batches(
         [np.flatnonzero(np.repeat(rng.random(n // 2) < 0.2, 2)) for _ in range(5)]
     ),
@@ -346,7 +364,10 @@ WRONG_POISSON: dict[str, Callable[..., Any]] = {
         [np.flatnonzero(rng.random(n) < np.where(np.arange(n) % 2, 0.21, 0.19)) for _ in range(5)]
     ),
     "half the time larger": lambda n, rng: batches(
-        [np.flatnonzero(rng.random(n) < 0.2 + 0.02 * (2 * (rng.random() < 0.5) - 1)) for _ in range(5)]
+        [
+            np.flatnonzero(rng.random(n) < 0.2 + 0.02 * (2 * (rng.random() < 0.5) - 1))
+            for _ in range(5)
+        ]
     ),
 }
 
@@ -383,10 +404,16 @@ def drawn_again(n: int, rng: Any) -> Any:
 WRONG_PARTITIONS: dict[str, Callable[[], Callable[..., Any]]] = {
     "equal sizes": lambda: lambda n, rng: by_bins(rng.permutation(np.arange(n) % 5)),
     "drawn once": lambda: Once(sampling.Partition(5)),
-    "neighbours together": lambda: lambda n, rng: by_bins(np.repeat(rng.integers(5, size=n // 2), 2)),
-    "some batches larger": lambda: lambda n, rng: by_bins(rng.choice(5, size=n, p=[0.22, 0.195, 0.195, 0.195, 0.195])),
+    "neighbours together": lambda: (
+        lambda n, rng: by_bins(np.repeat(rng.integers(5, size=n // 2), 2))
+    ),
+    "some batches larger": lambda: (
+        lambda n, rng: by_bins(rng.choice(5, size=n, p=[0.22, 0.195, 0.195, 0.195, 0.195]))
+    ),
     "a row's favourite": lambda: drawn_again,
-    "rows left out": lambda: lambda n, rng: by_bins(np.where(rng.random(n) < 0.01, 9, rng.integers(5, size=n))),
+    "rows left out": lambda: (
+        lambda n, rng: by_bins(np.where(rng.random(n) < 0.01, 9, rng.integers(5, size=n)))
+    ),
     "Poisson batches": lambda: lambda n, rng: sampling.Poisson(0.2).draw(n, rng),
 }
 
@@ -414,10 +441,14 @@ WRONG_SHUFFLES: dict[str, Callable[[], Callable[..., Any]]] = {
     "shuffled once": lambda: Once(sampling.Shuffle(4)),
     "not shuffled": lambda: lambda n, rng: in_order(np.arange(n)),
     "turned": lambda: lambda n, rng: in_order(np.roll(np.arange(n), int(rng.integers(n)))),
-    "back and forth": lambda: lambda n, rng: in_order(np.arange(n)[:: 1 if rng.random() < 0.5 else -1]),
+    "back and forth": lambda: (
+        lambda n, rng: in_order(np.arange(n)[:: 1 if rng.random() < 0.5 else -1])
+    ),
     "swapped with any": lambda: swaps,
     "only batches shuffled": lambda: (
-        lambda n, rng: in_order(np.concatenate([np.arange(n)[start::3] for start in rng.permutation(3)]))
+        lambda n, rng: in_order(
+            np.concatenate([np.arange(n)[start::3] for start in rng.permutation(3)])
+        )
     ),
     "the last row stays": lambda: lambda n, rng: in_order(np.append(rng.permutation(n - 1), n - 1)),
 }

@@ -1,4 +1,6 @@
-"""The compiled noise kernel: the draws of PyTorch's operations to the last bit, or it is not used."""
+"""The compiled noise kernel: the draws of PyTorch's operations to the last bit, or it is not
+used.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,15 @@ def compiled(at: Path, change: tuple[str, str] | None = None, *flags: str) -> Pa
     source = at / "kernel.c"
     source.write_text(text.replace(*change) if change else text)
     built = at / "kernel.so"
-    subprocess.run(["cc", *hatch_build.FLAGS, *flags, str(source), "-o", str(built), "-lm"], check=True)
+    subprocess.run(
+        ["cc", *hatch_build.FLAGS, *flags, str(source), "-o", str(built), "-lm"], check=True
+    )
     return built
 
 
-def drawn(count: int, dtype: torch.dtype, path: Path | None, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+def drawn(
+    count: int, dtype: torch.dtype, path: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> torch.Tensor:
     """What a release adds, with the library at `path` or without one."""
     own = noise.kernel(path) if path else None
     assert (own is None) == (path is None)
@@ -43,7 +49,9 @@ def drawn(count: int, dtype: torch.dtype, path: Path | None, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_release_is_the_same_to_the_bit(dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_is_the_same_to_the_bit(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     built = compiled(tmp_path)
     for count in (1, 2, 3, 4, 5, 31, 1000, 4099, (1 << 17) + 7):
         one, other = (drawn(count, dtype, path, monkeypatch) for path in (built, None))
@@ -56,7 +64,18 @@ def test_every_word_may_be_any(dtype: torch.dtype, tmp_path: Path) -> None:
     kernel = noise.kernel(compiled(tmp_path))
     assert kernel is not None
     ends = np.iinfo(np.int64)
-    for word in (ends.min, ends.min + 1, -(1 << 32), -1, 0, 1, 1 << 31, 1 << 32, (1 << 53) + 1, ends.max):
+    for word in (
+        ends.min,
+        ends.min + 1,
+        -(1 << 32),
+        -1,
+        0,
+        1,
+        1 << 31,
+        1 << 32,
+        (1 << 53) + 1,
+        ends.max,
+    ):
         words = np.full(5 * 9, word, np.int64)
         one, other = (make(words, 9, dtype) for make in (kernel, noise.by_operations))
         assert torch.equal(one, other), word
@@ -86,7 +105,9 @@ def test_without_a_library_there_is_no_kernel(tmp_path: Path) -> None:
     assert noise.kernel(tmp_path / "empty.so") is None
 
 
-def test_a_build_that_fails_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_fails_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PRIVLEARN_COMPILE", "1")
     monkeypatch.setenv("CC", "no-such-compiler")
     hook = hatch_build.NoiseKernelHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel")  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""What `release` refuses before anything is charged, and that several parts share one unit of sensitivity."""
+"""What `release` refuses before anything is charged, and that several parts share one unit of
+sensitivity.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +56,18 @@ def test_a_refused_release_charges_nothing() -> None:
     assert len(ledger.event.events) == 1
 
 
-@pytest.mark.parametrize("shares", [None, [0.6, 0.8], [0.3, 0.3], [1e-3, math.sqrt(1 - 1e-6)], [0.6, 0.8 + 1e-10]])
+@pytest.mark.parametrize(
+    "shares", [None, [0.6, 0.8], [0.3, 0.3], [1e-3, math.sqrt(1 - 1e-6)], [0.6, 0.8 + 1e-10]]
+)
 def test_parts_share_one_unit_of_sensitivity(shares: list[float] | None) -> None:
-    """Squares of sensitivity over standard deviation add up to at most that of the event; 40,000 draws of each part."""
+    """Squares of sensitivity over standard deviation add up to at most that of the event; 40,000
+    draws of each part.
+    """
     sample = one_sample()
-    parts = [_bounded(torch.zeros(40_000, dtype=torch.float64), sample, sensitivity=own) for own in (0.5, 3.0)]
+    parts = [
+        _bounded(torch.zeros(40_000, dtype=torch.float64), sample, sensitivity=own)
+        for own in (0.5, 3.0)
+    ]
     noisy = _release(*parts, ledger=Ledger(), shares=shares)
     given = [1 / math.sqrt(2)] * 2 if shares is None else shares
     for (value,), part, share in zip(noisy, parts, given, strict=True):

@@ -1,4 +1,6 @@
-"""Named checks that figures are of rows: none that is not finite is counted as one of some class, or of no error."""
+"""Named checks that figures are of rows: none that is not finite is counted as one of some class,
+or of no error.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,18 @@ TARGETS: dict[str, tuple[dict[str, Any], Any]] = {
 
 def spoilt(values: Any, value: float, row: int = 3) -> Any:
     """A copy with a number that is not finite in a row."""
-    made = np.array(np.asarray(values), dtype=np.float64 if np.asarray(values).dtype.kind == "i" else None)
+    made = np.array(
+        np.asarray(values), dtype=np.float64 if np.asarray(values).dtype.kind == "i" else None
+    )
     made[row] = value
     return made
 
 
 @check
 def check_exact_figures_of_every_task_refuse_rows_that_are_not_finite() -> None:
-    """Whatever of a row is not finite, its input, its target or its prediction, it is refused, and never counted."""
+    """Whatever of a row is not finite, its input, its target or its prediction, it is refused, and
+    never counted.
+    """
     for task, head in HEADS.items():
         declared, y = TARGETS[head.declared]
         data = pv.Dataset(X, y, low=0.0, high=1.0, **declared)
@@ -77,14 +83,18 @@ def check_everything_that_makes_figures_looks_at_its_rows_first() -> None:
     tree = ast.parse(inspect.getsource(metrics))
     for function in tree.body:
         calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-        made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Metrics"]
+        made = [
+            call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Metrics"
+        ]
         if made and isinstance(function, ast.FunctionDef):
             assert function.name in {*metrics.FIGURES, "_released"}, function.name
 
 
 @check
 def check_nan_is_a_missing_value_where_a_model_says_so() -> None:
-    """Of a boosted model rows that lack some numbers are judged, and rows that lack all of them are refused."""
+    """Of a boosted model rows that lack some numbers are judged, and rows that lack all of them are
+    refused.
+    """
     data = pv.Dataset(X, (X[:, 0] > 0.5).astype(np.int64), classes=2, low=0.0, high=1.0)
     plan = pv.boosting.plan_for(data).calibrate(epsilon=8.0, delta=1e-5)
     model = pv.boosting.boost(plan, data)
@@ -111,7 +121,9 @@ class Scores(nn.Module):
 
 @check
 def check_paid_figures_count_rows_that_are_not_finite_as_wrong_or_absent() -> None:
-    """Nothing is raised of them. They are wrong where the number of rows is public, and absent where it is not."""
+    """Nothing is raised of them. They are wrong where the number of rows is public, and absent
+    where it is not.
+    """
     half = X.copy()
     half[::2] = math.nan
     classes, values = (X[:, 0] > 0.5).astype(np.int64), 0.5 + 0.4 * (X[:, 0] > 0.5)
@@ -128,9 +140,17 @@ def check_paid_figures_count_rows_that_are_not_finite_as_wrong_or_absent() -> No
         got = pv.evaluate(Scores(1), near, values, paid=of_values, streams=pv.Streams.new(0))
         assert math.isclose(got["mae"], 0.5 * (1 - share), abs_tol=1e-2), (adjacency, got)
         spoilt_targets = spoilt(values, math.inf)
-        got = pv.evaluate(Scores(1), np.float32(values)[:, None], spoilt_targets, paid=of_values,
-                          streams=pv.Streams.new(0))  # fmt: skip
-        assert math.isclose(got["mae"], 0.0 if share == 1 else 0.5 / 40, abs_tol=1e-3), (adjacency, got)
+        got = pv.evaluate(
+            Scores(1),
+            np.float32(values)[:, None],
+            spoilt_targets,
+            paid=of_values,
+            streams=pv.Streams.new(0),
+        )
+        assert math.isclose(got["mae"], 0.0 if share == 1 else 0.5 / 40, abs_tol=1e-3), (
+            adjacency,
+            got,
+        )
 
 
 @check
@@ -152,7 +172,9 @@ def check_candidates_are_not_better_by_rows_that_are_not_finite() -> None:
 
 @check
 def check_estimators_score_no_row_that_is_not_finite() -> None:
-    """Every estimator that predicts refuses such inputs and targets, and outputs that are not finite."""
+    """Every estimator that predicts refuses such inputs and targets, and outputs that are not
+    finite.
+    """
     for name, make in DECLARED.items():
         if not hasattr(make(), "score"):
             continue

@@ -45,18 +45,25 @@ def sums(probabilities: Tensor, y: Tensor, adjacency: Adjacency) -> tuple[Tensor
 @check
 def check_a_test_row_moves_paid_metrics_by_the_sensitivity_at_most() -> None:
     """Rows of huge and of no finite numbers, too; the worst pair comes close to the bound."""
-    rows = torch.cat([X[:4], torch.tensor([[1e30, -1e30], [-300.0, 300.0], [math.nan, 0.0], [math.inf, 1.0]])])
+    rows = torch.cat(
+        [X[:4], torch.tensor([[1e30, -1e30], [-300.0, 300.0], [math.nan, 0.0], [math.inf, 1.0]])]
+    )
     for classes in (2, 3):
         answers = Probabilities(network(classes), classes)
         base, every = answers(X[:8], Y[:8]), answers(rows, torch.zeros(len(rows)))
         pairs = [(row[None], torch.tensor([label])) for row in every for label in range(classes)]
         added = [
-            {own: sums(torch.cat([base, row]), torch.cat([Y[:8], label]), own)[0] for own in Adjacency}
+            {
+                own: sums(torch.cat([base, row]), torch.cat([Y[:8], label]), own)[0]
+                for own in Adjacency
+            }
             for row, label in pairs
         ]
         without = {
             Adjacency.ADD_REMOVE: [sums(base, Y[:8], Adjacency.ADD_REMOVE)[0]],
-            Adjacency.ZERO_OUT: [added[at][Adjacency.ZERO_OUT] for at, (row, _) in enumerate(pairs) if not row.any()],
+            Adjacency.ZERO_OUT: [
+                added[at][Adjacency.ZERO_OUT] for at, (row, _) in enumerate(pairs) if not row.any()
+            ],
             Adjacency.REPLACE_ONE: [one[Adjacency.REPLACE_ONE] for one in added],
         }
         for own, others in without.items():
@@ -74,8 +81,11 @@ def check_test_rows_do_not_meet() -> None:
             return x - x.mean(0)
 
     nearly_exact = MetricsPlan(2, noise_multiplier=1e-3)
-    counts = pv.evaluate(Coupled(), X, Y, paid=nearly_exact, streams=pv.Streams.new(0)).confusion_matrix
-    assert counts == ((int((Y == 0).sum()), 0), (int(Y.sum()), 0)), counts  # less itself, a row has even scores
+    counts = pv.evaluate(
+        Coupled(), X, Y, paid=nearly_exact, streams=pv.Streams.new(0)
+    ).confusion_matrix
+    # less itself, a row has even scores
+    assert counts == ((int((Y == 0).sum()), 0), (int(Y.sum()), 0)), counts
 
 
 @check
@@ -95,18 +105,24 @@ def check_paid_metrics_are_charged_and_refused_without_room() -> None:
 
 @check
 def check_paid_metrics_have_the_noise_of_their_plan() -> None:
-    """On rows without an answer, of 40 classes, all counts are noise: sigma sqrt(3), or sqrt(5) for replaced rows."""
+    """On rows without an answer, of 40 classes, all counts are noise: sigma sqrt(3), or sqrt(5) for
+    replaced rows.
+    """
     x, y = torch.full((3, 2), math.nan), torch.tensor([0, 1, 2])
     for adjacency, factor in (("zero_out", 3), ("replace_one", 5)):
         plan = MetricsPlan(40, Adjacency.parse(adjacency), noise_multiplier=500.0)
-        counts = pv.evaluate(network(40), x, y, paid=plan, streams=pv.Streams.new(1)).confusion_matrix
+        counts = pv.evaluate(
+            network(40), x, y, paid=plan, streams=pv.Streams.new(1)
+        ).confusion_matrix
         deviation = float(np.std(counts)) / (500.0 * math.sqrt(factor))
         assert 0.95 < deviation < 1.05, (adjacency, deviation)
 
 
 @check
 def check_nothing_exact_is_said_beside_paid_metrics() -> None:
-    """Everything that is returned follows from the noise; for add/remove neighbours the number of rows, too."""
+    """Everything that is returned follows from the noise; for add/remove neighbours the number of
+    rows, too.
+    """
 
     def said(rows: int, seed: int, adjacency: str) -> Any:
         plan = MetricsPlan(2, Adjacency.parse(adjacency), noise_multiplier=20.0)
@@ -117,7 +133,9 @@ def check_nothing_exact_is_said_beside_paid_metrics() -> None:
     assert first.rows == second.rows == 40  # public
     assert first.confusion_matrix != second.confusion_matrix
     assert exact.confusion_matrix not in (first.confusion_matrix, second.confusion_matrix)
-    figures: Sequence[Any] = [set(own.figures.values()) - {0.0, 1.0, 4.0} for own in (exact, first, second)]
+    figures: Sequence[Any] = [
+        set(own.figures.values()) - {0.0, 1.0, 4.0} for own in (exact, first, second)
+    ]
     assert not figures[0] & figures[1]
     assert not figures[0] & figures[2]
     assert not figures[1] & figures[2]
@@ -127,10 +145,15 @@ def check_nothing_exact_is_said_beside_paid_metrics() -> None:
 
 @check
 def check_a_certificate_covers_the_metrics_that_are_said_to_be_paid() -> None:
-    """Metrics released on another ledger, or after a run without a limit, are not published as protected."""
+    """Metrics released on another ledger, or after a run without a limit, are not published as
+    protected.
+    """
     data = pv.Dataset(X.numpy(), Y.numpy(), classes=2, low=-4.0, high=4.0)
     plan = FisherPlan(2, 2, 2, row_norm=2.0, coordinate_bound=1.0, adjacency=Adjacency.ZERO_OUT)
-    plan, paid = plan.calibrate(epsilon=1.0, delta=1e-5), MetricsPlan(2).calibrate(epsilon=0.5, delta=1e-5)
+    plan, paid = (
+        plan.calibrate(epsilon=1.0, delta=1e-5),
+        MetricsPlan(2).calibrate(epsilon=0.5, delta=1e-5),
+    )
     ledger = pv.Ledger()
     ledger.approve(plan, paid)
     result = pv.statistics.fisher(plan, data, ledger=ledger)

@@ -1,4 +1,6 @@
-"""Planted bugs in test metrics that are released with noise, each of which a named check must catch."""
+"""Planted bugs in test metrics that are released with noise, each of which a named check must
+catch.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,81 @@ EXACT = "check_nothing_exact_is_said_beside_paid_metrics"
 COVERED = "check_a_certificate_covers_the_metrics_that_are_said_to_be_paid"
 
 MUTANTS = [
-    Mutant("three figures of a row count as one", sums.metric_sums, "else 3.0)", "else 1.0)", MOVED),
-    Mutant("a replaced test row counts as a removed one", sums.metric_sums, "5.0 if replaced", "3.0 if replaced",
-           MOVED),
+    Mutant(
+        "three figures of a row count as one", sums.metric_sums, "else 3.0)", "else 1.0)", MOVED
+    ),
+    Mutant(
+        "a replaced test row counts as a removed one",
+        sums.metric_sums,
+        "5.0 if replaced",
+        "3.0 if replaced",
+        MOVED,
+    ),
     Mutant("log losses have no bound", sums.metric_sums, "losses.clamp(0, 1)", "losses", MOVED),
-    Mutant("test rows meet", metrics._sums, "Probabilities(network, plan.classes)(x, y)",
-           "outputs_of(network, x, 256).double().softmax(1)", "check_test_rows_do_not_meet"),
-    Mutant("paid metrics are not paid", metrics._released, "ledger=session.ledger", "ledger=Ledger()", CHARGED),
-    Mutant("metrics have the noise of a sum of one part", metrics._released,
-           "sums, noise_multiplier=plan.noise,", "sums, noise_multiplier=plan.noise / 3**0.5,", CHARGED),
-    Mutant("metrics have half the noise", MetricsPlan._solved, "return solve_gaussian(budget, spent)",
-           "return 0.5 * solve_gaussian(budget, spent)", CHARGED),
-    Mutant("metrics of replaced rows have less noise", sums.metric_sums, "5.0 if replaced", "1.0 if replaced", NOISE),
-    Mutant("the number of test rows is public", metrics._released, "is not Adjacency.ADD_REMOVE", "is not None", EXACT),
-    Mutant("the accuracy is exact", metrics._released, "figures = made(*noisy, plan, rows, deviation)",
-           "figures = made(*noisy, plan, rows, deviation) | "
-           "{'accuracy': float((Probabilities(network, 2)(x, y).argmax(1) == y).double().mean())}", EXACT),
-    Mutant("metrics from any ledger are published as protected", certificate.unpaid,
-           "return [] if covered else [problem]", "return []", COVERED),
-    Mutant("verify believes that metrics were paid", verify._of_the_plan, "unpaid(", "[] and unpaid(",
-           "check_verify_asks_for_the_release_of_paid_metrics"),
-]  # fmt: skip
+    Mutant(
+        "test rows meet",
+        metrics._sums,
+        "Probabilities(network, plan.classes)(x, y)",
+        "outputs_of(network, x, 256).double().softmax(1)",
+        "check_test_rows_do_not_meet",
+    ),
+    Mutant(
+        "paid metrics are not paid",
+        metrics._released,
+        "ledger=session.ledger",
+        "ledger=Ledger()",
+        CHARGED,
+    ),
+    Mutant(
+        "metrics have the noise of a sum of one part",
+        metrics._released,
+        "sums, noise_multiplier=plan.noise,",
+        "sums, noise_multiplier=plan.noise / 3**0.5,",
+        CHARGED,
+    ),
+    Mutant(
+        "metrics have half the noise",
+        MetricsPlan._solved,
+        "return solve_gaussian(budget, spent)",
+        "return 0.5 * solve_gaussian(budget, spent)",
+        CHARGED,
+    ),
+    Mutant(
+        "metrics of replaced rows have less noise",
+        sums.metric_sums,
+        "5.0 if replaced",
+        "1.0 if replaced",
+        NOISE,
+    ),
+    Mutant(
+        "the number of test rows is public",
+        metrics._released,
+        "is not Adjacency.ADD_REMOVE",
+        "is not None",
+        EXACT,
+    ),
+    Mutant(
+        "the accuracy is exact",
+        metrics._released,
+        "figures = made(*noisy, plan, rows, deviation)",
+        "figures = made(*noisy, plan, rows, deviation) | "
+        "{'accuracy': float((Probabilities(network, 2)(x, y).argmax(1) == y).double().mean())}",
+        EXACT,
+    ),
+    Mutant(
+        "metrics from any ledger are published as protected",
+        certificate.unpaid,
+        "return [] if covered else [problem]",
+        "return []",
+        COVERED,
+    ),
+    Mutant(
+        "verify believes that metrics were paid",
+        verify._of_the_plan,
+        "unpaid(",
+        "[] and unpaid(",
+        "check_verify_asks_for_the_release_of_paid_metrics",
+    ),
+]
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

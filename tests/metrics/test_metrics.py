@@ -1,4 +1,6 @@
-"""Test metrics: against scikit-learn and closed forms, by a trained model, the command line and a published folder."""
+"""Test metrics: against scikit-learn and closed forms, by a trained model, the command line and a
+published folder.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_figures_of_classes_are_those_of_scikit_learn() -> None:
         assert metrics["accuracy"] == (predicted == y).mean()
         assert metrics["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, predicted))
         assert metrics["log_loss"] == pytest.approx(log_loss(y, probabilities))
-        theirs = roc_auc_score(y, probabilities[:, 1] if classes == 2 else probabilities, multi_class="ovr")
+        theirs = roc_auc_score(
+            y, probabilities[:, 1] if classes == 2 else probabilities, multi_class="ovr"
+        )
         assert metrics["auc"] == pytest.approx(theirs)
         assert sum(map(sum, metrics.confusion_matrix or ())) == metrics.rows == 200
 
@@ -39,7 +43,9 @@ def test_calibration_error_of_known_cases() -> None:
     right = np.arange(100) < 80
     assert calibration_error(np.full(100, 0.8), right) == pytest.approx(0.0)
     assert calibration_error(np.full(100, 1.0), right) == pytest.approx(0.2)
-    assert calibration_error(np.repeat([0.6, 0.9], 50), np.repeat([True, False], 50)) == pytest.approx(0.65)
+    assert calibration_error(
+        np.repeat([0.6, 0.9], 50), np.repeat([True, False], 50)
+    ) == pytest.approx(0.65)
 
 
 def test_classes_that_no_row_has_leave_out_what_needs_them() -> None:
@@ -60,7 +66,9 @@ def test_figures_of_values() -> None:
     network = nn.Linear(1, 1)
     nn.init.ones_(network.weight)
     nn.init.zeros_(network.bias)
-    assert pv.evaluate(network, predicted[:, None].astype(np.float32), y)["rmse"] == pytest.approx(metrics["rmse"])
+    assert pv.evaluate(network, predicted[:, None].astype(np.float32), y)["rmse"] == pytest.approx(
+        metrics["rmse"]
+    )
 
 
 def test_a_result_a_published_model_and_the_command_line_agree(
@@ -69,8 +77,21 @@ def test_a_result_a_published_model_and_the_command_line_agree(
     x = RNG.random((120, 6)).astype(np.float32)
     y = (x[:, 0] > x[:, 1]).astype(np.int64)
     np.savez(tmp_path / "rows.npz", x=x[:90], y=y[:90], x_test=x[90:], y_test=y[90:])
-    given = ["train", "--data", str(tmp_path / "rows.npz"), "--classes", "2", "--range", "0,1", "--epsilon", "9"]
-    assert main([*given, "--epochs", "3", "--seed", "1", "--out", str(tmp_path / "model"), "--json"]) == 0
+    given = [
+        "train",
+        "--data",
+        str(tmp_path / "rows.npz"),
+        "--classes",
+        "2",
+        "--range",
+        "0,1",
+        "--epsilon",
+        "9",
+    ]
+    assert (
+        main([*given, "--epochs", "3", "--seed", "1", "--out", str(tmp_path / "model"), "--json"])
+        == 0
+    )
     said = json.loads(capsys.readouterr().out)
     data = pv.load(str(tmp_path / "rows.npz"), classes=2, value_range=(0, 1))
     result = pv.train(data, epsilon=9, epochs=3, streams=pv.Streams.new(1))
@@ -84,7 +105,9 @@ def test_a_result_a_published_model_and_the_command_line_agree(
     card = (tmp_path / "model" / "README.md").read_text()
     assert f"| log loss | {metrics['log_loss']:.4f} on 30 rows |" in card
     assert "the test data are not protected" in card
-    pv.publish(result, tmp_path / "again", delta=1e-5, test_metrics=metrics.figures, test_rows=metrics.rows)
+    pv.publish(
+        result, tmp_path / "again", delta=1e-5, test_metrics=metrics.figures, test_rows=metrics.rows
+    )
     assert "accuracy: " in repr(metrics)
     assert "no guarantee covers these rows" in repr(metrics)
 
@@ -107,13 +130,27 @@ def test_what_does_not_fit_is_refused() -> None:
     assert Metrics({"rmse": 1.0}, 2).to_json() == {"rmse": 1.0, "rows": 2}
 
 
-def test_paid_metrics_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_paid_metrics_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     x = RNG.random((300, 3)).astype(np.float32)
     y = (x[:, 0] > x[:, 1]).astype(np.int64)
     np.savez(tmp_path / "rows.npz", x=x[:150], y=y[:150], x_test=x[150:], y_test=y[150:])
-    given = ["train", "--data", str(tmp_path / "rows.npz"), "--classes", "2", "--range", "0,1", "--epsilon", "2"]
+    given = [
+        "train",
+        "--data",
+        str(tmp_path / "rows.npz"),
+        "--classes",
+        "2",
+        "--range",
+        "0,1",
+        "--epsilon",
+        "2",
+    ]
     paid = [*given, "--epochs", "2", "--paid-metrics", "1.5"]
-    for number, method in enumerate((["--normalise", "none"], ["--method", "features"], ["--method", "boosting"])):
+    for number, method in enumerate(
+        (["--normalise", "none"], ["--method", "features"], ["--method", "boosting"])
+    ):
         own = [*given, "--paid-metrics", "1.5", *["--epochs", "2"] * (not number)]
         out = tmp_path / f"model{number}"
         assert main([*own, *method, "--out", str(out), "--json"]) == 0
@@ -141,13 +178,28 @@ def test_paid_metrics_on_the_command_line(tmp_path: Path, capsys: pytest.Capture
     assert not (tmp_path / "no-room").exists()
 
 
-def test_paid_metrics_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_paid_metrics_that_cannot_be_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     x, y = RNG.random((60, 3)).astype(np.float32), RNG.integers(2, size=60)
     np.savez(tmp_path / "rows.npz", x=x, y=y)
-    given = ["train", "--data", str(tmp_path / "rows.npz"), "--classes", "2", "--range", "0,1", "--epsilon", "2"]
+    given = [
+        "train",
+        "--data",
+        str(tmp_path / "rows.npz"),
+        "--classes",
+        "2",
+        "--range",
+        "0,1",
+        "--epsilon",
+        "2",
+    ]
     for more, said in (
         (["--paid-metrics", "1"], "needs test rows"),
-        (["--paid-metrics", "-1", "--test-data", str(tmp_path / "rows.npz")], "--paid-metrics is -1"),
+        (
+            ["--paid-metrics", "-1", "--test-data", str(tmp_path / "rows.npz")],
+            "--paid-metrics is -1",
+        ),
         (["--metric", "fame"], "invalid choice"),
     ):
         if "--test-data" in more:
@@ -165,12 +217,26 @@ def test_paid_metrics_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.
         ({"paid": plan, "targets": [0.5] * 5}, "whole numbers from 0 to 1"),
     ):
         with pytest.raises(BadInput, match=expected):
-            pv.evaluate(nn.Linear(4, 2), torch.zeros(5, 4), **{"targets": [0, 1, 0, 1, 0], **arguments})
+            pv.evaluate(
+                nn.Linear(4, 2), torch.zeros(5, 4), **{"targets": [0, 1, 0, 1, 0], **arguments}
+            )
 
 
 def test_the_metric_that_is_shown_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["train", "--data", "breast-cancer", "--method", "features", "--epsilon", "2", "--metric", "log-loss"]
+    given = [
+        "train",
+        "--data",
+        "breast-cancer",
+        "--method",
+        "features",
+        "--epsilon",
+        "2",
+        "--metric",
+        "log-loss",
+    ]
     assert main([*given, "--out", str(tmp_path / "model")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.split()[:3] == ["test", "log", "loss"] and "on 114 rows" in line for line in lines)
+    assert any(
+        line.split()[:3] == ["test", "log", "loss"] and "on 114 rows" in line for line in lines
+    )
     assert any(line.split()[:2] == ["test", "accuracy"] and "AUC" in line for line in lines)

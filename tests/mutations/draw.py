@@ -1,7 +1,8 @@
 """Mutations of the package: which there are, and which a seed draws.
 
-A mutation changes one piece of a function's body: an operator, a comparison, a constant, a condition, a statement, a
-returned value. What an error or a text says is left alone, and so are annotations, defaults and decorators.
+A mutation changes one piece of a function's body: an operator, a comparison, a constant, a
+condition, a statement, a returned value. What an error or a text says is left alone, and so are
+annotations, defaults and decorators.
 """
 
 from __future__ import annotations
@@ -45,9 +46,15 @@ _OTHER: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.Pow: (ast.Mult,),
 }
 _CALLS = {
-    ("min", "max"), ("any", "all"), ("minimum", "maximum"), ("floor", "ceil"), ("amin", "amax"), ("log", "log1p"),
-    ("expm1", "exp"), ("lower", "upper"),
-}  # fmt: skip
+    ("min", "max"),
+    ("any", "all"),
+    ("minimum", "maximum"),
+    ("floor", "ceil"),
+    ("amin", "amax"),
+    ("log", "log1p"),
+    ("expm1", "exp"),
+    ("lower", "upper"),
+}
 _NAMES = dict(_CALLS) | {after: before for before, after in _CALLS}
 
 
@@ -59,7 +66,8 @@ class Mutation:
         file: the path below the package.
         function: the outermost function or method, by qualified name.
         before, after: what changes, as source; `nth` tells equal changes of one function apart.
-        lines: the first and the last line of what changes, and the first of the statement that it stands in.
+        lines: the first and the last line of what changes, and the first of the statement that it
+            stands in.
         place: the number of the piece in the file, and of the change among those of the piece.
     """
 
@@ -90,13 +98,20 @@ class Mutation:
 def mutations(room: str) -> list[Mutation]:
     """All mutations of a room."""
     files = sorted({path for pattern in ROOMS[room][0] for path in PACKAGE.glob(pattern)})
-    return [mutation for path in files for mutation in of_file(room, path.relative_to(PACKAGE).as_posix())]
+    return [
+        mutation
+        for path in files
+        for mutation in of_file(room, path.relative_to(PACKAGE).as_posix())
+    ]
 
 
-def drawn(room: str, seed: int, number: int | None = None, apart: set[str] | None = None) -> list[Mutation]:
+def drawn(
+    room: str, seed: int, number: int | None = None, apart: set[str] | None = None
+) -> list[Mutation]:
     """Mutations of a room that the seed draws: as many of each operator, as long as there are any.
 
-    A hash of its name ranks each mutation, so that a change of one function hardly moves what is drawn elsewhere.
+    A hash of its name ranks each mutation, so that a change of one function hardly moves what is
+    drawn elsewhere.
 
     Args:
         apart: functions as source; a mutation that makes one of them is not drawn (see `planted`).
@@ -105,11 +120,17 @@ def drawn(room: str, seed: int, number: int | None = None, apart: set[str] | Non
     for mutation in mutations(room):
         by_operator[mutation.operator].append(mutation)
     for those in by_operator.values():
-        those.sort(key=lambda mutation: hashlib.sha256(f"{seed}: {mutation.name}".encode()).digest())
+        those.sort(
+            key=lambda mutation: hashlib.sha256(f"{seed}: {mutation.name}".encode()).digest()
+        )
     number, chosen = ROOMS[room][1] if number is None else number, []
     while len(chosen) < number and any(by_operator.values()):
         for those in by_operator.values():
-            if those and len(chosen) < number and _source(mutation := those.pop(0)) not in (apart or set()):
+            if (
+                those
+                and len(chosen) < number
+                and _source(mutation := those.pop(0)) not in (apart or set())
+            ):
                 chosen.append(mutation)
     return chosen
 
@@ -125,7 +146,11 @@ def functions_of(tree: ast.AST, within: str = "") -> Iterator[tuple[str, ast.Fun
 
 def _source(mutation: Mutation) -> str:
     """The function as the mutation makes it."""
-    return next(ast.unparse(node) for name, node in functions_of(mutation.tree()) if name == mutation.function)
+    return next(
+        ast.unparse(node)
+        for name, node in functions_of(mutation.tree())
+        if name == mutation.function
+    )
 
 
 def of_file(room: str, file: str) -> Iterator[Mutation]:
@@ -134,9 +159,14 @@ def of_file(room: str, file: str) -> Iterator[Mutation]:
     for number, (function, piece, _, statement) in enumerate(_pieces(tree)):
         for which, (operator, new) in enumerate(_changes(piece)):
             before, after = _line(piece), _line(new)
-            nth, seen[function, before, after] = seen[function, before, after], seen[function, before, after] + 1
+            nth, seen[function, before, after] = (
+                seen[function, before, after],
+                seen[function, before, after] + 1,
+            )
             lines = (piece.lineno, piece.end_lineno or piece.lineno, statement)
-            yield Mutation(room, file, function, operator, before, after, nth, lines, (number, which))
+            yield Mutation(
+                room, file, function, operator, before, after, nth, lines, (number, which)
+            )
 
 
 def _line(node: ast.AST) -> str:
@@ -156,7 +186,10 @@ def _pieces(tree: ast.Module) -> Iterator[Piece]:
             is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
             if not is_text:
                 put = _putting(function, "body", number)
-                yield from ((name, *piece) for piece in _below(statement, put, statement.lineno, function.returns))
+                yield from (
+                    (name, *piece)
+                    for piece in _below(statement, put, statement.lineno, function.returns)
+                )
 
 
 def _below(
@@ -173,7 +206,9 @@ def _below(
     if isinstance(node, ast.Raise | ast.JoinedStr):
         return  # texts
     for field, value in ast.iter_fields(node):
-        if field in ("annotation", "returns", "args", "decorator_list", "slice") and not isinstance(node, ast.Call):
+        if field in ("annotation", "returns", "args", "decorator_list", "slice") and not isinstance(
+            node, ast.Call
+        ):
             continue
         inner = value if isinstance(value, list) else [value]
         for number, child in enumerate(inner):
@@ -198,7 +233,10 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         case ast.Compare(ops=operators):
             for number, operator in enumerate(operators):
                 for other in _OTHER[type(operator)]:
-                    yield "comparison", _with(node, ops=[*operators[:number], other(), *operators[number + 1 :]])
+                    yield (
+                        "comparison",
+                        _with(node, ops=[*operators[:number], other(), *operators[number + 1 :]]),
+                    )
         case ast.BinOp(op=operator, left=left) if type(operator) in _OTHER and not _is_text(left):
             for other in _OTHER[type(operator)]:
                 yield "arithmetic", _with(node, op=other())
@@ -224,14 +262,24 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             yield "condition", _with(node, test=ast.UnaryOp(ast.Not(), test))
         case ast.Expr(value=ast.Call()) if "super()" in ast.unparse(node):
             return  # without it a method would have another closure, which can't be planted
-        case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Raise() | ast.Continue() | ast.Break():
+        case (
+            ast.Expr(value=ast.Call())
+            | ast.AugAssign()
+            | ast.Raise()
+            | ast.Continue()
+            | ast.Break()
+        ):
             yield "statement", ast.copy_location(ast.Pass(), node)
         case ast.Return(value=ast.expr() as value):
-            yield from (("returned value", _with(node, value=new)) for new in _returned(value, node))
+            yield from (
+                ("returned value", _with(node, value=new)) for new in _returned(value, node)
+            )
 
 
 def _returned(value: ast.expr, node: ast.Return) -> Iterator[ast.expr]:
-    """Another value of the type that the function is annotated with, where this is a number or a truth."""
+    """Another value of the type that the function is annotated with, where this is a number or a
+    truth.
+    """
     returns = getattr(node, "returns", None)
     match ast.unparse(returns) if returns is not None else "":
         case "float" | "Tensor" | "np.ndarray" | "Array" | "FloatArray":
@@ -243,7 +291,9 @@ def _returned(value: ast.expr, node: ast.Return) -> Iterator[ast.expr]:
 
 
 def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
 def _with(node: ast.AST, **fields: object) -> ast.AST:

@@ -1,11 +1,16 @@
-"""Mutations that no test can notice, each with why: they change no figure, no release and no refusal."""
+"""Mutations that no test can notice, each with why: they change no figure, no release and no
+refusal.
+"""
 
 from __future__ import annotations
 
 _CLOSE = "a tie: both sides give the same value"
 
 EXPLAINED: dict[str, str] = {
-    "accounting/comparisons.py: theorem_three: need <= rho * (top - 1) ** 2 -> need < rho * (top - 1) ** 2": _CLOSE,
+    (
+        "accounting/comparisons.py: theorem_three: need <= rho * (top - 1) ** 2 -> need < rho * "
+        "(top - 1) ** 2"
+    ): _CLOSE,
     "accounting/pld/pairs.py: least_bound: (trial := bound(order * factor)) < best -> "
     "(trial := bound(order * factor)) <= best": _CLOSE,
     "accounting/events.py: require_adjacency: leaf.phrase or type(leaf).__name__ -> "
@@ -14,18 +19,29 @@ EXPLAINED: dict[str, str] = {
     "mechanisms/release.py: _factors: whole > 1 + 1e-09 -> whole >= 1 + 1e-09": (
         "noise is scaled up by what squares exceed 1, so that either is sound"
     ),
-    "sampling/poisson.py: Poisson.steps: 1e-09 -> 1.01e-09": "room for rounding of 1 / q, a millionth of it",
-    "publishing/certificate.py: contradictions: not _among(described, event) -> _among(described, event)": (
-        "which of two problems is named; there is one either way"
+    "sampling/poisson.py: Poisson.steps: 1e-09 -> 1.01e-09": (
+        "room for rounding of 1 / q, a millionth of it"
     ),
-    "clipping/agreement.py: room: return _WORKING_SET -> return _WORKING_SET + 1": "a byte more of memory for a batch",
-    "clipping/per_example.py: worth_forming: positions ** 2 > 18 * outputs * inputs / (outputs + inputs) and "
-    "outputs * inputs <= 1 << 22 -> positions ** 2 > 18 * outputs * inputs / (outputs + inputs) or "
-    "outputs * inputs <= 1 << 22": "which of two ways computes the same norm: time and memory alone",
-    "clipping/operations/elementwise.py: expand: wide == 0 and input.shape[0] != 1 or len(shape) < 2 -> "
-    "(wide == 0 and input.shape[0] != 1) and len(shape) < 2": (
+    (
+        "publishing/certificate.py: contradictions: not _among(described, event) -> "
+        "_among(described, event)"
+    ): ("which of two problems is named; there is one either way"),
+    "clipping/agreement.py: room: return _WORKING_SET -> return _WORKING_SET + 1": (
+        "a byte more of memory for a batch"
+    ),
+    "clipping/per_example.py: worth_forming: positions ** 2 > 18 * outputs * inputs / (outputs + "
+    "inputs) and outputs * inputs <= 1 << 22 -> positions ** 2 > 18 * outputs * inputs / (outputs "
+    "+ inputs) or outputs * inputs <= 1 << 22": (
+        "which of two ways computes the same norm: time and memory alone"
+    ),
+    "clipping/operations/elementwise.py: expand: wide == 0 and input.shape[0] != 1 or len(shape) < "
+    "2 -> (wide == 0 and input.shape[0] != 1) and len(shape) < 2": (
         "more expansions are computed by the rule, with the same sums: time alone"
     ),
-    "clipping/sharded/groups.py: Groups.scattered: True -> False (2)": "`zip` of two lists of one length",
-    "mac/sums.py: BatchDerivatives.histograms: True -> False (2)": "`zip` of two lists of one length",
+    "clipping/sharded/groups.py: Groups.scattered: True -> False (2)": (
+        "`zip` of two lists of one length"
+    ),
+    "mac/sums.py: BatchDerivatives.histograms: True -> False (2)": (
+        "`zip` of two lists of one length"
+    ),
 }

@@ -1,4 +1,5 @@
-"""A pytest plugin: each mutation is made in a forked process, which runs the tests that touch it, the quickest first.
+"""A pytest plugin: each mutation is made in a forked process, which runs the tests that touch it,
+the quickest first.
 
 Nothing changes on disk: functions of the mutated file get the code of the changed syntax tree.
 """
@@ -38,8 +39,8 @@ class Killing:
 
     Attributes:
         tests: for each mutation the tests to run, in this order.
-        seconds: what each takes on the code as it is. A test that takes ten times as long, and 20 s more, has noticed
-            the mutation (an endless loop, say).
+        seconds: what each takes on the code as it is. A test that takes ten times as long, and 20 s
+            more, has noticed the mutation (an endless loop, say).
         limit: after so many seconds no further test begins.
         report: where a line of JSON is added for each mutation.
     """
@@ -53,14 +54,18 @@ class Killing:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = {item.nodeid: item for item in session.items}
         for file in {mutation.file for mutation in self.tests}:
-            import_module("privlearn." + file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+            import_module(
+                "privlearn." + file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            )
         _functions()
         forget()
         gc.freeze()  # or each process would copy what its collector looks at
         for mutation, tests in self.tests.items():
             outcome = self._outcome(mutation, [test for test in tests if test in self.items])
             with self.report.open("a") as file:
-                print(json.dumps({"room": mutation.room, "name": mutation.name, **outcome}), file=file)
+                print(
+                    json.dumps({"room": mutation.room, "name": mutation.name, **outcome}), file=file
+                )
             print(f"{outcome['outcome']:>9}  {mutation.name}", flush=True)
         return True
 
@@ -83,7 +88,11 @@ class Killing:
             os.killpg(pid, signal.SIGKILL)  # what the test forked
         if lines and "outcome" in lines[-1]:
             return dict(lines[-1])
-        return {"outcome": "killed", "by": lines[-1]["begun"] if lines else "", "how": "time or abort"}
+        return {
+            "outcome": "killed",
+            "by": lines[-1]["begun"] if lines else "",
+            "how": "time or abort",
+        }
 
     def _child(self, mutation: Mutation, tests: list[str], writing: int) -> None:
         def say(**what: Any) -> None:
@@ -115,10 +124,14 @@ class Killing:
 
 
 def patch(mutation: Mutation) -> None:
-    """Give the function the mutated code, wherever it is referred to, and empty the package's caches."""
+    """Give the function the mutated code, wherever it is referred to, and empty the package's
+    caches.
+    """
     path = PACKAGE / mutation.file
     new = dict(_codes(compile(mutation.tree(), str(path), "exec", dont_inherit=True)))
-    old = dict(_codes(compile(ast.parse(path.read_text("utf-8")), str(path), "exec", dont_inherit=True)))
+    old = dict(
+        _codes(compile(ast.parse(path.read_text("utf-8")), str(path), "exec", dont_inherit=True))
+    )
     key = max(key for key in old if key[0] == mutation.function and key[1] <= mutation.lines[0])
     functions = _functions().get((str(path), *key), [])
     assert functions, f"{mutation.name}: no such function"
@@ -134,7 +147,9 @@ def _functions() -> dict[tuple[str, str, int], list[FunctionType]]:
     for own in gc.get_objects():
         if type(own) is FunctionType and own.__code__.co_filename.startswith(str(PACKAGE)):
             code = own.__code__
-            known.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(own)
+            known.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(
+                own
+            )
     return known
 
 

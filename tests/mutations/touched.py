@@ -1,7 +1,7 @@
 """A pytest plugin: which tests run which lines, and how long each takes, under `coverage run`.
 
-Each test is a context of the coverage data. Caches are emptied before each, so that a test counts for the lines that it
-would run alone. Processes that a test forks count for it, too.
+Each test is a context of the coverage data. Caches are emptied before each, so that a test counts
+for the lines that it would run alone. Processes that a test forks count for it, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ def forget() -> None:
 def _cached(_modules: int) -> list[Any]:
     """The functions with caches, looked for again when another module was imported."""
     kind = functools._lru_cache_wrapper
-    return [each for each in gc.get_objects() if type(each) is kind and str(each.__module__).startswith("privlearn")]
+    return [
+        each
+        for each in gc.get_objects()
+        if type(each) is kind and str(each.__module__).startswith("privlearn")
+    ]
 
 
 def _name_the_test() -> None:

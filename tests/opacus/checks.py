@@ -44,14 +44,20 @@ def private(model: nn.Module | None = None, **options: Any) -> tuple[Any, ...]:
     """The engine, the model, the optimizer and the loader."""
     model = network() if model is None else model
     given = {
-        "module": model, "optimizer": options.pop("optimizer", None) or sgd(model), "data_loader": loader(),
+        "module": model,
+        "optimizer": options.pop("optimizer", None) or sgd(model),
+        "data_loader": loader(),
         "epochs": 2,
-        "max_grad_norm": 1.0, "streams": pv.Streams.new(0), **options,
-    }  # fmt: skip
+        "max_grad_norm": 1.0,
+        "streams": pv.Streams.new(0),
+        **options,
+    }
     engine = PrivacyEngine()
     if "noise_multiplier" in given:
         return engine, *engine.make_private(**given)
-    return engine, *engine.make_private_with_epsilon(**{"target_epsilon": 3.0, "target_delta": 1e-5, **given})
+    return engine, *engine.make_private_with_epsilon(
+        **{"target_epsilon": 3.0, "target_delta": 1e-5, **given}
+    )
 
 
 def mean(model: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -98,26 +104,38 @@ def check_a_script_is_dpsgd() -> None:
         made = private(model, optimizer=make(model.parameters()))
         ours, loop = trained(made), made[0].loop
         result = pv.dpsgd(
-            loop.plan, network(0.3), nn.CrossEntropyLoss(reduction="none"), (X, Y), optimizer=make,
+            loop.plan,
+            network(0.3),
+            nn.CrossEntropyLoss(reduction="none"),
+            (X, Y),
+            optimizer=make,
             streams=pv.Streams.new(0),
-        )  # fmt: skip
+        )
         assert torch.equal(ours, weights(result.model))
         assert loop.ledger.event == result.ledger.event == loop.plan.event()
 
 
 @check
 def check_a_mean_is_divided_once_and_micro_batches_are_clipped() -> None:
-    """Of all rows at hardly any noise: the mean of the clipped gradients, whatever is computed at once."""
+    """Of all rows at hardly any noise: the mean of the clipped gradients, whatever is computed at
+    once.
+    """
     for norm in (1e-3, 1e3):
         each = torch.stack([gradient_of(row) for row in range(60)])
         expected = (each * (norm / each.norm(dim=1, keepdim=True)).clamp(max=1.0)).mean(0)
         for at_once in (7, 60):
             model = network()
             before = weights(model)
-            made = private(model, noise_multiplier=1e-6, sampling="full", epochs=1, max_grad_norm=norm)
-            with BatchMemoryManager(data_loader=made[3], max_physical_batch_size=at_once, optimizer=made[2]) as batches:
+            made = private(
+                model, noise_multiplier=1e-6, sampling="full", epochs=1, max_grad_norm=norm
+            )
+            with BatchMemoryManager(
+                data_loader=made[3], max_physical_batch_size=at_once, optimizer=made[2]
+            ) as batches:
                 trained((*made[:3], batches), epochs=1)
-            torch.testing.assert_close(before - weights(model), 0.5 * expected, rtol=5e-3, atol=1e-7 + 1e-7 * norm)
+            torch.testing.assert_close(
+                before - weights(model), 0.5 * expected, rtol=5e-3, atol=1e-7 + 1e-7 * norm
+            )
 
 
 def gradient_of(row: int) -> Tensor:
@@ -128,11 +146,17 @@ def gradient_of(row: int) -> Tensor:
 
 @check
 def check_empty_batches_are_handed_out_and_take_a_noisy_step() -> None:
-    """With hardly any rows a batch: a pass has the plan's number of batches; each is charged and moves the weights."""
+    """With hardly any rows a batch: a pass has the plan's number of batches; each is charged and
+    moves the weights.
+    """
     engine, model, optimizer, batches = private(
-        noise_multiplier=1.0, sampling=pv.Poisson(0.05), examples=60, epochs=1, adjacency="zero_out",
+        noise_multiplier=1.0,
+        sampling=pv.Poisson(0.05),
+        examples=60,
+        epochs=1,
+        adjacency="zero_out",
         data_loader=DataLoader(TensorDataset(X[:4], Y[:4])),
-    )  # fmt: skip
+    )
     sizes, before = [], weights(model)
     for x, y in batches:
         sizes.append(len(x))
@@ -147,7 +171,9 @@ def check_empty_batches_are_handed_out_and_take_a_noisy_step() -> None:
 
 @check
 def check_a_scripts_batches_follow_from_the_streams_alone() -> None:
-    """PyTorch's own seed says nothing of who is drawn: neither at one seed of it, nor by drawing from it."""
+    """PyTorch's own seed says nothing of who is drawn: neither at one seed of it, nor by drawing
+    from it.
+    """
 
     def drawn(streams: Any, seed: int) -> list[float]:
         made = private(streams=streams, epochs=1)
@@ -198,7 +224,9 @@ def check_a_batch_that_was_only_looked_at_comes_again() -> None:
 
 @check
 def check_nothing_is_drawn_before_it_is_charged() -> None:
-    """A ledger that refuses the charge of a step leaves the weights and the noise where they were."""
+    """A ledger that refuses the charge of a step leaves the weights and the noise where they
+    were.
+    """
     engine, model, optimizer, batches = private()
     x, y = next(iter(batches))
     mean(model, x, y).backward()
@@ -217,7 +245,9 @@ def check_nothing_is_drawn_before_it_is_charged() -> None:
 
 @check
 def check_the_losses_of_scripts_are_taken_apart() -> None:
-    """Means in all their forms are what they are written as; an example's part of one is its own."""
+    """Means in all their forms are what they are written as; an example's part of one is its
+    own.
+    """
     weigh = torch.tensor([1.0, 3.0])
 
     class Module(nn.Module):
@@ -230,16 +260,35 @@ def check_the_losses_of_scripts_are_taken_apart() -> None:
         (lambda m, x, y: F.cross_entropy(m(x), y, reduction="none").mean(), cross),
         (lambda m, x, y: 0.5 * mean(m, x, y) + mean(m, x, y) * 0.5, cross),
         (lambda m, x, y: -(-mean(m, x.to("cpu"), y.long())).squeeze(), cross),
-        (lambda m, x, y: F.kl_div(F.log_softmax(m(x), 1), F.one_hot(y, 2).float(), reduction="batchmean"), cross),
-        (lambda m, x, y: nn.CrossEntropyLoss(weight=weigh)(m(x), y),
-         lambda m, b: F.cross_entropy(m(b[0]), b[1], weight=weigh.to(b[0].dtype), reduction="none")),
-        (lambda m, x, y: Module()(m(x), y), lambda m, b: (m(b[0]).softmax(1)[:, 1] - b[1].to(b[0].dtype)).square()),
-    ]  # fmt: skip
+        (
+            lambda m, x, y: F.kl_div(
+                F.log_softmax(m(x), 1), F.one_hot(y, 2).float(), reduction="batchmean"
+            ),
+            cross,
+        ),
+        (
+            lambda m, x, y: nn.CrossEntropyLoss(weight=weigh)(m(x), y),
+            lambda m, b: F.cross_entropy(
+                m(b[0]), b[1], weight=weigh.to(b[0].dtype), reduction="none"
+            ),
+        ),
+        (
+            lambda m, x, y: Module()(m(x), y),
+            lambda m, b: (m(b[0]).softmax(1)[:, 1] - b[1].to(b[0].dtype)).square(),
+        ),
+    ]
     for script, own in forms:
         made = pv.make_private(
-            model := network(), sgd(model), loader(), epsilon=3.0, delta=1e-5, epochs=2, max_grad_norm=1.0,
-            streams=pv.Streams.new(0), loss=own,
-        )  # fmt: skip
+            model := network(),
+            sgd(model),
+            loader(),
+            epsilon=3.0,
+            delta=1e-5,
+            epochs=2,
+            max_grad_norm=1.0,
+            streams=pv.Streams.new(0),
+            loss=own,
+        )
         for batch in made.batches():
             made.step(batch)
         torch.testing.assert_close(trained(private(), script), weights(model), rtol=1e-4, atol=1e-6)
@@ -264,10 +313,19 @@ def check_an_examples_loss_does_not_depend_on_its_company() -> None:
     tokens[::3, 2:] = -100
     tagger = nn.Sequential(nn.Linear(6, 10), nn.Unflatten(1, (5, 2)))
     cases: list[tuple[ScriptsLoss, dict[str, Any], Tensor, nn.Module]] = [
-        (lambda m, x, y: nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0]))(m(x), y), {}, Y, network()),
-        (lambda m, x, y: F.cross_entropy(m(x).reshape(-1, 2), y.reshape(-1)),
-         {"data_loader": DataLoader(TensorDataset(X, tokens), batch_size=15), "model": tagger}, tokens, tagger),
-    ]  # fmt: skip
+        (
+            lambda m, x, y: nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0]))(m(x), y),
+            {},
+            Y,
+            network(),
+        ),
+        (
+            lambda m, x, y: F.cross_entropy(m(x).reshape(-1, 2), y.reshape(-1)),
+            {"data_loader": DataLoader(TensorDataset(X, tokens), batch_size=15), "model": tagger},
+            tokens,
+            tagger,
+        ),
+    ]
     for script, options, targets, model in cases:
         loss = apart(script, **options)
         whole = loss(model, (X, targets))
@@ -277,7 +335,9 @@ def check_an_examples_loss_does_not_depend_on_its_company() -> None:
 
 @check
 def check_what_couples_rows_is_refused() -> None:
-    """Sums whose divisor is the number that was drawn, and values that are centred over the batch."""
+    """Sums whose divisor is the number that was drawn, and values that are centred over the
+    batch.
+    """
     losses: list[ScriptsLoss] = [
         lambda m, x, y: F.cross_entropy(m(x), y, reduction="sum") / len(x),
         lambda m, x, y: F.cross_entropy(m(x), y, reduction="none").sum(),
@@ -347,7 +407,9 @@ def check_numbers_of_a_batch_do_not_come_into_the_loss() -> None:
 
 @check
 def check_the_number_of_rows_does_not_come_into_the_loss() -> None:
-    """The first batch is handed out at the expected size, and a loss of another form brings no number with it."""
+    """The first batch is handed out at the expected size, and a loss of another form brings no
+    number with it.
+    """
     sizes: list[int] = []
 
     def scaled(m: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -382,12 +444,18 @@ def check_a_model_takes_the_batches_of_its_own_loader() -> None:
 
 @check
 def check_the_first_loss_is_looked_at_like_any() -> None:
-    """Figures may be read once the loss is computed, and the loss may then be computed after others were read."""
+    """Figures may be read once the loss is computed, and the loss may then be computed after others
+    were read.
+    """
 
     def logged(m: Any, x: Tensor, y: Tensor) -> Tensor:
         output = m(x)
         loss = F.cross_entropy(output, y)
-        figures.append(float(loss) + output.argmax(1).eq(y).float().mean().item() + output.detach().numpy().sum())
+        figures.append(
+            float(loss)
+            + output.argmax(1).eq(y).float().mean().item()
+            + output.detach().numpy().sum()
+        )
         return loss
 
     figures: list[float] = []
@@ -413,7 +481,9 @@ def check_a_run_left_early_claims_its_limit() -> None:
 
 @check
 def check_what_a_scripts_forward_writes_is_undone() -> None:
-    """A script's own call of the model on a batch changes no weight, and does not show in what the run claims."""
+    """A script's own call of the model on a batch changes no weight, and does not show in what the
+    run claims.
+    """
 
     class Writes(nn.Module):
         def __init__(self) -> None:
@@ -428,8 +498,9 @@ def check_what_a_scripts_forward_writes_is_undone() -> None:
             return self.layer(x)
 
     net = Writes()
-    engine, model, _, batches = made = private(net, data_loader=loader(batch_size=60), noise_multiplier=1.0,
-                                               sampling="full")  # fmt: skip
+    engine, model, _, batches = made = private(
+        net, data_loader=loader(batch_size=60), noise_multiplier=1.0, sampling="full"
+    )
     before = weights(net)
     for x, y in batches:
         mean(model, x, y).backward()

@@ -7,7 +7,11 @@ from tests.support.couplings import gate_off
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
-    Mutant("the gate is off behind a script", backends.SeparationCheck.require_apart, *gate_off("True"),
-           "check_examples_that_are_coupled_stay_apart_in_a_script"),
-]  # fmt: skip
+    Mutant(
+        "the gate is off behind a script",
+        backends.SeparationCheck.require_apart,
+        *gate_off("True"),
+        "check_examples_that_are_coupled_stay_apart_in_a_script",
+    ),
+]
 test_bug_is_caught, test_mutants_name_their_checks = suite_of(MUTANTS)

@@ -1,4 +1,6 @@
-"""What somebody who changes the import of a script meets first: each refused, with a message that ends it."""
+"""What somebody who changes the import of a script meets first: each refused, with a message that
+ends it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,19 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import privlearn as pv
 from privlearn.errors import BadInput, PrivacyWarning, PrivlearnError
 from privlearn.opacus import BatchMemoryManager, ModuleValidator, PrivacyEngine
-from tests.opacus.checks import X, Y, handed, loader, mean, network, private, sgd, step_on, trained, weights
+from tests.opacus.checks import (
+    X,
+    Y,
+    handed,
+    loader,
+    mean,
+    network,
+    private,
+    sgd,
+    step_on,
+    trained,
+    weights,
+)
 
 
 class Stream(IterableDataset[Any]):
@@ -60,51 +74,79 @@ def on_test_rows() -> None:
 
 def at_another_size() -> Any:
     made = step_on(mean)
-    return BatchMemoryManager(data_loader=made[3], max_physical_batch_size=3, optimizer=made[2]).__enter__()
+    return BatchMemoryManager(
+        data_loader=made[3], max_physical_batch_size=3, optimizer=made[2]
+    ).__enter__()
 
 
 def again(engine: PrivacyEngine) -> Any:
     model = network()
     return engine.make_private(
-        module=model, optimizer=sgd(model), data_loader=loader(), noise_multiplier=1.0, max_grad_norm=1.0, epochs=1
+        module=model,
+        optimizer=sgd(model),
+        data_loader=loader(),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        epochs=1,
     )
 
 
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "batch norm": (lambda: private(batch_norm()), "nn.GroupNorm"),
-    "scalar loss": (lambda: step_on(lambda m, x, y: m(x, y), model=WithItsLoss()), "criterion(output, target)"),
-    "a loss of copies": (
-        lambda: step_on(lambda m, x, y: mean(lambda x: nn.Linear(6, 2)(torch.tensor(x.numpy())), x, y)),
+    "scalar loss": (
+        lambda: step_on(lambda m, x, y: m(x, y), model=WithItsLoss()),
         "criterion(output, target)",
     ),
-    "a sum": (lambda: step_on(lambda m, x, y: nn.CrossEntropyLoss(reduction="sum")(m(x), y)), "reduction='mean'"),
-    "a norm of the weights": (
-        lambda: step_on(lambda m, x, y: (m(x) * m._module[3].weight.norm()).mean()), "weight_decay=",
+    "a loss of copies": (
+        lambda: step_on(
+            lambda m, x, y: mean(lambda x: nn.Linear(6, 2)(torch.tensor(x.numpy())), x, y)
+        ),
+        "criterion(output, target)",
     ),
-    "iterable data set": (lambda: private(data_loader=DataLoader(Stream(), batch_size=5)), "map-style data set"),
+    "a sum": (
+        lambda: step_on(lambda m, x, y: nn.CrossEntropyLoss(reduction="sum")(m(x), y)),
+        "reduction='mean'",
+    ),
+    "a norm of the weights": (
+        lambda: step_on(lambda m, x, y: (m(x) * m._module[3].weight.norm()).mean()),
+        "weight_decay=",
+    ),
+    "iterable data set": (
+        lambda: private(data_loader=DataLoader(Stream(), batch_size=5)),
+        "map-style data set",
+    ),
     "second backward": (twice, "(loss1 + loss2).backward()"),
     "drop_last": (lambda: private(data_loader=loader(drop_last=True)), "Leave drop_last out"),
     "autograd": (
-        lambda: step_on(lambda m, x, y: torch.autograd.grad(mean(m, x, y), [*m.parameters()])[0]), "loss.backward()",
+        lambda: step_on(lambda m, x, y: torch.autograd.grad(mean(m, x, y), [*m.parameters()])[0]),
+        "loss.backward()",
     ),
     "no step": (stepless, "optimizer.step() for every batch"),
     "a step on other rows": (on_test_rows, "loss.backward() has to come before it"),
     "no noise": (lambda: private(noise_multiplier=0.0), "without privacy"),
-    "a seed for noise": (lambda: private(noise_generator=torch.Generator()), "streams=pv.Streams.new(seed)"),
+    "a seed for noise": (
+        lambda: private(noise_generator=torch.Generator()),
+        "streams=pv.Streams.new(seed)",
+    ),
     "an unknown way": (lambda: private(grad_sample_mode="ghost_fsdp"), "leave it out"),
     "no wrapper": (lambda: private(wrap_model=False), "train the module that make_private returns"),
     "sums": (lambda: private(loss_reduction="sum"), "multiply the learning rate"),
-    "norms for each layer": (lambda: private(max_grad_norm=[1.0, 2.0], clipping="per_layer"),
-                             "one norm for all layers"),
+    "norms for each layer": (
+        lambda: private(max_grad_norm=[1.0, 2.0], clipping="per_layer"),
+        "one norm for all layers",
+    ),
     "adaptive clipping": (lambda: private(clipping="adaptive"), "pv.make_private"),
     "two modules": (lambda: again(private()[0]), "another PrivacyEngine"),
     "nothing made": (lambda: PrivacyEngine().get_epsilon(1e-5), "make_private_with_epsilon first"),
     "an unknown accountant": (lambda: PrivacyEngine(accountant="moments"), "leave it out"),
-    "a checkpoint": (lambda: private()[0].save_checkpoint(path="x"), "torch.save(module.state_dict()"),
+    "a checkpoint": (
+        lambda: private()[0].save_checkpoint(path="x"),
+        "torch.save(module.state_dict()",
+    ),
     "more epochs": (lambda: trained(private(), epochs=3), "epochs= as there are passes"),
     "two physical sizes": (at_another_size, "microbatch="),
     "an argument that is none": (lambda: private(alphas=[1.0]), "alphas"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -122,7 +164,11 @@ def test_a_script_without_epochs_is_warned() -> None:
     model = network()
     with pytest.warns(UserWarning, match="epochs="):
         PrivacyEngine().make_private(
-            module=model, optimizer=sgd(model), data_loader=loader(), noise_multiplier=1.0, max_grad_norm=1.0
+            module=model,
+            optimizer=sgd(model),
+            data_loader=loader(),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
         )
 
 
@@ -151,7 +197,8 @@ def test_schedulers_state_dicts_and_closures_are_the_optimizers() -> None:
     engine, module, own, batches = private(model, optimizer=optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", "a private figure was", PrivacyWarning)  # the loss is looked at below
+        # the loss is looked at below
+        warnings.filterwarnings("ignore", "a private figure was", PrivacyWarning)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(own, 0.5)
         for x, y in batches:
 
@@ -167,7 +214,9 @@ def test_schedulers_state_dicts_and_closures_are_the_optimizers() -> None:
     state = own.state_dict()
     own.load_state_dict(state)
     assert own.param_groups is optimizer.param_groups
-    assert {name.removeprefix("_module.") for name in module.state_dict()} == set(model.state_dict())
+    assert {name.removeprefix("_module.") for name in module.state_dict()} == set(
+        model.state_dict()
+    )
     copied = network()
     copied.load_state_dict(engine.loop.model.state_dict())
     assert torch.equal(weights(copied), weights(module))
@@ -193,7 +242,9 @@ def test_poisson_sampling_false_is_priced_as_shuffling() -> None:
 
 def test_ghost_mode_hands_the_criterion_back() -> None:
     criterion = nn.CrossEntropyLoss()
-    engine, model, optimizer, given, batches = private(grad_sample_mode="ghost", criterion=criterion)
+    engine, model, optimizer, given, batches = private(
+        grad_sample_mode="ghost", criterion=criterion
+    )
     assert given is criterion
     trained((engine, model, optimizer, batches), lambda m, x, y: given(m(x), y))
 
@@ -202,7 +253,9 @@ def test_rows_of_several_lengths_are_handed_out_padded() -> None:
     rows = [(torch.arange(1, 2 + n % 4), n % 2) for n in range(40)]
 
     def padded(rows: list[Any]) -> Any:
-        return nn.utils.rnn.pad_sequence([row for row, _ in rows], batch_first=True), torch.tensor([y for _, y in rows])
+        return nn.utils.rnn.pad_sequence([row for row, _ in rows], batch_first=True), torch.tensor(
+            [y for _, y in rows]
+        )
 
     class Bag(nn.Module):
         def __init__(self) -> None:
@@ -221,7 +274,10 @@ def test_rows_along_the_second_axis() -> None:
     def second(rows: list[Any]) -> Any:
         return torch.stack([x for x, _ in rows], 1), torch.tensor([int(y) for _, y in rows])
 
-    made = private(data_loader=DataLoader(TensorDataset(X, Y), batch_size=15, collate_fn=second), batch_first=False)
+    made = private(
+        data_loader=DataLoader(TensorDataset(X, Y), batch_size=15, collate_fn=second),
+        batch_first=False,
+    )
     expected = trained(private())
     assert torch.equal(trained(made, lambda m, x, y: mean(m, x.transpose(0, 1), y)), expected)
 

@@ -1,4 +1,6 @@
-"""The blocks of the documentation's pages: Python, commands and files of settings, in the order in which they stand."""
+"""The blocks of the documentation's pages: Python, commands and files of settings, in the order in
+which they stand.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-#: What a block of Python that is not run says after the language, with the reason: "```python not-run: needs a GPU".
+PAGES = sorted(
+    str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+)
+#: What a block of Python that is not run says after the language, with the reason:
+#: "```python not-run: needs a GPU".
 NOT_RUN = "not-run:"
 _FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<text>.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 #: What only Python has at the beginning of a line.
-_PYTHON = re.compile(r"^(import \w|from \w+(\.\w+)* import|def \w+\(|pv\.\w+|\w+ = pv\.)", re.MULTILINE)
+_PYTHON = re.compile(
+    r"^(import \w|from \w+(\.\w+)* import|def \w+\(|pv\.\w+|\w+ = pv\.)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,9 @@ class Block:
         return reason.strip() if marked else None
 
     def code(self, smaller: dict[str, str]) -> str:
-        """The text as Python, on the page's own lines, with numbers of `smaller` in place of larger ones."""
+        """The text as Python, on the page's own lines, with numbers of `smaller` in place of larger
+        ones.
+        """
         text = self.text
         for large, small in smaller.items():
             text = text.replace(large, small)
@@ -55,7 +64,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a block, and the lines of output that the page shows below it, if the page shows any."""
+    """One command of a block, and the lines of output that the page shows below it, if the page
+    shows any.
+    """
 
     line: str
     output: tuple[str, ...]
@@ -73,13 +84,17 @@ def blocks(page: str) -> list[Block]:
 def split(page: str, text: str) -> list[Block]:
     """The fenced blocks of `text`."""
     return [
-        Block(page, text[: found.start("text")].count("\n") + 1, found["info"].strip(), found["text"])
+        Block(
+            page, text[: found.start("text")].count("\n") + 1, found["info"].strip(), found["text"]
+        )
         for found in _FENCE.finditer(text)
     ]
 
 
 def commands(block: Block) -> list[Command]:
-    """The commands of a block without a language: lines that begin with `privlearn`, or with `$` in a transcript."""
+    """The commands of a block without a language: lines that begin with `privlearn`, or with `$` in
+    a transcript.
+    """
     if block.language not in ("", "sh", "bash", "console"):
         return []
     found: list[Command] = []

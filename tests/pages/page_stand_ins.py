@@ -1,4 +1,5 @@
-"""What the pages' examples run on in the tests: small made-up data in place of large ones, and short training.
+"""What the pages' examples run on in the tests: small made-up data in place of large ones, and
+short training.
 
 What is made smaller is all here. Everything else of a block runs as it stands on the page.
 """
@@ -49,18 +50,38 @@ def rows(name: str, numbers: int, classes: int, high: float) -> pv.Dataset:
     return _dataset((high * x.clip(0, 1)).astype(np.float32), y, name, classes, 0.0, high)
 
 
-def _dataset(x: NDArray[Any], y: NDArray[Any], name: str, classes: int, low: float, high: float) -> pv.Dataset:
+def _dataset(
+    x: NDArray[Any], y: NDArray[Any], name: str, classes: int, low: float, high: float
+) -> pv.Dataset:
     y = y.astype(np.int64)
     return pv.Dataset(
-        x[:_ROWS], y[:_ROWS], x[_ROWS:], y[_ROWS:], classes=classes, low=low, high=high, name=name, note="made up"
+        x[:_ROWS],
+        y[:_ROWS],
+        x[_ROWS:],
+        y[_ROWS:],
+        classes=classes,
+        low=low,
+        high=high,
+        name=name,
+        note="made up",
     )
 
 
 def hippocampus() -> pv.Dataset:
-    """Few records, and the real numbers of public and test volumes, on their own grid: a block in two parts."""
+    """Few records, and the real numbers of public and test volumes, on their own grid: a block in
+    two parts.
+    """
     rng = np.random.default_rng(9)
     y = np.zeros(
-        (_RECORDS + hippocampus_module.LABELLED + hippocampus_module.POOL + hippocampus_module.TEST, 20, 28, 20),
+        (
+            _RECORDS
+            + hippocampus_module.LABELLED
+            + hippocampus_module.POOL
+            + hippocampus_module.TEST,
+            20,
+            28,
+            20,
+        ),
         np.uint8,
     )
     for own in y:
@@ -68,7 +89,14 @@ def hippocampus() -> pv.Dataset:
         own[a : a + 6, b : b + 6, c : c + 5], own[a : a + 6, b + 6 : b + 12, c : c + 5] = 1, 2
     x = (0.4 * y + rng.uniform(0, 0.2, y.shape)).clip(0, 1).astype(np.float32)[:, None]
     return pv.Dataset(
-        x[:_RECORDS], y[:_RECORDS], x[_RECORDS:], y[_RECORDS:], classes=3, low=0.0, high=1.0, name="hippocampus"
+        x[:_RECORDS],
+        y[:_RECORDS],
+        x[_RECORDS:],
+        y[_RECORDS:],
+        classes=3,
+        low=0.0,
+        high=1.0,
+        name="hippocampus",
     )
 
 
@@ -94,19 +122,30 @@ def patients(folder: Path) -> None:
     """patients.npz, and patients.csv with its schema; prices.npz."""
     rng = np.random.default_rng(5)
     y = np.arange(200) % 2
-    np.savez(folder / "patients.npz", x=(rng.random((200, 8)) / 2 + y[:, None] / 2).astype(np.float32), y=y)
+    np.savez(
+        folder / "patients.npz",
+        x=(rng.random((200, 8)) / 2 + y[:, None] / 2).astype(np.float32),
+        y=y,
+    )
     x = rng.random((200, 4)).astype(np.float32)
     np.savez(folder / "prices.npz", x=x, y=(5e5 * x.mean(1)).astype(np.float32))
     (folder / "patients.toml").write_text(
-        'target = "ill"\n[columns.age]\nkind = "number"\nlow = 0\nhigh = 100\n[columns.ill]\nkind = "target"\n'
-        'classes = ["no", "yes"]\n'
+        'target = "ill"\n[columns.age]\nkind = "number"\nlow = 0\nhigh = 100\n[columns.ill]\nkind '
+        '= "target"\nclasses = ["no", "yes"]\n'
     )
-    _table(folder / "patients.csv", ("age", "ill"), [(20 + 50 * k % 100, ("no", "yes")[k % 2]) for k in range(200)])
+    _table(
+        folder / "patients.csv",
+        ("age", "ill"),
+        [(20 + 50 * k % 100, ("no", "yes")[k % 2]) for k in range(200)],
+    )
 
 
 def people(folder: Path) -> None:
     """people.csv and more.csv, as docs/data.md declares them, and new.csv without the target."""
-    table = [(17 + k % 70, ("Private", "State-gov")[k // 70 % 2], ("<=50K", ">50K")[k % 2]) for k in range(140)]
+    table = [
+        (17 + k % 70, ("Private", "State-gov")[k // 70 % 2], ("<=50K", ">50K")[k % 2])
+        for k in range(140)
+    ]
     others = [(17 + k, "?", ("<=50K", ">50K")[k % 2]) for k in range(40)]
     heads = ("age", "workclass", "income")
     _table(folder / "people.csv", heads, table)
@@ -133,9 +172,15 @@ def pairs() -> dict[str, Any]:
             return x[row], int(y[row])
 
     return {
-        "pv": pv, "torch": torch, "plan": plan, "x": x, "y": y, "my_map_style_dataset": Rows(),
-        "model": torch.nn.Linear(4, 2), "loss": torch.nn.CrossEntropyLoss(reduction="none"),
-    }  # fmt: skip
+        "pv": pv,
+        "torch": torch,
+        "plan": plan,
+        "x": x,
+        "y": y,
+        "my_map_style_dataset": Rows(),
+        "model": torch.nn.Linear(4, 2),
+        "loss": torch.nn.CrossEntropyLoss(reduction="none"),
+    }
 
 
 def scans() -> dict[str, Any]:
@@ -152,8 +197,12 @@ def nifti_files(folder: Path) -> None:
     for place in ("private/images", "private/labels", "public/images", "public/labels", "scans"):
         (folder / place).mkdir(parents=True)
         for case in range(3):
-            values = rng.integers(0, 3, (35, 50, 36)).astype(np.uint8 if "labels" in place else np.float32)
-            nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), folder / place / f"case-{case:03}.nii.gz")
+            values = rng.integers(0, 3, (35, 50, 36)).astype(
+                np.uint8 if "labels" in place else np.float32
+            )
+            nibabel.save(
+                nibabel.Nifti1Image(values, np.eye(4)), folder / place / f"case-{case:03}.nii.gz"
+            )
     shutil.copy(folder / "scans" / "case-001.nii.gz", folder / "scan.nii.gz")
 
 
@@ -207,9 +256,12 @@ NEEDS: dict[str, Page] = {
     "docs/settings.md": Page(toml="tune.toml"),
     "docs/pate.md": Page(after=segments),
     "docs/segmentation.md": Page(
-        names=scans, files=nifti_files, smaller={"epochs=40": "epochs=1"}, before={2: predictions_of_hospitals}
+        names=scans,
+        files=nifti_files,
+        smaller={"epochs=40": "epochs=1"},
+        before={2: predictions_of_hospitals},
     ),
-}  # fmt: skip
+}
 #: Commands that are too long for a test: their words are parsed.
 TOO_LONG = {
     "privlearn reproduce yu-table2 --out docs/results": "hours of training",
@@ -219,7 +271,14 @@ TOO_LONG = {
 
 #: Options that make a command shorter, and the command that they are added to.
 SHORTER = {
-    "privlearn train --method pate --data mnist": ("--teachers", "10", "--queries", "20", "--epochs", "1"),
+    "privlearn train --method pate --data mnist": (
+        "--teachers",
+        "10",
+        "--queries",
+        "20",
+        "--epochs",
+        "1",
+    ),
     "privlearn train --method dpmac": ("--epochs", "1"),
     "privlearn train --data hippocampus --data-dir DIR --start public": ("--epochs", "1"),
     "privlearn train --data private --classes 3 --grid": ("--epochs", "1"),
@@ -227,7 +286,9 @@ SHORTER = {
 
 
 def small(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Put stand-ins in place of the named data sets, and little in place of much that is made of no private data."""
+    """Put stand-ins in place of the named data sets, and little in place of much that is made of no
+    private data.
+    """
     patch.setattr(named, "_load_named", lambda name, data_dir: DATA[name]())
     patch.setattr(made_up_images, "_IMAGES", 400)
     patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))

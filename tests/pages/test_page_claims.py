@@ -1,4 +1,6 @@
-"""What the pages state in words and numbers: names, options and links exist, and computable figures are recomputed."""
+"""What the pages state in words and numbers: names, options and links exist, and computable figures
+are recomputed.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,9 @@ def test_links_lead_somewhere(name: str) -> None:
         path, _, anchor = target.partition("#")
         file = (ROOT / name).parent / path if path else ROOT / name
         assert file.exists(), f"{name}: {target}"
-        assert not anchor or anchor in anchors(Path(file).read_text(encoding="utf-8")), f"{name}: {target}"
+        assert not anchor or anchor in anchors(Path(file).read_text(encoding="utf-8")), (
+            f"{name}: {target}"
+        )
 
 
 def test_the_number_of_orders() -> None:
@@ -126,7 +130,9 @@ def test_the_number_of_orders() -> None:
 
 
 def test_the_price_of_a_step_is_that_of_the_table() -> None:
-    """The page of what is covered and the page's first lines say of each network what was measured."""
+    """The page of what is covered and the page's first lines say of each network what was
+    measured.
+    """
     text = page("docs/performance.md")
     rows = json.loads((ROOT / "docs" / "forty-networks.json").read_text(encoding="utf-8"))
     forty = [row["private_over_plain"] for row in rows]
@@ -138,19 +144,28 @@ def test_the_price_of_a_step_is_that_of_the_table() -> None:
     assert f"{sum(ratio <= 1.3 for ratio in forty)} of them at most 1.3" in text
     assert f"median is {median(forty):.2f}" in text
     assert all(row["computed"] == "layers" for row in rows)
-    noisy = [float(row[3].split()[0]) for row in table("docs/performance.md", "| network | plain step, ms |")]
-    assert f"takes {min(noisy):.1f} to {max(noisy):.1f} times as long as a plain one" in page("docs/accounting.md")
+    noisy = [
+        float(row[3].split()[0])
+        for row in table("docs/performance.md", "| network | plain step, ms |")
+    ]
+    assert f"takes {min(noisy):.1f} to {max(noisy):.1f} times as long as a plain one" in page(
+        "docs/accounting.md"
+    )
     assert not any("costs little more" in page(name) for name in PAGES)
 
 
 def test_the_table_of_architectures_is_that_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """privlearn's outcomes are what `tests/clipping/test_architectures.py` holds; the page is up to date."""
+    """privlearn's outcomes are what `tests/clipping/test_architectures.py` holds; the page is up to
+    date.
+    """
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     results = json.loads((ROOT / "docs" / "architectures.json").read_text("utf-8"))
     assert importlib.import_module("architecture_tables").table(results) in _TEXTS["docs/models.md"]
     outcomes = {"layers": "right", "vmap": "right", "loop": "right, loop"}
     held = {
-        row.name: "right, changed" if "BatchNorm" in row.reason else outcomes.get(row.outcome, row.outcome)
+        row.name: "right, changed"
+        if "BatchNorm" in row.reason
+        else outcomes.get(row.outcome, row.outcome)
         for row in ARCHITECTURES
     }
     stated = results["architectures"]
@@ -158,8 +173,12 @@ def test_the_table_of_architectures_is_that_of_the_tests(monkeypatch: pytest.Mon
     counts = {row[0]: row[1:] for row in table("docs/models.md", "| | privlearn | Opacus, hooks |")}
     listed = table("docs/models.md", "| privlearn | package | architectures |")
     by_outcome = [(row[0], row[1], name) for row in listed for name in row[2].split("; ")]
-    assert sorted(by_outcome) == sorted((row[2], row[1], row[0].removesuffix(f" ({row[1]})")) for row in stated)
-    assert sum("wrong" in row[3:] for row in stated) == len({name for name, _, _ in results["wrong"]})
+    assert sorted(by_outcome) == sorted(
+        (row[2], row[1], row[0].removesuffix(f" ({row[1]})")) for row in stated
+    )
+    assert sum("wrong" in row[3:] for row in stated) == len(
+        {name for name, _, _ in results["wrong"]}
+    )
     assert counts["wrong, without an error"][0] == "0"
     for number in range(3):
         assert sum(int(row[number]) for row in counts.values()) == len(ARCHITECTURES)
@@ -168,9 +187,15 @@ def test_the_table_of_architectures_is_that_of_the_tests(monkeypatch: pytest.Mon
 
 
 def test_what_the_three_ways_to_draw_batches_cost() -> None:
-    for sampler, figure in ((pv.Poisson(0.01), 1.283), (pv.Partition(100), 1.281), (pv.Shuffle(600), 19.13)):
+    for sampler, figure in (
+        (pv.Poisson(0.01), 1.283),
+        (pv.Partition(100), 1.281),
+        (pv.Shuffle(600), 19.13),
+    ):
         plan = pv.Plan(sampler, epochs=400, schedule=pv.schedules.Constant(6.0), examples=60_000)
-        assert plan.guarantee(1e-5).epsilon == pytest.approx(figure, abs=6e-4 if figure < 2 else 6e-3)
+        assert plan.guarantee(1e-5).epsilon == pytest.approx(
+            figure, abs=6e-4 if figure < 2 else 6e-3
+        )
         assert f"{figure}" in page("docs/accounting.md")
         assert f"{figure}" in page("docs/command-line.md")
 
@@ -178,7 +203,9 @@ def test_what_the_three_ways_to_draw_batches_cost() -> None:
 def test_poisson_sampling_is_no_bound_for_partitions() -> None:
     at = 0.07
     partition = pld.compose_event(Partitioned(100, Gaussian(0.6)), h=1e-4).deltas(at)
-    poisson = pld.compose_event(Repeated(PoissonSampled(0.01, Gaussian(0.6)), 100), h=1e-4).deltas(at)
+    poisson = pld.compose_event(Repeated(PoissonSampled(0.01, Gaussian(0.6)), 100), h=1e-4).deltas(
+        at
+    )
     larger, smaller = max(partition), max(poisson)
     assert f"delta(0.07) is {larger:.3f} against {smaller:.3f}" in page("docs/accounting.md")
 
@@ -200,17 +227,24 @@ def test_what_it_costs_that_noise_may_react() -> None:
 
 def test_noise_on_votes_and_codes() -> None:
     def plan(queries: int, epsilon: float) -> pv.PatePlan:
-        return pv.teachers.PatePlan(queries, 250, pv.teachers.Votes(classes=10)).calibrate(epsilon=epsilon, delta=1e-5)
+        return pv.teachers.PatePlan(queries, 250, pv.teachers.Votes(classes=10)).calibrate(
+            epsilon=epsilon, delta=1e-5
+        )
 
     for row in table("docs/pate.md", "| queries | epsilon 1 |"):
         for epsilon, cell in zip((1.0, 2.0, 4.0, 8.0), row[1:], strict=True):
             assert f"{plan(int(row[0]), epsilon).noise_std:.1f}" == cell
     exact = pv.teachers.PatePlan(80, 8, pv.teachers.Ball(1.0)).calibrate(epsilon=8.0, delta=1e-3)
-    paper = pv.teachers.PatePlan(80, 8, pv.teachers.Ball(1.0)).calibrate(epsilon=8.0, delta=1e-3, formula="paper")
+    paper = pv.teachers.PatePlan(80, 8, pv.teachers.Ball(1.0)).calibrate(
+        epsilon=8.0, delta=1e-3, formula="paper"
+    )
     box = pv.teachers.PatePlan(80, 8, pv.teachers.Box(64**3 * 4)).calibrate(epsilon=8.0, delta=1e-3)
     more = paper.noise_std / exact.noise_std
     assert f"adds {more:.3f} times as much at (8, 1e-3)" in page("docs/pate.md")
-    said = f"noise of {box.noise_std:.0f} on each number of a 64^3 x 4 map (their formula: {box.noise_std * more:.0f})"
+    said = (
+        f"noise of {box.noise_std:.0f} on each number of a 64^3 x 4 map (their formula: "
+        f"{box.noise_std * more:.0f})"
+    )
     assert f"{said} becomes {exact.noise_std:.2f} R" in page("docs/pate.md")
 
 
@@ -221,7 +255,10 @@ def test_what_votes_on_mnist_bring() -> None:
         queries = f"{line[0]} queries"
         wanted = [
             (queries, "accuracy of the noisy winners on the queries"),
-            *((f"{queries}, {way}", "test accuracy") for way in ("no spreading", "spreading from winners")),
+            *(
+                (f"{queries}, {way}", "test accuracy")
+                for way in ("no spreading", "spreading from winners")
+            ),
             (f"{queries}, spreading from noisy counts", "test accuracy"),
         ]
         assert [f"{found[key].ours:.3f} ± {found[key].ours_std:.3f}" for key in wanted] == line[2:]

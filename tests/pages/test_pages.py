@@ -1,4 +1,6 @@
-"""Every block of every page runs: Python in one namespace a page, commands by the command line, in the page's order."""
+"""Every block of every page runs: Python in one namespace a page, commands by the command line, in
+the page's order.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from tests.pages import page_blocks
 from tests.pages.page_blocks import PAGES, ROOT, Block, Command, blocks, commands
 from tests.pages.page_stand_ins import NEEDS, SHORTER, TOO_LONG, Page, small
 
-RUN = [page for page in PAGES if any(block.language == "python" or commands(block) for block in blocks(page))]
+RUN = [
+    page
+    for page in PAGES
+    if any(block.language == "python" or commands(block) for block in blocks(page))
+]
 
 
 @pytest.fixture
@@ -24,7 +30,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_the_page_runs_from_top_to_bottom(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_runs_from_top_to_bottom(
+    page: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     if page == "docs/segmentation.md":
         pytest.importorskip("monai", reason="MONAI is not here: pip install 'privlearn[medical]'")
     for module in {
@@ -36,7 +44,9 @@ def test_the_page_runs_from_top_to_bottom(page: str, folder: Path, capsys: pytes
     if needs.files is not None:
         needs.files(folder)
     if needs.toml:
-        (folder / needs.toml).write_text("".join(each.text for each in blocks(page) if each.language == "toml"))
+        (folder / needs.toml).write_text(
+            "".join(each.text for each in blocks(page) if each.language == "toml")
+        )
     python = 0
     for block in blocks(page):
         if block.language == "python" and block.reason_not_to_run is None:
@@ -57,7 +67,9 @@ def run(command: Command, block: Block, capsys: pytest.CaptureFixture[str]) -> N
         return
     assert words[0] == "privlearn", f"{block.page}:{block.line}: {command.line}"
     into = words[-1] if words[-2] == ">" else None
-    more = [word for start, added in SHORTER.items() if command.line.startswith(start) for word in added]
+    more = [
+        word for start, added in SHORTER.items() if command.line.startswith(start) for word in added
+    ]
     capsys.readouterr()
     code = main([*(words[1:-2] if into else words[1:]), *more])
     out, err = capsys.readouterr()
@@ -77,10 +89,14 @@ def test_python_is_marked_as_such_and_hardly_anything_is_not_run() -> None:
     """A block of Python that nobody marked would not run; one that is not to run says why."""
     everything = [block for page in PAGES for block in blocks(page)]
     unmarked = [
-        f"{block.page}:{block.line}" for block in everything if block.looks_like_python and block.language != "python"
+        f"{block.page}:{block.line}"
+        for block in everything
+        if block.looks_like_python and block.language != "python"
     ]
     assert not unmarked
-    assert all(block.text.count("\n") and block.language in ("", "python", "toml") for block in everything)
+    assert all(
+        block.text.count("\n") and block.language in ("", "python", "toml") for block in everything
+    )
     left_out = [block for block in everything if block.reason_not_to_run is not None]
     assert all(len(block.reason_not_to_run or "") > 10 for block in left_out)
     assert len(left_out) == 0
@@ -92,12 +108,19 @@ def test_what_is_made_smaller_is_still_on_the_page() -> None:
         text = "".join(block.text for block in blocks(page))
         assert all(large in text for large in needs.smaller), page
         assert not needs.toml or any(block.language == "toml" for block in blocks(page)), page
-    lines = {" ".join(command.words()) for page in PAGES for block in blocks(page) for command in commands(block)}
+    lines = {
+        " ".join(command.words())
+        for page in PAGES
+        for block in blocks(page)
+        for command in commands(block)
+    }
     assert set(TOO_LONG) <= lines
     assert all(any(line.startswith(start) for line in lines) for start in SHORTER)
 
 
-def test_the_readmes_example_is_short_and_prints_a_guarantee(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readmes_example_is_short_and_prints_a_guarantee(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (example,) = [block for block in blocks("README.md") if block.language == "python"]
     assert len(example.text.strip().splitlines()) <= 20
     exec(compile(example.text, "README.md", "exec"), {})
@@ -122,7 +145,11 @@ def test_the_demo_prints_what_the_readme_shows(
 
 def _steady(text: str) -> list[str]:
     """The words of what the demo prints, without accuracy, times and the bar of progress."""
-    text = re.sub(r"(accuracy|loss|AUC|calibration error) +[\d.]+|seconds +[\d.]+|\d+:\d\d:\d\d|[━╸╺]+", "", text)
+    text = re.sub(
+        r"(accuracy|loss|AUC|calibration error) +[\d.]+|seconds +[\d.]+|\d+:\d\d:\d\d|[━╸╺]+",
+        "",
+        text,
+    )
     return text.split()
 
 
@@ -135,7 +162,9 @@ def _steady(text: str) -> list[str]:
         ("$ pip install something\n", "pip"),
     ],
 )
-def test_a_false_block_is_noticed(text: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_false_block_is_noticed(
+    text: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     block = Block("page.md", 1, "", text)
     (command,) = commands(block)
     with pytest.raises((AssertionError, SystemExit)) as caught:
@@ -144,7 +173,10 @@ def test_a_false_block_is_noticed(text: str, said: str, folder: Path, capsys: py
 
 
 def test_blocks_are_read_as_they_stand() -> None:
-    text = "```python\nimport privlearn\n```\n\n```python not-run: needs a GPU of ours\npv.train\n```\n"
+    text = (
+        "```python\nimport privlearn\n```\n\n```python not-run: needs a GPU of "
+        "ours\npv.train\n```\n"
+    )
     python, left_out = page_blocks.split("page.md", text)
     assert (python.line, python.language, python.reason_not_to_run) == (2, "python", None)
     assert left_out.reason_not_to_run == "needs a GPU of ours"

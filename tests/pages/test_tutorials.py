@@ -17,7 +17,9 @@ from tests.pages.page_blocks import ROOT
 
 HOOKS: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "site_hooks.py"))
 TUTORIALS = [
-    path for path in sorted((ROOT / "docs" / "tutorials").glob("*.py")) if HOOKS["cells"](path.read_text("utf-8"))
+    path
+    for path in sorted((ROOT / "docs" / "tutorials").glob("*.py"))
+    if HOOKS["cells"](path.read_text("utf-8"))
 ]
 QUICK = {"from_opacus", "tables_with_pandas"}
 
@@ -31,7 +33,9 @@ def test_the_tutorial_runs(path: Path) -> None:
     done = HOOKS["run"](path)
     page, pictures = HOOKS["page_of"](path, done)
     notebook = json.loads(HOOKS["notebook_of"](done))
-    written = [(cell["cell_type"].replace("code", "python"), cell["source"]) for cell in notebook["cells"]]
+    written = [
+        (cell["cell_type"].replace("code", "python"), cell["source"]) for cell in notebook["cells"]
+    ]
     assert written == HOOKS["cells"](path.read_text("utf-8"))
     outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
     assert sum(output["output_type"] == "display_data" for output in outputs) == len(pictures)
@@ -41,14 +45,18 @@ def test_the_tutorial_runs(path: Path) -> None:
         nbformat.validate(nbformat.from_dict(notebook))
     assert page.startswith("# ")
     assert "```text" in page
-    assert all(f"({name})" in page and 1000 < len(picture) < 100_000 for name, picture in pictures.items())
+    assert all(
+        f"({name})" in page and 1000 < len(picture) < 100_000 for name, picture in pictures.items()
+    )
 
 
 def test_pictures_that_were_open_before_are_not_a_tutorials(tmp_path: Path) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.figure()
     path = tmp_path / "drawing.py"
-    path.write_text("# %% [markdown]\n# # Title\n\n# %%\nfrom matplotlib import pyplot\npyplot.plot([1, 2])\n")
+    path.write_text(
+        "# %% [markdown]\n# # Title\n\n# %%\nfrom matplotlib import pyplot\npyplot.plot([1, 2])\n"
+    )
     done = HOOKS["run"](path)
     assert [len(drawn) for _, _, _, drawn in done] == [0, 1]
     assert not pyplot.get_fignums()
@@ -56,21 +64,37 @@ def test_pictures_that_were_open_before_are_not_a_tutorials(tmp_path: Path) -> N
 
 @pytest.mark.nightly
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    """All tutorials are run, and all links checked; a warning is an error. Within a quarter of an hour."""
+    """All tutorials are run, and all links checked; a warning is an error. Within a quarter of an
+    hour.
+    """
     pytest.importorskip("material", reason='the site needs pip install "privlearn[docs]"')
     pytest.importorskip("mkdocstrings")
     began = time.monotonic()
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    build = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert time.monotonic() - began < 15 * 60
     for path in TUTORIALS:
         assert (tmp_path / "site" / "tutorials" / f"{path.stem}.html").exists()
-        assert json.loads((tmp_path / "site" / "tutorials" / f"{path.stem}.ipynb").read_text("utf-8"))["cells"]
+        assert json.loads(
+            (tmp_path / "site" / "tutorials" / f"{path.stem}.ipynb").read_text("utf-8")
+        )["cells"]
 
 
 def test_cells_are_read_as_they_stand() -> None:
     text = "# %% [markdown]\n# # Title\n# Text.\n\n# %%\nx = 1  # %% no cell\n"
-    assert HOOKS["cells"](text) == [("markdown", "# Title\nText."), ("python", "x = 1  # %% no cell")]
+    assert HOOKS["cells"](text) == [
+        ("markdown", "# Title\nText."),
+        ("python", "x = 1  # %% no cell"),
+    ]
     assert not HOOKS["cells"]("print(1)\n")
     assert len(TUTORIALS) >= 6

@@ -41,9 +41,13 @@ def test_a_plan_draws_its_noise() -> None:
 
 
 def test_a_plan_draws_what_it_spends() -> None:
-    """At each corner of the line the price of so many steps; at the end all of it, earlier releases included."""
+    """At each corner of the line the price of so many steps; at the end all of it, earlier releases
+    included.
+    """
     before = pv.transforms.PrivatePCA(2, 20.0)
-    poisson = pv.Plan(pv.Poisson(0.1), 3, pv.schedules.Exponential(0.2, start=3.0), examples=100, front=(before,))
+    poisson = pv.Plan(
+        pv.Poisson(0.1), 3, pv.schedules.Exponential(0.2, start=3.0), examples=100, front=(before,)
+    )
     axes = poisson.plot(of="epsilon", delta=1e-5)
     x, y = (np.asarray(part) for part in axes.lines[0].get_data())
     assert axes.get_xlabel() == "step"
@@ -53,7 +57,10 @@ def test_a_plan_draws_what_it_spends() -> None:
     assert y[-1] == poisson.guarantee(1e-5).epsilon
     sigmas = poisson.noise_multipliers()
     for steps, epsilon in zip(x, y, strict=True):
-        charged = [poisson.sampling.event(Gaussian(sigmas[int(number // 10)])) for number in range(round(steps))]
+        charged = [
+            poisson.sampling.event(Gaussian(sigmas[int(number // 10)]))
+            for number in range(round(steps))
+        ]
         expected = guarantee(compose([before.event(), *charged]), poisson.neighbours, 1e-5).epsilon
         assert epsilon == pytest.approx(expected, rel=1e-9)
     with pytest.raises(BadInput, match="delta=1e-5"):
@@ -70,19 +77,30 @@ def test_what_is_priced_by_the_epoch_is_drawn_with_its_first_step() -> None:
         assert list(target.get_ydata()) == [3.0, 3.0]
         for step in range(1, 5 * epochs):
             at = max(y[place] for place in range(len(x)) if x[place] <= step)
-            assert at >= replace(plan, epochs=(step - 1) // 5 + 1, budget=None).guarantee(1e-5).epsilon - 1e-9
+            assert (
+                at
+                >= replace(plan, epochs=(step - 1) // 5 + 1, budget=None).guarantee(1e-5).epsilon
+                - 1e-9
+            )
     by_epoch = pv.Plan(pv.Shuffle(10), 3).calibrate(epsilon=3.0, delta=1e-5).plot(of="epsilon")
     assert by_epoch.get_xlabel() == "epoch"
-    reacting = pv.Plan(pv.Partition(5), 4, pv.schedules.Validation(0.6, start=7.0, noise=9.0), examples=99)
+    reacting = pv.Plan(
+        pv.Partition(5), 4, pv.schedules.Validation(0.6, start=7.0, noise=9.0), examples=99
+    )
     reacting = reacting.calibrate(epsilon=3.0, delta=1e-5)
-    assert set(reacting.plot(of="epsilon").lines[0].get_ydata()) == {reacting.guarantee(1e-5).epsilon}
+    assert set(reacting.plot(of="epsilon").lines[0].get_ydata()) == {
+        reacting.guarantee(1e-5).epsilon
+    }
 
 
 def test_a_result_draws_its_plan() -> None:
     """All of it is claimed, also of a run that was left early."""
     for result in (trained_to(At(3)), trained_to(())):
         spent, _ = result.plot().lines
-        assert (spent.get_xdata()[-1], spent.get_ydata()[-1]) == (8, result.plan.guarantee(1e-5).epsilon)
+        assert (spent.get_xdata()[-1], spent.get_ydata()[-1]) == (
+            8,
+            result.plan.guarantee(1e-5).epsilon,
+        )
     assert result.plot(of="noise").get_ylabel() == "noise multiplier"
     with pytest.raises(BadInput, match="no steps"):
         replace(result, plan=pv.teachers.PatePlan(30, 4, pv.teachers.Ball(1.0))).plot()
@@ -112,6 +130,7 @@ def test_a_result_says_how_it_was_trained() -> None:
 
 def test_nothing_is_drawn_before_it_is_asked_for() -> None:
     code = (
-        "import sys, privlearn, privlearn.plan, privlearn.accounting.tradeoff; assert 'matplotlib' not in sys.modules"
+        "import sys, privlearn, privlearn.plan, privlearn.accounting.tradeoff; assert "
+        "'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -17,7 +17,9 @@ from privlearn.schedules import Decay, Schedule
 from tests.support.registries import completed
 
 SCHEDULES = completed(
-    "schedules", ["constant", "time:k=0.05", "exp:k=0.02", "step:k=0.7,period=5", "poly:k=2,end=2,period=20"], Schedule
+    "schedules",
+    ["constant", "time:k=0.05", "exp:k=0.02", "step:k=0.7,period=5", "poly:k=2,end=2,period=20"],
+    Schedule,
 )
 
 SAMPLERS: list[Sampler] = [Poisson(0.02), Partition(50), Shuffle(20), FullBatch()]
@@ -27,7 +29,9 @@ SAMPLERS: list[Sampler] = [Poisson(0.02), Partition(50), Shuffle(20), FullBatch(
 @pytest.mark.parametrize("spec", SCHEDULES)
 @pytest.mark.parametrize("epsilon", [0.3, 8.0])
 def test_noise_meets_epsilon(sampler: Sampler, spec: str, epsilon: float) -> None:
-    plan = Plan(sampler, epochs=20, schedule=schedules.parse(spec)).calibrate(epsilon=epsilon, delta=1e-6)
+    plan = Plan(sampler, epochs=20, schedule=schedules.parse(spec)).calibrate(
+        epsilon=epsilon, delta=1e-6
+    )
     assert epsilon * (1 - 0.003) <= plan.guarantee(1e-6).epsilon <= epsilon
 
 
@@ -38,7 +42,9 @@ def test_noise_meets_rho(spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "sampler", [Poisson(0.02), Partition(50), Shuffle(20)], ids=lambda sampler: type(sampler).__name__
+    "sampler",
+    [Poisson(0.02), Partition(50), Shuffle(20)],
+    ids=lambda sampler: type(sampler).__name__,
 )
 @pytest.mark.parametrize(
     "spec", completed("schedules", ["time", "exp", "step:period=5", "poly:end=2,period=30"], Decay)
@@ -46,17 +52,25 @@ def test_noise_meets_rho(spec: str) -> None:
 def test_the_rate_meets_epsilon(sampler: Sampler, spec: str) -> None:
     shape = schedules.parse(spec, free_rate=True)
     start = Plan(sampler, epochs=25, schedule=schedules.Constant(6.0)).guarantee(1e-5).epsilon
-    plan = Plan(sampler, epochs=25, schedule=shape.scaled(0.6)).with_rate(Budget(epsilon=2 * start, delta=1e-5))
+    plan = Plan(sampler, epochs=25, schedule=shape.scaled(0.6)).with_rate(
+        Budget(epsilon=2 * start, delta=1e-5)
+    )
     assert 2 * start * (1 - 0.003) <= plan.guarantee(1e-5).epsilon <= 2 * start
 
 
 @pytest.mark.parametrize(
     ("spec", "epochs", "low", "high"),
-    [("time", 60, 0.0189, 0.0195), ("step:period=10", 60, 0.8507, 0.8559), ("exp", 60, 0.0138, 0.0142),
-     ("poly:end=2,period=100", 60, 1.4317, 1.4921)],
-)  # fmt: skip
+    [
+        ("time", 60, 0.0189, 0.0195),
+        ("step:period=10", 60, 0.8507, 0.8559),
+        ("exp", 60, 0.0138, 0.0142),
+        ("poly:end=2,period=100", 60, 1.4317, 1.4921),
+    ],
+)
 def test_the_rate_of_table_three(spec: str, epochs: int, low: float, high: float) -> None:
-    """Yu et al. 2019, Table III: the rate for a number of epochs; any in the interval gives exactly it."""
+    """Yu et al. 2019, Table III: the rate for a number of epochs; any in the interval gives exactly
+    it.
+    """
     budget = Budget(rho=0.78125)
     shape = schedules.parse(spec, free_rate=True)
     plan = Plan(Shuffle(600), epochs=epochs, schedule=shape).with_rate(budget)
@@ -69,7 +83,9 @@ def test_the_batch_size_is_the_largest_that_fits(kind: str) -> None:
     from privlearn.sampling import named
 
     budget = Budget(epsilon=1.5, delta=1e-5)
-    plan = Plan(named(kind, 10, 5000), epochs=10, schedule=schedules.Constant(1.2)).with_batch_size(budget, 5000)
+    plan = Plan(named(kind, 10, 5000), epochs=10, schedule=schedules.Constant(1.2)).with_batch_size(
+        budget, 5000
+    )
     assert plan.guarantee(1e-5).epsilon <= 1.5
     size = round(plan.sampling.expected_batch_size(5000))
     larger = named(kind, size + 1 if kind == "poisson" else 2 * size, 5000)
@@ -93,7 +109,9 @@ def test_what_cannot_be_solved_says_why() -> None:
     with pytest.raises(BadInput, match="meets the target"):
         Plan(Poisson(0.1), schedule=schedules.Time(k=1.0, start=0.5)).with_rate(budget)
     with pytest.raises(BadInput, match="not even one example"):
-        Plan(Poisson(0.5), schedule=schedules.Constant(0.3)).with_batch_size(Budget(epsilon=0.01, delta=1e-9), 100)
+        Plan(Poisson(0.5), schedule=schedules.Constant(0.3)).with_batch_size(
+            Budget(epsilon=0.01, delta=1e-9), 100
+        )
 
 
 def budget(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
@@ -116,7 +134,9 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--noise-multiplier S" in capsys.readouterr().err
 
 
-def test_groups_and_lower_bounds_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+def test_groups_and_lower_bounds_on_the_command_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
     plain = ("--noise-multiplier", "6", "--epochs", "40", "--batch-size", "50")
     one, three = budget(capsys, *plain), budget(capsys, *plain, "--group-size", "3")
     assert three["epsilon"] > one["epsilon"]
@@ -124,7 +144,17 @@ def test_groups_and_lower_bounds_on_the_command_line(capsys: pytest.CaptureFixtu
     assert shuffled["rho"] == pytest.approx(9 * 40 / 72)
     found = budget(capsys, *plain, "--sampling", "shuffle", "--plot", str(tmp_path / "plan.png"))
     kinds = {row["method"]: row["kind"] for row in found["guarantees"]}
-    assert kinds == {"gaussian": "bound", "zcdp": "bound", "zcdp-2016": "bound", "shuffle-2024": "lower_bound"}
+    assert kinds == {
+        "gaussian": "bound",
+        "zcdp": "bound",
+        "zcdp-2016": "bound",
+        "shuffle-2024": "lower_bound",
+    }
     assert (tmp_path / "plan.png").read_bytes()[:4] == b"\x89PNG"
-    assert main(["budget", "--examples", "5000", *plain, "--plot", str(tmp_path / "gone" / "plan.png")]) == 2
+    assert (
+        main(
+            ["budget", "--examples", "5000", *plain, "--plot", str(tmp_path / "gone" / "plan.png")]
+        )
+        == 2
+    )
     assert "cannot be written" in capsys.readouterr().err

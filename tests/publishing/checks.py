@@ -36,8 +36,12 @@ from tests.support.nets import cross_entropy, small_data
 @lru_cache(maxsize=2)
 def result(seed: int = 0) -> Any:
     """A small trained linear model, made once."""
-    plan = pv.Plan(sampling.Poisson(0.25), epochs=2, examples=1000).calibrate(epsilon=3.0, delta=1e-5)
-    build = lambda shape: networks.build("linear", shape, 3, streams.Streams.new(seed).initialisation).double()  # noqa: E731
+    plan = pv.Plan(sampling.Poisson(0.25), epochs=2, examples=1000).calibrate(
+        epsilon=3.0, delta=1e-5
+    )
+    build = lambda shape: networks.build(  # noqa: E731
+        "linear", shape, 3, streams.Streams.new(seed).initialisation
+    ).double()
     return pv.dpsgd(plan, build, cross_entropy, small_data(), streams=streams.Streams.new(seed))
 
 
@@ -63,10 +67,15 @@ def body_of(out: Path) -> dict[str, Any]:
 
 
 def forge(out: Path, body: dict[str, Any]) -> None:
-    """Write `body` as a careful forger does: with the hashes of the files as they are now, and fresh digests."""
+    """Write `body` as a careful forger does: with the hashes of the files as they are now, and
+    fresh digests.
+    """
     for name in body["files"]:
         body["files"][name] = hashlib.sha256((out / name).read_bytes()).hexdigest()
-    store(out, {**body, "digests": {part: certificate.digest(body[part]) for part in certificate.PARTS}})
+    store(
+        out,
+        {**body, "digests": {part: certificate.digest(body[part]) for part in certificate.PARTS}},
+    )
 
 
 def store(out: Path, body: dict[str, Any]) -> None:
@@ -79,13 +88,19 @@ def says(found: Verification, text: str) -> bool:
 
 @check
 def check_a_signature_covers_every_part() -> None:
-    """Whatever single value is edited, and however well its digest is mended, the signature no longer fits."""
+    """Whatever single value is edited, and however well its digest is mended, the signature no
+    longer fits.
+    """
     with workplace() as place:
         key = key_in(place)
         out = published(place, sign=key)
         assert verify(out, key=f"{key}.pub").ok
         original = body_of(out)
-        places_in = [at for at in range(len(places(original))) if not isinstance(_value(original, at), dict | list)]
+        places_in = [
+            at
+            for at in range(len(places(original)))
+            if not isinstance(_value(original, at), dict | list)
+        ]
         assert len(places_in) > 40
         for at in places_in:
             body = copy.deepcopy(original)
@@ -94,7 +109,9 @@ def check_a_signature_covers_every_part() -> None:
             if name in ("format", "version"):
                 continue  # refused as no certificate at all
             if where is not body.get("digests"):
-                body["digests"] = {part: certificate.digest(body[part]) for part in certificate.PARTS}
+                body["digests"] = {
+                    part: certificate.digest(body[part]) for part in certificate.PARTS
+                }
             store(out, body)
             for found in (verify(out), verify(out, key=f"{key}.pub")):
                 assert says(found, "the signature"), (name, found)
@@ -118,7 +135,9 @@ def _other(value: Any) -> Any:
 
 @check
 def check_swapped_files_are_found() -> None:
-    """Signed weights, configuration and card cannot be exchanged for others, not even for other signed ones."""
+    """Signed weights, configuration and card cannot be exchanged for others, not even for other
+    signed ones.
+    """
     with workplace() as place:
         key = key_in(place)
         one, other = published(place, "one", sign=key), published(place, "other", sign=key, seed=1)
@@ -136,10 +155,15 @@ def check_swapped_files_are_found() -> None:
 
 @check
 def check_a_signature_does_not_move() -> None:
-    """The signature of one certificate does not fit another one, nor anything else that the key might sign."""
+    """The signature of one certificate does not fit another one, nor anything else that the key
+    might sign.
+    """
     with workplace() as place:
         key = key_in(place)
-        one, other = published(place, "one", sign=key), published(place, "other", sign=key, delta=1e-6)
+        one, other = (
+            published(place, "one", sign=key),
+            published(place, "other", sign=key, delta=1e-6),
+        )
         store(one, {**body_of(one), "signature": body_of(other)["signature"]})
         assert says(verify(one), "the signature does not fit")
         plain = {name: value for name, value in body_of(other).items() if name != "signature"}
@@ -167,11 +191,16 @@ def check_a_stripped_signature_is_found() -> None:
             assert says(verify(out, key=f"{key}.pub"), "the signature has other fields")
         for name in ("README.md", "card.html"):
             lines = (out / name).read_text().splitlines(True)
-            unsigned = [line for line in lines if not line.startswith(("signed_by", '<meta name="signed_by"'))]
+            unsigned = [
+                line
+                for line in lines
+                if not line.startswith(("signed_by", '<meta name="signed_by"'))
+            ]
             assert len(unsigned) == len(lines) - 1
             (out / name).write_text("".join(unsigned))
         forge(out, body)
-        assert verify(out).ok  # a whole forgery by somebody who signs nothing: no claim of a publisher is left in it
+        # a whole forgery by somebody who signs nothing: no claim of a publisher is left in it
+        assert verify(out).ok
         assert verify(out).signed_by is None
         assert says(verify(out, key=f"{key}.pub"), "the certificate is not signed")
 
@@ -191,8 +220,11 @@ def check_another_key_is_found() -> None:
         assert found.signed_by == keys.read_public(f"{theirs}.pub").fingerprint
         must_raise(CertificateMismatch, lambda: pv.load_model(out, trusted=f"{mine}.pub"))
         pv.load_model(out, trusted=f"{theirs}.pub")
-        card = (out / "README.md").read_text()  # a certificate signed again, and a card that still names the old key
-        (out / "README.md").write_text(card.replace(str(found.signed_by), keys.read_public(f"{mine}.pub").fingerprint))
+        # a certificate signed again, and a card that still names the old key
+        card = (out / "README.md").read_text()
+        (out / "README.md").write_text(
+            card.replace(str(found.signed_by), keys.read_public(f"{mine}.pub").fingerprint)
+        )
         body = {name: value for name, value in body_of(out).items() if name != "signature"}
         forge(out, body)
         store(out, signing.sign(body_of(out), signing.read_private(theirs)))
@@ -214,7 +246,8 @@ def check_keys_of_small_order_are_refused() -> None:
                 spellings.add((point[1] + edwards.PRIME | sign << 255).to_bytes(32, "little"))
     for raw in spellings:
         must_raise(BadInput, lambda raw=raw: keys.PublicKey(raw))  # type: ignore[misc]
-    for value in range(edwards.PRIME, 1 << 255):  # the other spellings that a careless reader reduces
+    # the other spellings that a careless reader reduces
+    for value in range(edwards.PRIME, 1 << 255):
         must_raise(BadInput, lambda value=value: keys.PublicKey(value.to_bytes(32, "little")))  # type: ignore[misc]
     for length in (0, 31, 33, 64):
         must_raise(BadInput, lambda length=length: keys.PublicKey(b"\x05" * length))  # type: ignore[misc]
@@ -231,12 +264,27 @@ def check_signatures_have_one_spelling() -> None:
             raw = base64.b64decode(text)
             last = text.rstrip("=")[-1]
             alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-            loose = text.rstrip("=")[:-1] + alphabet[alphabet.index(last) ^ 1] + "=" * text.count("=")
+            loose = (
+                text.rstrip("=")[:-1] + alphabet[alphabet.index(last) ^ 1] + "=" * text.count("=")
+            )
             assert base64.b64decode(loose) == raw  # the spare bits: another text, the same bytes
-            others = [loose, text.rstrip("="), text + "=", text + "\n", " " + text, text[:20] + "\n" + text[20:],
-                      raw.hex(),
-                      base64.b64encode(raw + b"\0").decode(), base64.b64encode(raw[:-1]).decode(), "", None, 7, [text],
-                      text[:-2] + "é=", text + text]  # fmt: skip
+            others = [
+                loose,
+                text.rstrip("="),
+                text + "=",
+                text + "\n",
+                " " + text,
+                text[:20] + "\n" + text[20:],
+                raw.hex(),
+                base64.b64encode(raw + b"\0").decode(),
+                base64.b64encode(raw[:-1]).decode(),
+                "",
+                None,
+                7,
+                [text],
+                text[:-2] + "é=",
+                text + text,
+            ]
             for other in others:
                 body = copy.deepcopy(original)
                 body["signature"][name] = other
@@ -246,10 +294,17 @@ def check_signatures_have_one_spelling() -> None:
         raw = base64.b64decode(original["signature"]["value"])
         larger = int.from_bytes(raw[32:], "little") + edwards.ORDER
         body = copy.deepcopy(original)
-        body["signature"]["value"] = base64.b64encode(raw[:32] + larger.to_bytes(32, "little")).decode()
+        body["signature"]["value"] = base64.b64encode(
+            raw[:32] + larger.to_bytes(32, "little")
+        ).decode()
         store(out, body)
         assert says(verify(out), "the signature does not fit")
-        for changes in ({"algorithm": "none"}, {"algorithm": "ED25519"}, {"algorithm": None}, {"extra": 1}):
+        for changes in (
+            {"algorithm": "none"},
+            {"algorithm": "ED25519"},
+            {"algorithm": None},
+            {"extra": 1},
+        ):
             # Signed as it stands by the holder of the key: what is unknown is refused all the same.
             body = {**original, "signature": {**original["signature"], **changes}}
             who = {name: value for name, value in body["signature"].items() if name != "value"}
@@ -257,7 +312,10 @@ def check_signatures_have_one_spelling() -> None:
             body["signature"]["value"] = base64.b64encode(value).decode()
             store(out, body)
             assert says(
-                verify(out), "the signature's algorithm" if "algorithm" in changes else "the signature has other"
+                verify(out),
+                "the signature's algorithm"
+                if "algorithm" in changes
+                else "the signature has other",
             )
 
 
@@ -294,7 +352,9 @@ def check_private_keys_stay_private() -> None:
 
 @check
 def check_the_card_says_what_is_certified() -> None:
-    """The card's header is the claim's, to the letter: nothing can be slipped in before, between or behind."""
+    """The card's header is the claim's, to the letter: nothing can be slipped in before, between or
+    behind.
+    """
     with workplace() as place:
         key = key_in(place)
         out = published(place, sign=key)
@@ -304,11 +364,15 @@ def check_the_card_says_what_is_certified() -> None:
         card = (unsigned / "README.md").read_text()
         assert "signed_by" not in card
         for old, new in (
-            ("epsilon: ", "epsilon: 0.1\nepsilon: "), ("---\n\n#", "epsilon: 0.1\n---\n\n#"), ("delta: 1e-05", "delta: "
-                                                                                                               "1e-06"),
-            ("add_remove", "zero_out"), ("---\nlib", "\n---\nlib"), ("---\n\n#", '"epsilon": 0.1\n---\n\n#'),
-            ("---\n\n#", "signed_by: SHA256:of-somebody\n---\n\n#"), ("---\n\n#", "x: y\u2028epsilon: 0.1\n---\n\n#"),
-        ):  # fmt: skip
+            ("epsilon: ", "epsilon: 0.1\nepsilon: "),
+            ("---\n\n#", "epsilon: 0.1\n---\n\n#"),
+            ("delta: 1e-05", "delta: 1e-06"),
+            ("add_remove", "zero_out"),
+            ("---\nlib", "\n---\nlib"),
+            ("---\n\n#", '"epsilon": 0.1\n---\n\n#'),
+            ("---\n\n#", "signed_by: SHA256:of-somebody\n---\n\n#"),
+            ("---\n\n#", "x: y\u2028epsilon: 0.1\n---\n\n#"),
+        ):
             assert old in card
             (unsigned / "README.md").write_text(card.replace(old, new, 1))
             forge(unsigned, body_of(unsigned))
@@ -317,7 +381,9 @@ def check_the_card_says_what_is_certified() -> None:
 
 @check
 def check_the_page_says_what_is_certified() -> None:
-    """So does the page: its first lines are the claim's, with the key that signs, and nothing before or between."""
+    """So does the page: its first lines are the claim's, with the key that signs, and nothing
+    before or between.
+    """
     with workplace() as place:
         key = key_in(place)
         out = published(place, sign=key)
@@ -325,10 +391,12 @@ def check_the_page_says_what_is_certified() -> None:
         original = (out / "card.html").read_text()
         assert original.count(f'<meta name="signed_by" content="{signer}">') == 1
         for old, new in (
-            ("<!DOCTYPE", "<!-- epsilon 0.1 --><!DOCTYPE"), ('content="1e-05"', 'content="1e-06"'),
+            ("<!DOCTYPE", "<!-- epsilon 0.1 --><!DOCTYPE"),
+            ('content="1e-05"', 'content="1e-06"'),
             ('<meta name="epsilon"', '<meta name="epsilon" content="0.1"><meta name="epsilon"'),
-            ("<title>A model", "<title>Epsilon 0.1. A model"), (f' content="{signer}"', ' content="someone"'),
-        ):  # fmt: skip
+            ("<title>A model", "<title>Epsilon 0.1. A model"),
+            (f' content="{signer}"', ' content="someone"'),
+        ):
             assert old in original
             (out / "card.html").write_text(original.replace(old, new, 1))
             body = {name: value for name, value in body_of(out).items() if name != "signature"}
@@ -340,7 +408,9 @@ def check_the_page_says_what_is_certified() -> None:
 
 @check
 def check_folders_from_before_the_page_verify() -> None:
-    """A folder without the page is whole if its certificate does not speak of one, and only then."""
+    """A folder without the page is whole if its certificate does not speak of one, and only
+    then.
+    """
     with workplace() as place:
         out = published(place)
         page = (out / "card.html").read_bytes()
@@ -352,7 +422,10 @@ def check_folders_from_before_the_page_verify() -> None:
         assert verify(out).ok
         pv.load_model(out)
         (out / "card.html").write_bytes(page)
-        assert says(verify(out), "does not speak of exactly model.safetensors, config.json, card.html and README.md")
+        assert says(
+            verify(out),
+            "does not speak of exactly model.safetensors, config.json, card.html and README.md",
+        )
 
 
 @check
@@ -362,21 +435,36 @@ def check_a_certificate_has_one_reading() -> None:
         out = published(place)
         text = (out / "privacy.json").read_text()
         for old, new in (
-            ('"epsilon": ', '"epsilon": 0.1, "epsilon": '), ('"claim": {', '"claim": {}, "claim": {'),
-            ('"count": ', '"count": NaN, "kount": '), ('"count": ', '"count": 1' + "0" * 30 + ', "kount": '),
-            ('"format"', '"certified_by": "somebody", "format"'), ('"version": 2', '"version": 1'),
-            ('"version": 2', '"version": true'), ('"version": 2', '"version": 2.0'), ("{", "[{"), ("{", "\ufeff{"),
+            ('"epsilon": ', '"epsilon": 0.1, "epsilon": '),
+            ('"claim": {', '"claim": {}, "claim": {'),
+            ('"count": ', '"count": NaN, "kount": '),
+            ('"count": ', '"count": 1' + "0" * 30 + ', "kount": '),
+            ('"format"', '"certified_by": "somebody", "format"'),
+            ('"version": 2', '"version": 1'),
+            ('"version": 2', '"version": true'),
+            ('"version": 2', '"version": 2.0'),
+            ("{", "[{"),
+            ("{", "\ufeff{"),
             ('"facts": {', '"facts": {"a": ' + "[" * 100 + "]" * 100 + ", "),
             ('"events"', '"\\u0065vents": {}, "events"'),
-        ):  # fmt: skip
+        ):
             assert old in text
             (out / "privacy.json").write_text(text.replace(old, new, 1))
             must_raise(BadInput, lambda: verify(out))
-        for extra in ({"digests": {**body_of_text(text)["digests"], "more": ""}}, {"digests": None}, {"files": {}},
-                      {"randomness": "dice"}, {"claim": []}, {"facts": 7}, {"plan": 7}):  # fmt: skip
+        for extra in (
+            {"digests": {**body_of_text(text)["digests"], "more": ""}},
+            {"digests": None},
+            {"files": {}},
+            {"randomness": "dice"},
+            {"claim": []},
+            {"facts": 7},
+            {"plan": 7},
+        ):
             body = {**body_of_text(text), **extra}
             if "digests" not in extra:
-                body["digests"] = {part: certificate.digest(body[part]) for part in certificate.PARTS}
+                body["digests"] = {
+                    part: certificate.digest(body[part]) for part in certificate.PARTS
+                }
             store(out, body)
             assert not verify(out).ok, extra
 
@@ -405,7 +493,9 @@ def check_what_is_loaded_is_what_was_checked() -> None:
         truth = pv.load_model(out).state_dict()
         weights = (out / "model.safetensors").read_bytes()
         other = weights[:-1] + bytes([weights[-1] ^ 0x40])
-        with _swapped_after_the_check(lambda: (out / "model.safetensors").write_bytes(other) and None):
+        with _swapped_after_the_check(
+            lambda: (out / "model.safetensors").write_bytes(other) and None
+        ):
             must_raise(CertificateMismatch, lambda: pv.load_model(out))
         with _swapped_after_the_check((out / "model.safetensors").unlink):
             must_raise(CertificateMismatch, lambda: pv.load_model(out))
@@ -420,8 +510,12 @@ def check_what_is_loaded_is_what_was_checked() -> None:
 
 @check
 def check_a_published_model_predicts_as_the_trained_one() -> None:
-    """Loaded with the publisher's key: the same scores, its shape and classes; rows of another shape are refused."""
-    plan = pv.Plan(sampling.Poisson(0.25), epochs=2, examples=1000).calibrate(epsilon=3.0, delta=1e-5)
+    """Loaded with the publisher's key: the same scores, its shape and classes; rows of another
+    shape are refused.
+    """
+    plan = pv.Plan(sampling.Poisson(0.25), epochs=2, examples=1000).calibrate(
+        epsilon=3.0, delta=1e-5
+    )
     x, y = small_data()
     build = lambda shape: networks.build("linear", shape, 3, streams.Streams.new(0).initialisation)  # noqa: E731
     trained = pv.dpsgd(plan, build, cross_entropy, (x.float(), y), streams=streams.Streams.new(0))
@@ -451,7 +545,9 @@ def check_certificates_of_the_first_version_are_refused() -> None:
 
 @check
 def check_a_network_gets_no_memory_before_it_fits() -> None:
-    """A certified configuration may ask for anything; what does not fit the weights is never laid out in memory."""
+    """A certified configuration may ask for anything; what does not fit the weights is never laid
+    out in memory.
+    """
     with workplace() as place:
         out = published(place)
         config = json.loads((out / "config.json").read_text())
@@ -463,19 +559,35 @@ def check_a_network_gets_no_memory_before_it_fits() -> None:
             return built
 
         content = (out / "model.safetensors").read_bytes()
-        for changes in ({"model": "mlp:3000"}, {"classes": 5000}, {"network_input_shape": [100, 100]}):
+        for changes in (
+            {"model": "mlp:3000"},
+            {"classes": 5000},
+            {"network_input_shape": [100, 100]},
+        ):
             with mock.patch.object(networks, "build", watched):
-                must_raise(BadInput, lambda changes=changes: _rebuild({**config, **changes}, content))  # type: ignore[misc]
+                must_raise(
+                    BadInput, lambda changes=changes: _rebuild({**config, **changes}, content)
+                )  # type: ignore[misc]
         assert devices == {"meta"}
         for changes in (
-            {"model": "mlp:100000000000,100000000000"}, {"model": "mlp:" + ",".join(["1"] * 5000)}, {"classes": 10**9},
-            {"classes": True}, {"classes": 2.0}, {"classes": -1}, {"input_shape": [10**9, 10**9]}, {"input_shape": "5"},
-            {"input_shape": [1] * 9}, {"network_input_shape": [0]}, {"network_input_shape": [5.0]},
+            {"model": "mlp:100000000000,100000000000"},
+            {"model": "mlp:" + ",".join(["1"] * 5000)},
+            {"classes": 10**9},
+            {"classes": True},
+            {"classes": 2.0},
+            {"classes": -1},
+            {"input_shape": [10**9, 10**9]},
+            {"input_shape": "5"},
+            {"input_shape": [1] * 9},
+            {"network_input_shape": [0]},
+            {"network_input_shape": [5.0]},
             {"model": ["linear"]},
             {"transforms": [{"kind": "scale", "shape": []}] * 9},
             {"transforms": [{"kind": "pca", "shape": [10**6, 10**6]}]},
-            {"transforms": [{"kind": "os", "shape": []}]}, {"transforms": {}}, {"transforms": [None]},
-        ):  # fmt: skip
+            {"transforms": [{"kind": "os", "shape": []}]},
+            {"transforms": {}},
+            {"transforms": [None]},
+        ):
             must_raise(BadInput, lambda changes=changes: _rebuild({**config, **changes}, content))  # type: ignore[misc]
         _rebuild(config, content)
 
@@ -487,13 +599,17 @@ def _rebuild(config: dict[str, Any], content: bytes) -> None:
 
 @check
 def check_a_failed_write_leaves_nothing() -> None:
-    """A full disk, at whichever file: no folder, no draft, no folder above it that was not there."""
+    """A full disk, at whichever file: no folder, no draft, no folder above it that was not
+    there.
+    """
     with workplace() as place:
         for fails_at in range(4):
             for call in ("os.fsync", "pathlib.Path.rename"):
                 calls = iter(range(100))
 
-                def full(*_: Any, calls: Iterator[int] = calls, last: int = fails_at, call: str = call) -> None:
+                def full(
+                    *_: Any, calls: Iterator[int] = calls, last: int = fails_at, call: str = call
+                ) -> None:
                     if call != "os.fsync" or next(calls) == last:
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -508,7 +624,9 @@ def check_a_failed_write_leaves_nothing() -> None:
         for name in ("key", "key.pub"):
             calls = iter(range(100))
 
-            def full_at(*_: Any, calls: Iterator[int] = calls, last: int = int(name == "key.pub")) -> None:
+            def full_at(
+                *_: Any, calls: Iterator[int] = calls, last: int = int(name == "key.pub")
+            ) -> None:
                 if next(calls) == last:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -523,8 +641,21 @@ def check_nothing_published_is_overwritten() -> None:
         (place / "file").write_text("precious")
         (place / "folder").mkdir()
         (place / "dangling").symlink_to(place / "nowhere")
-        for name in ("file", "folder", "dangling", "", ".", "..", "new/..", "a\0b", "x" * 300, "file/below"):
-            must_raise(BadInput, lambda name=name: folder.require_free(place / name if name else name))  # type: ignore[misc]
+        for name in (
+            "file",
+            "folder",
+            "dangling",
+            "",
+            ".",
+            "..",
+            "new/..",
+            "a\0b",
+            "x" * 300,
+            "file/below",
+        ):
+            must_raise(
+                BadInput, lambda name=name: folder.require_free(place / name if name else name)
+            )  # type: ignore[misc]
             must_raise(PrivlearnError, lambda name=name: published(place, name))  # type: ignore[misc]
         assert (place / "file").read_text() == "precious"
         assert sorted(path.name for path in place.iterdir()) == ["dangling", "file", "folder"]

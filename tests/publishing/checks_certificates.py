@@ -1,4 +1,6 @@
-"""Named checks of certificates: every value in one of each method's is edited; mutations must make them fail."""
+"""Named checks of certificates: every value in one of each method's is edited; mutations must make
+them fail.
+"""
 
 from __future__ import annotations
 
@@ -45,24 +47,36 @@ def results() -> dict[str, Any]:
     tuned = {
         "tuned on blocks": pv.tuning.Blocks(rates, retrain=True),
         "tuned by stopping": pv.tuning.RandomStopping(rates, mean=2.0),
-    }  # fmt: skip
-    reacting = validation_checks.settled(sampling.Shuffle(5), pv.schedules.Validation(0.6, start=7.0, noise=9.0))
+    }
+    reacting = validation_checks.settled(
+        sampling.Shuffle(5), pv.schedules.Validation(0.6, start=7.0, noise=9.0)
+    )
     return {
         "dpsgd": publishing_checks.result(),
         "dpmac": pv.dpmac(
-            mac_run_checks.settled(pv.Shuffle(5)), net(5, 4, 3), BINARY.name, made_up(12, 5, 3),
-            streams=pv.Streams.new(0), coordinates=Coordinates(2),
+            mac_run_checks.settled(pv.Shuffle(5)),
+            net(5, 4, 3),
+            BINARY.name,
+            made_up(12, 5, 3),
+            streams=pv.Streams.new(0),
+            coordinates=Coordinates(2),
         ),
         "pate": teachers_checks.run(pv.teachers.ConfidentVotes(3, 4.0, 10)),
-        "features": feature_checks.carried_out(feature_checks.settled(), feature_checks.some_rows(60)),
+        "features": feature_checks.carried_out(
+            feature_checks.settled(), feature_checks.some_rows(60)
+        ),
         "validation": validation_checks.train(reacting),
         **shared_ledger_checks.results(),
         **{
-            name: pv.tune(plan.calibrate(epsilon=3.0, delta=1e-5), tune_checks.train, tune_checks.data(),
-                          streams=streams.Streams.new(1))
+            name: pv.tune(
+                plan.calibrate(epsilon=3.0, delta=1e-5),
+                tune_checks.train,
+                tune_checks.data(),
+                streams=streams.Streams.new(1),
+            )
             for name, plan in tuned.items()
         },
-    }  # fmt: skip
+    }
 
 
 @lru_cache(maxsize=1)
@@ -95,7 +109,9 @@ def others(value: Any) -> list[Any]:
 
 
 def edited(body: dict[str, Any], path: tuple[Any, ...], value: Any, mended: bool) -> dict[str, Any]:
-    """`body` with one other value, and with the digests that belong to it if they are to be mended."""
+    """`body` with one other value, and with the digests that belong to it if they are to be
+    mended.
+    """
     changed = copy.deepcopy(body)
     at = changed
     for key in path[:-1]:
@@ -107,27 +123,59 @@ def edited(body: dict[str, Any], path: tuple[Any, ...], value: Any, mended: bool
 
 
 def checked(contents: Contents, body: dict[str, Any]) -> Verification:
-    return verify.verify_contents(replace(contents, files=contents.files | {CERTIFICATE: json.dumps(body).encode()}))
+    return verify.verify_contents(
+        replace(contents, files=contents.files | {CERTIFICATE: json.dumps(body).encode()})
+    )
 
 
-#: Facts, and numbers of plans, that no event and no claim follows from: the publisher's word, which only a signature
-#: holds them to. Whoever adds one decides whether it belongs here.
+#: Facts, and numbers of plans, that no event and no claim follows from: the publisher's word, which
+#: only a signature holds them to. Whoever adds one decides whether it belongs here.
 WORD = {
     "facts": {
-        "method", "steps", "examples", "optimizer", "learning_rate_schedule", "precision", "augmentation_copies",
+        "method",
+        "steps",
+        "examples",
+        "optimizer",
+        "learning_rate_schedule",
+        "precision",
+        "augmentation_copies",
         "noise",
-        "objective", "coordinates", "mu", "weight_steps", "newton", "validation.rows",
+        "objective",
+        "coordinates",
+        "mu",
+        "weight_steps",
+        "newton",
+        "validation.rows",
         "validation.accuracies.2",  # the last accuracy: no noise follows it
-        "answered", "public_inputs", "teacher", "reducer", "student", "chosen", "tuning.chosen", "tuning.examples",
+        "answered",
+        "public_inputs",
+        "teacher",
+        "reducer",
+        "student",
+        "chosen",
+        "tuning.chosen",
+        "tuning.examples",
     },
     "plan": {
-        "budget", "clip", "examples", "share", "sampling.batch_size",
-        "teachers", "aggregate.classes", "aggregate.threshold",
-        "classes", "features", "row_norm", "coordinate_bound", "kept_norm", "least_count", "least_variance",
+        "budget",
+        "clip",
+        "examples",
+        "share",
+        "sampling.batch_size",
+        "teachers",
+        "aggregate.classes",
+        "aggregate.threshold",
+        "classes",
+        "features",
+        "row_norm",
+        "coordinate_bound",
+        "kept_norm",
+        "least_count",
+        "least_variance",
         "label_share",
         "selection_share",
     },
-}  # fmt: skip
+}
 #: The same of a plan that reacts, whose price is its limit.
 REACTING_WORD = {"epochs", "schedule.threshold"}
 
@@ -142,13 +190,17 @@ def is_word(name: str, path: tuple[Any, ...]) -> bool:
             return True
         inner = path[4:]  # of the candidate's own plan
     names = ".".join(map(str, inner))
-    words = WORD.get(str(path[0]), set()) | (REACTING_WORD if (path[0], name) == ("plan", "validation") else set())
+    words = WORD.get(str(path[0]), set()) | (
+        REACTING_WORD if (path[0], name) == ("plan", "validation") else set()
+    )
     return any(names == word or names.startswith(f"{word}.") for word in words)
 
 
 @check
 def check_every_value_of_a_certificate_is_digested() -> None:
-    """One value is edited, no digest mended: the part that it stands in is named, and so is a digest itself."""
+    """One value is edited, no digest mended: the part that it stands in is named, and so is a
+    digest itself.
+    """
     for name, contents in published().items():
         body = json.loads(contents.files[CERTIFICATE])
         assert checked(contents, body).ok, name
@@ -159,12 +211,16 @@ def check_every_value_of_a_certificate_is_digested() -> None:
                 continue
             part = path[1] if path[0] == "digests" else path[0]
             problems = checked(contents, changed).problems
-            assert any(f"part {part!r} of {CERTIFICATE} was changed" in problem for problem in problems), (name, path)
+            assert any(
+                f"part {part!r} of {CERTIFICATE} was changed" in problem for problem in problems
+            ), (name, path)
 
 
 @check
 def check_every_value_that_a_guarantee_follows_from_is_compared() -> None:
-    """One value is edited, all digests mended: a problem is named. Except the publisher's word: the guarantee stays."""
+    """One value is edited, all digests mended: a problem is named. Except the publisher's word: the
+    guarantee stays.
+    """
     for name, contents in published().items():
         body = json.loads(contents.files[CERTIFICATE])
         true = checked(contents, body)
@@ -175,12 +231,16 @@ def check_every_value_that_a_guarantee_follows_from_is_compared() -> None:
                 found = checked(contents, edited(body, path, other, mended=True))
                 assert all(len(problem) > 20 for problem in found.problems)
                 if is_word(name, path):
-                    same = replace(found, ok=True, problems=[], warnings=[]) == replace(true, problems=[], warnings=[])
+                    same = replace(found, ok=True, problems=[], warnings=[]) == replace(
+                        true, problems=[], warnings=[]
+                    )
                     assert same or not found.ok, (name, path, other)
                     continue
                 assert not found.ok, (name, path, other)
                 if path[0] == "claim" and path[1] in ("epsilon", "rho", "method", "unit"):
-                    said = " ".join(problem for problem in found.problems if "certificate states" in problem)
+                    said = " ".join(
+                        problem for problem in found.problems if "certificate states" in problem
+                    )
                     assert path[1] in said, (name, path, found.problems)
 
 
@@ -188,31 +248,50 @@ def check_every_value_that_a_guarantee_follows_from_is_compared() -> None:
 def check_an_epsilon_that_is_a_little_larger_is_true() -> None:
     """Figures that were stated before a grid became finer stay true; a smaller one never is."""
     guarantee = accountant.guarantee(Gaussian(2.0), Adjacency.ADD_REMOVE, 1e-5)
-    claim = {"delta": 1e-5, "adjacency": "add_remove", "method": guarantee.method, "rho": guarantee.rho,
-             "unit": str(guarantee.unit)}  # fmt: skip
+    claim = {
+        "delta": 1e-5,
+        "adjacency": "add_remove",
+        "method": guarantee.method,
+        "rho": guarantee.rho,
+        "unit": str(guarantee.unit),
+    }
 
     epochs = [Partitioned(4, Gaussian(noise)) for noise in (2.0, 1.9)]
     more = certificate.may_state_more(compose(epochs))
     alone = [epochs[0], Repeated(epochs[0], 9), compose([Gaussian(2.0), Gaussian(1.9), epochs[0]])]
-    assert not any(map(certificate.may_state_more, alone)), "only several partitions were priced otherwise"
+    assert not any(map(certificate.may_state_more, alone)), (
+        "only several partitions were priced otherwise"
+    )
 
     def problems(factor: float, more: float = more) -> list[str]:
-        return verify._contradictions(guarantee, claim | {"epsilon": guarantee.epsilon * factor}, more)
+        return verify._contradictions(
+            guarantee, claim | {"epsilon": guarantee.epsilon * factor}, more
+        )
 
     assert not any(map(problems, (1.0, 1 + 1e-7, 1 - 1e-7, 1 + 2e-6, 1 + 8e-4)))
     assert all(map(problems, (1 - 2e-6, 1 - 5e-5, 1 + 1e-3, 2.0)))
     assert all(problems(factor, 0.0) for factor in (1 - 2e-6, 1 + 2e-6, 1 + 8e-4))
     run = certificate.figures("one", guarantee)
     assert certificate._matches(run, guarantee, 0.0)
-    assert certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 + 8e-4)}, guarantee, more)
-    assert not certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 + 8e-4)}, guarantee, 0.0)
-    assert not certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 - 5e-5)}, guarantee, more)
-    assert not certificate._matches(run | {"run_epsilon": guarantee.epsilon * (1 + 1e-3)}, guarantee, more)
+    assert certificate._matches(
+        run | {"run_epsilon": guarantee.epsilon * (1 + 8e-4)}, guarantee, more
+    )
+    assert not certificate._matches(
+        run | {"run_epsilon": guarantee.epsilon * (1 + 8e-4)}, guarantee, 0.0
+    )
+    assert not certificate._matches(
+        run | {"run_epsilon": guarantee.epsilon * (1 - 5e-5)}, guarantee, more
+    )
+    assert not certificate._matches(
+        run | {"run_epsilon": guarantee.epsilon * (1 + 1e-3)}, guarantee, more
+    )
 
 
 @check
 def check_facts_that_follow_from_the_plan_are_compared() -> None:
-    """Facts that the plan makes other figures of, and a plan for others than the claim, all digests mended: named."""
+    """Facts that the plan makes other figures of, and a plan for others than the claim, all digests
+    mended: named.
+    """
     for name, path, other, says in (
         ("dpsgd", ("facts", "examples"), 999, "the plan declares 1000"),
         ("dpsgd", ("plan", "examples"), 999, "the plan declares 999"),
@@ -229,7 +308,9 @@ def check_facts_that_follow_from_the_plan_are_compared() -> None:
         ("features", ("facts", "chosen"), [], "choices of features"),
     ):
         contents = published()[name]
-        found = checked(contents, edited(json.loads(contents.files[CERTIFICATE]), path, other, mended=True))
+        found = checked(
+            contents, edited(json.loads(contents.files[CERTIFICATE]), path, other, mended=True)
+        )
         assert any(says in problem for problem in found.problems), (name, path, found.problems)
 
 
@@ -247,28 +328,48 @@ class Mine(pv.schedules.Schedule):
 
 
 def every_plan() -> list[AbstractPlan]:
-    """A plan of each kind, with each sampler, clip, schedule and release before training somewhere."""
+    """A plan of each kind, with each sampler, clip, schedule and release before training
+    somewhere.
+    """
     schedules, mac, transforms = pv.schedules, pv.mac, pv.transforms
     learned = mac.Derivatives((0.3, 0.2), 0.5, (1.0, 2.0), mac.Histogram(50.0))
     two = tuple(
-        pv.tuning.Candidate(name, pv.Plan(sampler, 3, schedules.Exponential(0.1), examples=60), settings={"rate": 0.1})
+        pv.tuning.Candidate(
+            name,
+            pv.Plan(sampler, 3, schedules.Exponential(0.1), examples=60),
+            settings={"rate": 0.1},
+        )
         for name, sampler in (("a", pv.Poisson(0.1)), ("inf", pv.Poisson(0.2)))
-    )  # fmt: skip
+    )
     return [
         pv.Plan(pv.Poisson(0.1), group_size=3, examples=1000),
         pv.Plan(pv.Poisson(0.1), rows_per_person=2),
         pv.Plan(pv.Partition(8), 4, clip=pv.clipping.Quantile(0.2)),
-        pv.Plan(pv.Shuffle(10), 4, schedules.Exponential(0.1, period=3), front=(transforms.PrivatePCA(10, 16.0),)),
-        pv.Plan(sampling.FixedOrder(10), 4, schedules.Time(0.1, to_epoch=3), pv.clipping.Automatic(1.0)),
+        pv.Plan(
+            pv.Shuffle(10),
+            4,
+            schedules.Exponential(0.1, period=3),
+            front=(transforms.PrivatePCA(10, 16.0),),
+        ),
+        pv.Plan(
+            sampling.FixedOrder(10), 4, schedules.Time(0.1, to_epoch=3), pv.clipping.Automatic(1.0)
+        ),
         pv.Plan(sampling.FullBatch(), 4, schedules.Polynomial(2, end=1), pv.clipping.PerLayer(1.0)),
-        pv.Plan(pv.Poisson(0.1), 4, schedules.Step(0.6), front=(transforms.SelectFeatures(10, 30.0, 10, 4.0),)),
+        pv.Plan(
+            pv.Poisson(0.1),
+            4,
+            schedules.Step(0.6),
+            front=(transforms.SelectFeatures(10, 30.0, 10, 4.0),),
+        ),
         pv.Plan(pv.Poisson(0.1), 4, Mine(), front=(transforms.Moments(64, 20.0, 4.0),)),
         pv.Plan(pv.Poisson(0.1), 4, schedules.PerEpoch((3.0, 2.0, 1.0)), mac.Analytic(1.0)),
         pv.Plan(pv.Shuffle(10), 4, clip=learned),
         pv.Plan(pv.Shuffle(10), 4, schedules.Validation(0.7, noise=50.0)),
         pv.Plan(pv.Poisson(0.1), 4, schedules.Validation(0.7, m=2, period=2)),
         pv.Plan(sampling.CyclicPartition(3, 4), 4, correlation=pv.mechanisms.Banded(4)),
-        pv.Plan(sampling.CyclicPoisson(0.4, 4), 4, correlation=pv.mechanisms.Banded(4, momentum=0.5)),
+        pv.Plan(
+            sampling.CyclicPoisson(0.4, 4), 4, correlation=pv.mechanisms.Banded(4, momentum=0.5)
+        ),
         pv.Plan(sampling.FixedOrder(10), 4, correlation=pv.mechanisms.BISR(4, momentum=0.5)),
         pv.Plan(sampling.FixedOrder(10), 4, correlation=pv.mechanisms.BLT(2)),
         pv.Plan(sampling.TruncatedPoisson(0.1, 1000, 130), 4),
@@ -278,7 +379,9 @@ def every_plan() -> list[AbstractPlan]:
         pv.teachers.PatePlan(20, 50, pv.teachers.Box(7)),
         pv.Plan(pv.Poisson(0.1), temperature=Temperature(20.0)),
         *(
-            pv.boosting.BoostingPlan((pv.boosting.Interval(0, 1), pv.boosting.Levels(3)), target, trees=2)
+            pv.boosting.BoostingPlan(
+                (pv.boosting.Interval(0, 1), pv.boosting.Levels(3)), target, trees=2
+            )
             for target in (pv.boosting.Labels(3), pv.boosting.Values(0, 1), pv.boosting.Counts(9))
         ),
         pv.statistics.RidgePlan(64, 4.0, 0.0, 1.0),
@@ -291,7 +394,9 @@ def every_plan() -> list[AbstractPlan]:
 
 @check
 def check_every_plan_reads_itself_back() -> None:
-    """One law for all plans: calibrated, within the target; written and read, an equal plan of equal events."""
+    """One law for all plans: calibrated, within the target; written and read, an equal plan of
+    equal events.
+    """
     kinds = set()
     for shape in every_plan():
         plan = shape.calibrate(epsilon=4.0, delta=1e-5)
@@ -302,15 +407,28 @@ def check_every_plan_reads_itself_back() -> None:
         again = certificate.read_plan(json.loads(text))
         assert again == plan.stated(), plan
         assert again.event() == plan.event()
-        assert (again.neighbours, again.unit, again.rows()) == (plan.neighbours, plan.unit, plan.rows())
+        assert (again.neighbours, again.unit, again.rows()) == (
+            plan.neighbours,
+            plan.unit,
+            plan.rows(),
+        )
         assert json.dumps(again.to_json()) == text
         kinds |= {value for path, value in leaves(json.loads(text)) if path[-1] == "kind"}
-    known = {kind: cls for kind, cls in _public.kinds(object).items() if cls.__module__.startswith("privlearn.")}
-    registered = {kind for kind, cls in known.items() if not issubclass(cls, pv.transforms.PublicTransform)}
-    assert registered - kinds == {"metrics", "value-metrics"}  # of test metrics: no model's plans, and refused as such
+    known = {
+        kind: cls
+        for kind, cls in _public.kinds(object).items()
+        if cls.__module__.startswith("privlearn.")
+    }
+    registered = {
+        kind for kind, cls in known.items() if not issubclass(cls, pv.transforms.PublicTransform)
+    }
+    # of test metrics: no model's plans, and refused as such
+    assert registered - kinds == {"metrics", "value-metrics"}
     for result in results().values():
         if not result.ledger.adaptive:
-            assert all(result.ledger.event.events.count(part) for part in result.plan.event().events), result.plan
+            assert all(
+                result.ledger.event.events.count(part) for part in result.plan.event().events
+            ), result.plan
 
 
 @check
@@ -337,18 +455,44 @@ def check_plans_of_strangers_are_refused() -> None:
     big = pv.Plan(pv.Poisson(0.1), 90_000)
     many = tuple(pv.tuning.Candidate(str(n), big) for n in range(12))
     for wrong in (
-        None, [], 7, "plan", [plan], {}, {"kind": "os"}, {"kind": ["gradients"]}, plan["sampling"],
+        None,
+        [],
+        7,
+        "plan",
+        [plan],
+        {},
+        {"kind": "os"},
+        {"kind": ["gradients"]},
+        plan["sampling"],
         {**plan, "sampling": deep},
-        {**plan, "sampling": plan["clip"]}, {**plan, "clip": plan["sampling"]}, {**plan, "schedule": plan},
-        {**plan, "epochs": "7"}, {**plan, "front": {"kind": "table", "values": {}}},
+        {**plan, "sampling": plan["clip"]},
+        {**plan, "clip": plan["sampling"]},
+        {**plan, "schedule": plan},
+        {**plan, "epochs": "7"},
+        {**plan, "front": {"kind": "table", "values": {}}},
         {**plan, "clip": {"kind": "infinity"}},
-        {**plan,
-         "schedule": {"kind": "poly", "from_epoch": 0, "to_epoch": 9, "k": 2, "end": "x", "period": 9, "start": 3}},
-        {**plan, "front": [plan["clip"]]}, {**plan, "budget": plan["clip"]}, {**plan, "adjacency": [[]]},
+        {
+            **plan,
+            "schedule": {
+                "kind": "poly",
+                "from_epoch": 0,
+                "to_epoch": 9,
+                "k": 2,
+                "end": "x",
+                "period": 9,
+                "start": 3,
+            },
+        },
+        {**plan, "front": [plan["clip"]]},
+        {**plan, "budget": plan["clip"]},
+        {**plan, "adjacency": [[]]},
         pv.tuning.Blocks(many).to_json(),
-        {**plan, "filter": {"kind": "event", "value": {"kind": "gaussian", "noise_multiplier": 1.0}}},
+        {
+            **plan,
+            "filter": {"kind": "event", "value": {"kind": "gaussian", "noise_multiplier": 1.0}},
+        },
         pv.statistics.MetricsPlan(3, noise_multiplier=30.0).to_json(),
-    ):  # fmt: skip
+    ):
         must_raise(BadInput, lambda wrong=wrong: certificate.read_plan(wrong))  # type: ignore[misc]
     bare = {"kind": "table", "values": {}}
     must_raise(BadInput, lambda: _public.registered(type("Flat", (), {"kind": "flat"})))
@@ -361,7 +505,9 @@ def check_plans_of_strangers_are_refused() -> None:
 
 @check
 def check_every_value_of_every_methods_certificate_is_signed() -> None:
-    """One value is edited, all digests mended: the signature fits no longer, whichever method's certificate it is."""
+    """One value is edited, all digests mended: the signature fits no longer, whichever method's
+    certificate it is.
+    """
     with tempfile.TemporaryDirectory() as place:
         signing.make(Path(place) / "key")
         key = signing.read_private(Path(place) / "key")
@@ -377,7 +523,9 @@ def check_every_value_of_every_methods_certificate_is_signed() -> None:
 
 @check
 def check_what_is_signed_is_what_the_documentation_says() -> None:
-    """A prefix, and the certificate with algorithm and public key in it: the message is put together by hand here."""
+    """A prefix, and the certificate with algorithm and public key in it: the message is put
+    together by hand here.
+    """
     contents = published()["pate"]
     with tempfile.TemporaryDirectory() as place:
         signing.make(Path(place) / "key")

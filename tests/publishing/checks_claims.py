@@ -25,7 +25,9 @@ from tests.support.nets import cross_entropy, small_data, small_net
 # Training
 
 
-def train(plan: Plan, rows: int = 12, streams: streams_module.Streams | None = None, **options: Any) -> Any:
+def train(
+    plan: Plan, rows: int = 12, streams: streams_module.Streams | None = None, **options: Any
+) -> Any:
     return dpsgd_module.dpsgd(
         plan,
         small_net(),
@@ -96,12 +98,25 @@ def _unseeded(body: dict[str, Any]) -> None:
     body["randomness"] = "operating system"
 
 
-CHANGES = [_halve_count, _drop_event, _more_noise, _smaller_claim, _larger_claim, _other_neighbours, _unseeded,
-           _other_plan, _other_method, _more_claims]  # fmt: skip
+CHANGES = [
+    _halve_count,
+    _drop_event,
+    _more_noise,
+    _smaller_claim,
+    _larger_claim,
+    _other_neighbours,
+    _unseeded,
+    _other_plan,
+    _other_method,
+    _more_claims,
+]
 
 
 def _require_found(out: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    path, heads = out / "privacy.json", {"README.md": certificate.header, "card.html": certificate.page_head}
+    path, heads = (
+        out / "privacy.json",
+        {"README.md": certificate.header, "card.html": certificate.page_head},
+    )
     cards = {out / name: head for name, head in heads.items()}
     original, original_cards = path.read_text(), {card: card.read_text() for card in cards}
     for forge in (False, True):
@@ -110,7 +125,9 @@ def _require_found(out: Path, change: Callable[[dict[str, Any]], None]) -> None:
         change(body)
         if forge:  # a careful forger mends cards and digests too; the arithmetic remains
             for card, head in cards.items():
-                mended = head(*_stated(body["claim"]), None) + original_cards[card].removeprefix(head(*before, None))
+                mended = head(*_stated(body["claim"]), None) + original_cards[card].removeprefix(
+                    head(*before, None)
+                )
                 card.write_text(mended)
                 body["files"][card.name] = hashlib.sha256(card.read_bytes()).hexdigest()
             body["digests"] = {part: certificate.digest(body[part]) for part in body["digests"]}
@@ -150,7 +167,11 @@ def check_private_figures_are_not_published() -> None:
 def check_seeded_runs_say_so() -> None:
     plan = Plan(sampling.FullBatch(), epochs=1).calibrate(epsilon=3.0, delta=1e-5)
     with tempfile.TemporaryDirectory() as folder:
-        seeded = publish.publish(train(plan, streams=streams_module.Streams.new(0)), Path(folder) / "seeded")
-        fresh = publish.publish(train(plan, streams=streams_module.Streams.new()), Path(folder) / "fresh")
+        seeded = publish.publish(
+            train(plan, streams=streams_module.Streams.new(0)), Path(folder) / "seeded"
+        )
+        fresh = publish.publish(
+            train(plan, streams=streams_module.Streams.new()), Path(folder) / "fresh"
+        )
         assert any("seed" in warning for warning in verify.verify(seeded).warnings)
         assert verify.verify(fresh).warnings == []

@@ -1,4 +1,6 @@
-"""Named checks of `card.html`: a page that is whole, loads nothing, runs nothing, and says what is published."""
+"""Named checks of `card.html`: a page that is whole, loads nothing, runs nothing, and says what is
+published.
+"""
 
 from __future__ import annotations
 
@@ -39,15 +41,60 @@ from tests.support.nets import cross_entropy, small_data
 VOID = {"meta", "br"}
 #: Everything that a page has. What loads, runs, embeds or sends anything is not among it.
 ELEMENTS = {
-    "html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section", "div", "h1", "h2", "h3", "p",
-    "ul", "li", "dl", "dt", "dd", "br", "a", "strong", "span", "pre", "code", "figure", "figcaption", "table",
-    "caption", "thead", "tbody", "tr", "th", "td", "svg", "desc", "line", "text", "polyline", "circle",
-}  # fmt: skip
+    "html",
+    "head",
+    "meta",
+    "title",
+    "style",
+    "body",
+    "header",
+    "nav",
+    "main",
+    "section",
+    "div",
+    "h1",
+    "h2",
+    "h3",
+    "p",
+    "ul",
+    "li",
+    "dl",
+    "dt",
+    "dd",
+    "br",
+    "a",
+    "strong",
+    "span",
+    "pre",
+    "code",
+    "figure",
+    "figcaption",
+    "table",
+    "caption",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "svg",
+    "desc",
+    "line",
+    "text",
+    "polyline",
+    "circle",
+}
 #: What strangers may have called something, with what is to come of it.
 HOSTILE = (
-    "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "' onmouseover='alert(1)", "</title></style></svg>",
-    "&lt;b&gt; &amp; <!--", "]]><![CDATA[", "a\u202eb\u2028c\x00d\ud800", "{text(value)} %s", "javascript:alert(1)",
-)  # fmt: skip
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</title></style></svg>",
+    "&lt;b&gt; &amp; <!--",
+    "]]><![CDATA[",
+    "a\u202eb\u2028c\x00d\ud800",
+    "{text(value)} %s",
+    "javascript:alert(1)",
+)
 
 
 class Reader(HTMLParser):
@@ -66,7 +113,9 @@ class Reader(HTMLParser):
         assert tag in ELEMENTS, tag
         named = dict(attributes)
         assert len(named) == len(attributes), tag
-        assert not any(name.startswith("on") or name in ("src", "action", "srcdoc") for name in named), named
+        assert not any(
+            name.startswith("on") or name in ("src", "action", "srcdoc") for name in named
+        ), named
         self.elements.append((tag, named))
         if tag not in VOID:
             self.open.append(tag)
@@ -107,16 +156,27 @@ def results() -> dict[str, tuple[pv.Result, dict[str, Any]]]:
     metrics = Metrics({"accuracy": 0.75, "log_loss": 0.5}, 40, ((10, 2, 1), (3, 12, 0), (2, 2, 8)))
     noisy = MetricsPlan(3, Adjacency.ADD_REMOVE, noise_multiplier=20.0)
     ledger = pv.Ledger()
-    paid_result = _trained(pv.Plan(pv.Poisson(0.25), 2, pv.schedules.Exponential(0.1, start=4.0), examples=40),
-                           ledger=ledger, beside=noisy)  # fmt: skip
+    paid_result = _trained(
+        pv.Plan(pv.Poisson(0.25), 2, pv.schedules.Exponential(0.1, start=4.0), examples=40),
+        ledger=ledger,
+        beside=noisy,
+    )
     ledger.charge(noisy.event(), Adjacency.ADD_REMOVE)
     fisher = pv.statistics.FisherPlan(3, 5, 5, 4.0).calibrate(epsilon=4.0, delta=1e-4)
     persons = replace(data, groups=np.arange(40) // 2, feature_names=())
-    selected = pv.train(data, epsilon=4.0, delta=1e-4, examples=40, select=3, epochs=2, streams=pv.Streams.new(1))
+    selected = pv.train(
+        data, epsilon=4.0, delta=1e-4, examples=40, select=3, epochs=2, streams=pv.Streams.new(1)
+    )
     cases: dict[str, tuple[pv.Result, dict[str, Any]]] = {
         "signed": (result(), {"model_spec": "linear", "classes": 3, "test_metrics": metrics}),
-        "a choice of features": (selected, {"test_metrics": {"rmse": 0.25}, "data": {"data": "made up"}}),
-        "paid metrics": (paid_result, {"test_metrics": replace(metrics, plan=noisy, errors={"accuracy": 0.05})}),
+        "a choice of features": (
+            selected,
+            {"test_metrics": {"rmse": 0.25}, "data": {"data": "made up"}},
+        ),
+        "paid metrics": (
+            paid_result,
+            {"test_metrics": replace(metrics, plan=noisy, errors={"accuracy": 0.05})},
+        ),
         "shuffled": (_trained(pv.Plan(pv.Shuffle(10), 2, pv.schedules.Constant(3.0))), {}),
         "persons": (
             pv.train(persons, epsilon=4.0, delta=1e-4, examples=20, rows_per_person=2, epochs=2),
@@ -135,7 +195,9 @@ def pages() -> dict[str, str]:
         made = {}
         for number, (name, (one, more)) in enumerate(results().items()):
             sign = {"sign": key} if name == "signed" else {}
-            made[name] = page_of(publish.publish(one, place / str(number), **{"delta": 1e-4, **more, **sign}))
+            made[name] = page_of(
+                publish.publish(one, place / str(number), **{"delta": 1e-4, **more, **sign})
+            )
         return made
 
 
@@ -146,15 +208,21 @@ def _plan() -> pv.Plan:
 def _trained(plan: pv.Plan, *, ledger: pv.Ledger | None = None, beside: Any = None) -> pv.Result:
     if beside is not None and ledger is not None:
         ledger.approve(plan, beside)
-    build = lambda shape: networks.build("linear", shape, 3, pv.Streams.new(1).initialisation).double()  # noqa: E731
-    return pv.dpsgd(plan, build, cross_entropy, small_data(40), ledger=ledger, streams=pv.Streams.new(1))
+    build = lambda shape: networks.build(  # noqa: E731
+        "linear", shape, 3, pv.Streams.new(1).initialisation
+    ).double()
+    return pv.dpsgd(
+        plan, build, cross_entropy, small_data(40), ledger=ledger, streams=pv.Streams.new(1)
+    )
 
 
 @check
 def check_pages_are_whole_and_load_nothing() -> None:
     for name, text in pages().items():
         read = Reader(text)
-        assert text.startswith('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'), name
+        assert text.startswith(
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        ), name
         ids = [named["id"] for _, named in read.elements if "id" in named]
         assert len(set(ids)) == len(ids)
         links = [named["href"] for _, named in read.all("a")]
@@ -169,7 +237,9 @@ def check_pages_are_whole_and_load_nothing() -> None:
 
 @check
 def check_pages_can_be_read_without_seeing_them() -> None:
-    """Headings in order, tables with headings, pictures with words; one main part, and a name for each section."""
+    """Headings in order, tables with headings, pictures with words; one main part, and a name for
+    each section.
+    """
     for text in pages().values():
         read = Reader(text)
         levels = [int(tag[1]) for tag, _ in read.all("h1", "h2", "h3")]
@@ -193,7 +263,9 @@ def _contrast(one: str, other: str) -> float:
 
     def brightness(colour: str) -> float:
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        red, green, blue = (
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        )
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     bright, dark = sorted((brightness(one), brightness(other)), reverse=True)
@@ -202,22 +274,30 @@ def _contrast(one: str, other: str) -> float:
 
 @check
 def check_colours_can_be_told_apart() -> None:
-    """Text by 4.5 to 1, lines by 3 to 1, on every ground that they are on; in light, in the dark and on paper."""
+    """Text by 4.5 to 1, lines by 3 to 1, on every ground that they are on; in light, in the dark
+    and on paper.
+    """
     style = resources.files("privlearn.publishing").joinpath("card.css").read_text("utf-8")
     blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     schemes = [dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", block)) for block in blocks]
     assert len(schemes) == 3
     for colours in schemes:
         for ground in ("paper", "panel"):
-            assert all(_contrast(colours[ink], colours[ground]) >= 4.5 for ink in ("ink", "quiet", "mark"))
+            assert all(
+                _contrast(colours[ink], colours[ground]) >= 4.5 for ink in ("ink", "quiet", "mark")
+            )
             assert _contrast(colours["guide"], colours[ground]) >= 3
         for kind in ("good", "warn"):
-            assert all(_contrast(colours[ink], colours[f"{kind}-panel"]) >= 4.5 for ink in ("ink", kind))
+            assert all(
+                _contrast(colours[ink], colours[f"{kind}-panel"]) >= 4.5 for ink in ("ink", kind)
+            )
 
 
 @check
 def check_names_of_strangers_are_only_text() -> None:
-    """What others called a column, a figure or their data adds no element to the page, and changes none."""
+    """What others called a column, a figure or their data adds no element to the page, and changes
+    none.
+    """
     with workplace() as place:
         benign = {f"name {number}": f"value {number}" for number in range(len(HOSTILE))}
         hostile = {name: name for name in HOSTILE}
@@ -239,7 +319,9 @@ def check_names_of_strangers_are_only_text() -> None:
 
 @check
 def check_pages_are_made_of_what_is_published() -> None:
-    """Other weights and other private figures, and the same page; the certificate's figures, and its warnings."""
+    """Other weights and other private figures, and the same page; the certificate's figures, and
+    its warnings.
+    """
     with workplace() as place:
         first = page_of(published(place, "first"))
         one = result()
@@ -257,7 +339,9 @@ def check_pages_are_made_of_what_is_published() -> None:
         assert "It agreed with its certificate." in first
         assert "This run used a fixed seed." in first
         fresh = replace(one, seeded=False)
-        assert "fixed seed" not in page_of(publish.publish(fresh, place / "fresh", model_spec="linear", classes=3))
+        assert "fixed seed" not in page_of(
+            publish.publish(fresh, place / "fresh", model_spec="linear", classes=3)
+        )
         curve = one.ledger.guarantee(found.delta or 0.0)
         assert escape(curve.meaning) in first
 
@@ -271,7 +355,8 @@ def check_a_page_tells_what_protects_the_test_rows() -> None:
     assert "The test data: their figures are exact." not in paid
     assert "and the test figures, which were released with noise" in paid
     assert "an estimate, the noise of the figures counted in" in paid
-    assert paid.count('<th class="group"') == exact.count('<th class="group"') + 1  # the release of the figures
+    # the release of the figures
+    assert paid.count('<th class="group"') == exact.count('<th class="group"') + 1
     for text in (exact, paid):
         assert "Always the most frequent answer: 37.5&nbsp;%" in text
     assert "Always the most frequent" not in pages()["shuffled"]
@@ -279,7 +364,9 @@ def check_a_page_tells_what_protects_the_test_rows() -> None:
 
 @check
 def check_intervals_of_accuracies() -> None:
-    """As scipy's exact binomial test has them; wider by the noise of released figures; none where nothing is known."""
+    """As scipy's exact binomial test has them; wider by the noise of released figures; none where
+    nothing is known.
+    """
     for right, rows in ((0, 10), (8, 10), (10, 10), (374, 397), (1, 3), (9_999, 10_000)):
         found = interval(Metrics({"accuracy": right / rows}, rows))
         true = binomtest(right, rows).proportion_ci(0.95, method="exact")
@@ -292,17 +379,23 @@ def check_intervals_of_accuracies() -> None:
         ({"accuracy": 8.0}, 10),
     ):
         assert interval(Metrics(figures, rows)) is None
-    noisy = Metrics({"accuracy": 0.8}, 100, plan=MetricsPlan(2, noise_multiplier=5.0), errors={"accuracy": 0.03})
+    noisy = Metrics(
+        {"accuracy": 0.8}, 100, plan=MetricsPlan(2, noise_multiplier=5.0), errors={"accuracy": 0.03}
+    )
     low, high = interval(noisy) or (0.0, 0.0)
-    np.testing.assert_allclose((low, high), (0.8 - 0.098, 0.8 + 0.098), atol=1e-4)  # 1.96 times 0.05
+    # 1.96 times 0.05
+    np.testing.assert_allclose((low, high), (0.8 - 0.098, 0.8 + 0.098), atol=1e-4)
     assert of_one_answer(Metrics({}, 10, ((3, 1), (2, 4)))) == 0.6
-    assert of_one_answer(Metrics({}, 10, ((-3, 1), (0, 4)))) == 1.0  # a released matrix has negative numbers, too
+    # a released matrix has negative numbers, too
+    assert of_one_answer(Metrics({}, 10, ((-3, 1), (0, 4)))) == 1.0
     assert of_one_answer(Metrics({}, 10)) is None
 
 
 @check
 def check_shares_of_costs() -> None:
-    """They add up to one, keep order and number of releases, and are those of the Renyi divergence."""
+    """They add up to one, keep order and number of releases, and are those of the Renyi
+    divergence.
+    """
     steps = [PoissonSampled(0.01, Gaussian(1.0 + at / 50)) for at in range(50)]
     event = compose([Gaussian(8.0), *(own for own in steps for _ in range(20)), Gaussian(9.0)])
     found = costs(event, 1e-5)
@@ -324,7 +417,9 @@ def check_shares_of_costs() -> None:
 
 @check
 def check_who_is_protected_is_said() -> None:
-    """By the unit: a row, several rows of a person, a person; and whether the number of them is public."""
+    """By the unit: a row, several rows of a person, a person; and whether the number of them is
+    public.
+    """
     persons, rows = pages()["persons"], pages()["shuffled"]
     assert "One person" in persons
     assert "Whether any one person took part" in persons

@@ -1,4 +1,6 @@
-"""Named checks of closed shapes: what no field and no file is for has no place in a published folder."""
+"""Named checks of closed shapes: what no field and no file is for has no place in a published
+folder.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def mended(folder: Path, certificate: Callable[[dict[str, Any]], None] = lambda 
     """Change a certificate, and mend the digests of its parts and of the files as they are."""
     body = json.loads((folder / "privacy.json").read_text())
     certificate(body)
-    body["files"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in body["files"]}
+    body["files"] = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in body["files"]
+    }
     body["digests"] = {part: digest(body[part]) for part in body["digests"]}
     (folder / "privacy.json").write_text(json.dumps(body))
 
@@ -50,7 +54,9 @@ def require_refused(folder: Path, said: str, key: Path | None = None) -> None:
 
 @check
 def check_files_that_nobody_certified_are_problems() -> None:
-    """Also in a signed folder: an adapter, which plain loaders load. Hidden files, which none loads, give a warning."""
+    """Also in a signed folder: an adapter, which plain loaders load. Hidden files, which none
+    loads, give a warning.
+    """
     with workplace() as place:
         key = key_in(place)
         out = published(place, "model", sign=key)
@@ -61,9 +67,13 @@ def check_files_that_nobody_certified_are_problems() -> None:
         assert pv.verify(out, key=public).ok
         assert any(".DS_Store" in warning for warning in pv.verify(out).warnings)
         for names in (
-            ("adapter_model.safetensors", "adapter_config.json"), ("pytorch_model.bin",), ("modeling.py",),
-            ("tokenizer.json",), ("model.safetensors.index.json",), ("notes.txt",),
-        ):  # fmt: skip
+            ("adapter_model.safetensors", "adapter_config.json"),
+            ("pytorch_model.bin",),
+            ("modeling.py",),
+            ("tokenizer.json",),
+            ("model.safetensors.index.json",),
+            ("notes.txt",),
+        ):
             for name in names:
                 (out / name).write_bytes(b"{}")
             for given in (None, public):
@@ -76,16 +86,35 @@ def check_files_that_nobody_certified_are_problems() -> None:
 
 @check
 def check_facts_have_a_closed_shape() -> None:
-    """Unknown ones, other types, numbers out of range and long texts: problems in `verify`, and not published."""
+    """Unknown ones, other types, numbers out of range and long texts: problems in `verify`, and not
+    published.
+    """
     wrong: list[tuple[str, Any]] = [
-        ("rows", ROWS), ("noise", ROWS), ("noise", "none"), ("precision", "float8"), ("examples", True),
-        ("examples", 1e300), ("label_smoothing", 2.0), ("class_weights", [-1.0]), ("class_weights", "x"),
-        ("optimizer", {"name": "SGD", "rows": ROWS * 30}), ("optimizer", {"x" * 200: 1}),
-        ("learning_rate_schedule", "x" * 5_000), ("chosen", [{"indices": [0], "rows": ROWS}]),
-        ("transcript", {"commitment": "x", "challenge": "", "digest": "y"}), ("left_early", False), ("average", 7.0),
-        ("public_start", {"rows": ROWS}), ("task", 3), ("method", None), ("fitted_temperature", -1.0),
-        ("answered", 3), ("tuning", {"chosen": 0}), ("newton", ROWS), ("target_bounds", [0.0, 1.0, 2.0]),
-    ]  # fmt: skip
+        ("rows", ROWS),
+        ("noise", ROWS),
+        ("noise", "none"),
+        ("precision", "float8"),
+        ("examples", True),
+        ("examples", 1e300),
+        ("label_smoothing", 2.0),
+        ("class_weights", [-1.0]),
+        ("class_weights", "x"),
+        ("optimizer", {"name": "SGD", "rows": ROWS * 30}),
+        ("optimizer", {"x" * 200: 1}),
+        ("learning_rate_schedule", "x" * 5_000),
+        ("chosen", [{"indices": [0], "rows": ROWS}]),
+        ("transcript", {"commitment": "x", "challenge": "", "digest": "y"}),
+        ("left_early", False),
+        ("average", 7.0),
+        ("public_start", {"rows": ROWS}),
+        ("task", 3),
+        ("method", None),
+        ("fitted_temperature", -1.0),
+        ("answered", 3),
+        ("tuning", {"chosen": 0}),
+        ("newton", ROWS),
+        ("target_bounds", [0.0, 1.0, 2.0]),
+    ]
     with workplace() as place:
         out = published(place)
         assert pv.verify(out).ok
@@ -96,7 +125,12 @@ def check_facts_have_a_closed_shape() -> None:
             (out / "privacy.json").write_text(whole)
         one = copy.copy(result())
         object.__setattr__(one, "facts", {**one.facts, "rows": ROWS})
-        said = str(must_raise(BadInput, lambda: publish.publish(one, place / "more", model_spec="linear", classes=3)))
+        said = str(
+            must_raise(
+                BadInput,
+                lambda: publish.publish(one, place / "more", model_spec="linear", classes=3),
+            )
+        )
         assert "'rows' is unknown" in said
         assert not (place / "more").exists()
 
@@ -107,16 +141,23 @@ def check_configurations_have_a_closed_shape() -> None:
     with workplace() as place:
         out = published(place)
         whole = json.loads((out / "config.json").read_text())
-        for more in ({"rows": ROWS}, {"classes": "3"}, {"input_shape": [5, 1e9]}, {"class_names": ROWS},
-                     {"grid": "x" * 5_000},
-                     {"table": {"target": "y", "rows": ROWS}, "schema": "0" * 64},
-                     {"transforms": [{"kind": "scale", "shape": [5], "rows": ROWS * 60}]},
-                     {"model_type": "bert", "rows": [[0.5] * 999] * 99},
-                     {"model_type": "bert", "text": "x" * 5_000}):  # fmt: skip
+        for more in (
+            {"rows": ROWS},
+            {"classes": "3"},
+            {"input_shape": [5, 1e9]},
+            {"class_names": ROWS},
+            {"grid": "x" * 5_000},
+            {"table": {"target": "y", "rows": ROWS}, "schema": "0" * 64},
+            {"transforms": [{"kind": "scale", "shape": [5], "rows": ROWS * 60}]},
+            {"model_type": "bert", "rows": [[0.5] * 999] * 99},
+            {"model_type": "bert", "text": "x" * 5_000},
+        ):
             (out / "config.json").write_text(json.dumps(whole | more))
             mended(out)
             require_refused(out, "config.json")
-        (out / "config.json").write_text(json.dumps(whole | {"model_type": "bert", "id2label": {"0": "a", "1": "b"}}))
+        (out / "config.json").write_text(
+            json.dumps(whole | {"model_type": "bert", "id2label": {"0": "a", "1": "b"}})
+        )
         mended(out)
         assert pv.verify(out).ok
 
@@ -137,7 +178,10 @@ def check_files_of_weights_hold_tensors_alone() -> None:
             return len(text).to_bytes(8, "little") + text + body + after
 
         name = min(head)
-        moved = {own: {**part, "data_offsets": [at + 8 for at in part["data_offsets"]]} for own, part in head.items()}
+        moved = {
+            own: {**part, "data_offsets": [at + 8 for at in part["data_offsets"]]}
+            for own, part in head.items()
+        }
         for content in (
             save(weights, {"rows": json.dumps(ROWS)}),
             save(weights, {"format": "pt", "rows": "1"}),
@@ -163,7 +207,9 @@ def check_files_of_weights_hold_tensors_alone() -> None:
 
 @check
 def check_every_plan_declares_the_facts_of_its_runs() -> None:
-    """A shape that can be read, with the facts that all runs have; a shape lets nothing pass that it does not name."""
+    """A shape that can be read, with the facts that all runs have; a shape lets nothing pass that
+    it does not name.
+    """
     for plan in every_plan():
         assert isinstance(plan, AbstractPlan)
         known = fields_of(plan.facts_shape)
@@ -173,4 +219,6 @@ def check_every_plan_declares_the_facts_of_its_runs() -> None:
     assert list(unfit({"steps": float("nan")}, GradientFacts))
     assert list(unfit({"mu": float("inf")}, GradientFacts))
     assert list(unfit({"target_bounds": [0.0, float("inf")]}, GradientFacts))
-    assert not list(unfit({"mu": 3.0, "optimizer": {"name": "Adam", "betas": [0.9, 0.999]}}, GradientFacts))
+    assert not list(
+        unfit({"mu": 3.0, "optimizer": {"name": "Adam", "betas": [0.9, 0.999]}}, GradientFacts)
+    )

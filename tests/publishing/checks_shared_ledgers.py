@@ -1,4 +1,6 @@
-"""Named checks of what is published of a run whose ledger holds other runs; mutations must make them fail."""
+"""Named checks of what is published of a run whose ledger holds other runs; mutations must make
+them fail.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,19 @@ FIRST, SECOND = plan(4.0), plan(3.0)
 
 
 def train(which: pv.Plan, ledger: pv.Ledger) -> Any:
-    build = lambda shape: networks.build("linear", shape, 3, streams.Streams.new(0).initialisation).double()  # noqa: E731
-    return pv.dpsgd(which, build, cross_entropy, small_data(), ledger=ledger, streams=streams.Streams.new(0))
+    build = lambda shape: networks.build(  # noqa: E731
+        "linear", shape, 3, streams.Streams.new(0).initialisation
+    ).double()
+    return pv.dpsgd(
+        which, build, cross_entropy, small_data(), ledger=ledger, streams=streams.Streams.new(0)
+    )
 
 
 @lru_cache(maxsize=1)
 def results() -> dict[str, Any]:
-    """The second of two runs on a ledger: chosen later, approved beforehand, and without a limit."""
+    """The second of two runs on a ledger: chosen later, approved beforehand, and without a
+    limit.
+    """
     chosen, fixed, recording = pv.Ledger(BUDGET), pv.Ledger(BUDGET), pv.Ledger()
     fixed.approve(FIRST, SECOND)
     for ledger in (chosen, fixed, recording):
@@ -70,8 +78,10 @@ def check_a_run_that_was_chosen_later_claims_the_limit() -> None:
     assert "may have been chosen after earlier results" in certificate.ADAPTIVE
     assert found.run_epsilon == claim["ledger"]["run_epsilon"] == own.epsilon < 5.0
     assert "may have been chosen after earlier results" in card and "by itself costs" in card  # noqa: PT018
-    assert found.warnings == ["the run used a fixed seed: anyone who knows the seed can take the noise off the "
-                              "weights, and then nothing is protected"]  # fmt: skip
+    assert found.warnings == [
+        "the run used a fixed seed: anyone who knows the seed can take the noise off the "
+        "weights, and then nothing is protected"
+    ]
 
 
 @check
@@ -146,9 +156,15 @@ def check_what_is_said_of_other_runs_is_compared() -> None:
                 loud = plan(1.0)
                 body["plan"] = loud.to_json()
                 own = loud.guarantee(1e-5)
-                body["claim"]["ledger"] |= {"run_epsilon": own.epsilon, "run_method": own.method, "run_rho": own.rho}
+                body["claim"]["ledger"] |= {
+                    "run_epsilon": own.epsilon,
+                    "run_method": own.method,
+                    "run_rho": own.rho,
+                }
                 found = checked(out, body)
-                assert any("not within its limit" in problem for problem in found.problems), found.problems
+                assert any("not within its limit" in problem for problem in found.problems), (
+                    found.problems
+                )
 
 
 def checked(out: Path, body: dict[str, Any]) -> Verification:
@@ -159,7 +175,9 @@ def checked(out: Path, body: dict[str, Any]) -> Verification:
 
 @check
 def check_only_what_was_charged_is_published() -> None:
-    """The plan of a result must have releases that its ledger holds, and its facts must follow from it."""
+    """The plan of a result must have releases that its ledger holds, and its facts must follow from
+    it.
+    """
     result = replace(results()["chosen later"], ledger=pv.Ledger(BUDGET))
     result.ledger.charge(Gaussian(40.0), FIRST.neighbours)
     assert tally(result.ledger.event) == {Gaussian(40.0): 1}

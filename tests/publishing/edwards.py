@@ -1,4 +1,6 @@
-"""Points of the curve of Ed25519 (RFC 8032, section 5.1), written down again to check the library's constants."""
+"""Points of the curve of Ed25519 (RFC 8032, section 5.1), written down again to check the library's
+constants.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +43,8 @@ def encode(point: Point) -> bytes:
 
 
 def of_small_order() -> set[Point]:
-    """The eight points whose order divides 8: what is left of any point after multiplying by the large prime order."""
+    """The eight points whose order divides 8: what is left of any point after multiplying by the
+    large prime order.
+    """
     found = {multiply(ORDER, point) for y in range(2, 40) if (point := at_height(y))}
     return {add(one, other) for one in found for other in found} | {NEUTRAL}

@@ -1,4 +1,6 @@
-"""Published models as programs of torch.export: run by PyTorch alone, with the same scores, or refused."""
+"""Published models as programs of torch.export: run by PyTorch alone, with the same scores, or
+refused.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(pv.publish(result, tmp_path_factory.mktemp("export") / "model", delta=1e-5))
 
 
-def test_another_process_gets_the_same_scores_without_privlearn(published: Path, tmp_path: Path) -> None:
+def test_another_process_gets_the_same_scores_without_privlearn(
+    published: Path, tmp_path: Path
+) -> None:
     model = pv.load_model(published)
     assert model.export(tmp_path / "model.pt2") == tmp_path / "model.pt2"
     rows = torch.rand(11, 6, generator=torch.Generator().manual_seed(1))
@@ -57,7 +61,9 @@ def test_what_cannot_be_exported_or_gives_other_scores_is_refused(
     model = pv.load_model(published)
     real = torch.export.export
     other = nn.Sequential(nn.Linear(6, 3))
-    monkeypatch.setattr(torch.export, "export", lambda net, *given, **more: real(other, *given, **more))
+    monkeypatch.setattr(
+        torch.export, "export", lambda net, *given, **more: real(other, *given, **more)
+    )
     with pytest.raises(BadInput, match="other scores than the model"):
         model.export(tmp_path / "model.pt2")
     assert not (tmp_path / "model.pt2").exists()

@@ -1,4 +1,6 @@
-"""Published folders as an attacker would hand them over, and places where nothing should be written."""
+"""Published folders as an attacker would hand them over, and places where nothing should be
+written.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def test_links_to_the_certified_content_are_followed(model: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pipes_devices_and_folders_are_no_files(name: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipes_devices_and_folders_are_no_files(
+    name: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """None of them is waited for, and none is read without end."""
     makers = {
         "pipe": lambda path: os.mkfifo(path),
@@ -57,11 +61,16 @@ def test_pipes_devices_and_folders_are_no_files(name: str, model: Path, capsys: 
         code = main(["verify", str(model)])
         shown = capsys.readouterr()
         assert code == (2 if name == "privacy.json" else 1)
-        assert f"{name} is not a plain file" in shown.out + shown.err or f"{name} is missing" in shown.out + shown.err
+        assert (
+            f"{name} is not a plain file" in shown.out + shown.err
+            or f"{name} is missing" in shown.out + shown.err
+        )
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
-def test_huge_files_are_not_read(name: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_huge_files_are_not_read(
+    name: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with (model / name).open("r+b") as file:
         file.truncate(1 << 40)
     assert main(["verify", str(model)]) == (2 if name == "privacy.json" else 1)
@@ -120,7 +129,9 @@ def test_a_folder_made_meanwhile_above_stays(tmp_path: Path) -> None:
 
 
 def test_names_cannot_paint_the_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Brackets are no markup, and control characters, bidirectional marks and line breaks are spelled out."""
+    """Brackets are no markup, and control characters, bidirectional marks and line breaks are
+    spelled out.
+    """
     name = "[/][bold]a\x1b[2J\u202e\nm verifies"
     out = published(tmp_path, name)
     (out / "[red]\x1b[31m\nprivlearn: fine").write_text("")
@@ -172,7 +183,19 @@ def test_predictions_overwrite_nothing(
         assert main(["predict", str(model), "--data", data, "--out", str(out)]) == 2
     assert "No space left on device" in capsys.readouterr().err
     assert not out.exists()
-    assert main(["predict", str(model), "--data", rows(tmp_path), "--out", str(tmp_path / "no" / f"o{suffix}")]) == 2
+    assert (
+        main(
+            [
+                "predict",
+                str(model),
+                "--data",
+                rows(tmp_path),
+                "--out",
+                str(tmp_path / "no" / f"o{suffix}"),
+            ]
+        )
+        == 2
+    )
 
 
 def test_a_full_standard_output_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,8 +204,12 @@ def test_a_full_standard_output_is_one_message(capsys: pytest.CaptureFixture[str
     assert "the system refused" in capsys.readouterr().err
 
 
-def test_weights_that_no_network_has(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Certified, but nothing that could be loaded: refused with what was found and what should be there."""
+def test_weights_that_no_network_has(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Certified, but nothing that could be loaded: refused with what was found and what should be
+    there.
+    """
     from safetensors.numpy import save
 
     from tests.publishing.checks import body_of, forge
@@ -207,8 +234,14 @@ CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "no text": ("\udcff", ("cannot be read", "Expected a TOML file")),
     "a table": ("[epsilon]\na = 1", ("[epsilon]", "is a table", "expected plain options")),
     "a key twice": ("epsilon = 1\nepsilon = 2", ("cannot be read",)),
-    "a key in two spellings": ("clip_norm = 1\nclip-norm = 2", ("stands twice", "keep one of them")),
-    "another configuration": ('config = "other.toml"', ("'config'", "is not an option", "such as epsilon")),
+    "a key in two spellings": (
+        "clip_norm = 1\nclip-norm = 2",
+        ("stands twice", "keep one of them"),
+    ),
+    "another configuration": (
+        'config = "other.toml"',
+        ("'config'", "is not an option", "such as epsilon"),
+    ),
     "help": ("help = true", ("'help'", "is not an option")),
     "an option with an equals sign": (
         '"epsilon=3" = true',
@@ -224,12 +257,17 @@ CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "an endless number": (f"epochs = 1{'0' * 5000}", ("cannot be read",)),
     "endless nesting": (f"epochs = {'[' * 5000}", ("cannot be read",)),
     "a large file": (f"# {'x' * 300_000}", ("larger than 256 KiB",)),
-    "a group of millions": ("group_size = 2147483648\nnoise_multiplier = 3", ("--group-size is above", "whole number")),
+    "a group of millions": (
+        "group_size = 2147483648\nnoise_multiplier = 3",
+        ("--group-size is above", "whole number"),
+    ),
 }
 
 
 @pytest.mark.parametrize("case", CONFIGURATIONS)
-def test_configurations_are_refused(case: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_configurations_are_refused(
+    case: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     text, expected = CONFIGURATIONS[case]
     (tmp_path / "plan.toml").write_bytes(text.encode(errors="surrogateescape"))
     assert main(["budget", "--examples", "1000", "--config", str(tmp_path / "plan.toml")]) == 2
@@ -239,7 +277,9 @@ def test_configurations_are_refused(case: str, capsys: pytest.CaptureFixture[str
         assert part in shown.err, shown.err
 
 
-def test_a_configuration_is_never_passed_over(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_configuration_is_never_passed_over(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "plan.toml").write_text("noise_multiplier = 6.0\nepochs = 4\nbatch_size = 100\n")
     path = str(tmp_path / "plan.toml")
     answers = []
@@ -261,7 +301,9 @@ def test_a_configuration_is_never_passed_over(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("where", ["a\0b", "x" * 300, "y/" * 3000])
-def test_paths_that_no_system_knows(where: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_paths_that_no_system_knows(
+    where: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     for command in (["verify", where], ["predict", where, "--data", "digits"]):
         assert main(command) == 2
         assert "privlearn: " in capsys.readouterr().err
@@ -278,10 +320,21 @@ def test_python_verifies_in_a_process_of_its_own_without_torch(tmp_path: Path) -
     rng = np.random.default_rng(0)
     x = rng.random((60, 4)).astype(np.float32)
     data = pv.Dataset(x, (x[:, 0] > 0.5).astype(np.int64), classes=2, low=0.0, high=1.0)
-    for name, choices in (("centre", {}), ("moments", {"normalise": "moments"}), ("pca", {"pca": 2})):
-        result = pv.train(data, epsilon=5.0, delta=1e-3, epochs=2, streams=pv.Streams.new(1), **choices)
+    for name, choices in (
+        ("centre", {}),
+        ("moments", {"normalise": "moments"}),
+        ("pca", {"pca": 2}),
+    ):
+        result = pv.train(
+            data, epsilon=5.0, delta=1e-3, epochs=2, streams=pv.Streams.new(1), **choices
+        )
         pv.publish(result, tmp_path / name)
-        script = f"import sys, privlearn as pv; found = pv.verify({str(tmp_path / name)!r}); print(found)\n"
+        script = (
+            f"import sys, privlearn as pv; found = pv.verify({str(tmp_path / name)!r}); "
+            "print(found)\n"
+        )
         script += "sys.exit(not found.ok or 'torch' in sys.modules)"
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,6 @@
-"""Plans of all kinds are read by a process that made none: what reads a kind imports the module that it is in."""
+"""Plans of all kinds are read by a process that made none: what reads a kind imports the module
+that it is in.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ import sys
 
 from tests.publishing.checks_certificates import every_plan
 
-#: Reads the plans that it is given, each in a fork of its own, so that none finds what another one imported.
+#: Reads the plans that it is given, each in a fork of its own, so that none finds what another one
+#: imported.
 READER = """
 import json, os, sys
 from privlearn.publishing.certificate import read_plan
@@ -25,6 +28,10 @@ for text in json.load(sys.stdin):
 def test_a_process_that_made_no_plan_reads_every_kind() -> None:
     texts = [json.dumps(plan.to_json()) for plan in every_plan()]
     reader = subprocess.run(
-        [sys.executable, "-c", READER], input=json.dumps(texts), text=True, capture_output=True, check=False
+        [sys.executable, "-c", READER],
+        input=json.dumps(texts),
+        text=True,
+        capture_output=True,
+        check=False,
     )
     assert reader.returncode == 0, reader.stderr[-2000:]

@@ -1,8 +1,9 @@
-"""Damaged certificates, folders and configurations: refused or read as what they were, and never anything else.
+"""Damaged certificates, folders and configurations: refused or read as what they were, and never
+anything else.
 
-The guarantee of `verify`: if it says ok for a damaged folder, then epsilon, delta, neighbours and files are the
-original's. Of a forgery (damaged, and every digest mended) it says ok only if the events do give the epsilon that is
-claimed.
+The guarantee of `verify`: if it says ok for a damaged folder, then epsilon, delta, neighbours and
+files are the original's. Of a forgery (damaged, and every digest mended) it says ok only if the
+events do give the epsilon that is claimed.
 """
 
 from __future__ import annotations
@@ -54,35 +55,82 @@ from tests.support.fuzz import mutations
 
 NIGHTLY = pytest.mark.nightly
 SHARES = (6, 3, 6, 6, 6, 6, 6, 3, 2)  # fewer inputs where each takes long
-TRAINED = Plan(Poisson(0.25), epochs=4, schedule=schedules.Step(k=0.85, period=2.0, start=1.3), examples=100)
+TRAINED = Plan(
+    Poisson(0.25), epochs=4, schedule=schedules.Step(k=0.85, period=2.0, start=1.3), examples=100
+)
 WHICH = tuple(Candidate(name, TRAINED, settings={"epochs": 4}) for name in "ab")
-RUN = compose([Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8), Repeated(PoissonSampled(0.25, Gaussian(1.105)), 8)])
+RUN = compose(
+    [
+        Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8),
+        Repeated(PoissonSampled(0.25, Gaussian(1.105)), 8),
+    ]
+)
 
 
 def one(adjacency: str, noise: float = 9.0) -> Plan:
     """A plan of one release."""
     examples = 100 if adjacency == "add_remove" else None
-    return Plan(FullBatch(), 1, schedules.Constant(noise), adjacency=Adjacency(adjacency), examples=examples)
+    return Plan(
+        FullBatch(), 1, schedules.Constant(noise), adjacency=Adjacency(adjacency), examples=examples
+    )
 
 
 #: A run among whatever else there may be, the certificate's events, and the kind of neighbour.
 BASES: dict[str, tuple[Event, str, AbstractPlan]] = {
     "poisson": (compose([Gaussian(16.0), RUN]), "add_remove", TRAINED),
-    "partition": (Repeated(Partitioned(16, Gaussian(1.5)), 3), "zero_out",
-                  Plan(Partition(16), 3, schedules.Constant(1.5), adjacency=Adjacency.ZERO_OUT)),
-    "fixed": (compose([Repeated(FixedBatches(Gaussian(4.0)), 3)]), "replace_one",
-              Plan(Shuffle(10), 3, schedules.PerEpoch((4.0,)), adjacency=Adjacency.REPLACE_ONE)),
-    "kinds": (compose([Laplace(3.0), RandomisedResponse(0.5, 4), Selection(0.1), PureDP(0.2), ZCDP(0.01),
-                       Repeated(Gaussian(9.0), 3)]), "zero_out", one("zero_out")),
-    "filters": (compose([Parallel((Gaussian(3.0), Gaussian(4.0))), Filter(0.1), Filter(None, (2.0, 8.0), (0.1, 0.5)),
-                         Gaussian(9.0)]), "add_remove", one("add_remove")),
+    "partition": (
+        Repeated(Partitioned(16, Gaussian(1.5)), 3),
+        "zero_out",
+        Plan(Partition(16), 3, schedules.Constant(1.5), adjacency=Adjacency.ZERO_OUT),
+    ),
+    "fixed": (
+        compose([Repeated(FixedBatches(Gaussian(4.0)), 3)]),
+        "replace_one",
+        Plan(Shuffle(10), 3, schedules.PerEpoch((4.0,)), adjacency=Adjacency.REPLACE_ONE),
+    ),
+    "kinds": (
+        compose(
+            [
+                Laplace(3.0),
+                RandomisedResponse(0.5, 4),
+                Selection(0.1),
+                PureDP(0.2),
+                ZCDP(0.01),
+                Repeated(Gaussian(9.0), 3),
+            ]
+        ),
+        "zero_out",
+        one("zero_out"),
+    ),
+    "filters": (
+        compose(
+            [
+                Parallel((Gaussian(3.0), Gaussian(4.0))),
+                Filter(0.1),
+                Filter(None, (2.0, 8.0), (0.1, 0.5)),
+                Gaussian(9.0),
+            ]
+        ),
+        "add_remove",
+        one("add_remove"),
+    ),
     "pate": (compose([Repeated(Gaussian(10.0), 3)]), "add_remove", PatePlan(3, 9, Votes(4), 10.0)),
-    "features": (compose([Gaussian(9.0)]), "add_remove", FisherPlan(3, 8, 8, 1.0, noise_multiplier=9.0)),
-    "blocks": (compose([Parallel((RUN, RUN, Selection(0.5))), RUN]), "add_remove",
-               Blocks(WHICH, selection_epsilon=0.5, retrain=True)),
-    "stopping": (compose([RepeatAndSelect(compose([RUN, Gaussian(9.0)]), 3.0, 1.0)]), "add_remove",
-                 RandomStopping(WHICH, 3.0, score_noise=9.0)),
-}  # fmt: skip
+    "features": (
+        compose([Gaussian(9.0)]),
+        "add_remove",
+        FisherPlan(3, 8, 8, 1.0, noise_multiplier=9.0),
+    ),
+    "blocks": (
+        compose([Parallel((RUN, RUN, Selection(0.5))), RUN]),
+        "add_remove",
+        Blocks(WHICH, selection_epsilon=0.5, retrain=True),
+    ),
+    "stopping": (
+        compose([RepeatAndSelect(compose([RUN, Gaussian(9.0)]), 3.0, 1.0)]),
+        "add_remove",
+        RandomStopping(WHICH, 3.0, score_noise=9.0),
+    ),
+}
 FACTS = {
     "examples": 100,
     "noise_std": 10.0 * 2**0.5,
@@ -93,7 +141,9 @@ FACTS = {
 
 
 class Watch:
-    """Notes every attempt to run a program or to load code by name while open. Audit hooks cannot be taken off."""
+    """Notes every attempt to run a program or to load code by name while open. Audit hooks cannot
+    be taken off.
+    """
 
     EVENTS = (
         "os.system",
@@ -138,7 +188,9 @@ def test_the_watch_sees_what_runs(watch: Watch) -> None:
 # Certificates
 
 
-def certified(name: str, key: signing.SigningKey | None = None) -> tuple[dict[str, Any], dict[str, bytes]]:
+def certified(
+    name: str, key: signing.SigningKey | None = None
+) -> tuple[dict[str, Any], dict[str, bytes]]:
     """A certificate that verifies, and the files that it speaks of."""
     event, adjacency, plan = BASES[name]
     found = accountant.guarantee(event, Adjacency(adjacency), 1e-5)
@@ -149,7 +201,9 @@ def certified(name: str, key: signing.SigningKey | None = None) -> tuple[dict[st
     own = accountant.guarantee(planned, Adjacency(adjacency), 1e-5)
     others = None if tally(planned) == tally(event) else certificate.figures(certificate.FIXED, own)
     trained = plan.trained(FACTS)
-    steps = {"steps": trained.epochs * trained.sampling.steps(100)} if isinstance(trained, Plan) else {}
+    steps = (
+        {"steps": trained.epochs * trained.sampling.steps(100)} if isinstance(trained, Plan) else {}
+    )
     known = {*fields_of(plan.facts_shape), *fields_of(trained.facts_shape)}
     facts = {name: value for name, value in FACTS.items() if name in known} | steps
     body = certificate.make(event, found, plan, facts, False, files, others)
@@ -161,7 +215,9 @@ def checked(content: bytes, files: dict[str, bytes]) -> Verification | None:
     small = {name: files[name] for name in ("config.json", "README.md")}
     digests = {name: hashlib.sha256(value).hexdigest() for name, value in files.items()}
     try:
-        found = verify_contents(Contents(Path("model"), {**small, "privacy.json": content}, digests, (), ()))
+        found = verify_contents(
+            Contents(Path("model"), {**small, "privacy.json": content}, digests, (), ())
+        )
     except PrivlearnError:
         return None
     json.dumps(found.problems).encode()
@@ -207,13 +263,17 @@ def test_forged_certificates(name: str, total: int, watch: Watch) -> None:
                 forged = certificate.parse(text)
             except PrivlearnError:
                 continue
-            forged["digests"] = {part: certificate.digest(forged[part]) for part in certificate.PARTS}
+            forged["digests"] = {
+                part: certificate.digest(forged[part]) for part in certificate.PARTS
+            }
             found = checked(json.dumps(forged).encode(), files)
             assert found is not None
             read += 1
             if found.ok:
                 claim = forged["claim"]
-                true = accountant.guarantee(from_json(forged["events"]), Adjacency(claim["adjacency"]), claim["delta"])
+                true = accountant.guarantee(
+                    from_json(forged["events"]), Adjacency(claim["adjacency"]), claim["delta"]
+                )
                 assert claim["epsilon"] == pytest.approx(true.epsilon, rel=1e-6)
                 assert claim["method"] == true.method
     assert read > share // 4
@@ -243,7 +303,9 @@ def test_no_number_makes_verify_fail(name: str) -> None:
             true = place[key]
             for end in ENDS:
                 place[key] = end
-                forged = body | {"digests": {part: certificate.digest(body[part]) for part in certificate.PARTS}}
+                forged = body | {
+                    "digests": {part: certificate.digest(body[part]) for part in certificate.PARTS}
+                }
                 found = checked(json.dumps(forged).encode(), files)
                 assert found is not None, (part, key, end)
                 assert not found.ok or statement(found) == statement(truth), (part, key, end)
@@ -263,7 +325,9 @@ def test_an_arithmetic_error_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("total", [900, pytest.param(20_000, marks=NIGHTLY)])
 def test_damaged_plans(total: int, watch: Watch) -> None:
-    """Whoever verifies reads what strangers wrote: it is refused as bad input, or is a plan that reads itself back."""
+    """Whoever verifies reads what strangers wrote: it is refused as bad input, or is a plan that
+    reads itself back.
+    """
     texts = [plan.to_json() for _, _, plan in BASES.values()]
     refused = 0
     with watch.nothing_runs():
@@ -308,7 +372,10 @@ def test_damaged_folders(forge: bool, total: int, watch: Watch, tmp_path: Path) 
     np.savez(tmp_path / "rows.npz", x=np.linspace(-1, 1, 20).reshape(4, 5))
     options = (str(out), "--data", str(tmp_path / "rows.npz"))
     original = {path.name: path.read_bytes() for path in out.iterdir()}
-    truth, predictions = json.loads(answered("verify", str(out), "--json")[1]), answered("predict", *options)
+    truth, predictions = (
+        json.loads(answered("verify", str(out), "--json")[1]),
+        answered("predict", *options),
+    )
     assert predictions[0] == 0
     inputs = {name: damaged if name == "config.json" else mutations for name in original}
     with watch.nothing_runs():
@@ -319,7 +386,8 @@ def test_damaged_folders(forge: bool, total: int, watch: Watch, tmp_path: Path) 
                     _mend(out, json.loads(original["privacy.json"]))
                 code, shown = answered("verify", str(out), "--json")
                 same = code == 0 and all(
-                    json.loads(shown)[key] == truth[key] for key in ("epsilon", "delta", "adjacency", "signed_by")
+                    json.loads(shown)[key] == truth[key]
+                    for key in ("epsilon", "delta", "adjacency", "signed_by")
                 )
                 assert code != 0 or same
                 assert forge or code != 0 or name == "privacy.json"
@@ -340,9 +408,13 @@ def _mend(out: Path, body: dict[str, Any]) -> None:
 # Configurations
 
 PLANS = (
-    b'examples = 6000\nbatch_size = 600\nnoise_multiplier = 6.0\nepochs = 4\nsampling = "shuffle"\ndelta = 1e-5\n'
+    b"examples = 6000\nbatch_size = 600\nnoise_multiplier = 6.0\nepochs = 4\nsampling = "
+    b'"shuffle"\ndelta = 1e-5\n'
     b'schedule = "exp:k=0.01"\nclip-norm = 0.1\npca = 60\nmodel = "mlp:100"\njson = true\n',
-    b'examples = 1000\nepsilon = 2.0\nepochs = 3\nrange = [0, 1]\nseed = 3\nadjacency = "add_remove"\n# a comment\n',
+    (
+        b"examples = 1000\nepsilon = 2.0\nepochs = 3\nrange = [0, 1]\nseed = 3\nadjacency = "
+        b'"add_remove"\n# a comment\n'
+    ),
     b'examples = 1000\nrho = 0.5\nsampling = "full"\nsolve = "epochs"\nnoise_multiplier = 8\n'
     b'clip = "layer"\ngroup_size = 2\n',
 )

@@ -1,4 +1,6 @@
-"""Damaged files are read as what they say, or refused in privlearn's own words: no other error, nothing is executed."""
+"""Damaged files are read as what they say, or refused in privlearn's own words: no other error,
+nothing is executed.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +50,16 @@ def parquet() -> bytes:
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     import pyarrow.parquet as files
 
-    columns = {"age": [30, 16, None, 120], "hours": [40.0, -1e300, 98.5, 0.0], "work": ["private", "state", "?", "x"]}
+    columns = {
+        "age": [30, 16, None, 120],
+        "hours": [40.0, -1e300, 98.5, 0.0],
+        "work": ["private", "state", "?", "x"],
+    }
     file = io.BytesIO()
     files.write_table(
-        pyarrow.table(columns | {"income": ["<=50K", ">50K", ">50K", "<=50K"]}), file, write_page_checksum=True
+        pyarrow.table(columns | {"income": ["<=50K", ">50K", ">50K", "<=50K"]}),
+        file,
+        write_page_checksum=True,
     )
     return file.getvalue()
 
@@ -72,7 +80,8 @@ def load_table(path: Path) -> None:
 
 
 def load_parquet(path: Path) -> None:
-    # Its pages have checksums too. What comes before them says which columns there are, and of what type.
+    # Its pages have checksums too. What comes before them says which columns there are, and of what
+    # type.
     data = pv.load(str(path), schema=declared())
     assert data.x.tolist() == [[30, 1, 0, 40], [17, 0, 1, -1.5], [40, 0, 0, 98.5], [90, 0, 0, 0]]
     assert data.y.tolist() == [0, 1, 1, 0]
@@ -85,15 +94,23 @@ def load_schema(path: Path) -> None:
     assert np.isfinite(high).all()
     assert (low < high).all()
     assert len(set(found.classes)) == len(found.classes) >= 2
-    assert all(c.missing is None or c.low <= c.missing <= c.high for c in found.features if isinstance(c, Number))
+    assert all(
+        c.missing is None or c.low <= c.missing <= c.high
+        for c in found.features
+        if isinstance(c, Number)
+    )
 
 
 @lru_cache
 def ledger() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        opened = pv.Ledger.open(Path(folder, "ledger"), pv.Budget(3.0, 1e-5), what="a study", measure="renyi")
+        opened = pv.Ledger.open(
+            Path(folder, "ledger"), pv.Budget(3.0, 1e-5), what="a study", measure="renyi"
+        )
         opened.charge(Gaussian(5.0), pv.accounting.Adjacency.ADD_REMOVE)
-        opened.begin(Repeated(PoissonSampled(0.1, Gaussian(2.0)), 10), pv.accounting.Adjacency.ADD_REMOVE)
+        opened.begin(
+            Repeated(PoissonSampled(0.1, Gaussian(2.0)), 10), pv.accounting.Adjacency.ADD_REMOVE
+        )
         opened.charge(PoissonSampled(0.1, Gaussian(2.0)), pv.accounting.Adjacency.ADD_REMOVE)
         return Path(folder, "ledger").read_bytes()
 
@@ -106,11 +123,15 @@ def load_ledger(path: Path) -> None:
 
 
 def forged_ledger() -> bytes:
-    return json.dumps({key: value for key, value in json.loads(ledger()).items() if key != "digest"}, indent=1).encode()
+    return json.dumps(
+        {key: value for key, value in json.loads(ledger()).items() if key != "digest"}, indent=1
+    ).encode()
 
 
 def load_forged_ledger(path: Path) -> None:
-    """With its digest made right again, it is a ledger or it is none: but no other error comes of it."""
+    """With its digest made right again, it is a ledger or it is none: but no other error comes of
+    it.
+    """
     try:
         data = json.loads(path.read_bytes())
         body = {key: value for key, value in data.items() if key not in ("format", "version")}
@@ -128,7 +149,9 @@ def checkpoint() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run")
         loss = torch.nn.CrossEntropyLoss(reduction="none")
-        pv.dpsgd(plan, torch.nn.Linear(3, 2), loss, (x, y), streams=pv.Streams.new(0), checkpoint=path)
+        pv.dpsgd(
+            plan, torch.nn.Linear(3, 2), loss, (x, y), streams=pv.Streams.new(0), checkpoint=path
+        )
         return path.read_bytes()
 
 

@@ -34,12 +34,18 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pv.Result
     plan = pv.Plan(pv.Poisson(0.5), epochs=30, examples=40).calibrate(epsilon=50.0, delta=1e-5)
     torch.manual_seed(0)
     data = pv.Dataset(X, Y, classes=2, low=0.0, high=8.0)
-    result = pv.dpsgd(plan, Own(), nn.CrossEntropyLoss(reduction="none"), data, streams=pv.Streams.new(1))
+    result = pv.dpsgd(
+        plan, Own(), nn.CrossEntropyLoss(reduction="none"), data, streams=pv.Streams.new(1)
+    )
     return pv.publish(result, tmp_path_factory.mktemp("published") / "own", classes=2), result
 
 
-@pytest.mark.parametrize("network", [Own(), Own, f"{__name__}:made"], ids=["module", "factory", "name"])
-def test_a_network_of_ones_own_is_given_again(published: tuple[Path, pv.Result], network: Any) -> None:
+@pytest.mark.parametrize(
+    "network", [Own(), Own, f"{__name__}:made"], ids=["module", "factory", "name"]
+)
+def test_a_network_of_ones_own_is_given_again(
+    published: tuple[Path, pv.Result], network: Any
+) -> None:
     out, result = published
     before = network.layer.weight.clone() if isinstance(network, nn.Module) else None
     model = pv.load_model(out, model=network)
@@ -56,18 +62,25 @@ def made(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     ("network", "message"),
     [
         (None, r"model=.*in Python also the network itself"),
-        (Own(outputs=3), r"does not fit the model that was given: '1.layer.(bias|weight)' has shape .*model="),
+        (
+            Own(outputs=3),
+            r"does not fit the model that was given: '1.layer.(bias|weight)' has shape .*model=",
+        ),
         (lambda shape: 3, "model made a int of the shape \\(2, 3\\): expected a torch.nn.Module"),
         (3, "model is 3: expected a text, a torch.nn.Module, a function or None"),
     ],
     ids=["none", "another", "no network", "no function"],
 )
-def test_other_networks_are_refused(published: tuple[Path, pv.Result], network: Any, message: str) -> None:
+def test_other_networks_are_refused(
+    published: tuple[Path, pv.Result], network: Any, message: str
+) -> None:
     with pytest.raises(BadInput, match=message):
         pv.load_model(published[0], model=network)
 
 
-def test_without_classes_it_can_be_loaded_all_the_same(published: tuple[Path, pv.Result], tmp_path: Path) -> None:
+def test_without_classes_it_can_be_loaded_all_the_same(
+    published: tuple[Path, pv.Result], tmp_path: Path
+) -> None:
     out = pv.publish(published[1], tmp_path / "model")
     model = pv.load_model(out, model=Own())
     assert model.classes is None
@@ -78,7 +91,13 @@ def test_without_classes_it_can_be_loaded_all_the_same(published: tuple[Path, pv
 
 @pytest.mark.parametrize(
     "form",
-    [lambda x: x, lambda x: x.numpy(), lambda x: x.double(), lambda x: x.double().numpy(), lambda x: x.tolist()],
+    [
+        lambda x: x,
+        lambda x: x.numpy(),
+        lambda x: x.double(),
+        lambda x: x.double().numpy(),
+        lambda x: x.tolist(),
+    ],
     ids=["tensor", "array", "double tensor", "double array", "lists"],
 )
 def test_rows_are_predicted_in_every_form(published: tuple[Path, pv.Result], form: Any) -> None:
@@ -93,7 +112,9 @@ def test_rows_are_predicted_in_every_form(published: tuple[Path, pv.Result], for
         assert int(one) == int(classes[row])
 
 
-def test_whole_numbers_are_scaled_or_stay_whole(tmp_path: Path, published: tuple[Path, pv.Result]) -> None:
+def test_whole_numbers_are_scaled_or_stay_whole(
+    tmp_path: Path, published: tuple[Path, pv.Result]
+) -> None:
     model = pv.load_model(published[0], model=Own())
     whole = X.round().long()
     assert torch.equal(model.predict(whole), model.predict(whole.float()))

@@ -38,7 +38,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     locked = key.private_bytes(PEM, PKCS8, serialization.BestAvailableEncryption(b"open sesame"))
     write(here / "locked", locked)
-    (here / "rsa-ssh.pub").write_bytes(other.public_key().public_bytes(OPENSSH, serialization.PublicFormat.OpenSSH))
+    (here / "rsa-ssh.pub").write_bytes(
+        other.public_key().public_bytes(OPENSSH, serialization.PublicFormat.OpenSSH)
+    )
     (here / "two.pub").write_bytes((here / "key.pub").read_bytes() * 2)
     (here / "two-lines.pub").write_bytes((here / "ssh.pub").read_bytes() * 2)
     (here / "tail.pub").write_bytes((here / "key.pub").read_bytes() + b"and more\n")
@@ -82,7 +84,12 @@ def test_make_a_key_sign_and_verify(capsys: pytest.CaptureFixture[str], tmp_path
     shown = capsys.readouterr().out
     assert made["fingerprint"] in shown
     assert "can't be known from here" in shown
-    assert main(["predict", str(tmp_path / "model"), "--data", "breast-cancer", "--key", made["public"]]) == 0
+    assert (
+        main(
+            ["predict", str(tmp_path / "model"), "--data", "breast-cancer", "--key", made["public"]]
+        )
+        == 0
+    )
     card = (tmp_path / "model" / "README.md").read_text()
     assert made["fingerprint"] in card
     assert "does not prove that the statement is true" in card
@@ -95,7 +102,19 @@ def test_an_unsigned_model_says_so(place: Path, capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out)["signed_by"] is None
     assert main(["verify", str(place / "unsigned"), "--key", str(place / "key.pub")]) == 1
     assert "the certificate is not signed" in capsys.readouterr().out
-    assert main(["predict", str(place / "unsigned"), "--data", "breast-cancer", "--key", str(place / "key.pub")]) == 2
+    assert (
+        main(
+            [
+                "predict",
+                str(place / "unsigned"),
+                "--data",
+                "breast-cancer",
+                "--key",
+                str(place / "key.pub"),
+            ]
+        )
+        == 2
+    )
 
 
 @pytest.mark.parametrize("name", ["key.pub", "ssh.pub"])
@@ -108,7 +127,9 @@ def test_every_form_of_a_key_is_the_same_key(
     assert pv.verify(place / "signed", key=place / name).ok
 
 
-def test_a_key_is_encrypted_if_there_is_a_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_encrypted_if_there_is_a_passphrase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(signing.PASSPHRASE, "open sesame")
     made = signing.make(tmp_path / "key")
     assert b"BEGIN ENCRYPTED PRIVATE KEY" in (tmp_path / "key").read_bytes()
@@ -120,19 +141,25 @@ def test_a_key_is_encrypted_if_there_is_a_passphrase(tmp_path: Path, monkeypatch
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
 def test_fingerprints_are_those_of_openssh(place: Path) -> None:
-    done = subprocess.run(["ssh-keygen", "-lf", place / "ssh.pub"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["ssh-keygen", "-lf", place / "ssh.pub"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split()[1] == keys.read_public(place / "key.pub").fingerprint
 
 
 def test_a_golden_fingerprint() -> None:
-    """Printed by ssh-keygen -l (OpenSSH 9.2) for the public key of RFC 8032, section 7.1, test 1."""
+    """Printed by ssh-keygen -l (OpenSSH 9.2) for the public key of RFC 8032, section 7.1, test
+    1.
+    """
     raw = bytes.fromhex("d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a")
     assert keys.PublicKey(raw).fingerprint == "SHA256:bbXpuKG6zhzdmnxq256TlqzFBzRl2f6OOg722cYNbU8"
 
 
 def test_the_curves_golden_signature() -> None:
     """RFC 8032, section 7.1, test 2."""
-    key = keys.PublicKey(bytes.fromhex("3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"))
+    key = keys.PublicKey(
+        bytes.fromhex("3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c")
+    )
     signature = bytes.fromhex(
         "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
         "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00"
@@ -167,35 +194,78 @@ SIGN = "--sign"
 REFUSALS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "no private key there": (SIGN, "gone", ("gone cannot be read", "No such file")),
     "a folder for a key": (SIGN, "folder", ("folder cannot be read", "Expected a file")),
-    "a public key to sign with": (SIGN, "key.pub", ("holds a public key", "to sign, give the private one")),
+    "a public key to sign with": (
+        SIGN,
+        "key.pub",
+        ("holds a public key", "to sign, give the private one"),
+    ),
     "an OpenSSH public key to sign with": (SIGN, "ssh.pub", ("holds a public key", "without .pub")),
-    "an RSA key to sign with": (SIGN, "rsa", ("RSAPrivateKey", "expected Ed25519", "privlearn key")),
-    "a locked key without its passphrase": (SIGN, "locked", ("is encrypted", "PRIVLEARN_KEY_PASSPHRASE")),
+    "an RSA key to sign with": (
+        SIGN,
+        "rsa",
+        ("RSAPrivateKey", "expected Ed25519", "privlearn key"),
+    ),
+    "a locked key without its passphrase": (
+        SIGN,
+        "locked",
+        ("is encrypted", "PRIVLEARN_KEY_PASSPHRASE"),
+    ),
     "two private keys": (SIGN, "two", ("no single private key", "privlearn key")),
-    "half a private key": (SIGN, "cut", ("cannot be read as a private key", "expected Ed25519 in PEM")),
-    "text for a key": (SIGN, "text", ("no single private key", "expected a file that `privlearn key` made")),
+    "half a private key": (
+        SIGN,
+        "cut",
+        ("cannot be read as a private key", "expected Ed25519 in PEM"),
+    ),
+    "text for a key": (
+        SIGN,
+        "text",
+        ("no single private key", "expected a file that `privlearn key` made"),
+    ),
     "nothing for a key": (SIGN, "empty", ("no single private key",)),
     "a large file for a key": (SIGN, "large", ("larger than 16384 bytes", "expected a small file")),
     "no public key there": ("--key", "gone.pub", ("gone.pub cannot be read", "No such file")),
-    "a private key to check with": ("--key", "key", ("holds a private key", "give the public one", "keep this one "
-                                                                                                   "secret")),
+    "a private key to check with": (
+        "--key",
+        "key",
+        ("holds a private key", "give the public one", "keep this one secret"),
+    ),
     "an OpenSSH private key to check with": ("--key", "ssh", ("holds a private key",)),
     "an RSA key to check with": ("--key", "rsa.pub", ("RSAPublicKey", "expected Ed25519")),
-    "an OpenSSH RSA key to check with": ("--key", "rsa-ssh.pub", ("RSAPublicKey", "expected Ed25519")),
+    "an OpenSSH RSA key to check with": (
+        "--key",
+        "rsa-ssh.pub",
+        ("RSAPublicKey", "expected Ed25519"),
+    ),
     "two public keys": ("--key", "two.pub", ("no single public key", "expected a FILE.pub")),
-    "two OpenSSH public keys": ("--key", "two-lines.pub", ("holds 2 lines", "expected one OpenSSH key")),
+    "two OpenSSH public keys": (
+        "--key",
+        "two-lines.pub",
+        ("holds 2 lines", "expected one OpenSSH key"),
+    ),
     "something behind a public key": ("--key", "tail.pub", ("no single public key",)),
-    "half a public key": ("--key", "cut.pub", ("cannot be read as a public key", "expected Ed25519 in PEM")),
+    "half a public key": (
+        "--key",
+        "cut.pub",
+        ("cannot be read as a public key", "expected Ed25519 in PEM"),
+    ),
     "half an OpenSSH public key": ("--key", "cut-ssh.pub", ("cannot be read as a public key",)),
-    "a public key of small order": ("--key", "small.pub", ("not a usable Ed25519 key", "large order", "privlearn key")),
+    "a public key of small order": (
+        "--key",
+        "small.pub",
+        ("not a usable Ed25519 key", "large order", "privlearn key"),
+    ),
     "text for a public key": ("--key", "text", ("no single public key", "expected a FILE.pub")),
     "nothing for a public key": ("--key", "empty", ("no single public key",)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSALS)
 def test_keys_are_refused_before_anything_happens(
-    case: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    case: str,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.delenv(signing.PASSPHRASE, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -223,7 +293,9 @@ def test_a_wrong_passphrase_is_refused(
 
 
 @pytest.mark.parametrize("name", ["key", "nowhere/key", "a" * 300, "a\0b"])
-def test_places_for_keys_are_refused(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_places_for_keys_are_refused(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "key").write_text("precious")
     assert main(["key", str(tmp_path / name)]) == 2
     message = capsys.readouterr().err
@@ -235,8 +307,9 @@ def test_places_for_keys_are_refused(name: str, capsys: pytest.CaptureFixture[st
 def test_verifying_imports_no_more_than_it_needs(place: Path) -> None:
     """Neither torch, nor cryptography unless there is a signature."""
     code = (
-        "import sys\nfrom privlearn.cli import main\ncode = main(['verify', sys.argv[1], '--json'])\n"
-        "print(code, [name for name in ('torch', 'cryptography') if name in sys.modules], file=sys.stderr)"
+        "import sys\nfrom privlearn.cli import main\ncode = main(['verify', sys.argv[1], "
+        "'--json'])\nprint(code, [name for name in ('torch', 'cryptography') if name in "
+        "sys.modules], file=sys.stderr)"
     )
     for folder, expected in (("unsigned", "0 []"), ("signed", "0 ['cryptography']")):
         done = subprocess.run(

@@ -1,4 +1,6 @@
-"""What a folder states is what was given and computed, and a value of another kind is a named problem."""
+"""What a folder states is what was given and computed, and a value of another kind is a named
+problem.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_a_verification_states_what_was_recomputed(tmp_path: Path) -> None:
     assert verification.ok
     assert verification.epsilon == pytest.approx(body_of(out)["claim"]["epsilon"], rel=1e-6)
     assert signing.read_private(key).public.fingerprint in repr(verification)
-    assert "no one: nothing says who the publisher is" in repr(pv.verify(published(tmp_path, "unsigned")))
+    assert "no one: nothing says who the publisher is" in repr(
+        pv.verify(published(tmp_path, "unsigned"))
+    )
     assert "3 classes" in repr(pv.load_model(out))
 
 
@@ -52,7 +56,9 @@ def test_a_figure_of_another_kind_is_a_problem(tmp_path: Path, name: str, value:
     assert any(name in problem or "recomputed" in problem for problem in verification.problems)
 
 
-@pytest.mark.parametrize("version", [certificate.VERSION + 1, float(certificate.VERSION), True, None])
+@pytest.mark.parametrize(
+    "version", [certificate.VERSION + 1, float(certificate.VERSION), True, None]
+)
 def test_other_versions_of_certificates_are_refused(tmp_path: Path, version: Any) -> None:
     body = {**body_of(published(tmp_path)), "version": version}
     with pytest.raises(BadInput, match="version"):
@@ -92,7 +98,9 @@ def test_what_is_not_to_be_published_is_refused_before_anything_is_written(tmp_p
         "without classes": {"classes": None},
         "could not be read": {"data": {"name": "x" * (1 << 26)}},
         "expected those of a model": {"weights": {"other": b""}},
-        "privlearn's own would overwrite": {"weights": {"model.safetensors": b"", "config.json": b'{"classes": 3}'}},
+        "privlearn's own would overwrite": {
+            "weights": {"model.safetensors": b"", "config.json": b'{"classes": 3}'}
+        },
     }
     for message, options in refused.items():
         with pytest.raises(BadInput, match=message):

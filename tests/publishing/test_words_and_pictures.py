@@ -1,4 +1,6 @@
-"""What a published folder says and draws: places in pictures, who signed, whose data are protected, figures."""
+"""What a published folder says and draws: places in pictures, who signed, whose data are protected,
+figures.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,18 @@ def test_an_axis_of_numbers_has_some_four_ticks_within_its_ends(high: float) -> 
 
 def test_shares_lie_where_the_ticks_below_them_say() -> None:
     drawn = interval_chart("a", "a", "a", [("one", 0.0, 0.25, 0.75), ("other", 0.25, 0.5, 1.0)])
-    ticks = {text: place for place, text in re.findall(r'x="([\d.]+)" y="[\d.]+" text-anchor="\w+">(\d+) %', drawn)}
+    ticks = {
+        text: place
+        for place, text in re.findall(r'x="([\d.]+)" y="[\d.]+" text-anchor="\w+">(\d+) %', drawn)
+    }
     assert list(ticks) == ["0", "25", "50", "75", "100"]
     assert re.findall(r'cx="([\d.]+)"', drawn) == [ticks["25"], ticks["50"]]
     spans = re.findall(r'class="span" x1="([\d.]+)" x2="([\d.]+)"', drawn)
     assert spans == [(ticks["0"], ticks["75"]), (ticks["25"], ticks["100"])]
-    lines = {(float(left), float(right)) for left, right in re.findall(r'"grid" x1="([\d.]+)" x2="([\d.]+)"', drawn)}
+    lines = {
+        (float(left), float(right))
+        for left, right in re.findall(r'"grid" x1="([\d.]+)" x2="([\d.]+)"', drawn)
+    }
     assert lines == {(float(ticks["0"]), float(ticks["100"]))}
     assert float(ticks["25"]) == pytest.approx(10 + 0.25 * 332)
 
@@ -65,7 +73,8 @@ def test_an_accuracy_that_was_rounded_to_single_precision_has_an_interval() -> N
     ends = interval(Metrics({"accuracy": (900_000 + 0.05) / rows}, rows))
     assert ends is not None
     assert ends[0] < 0.9 < ends[1]
-    assert interval(Metrics({"accuracy": (900_000 + 0.5) / rows}, rows)) is None  # no share of a million
+    # no share of a million
+    assert interval(Metrics({"accuracy": (900_000 + 0.5) / rows}, rows)) is None
 
 
 def test_as_many_classes_as_there_may_be() -> None:
@@ -78,7 +87,8 @@ def test_as_many_classes_as_there_may_be() -> None:
 def test_the_rows_of_releases_are_numbered_to_the_last() -> None:
     with workplace() as place:
         text = (published(place) / "card.html").read_text()
-    assert '<th scope="row" class="number">1 to 8</th>' in text  # four batches in each of two epochs
+    # four batches in each of two epochs
+    assert '<th scope="row" class="number">1 to 8</th>' in text
 
 
 @pytest.mark.parametrize("stated", [True, 1e301, "3.0", None])

@@ -58,16 +58,24 @@ def blurred(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def plan(sampler: Any = None, clip: Any = None, **more: Any) -> pv.Plan:
     schedule = pv.schedules.Exponential(k=0.3, start=1.5)
     return pv.Plan(
-        sampler or sampling.Poisson(0.3), clip=clip or pv.Flat(0.5), **{"epochs": 2, "schedule": schedule, **more}
+        sampler or sampling.Poisson(0.3),
+        clip=clip or pv.Flat(0.5),
+        **{"epochs": 2, "schedule": schedule, **more},
     )
 
 
 def trained(
-    own: pv.Plan | None = None, data: Any = None, *, discrete: bool = False, dropout: float = 0.0,
+    own: pv.Plan | None = None,
+    data: Any = None,
+    *,
+    discrete: bool = False,
+    dropout: float = 0.0,
     stop: int | None = None,
     **options: Any,
-) -> pv.Result:  # fmt: skip
-    """A run; every process gets initial weights and streams of its own, of which the first one's are used."""
+) -> pv.Result:
+    """A run; every process gets initial weights and streams of its own, of which the first one's
+    are used.
+    """
 
     def progress(steps: int, of: int) -> None:
         if steps == stop:
@@ -77,9 +85,14 @@ def trained(
     torch.manual_seed(rank)
     arguments = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.5), **options}
     return pv.dpsgd(
-        own or plan(), network(dropout), cross_entropy, data or rows(), streams=Streams.new(rank, discrete=discrete),
-        callbacks=EachStep(progress), **arguments,
-    )  # fmt: skip
+        own or plan(),
+        network(dropout),
+        cross_entropy,
+        data or rows(),
+        streams=Streams.new(rank, discrete=discrete),
+        callbacks=EachStep(progress),
+        **arguments,
+    )
 
 
 def bits(result: pv.Result) -> bytes:
@@ -105,27 +118,39 @@ RUNS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         {"dropout": 0.4, "average": 0.5, "augmentation": Augmentation(2, blurred)},
     ),
     "releases before and after": (
-        (plan(front=(pv.transforms.PrivatePCA(components=3, noise_multiplier=2.0),),
-              temperature=Temperature(noise_multiplier=2.0)),),
+        (
+            plan(
+                front=(pv.transforms.PrivatePCA(components=3, noise_multiplier=2.0),),
+                temperature=Temperature(noise_multiplier=2.0),
+            ),
+        ),
         {},
     ),
     "validated on the rows": (
-        (plan(sampling.Partition(3), schedule=pv.schedules.Validation(0.7, noise=20.0), epochs=4).calibrate(rho=3.0),),
+        (
+            plan(
+                sampling.Partition(3), schedule=pv.schedules.Validation(0.7, noise=20.0), epochs=4
+            ).calibrate(rho=3.0),
+        ),
         {},
     ),
     "in double precision": ((plan(sampling.Poisson(0.6), epochs=1), rows(1200)), {}),
     "shuffled, in small pieces": ((plan(sampling.Shuffle(7)),), {"microbatch": 2}),
-}  # fmt: skip
+}
 
 
 @check
 def check_the_number_of_processes_changes_no_bit() -> None:
-    """On a grid: the same events and weights on 1, 2 and 4, whatever streams, seeds and weights the others bring.
+    """On a grid: the same events and weights on 1, 2 and 4, whatever streams, seeds and weights the
+    others bring.
 
-    In floating point the same bits in all processes, and those of another number up to the rounding of sums.
+    In floating point the same bits in all processes, and those of another number up to the rounding
+    of sums.
     """
     for (name, (given, options)), discrete in itertools.product(RUNS.items(), (True, False)):
-        net = network if "releases" not in name else (lambda dropout: nn.Sequential(nn.Linear(3, 3)))
+        net = (
+            network if "releases" not in name else (lambda dropout: nn.Sequential(nn.Linear(3, 3)))
+        )
         with mock.patch(f"{__name__}.network", net):
             sizes = (1, 2, 4) if name == "poisson" else (1, 2)
             one, *others = (on(size, *given, **options, discrete=discrete) for size in sizes)
@@ -140,8 +165,15 @@ def check_the_number_of_processes_changes_no_bit() -> None:
 
 @check
 def check_several_processes_train_what_one_does() -> None:
-    """Up to the rounding of sums the result is that of one process by itself: the noise is added once, and whole."""
-    for given, options in (RUNS["poisson"], RUNS["partition and quantile"], RUNS["in double precision"], GRID):
+    """Up to the rounding of sums the result is that of one process by itself: the noise is added
+    once, and whole.
+    """
+    for given, options in (
+        RUNS["poisson"],
+        RUNS["partition and quantile"],
+        RUNS["in double precision"],
+        GRID,
+    ):
         alone, (result, _) = trained(*given, **options), on(2, *given, **options)
         require_close(alone, result)
         assert alone.ledger.event == result.ledger.event
@@ -150,7 +182,9 @@ def check_several_processes_train_what_one_does() -> None:
 
 @check
 def check_processes_without_examples_take_every_step() -> None:
-    """With 1 to 4 examples expected in a batch most processes have none: all take and charge all steps."""
+    """With 1 to 4 examples expected in a batch most processes have none: all take and charge all
+    steps.
+    """
     for expected in (1, 2, 4):
         own = plan(sampling.Poisson(expected / ROWS), epochs=1)
         results = on(4, own, discrete=True)
@@ -161,7 +195,9 @@ def check_processes_without_examples_take_every_step() -> None:
 
 @check
 def check_the_first_ledger_is_charged_before_noise_is_drawn() -> None:
-    """In no process noise is drawn that the ledger was not charged for; one that all open is charged once."""
+    """In no process noise is drawn that the ledger was not charged for; one that all open is
+    charged once.
+    """
     with tempfile.TemporaryDirectory() as there:
         path = Path(there) / "book.json"
         Ledger.open(path, Budget(epsilon=100.0, delta=1e-5))
@@ -185,7 +221,10 @@ def check_the_first_ledger_is_charged_before_noise_is_drawn() -> None:
             assert charged[0] >= drawn[rank], "noise was drawn before the first ledger was charged"
             return noised(part, multiplier, stream)
 
-        with mock.patch.object(release, "_noised", counted), mock.patch.object(Ledger, "charge", counted_charge):
+        with (
+            mock.patch.object(release, "_noised", counted),
+            mock.patch.object(Ledger, "charge", counted_charge),
+        ):
             together(2, work)
         steps = number(plan().event())
         assert drawn == [steps, steps]
@@ -195,7 +234,9 @@ def check_the_first_ledger_is_charged_before_noise_is_drawn() -> None:
 
 @check
 def check_sums_are_handed_out_with_their_noise() -> None:
-    """What a process hands out of a sum is its slice with noise: in every step the noise comes first."""
+    """What a process hands out of a sum is its slice with noise: in every step the noise comes
+    first.
+    """
     done: list[list[str]] = [[], []]
     add, complete = noise.add_gaussian, Slice.complete
 
@@ -207,15 +248,22 @@ def check_sums_are_handed_out_with_their_noise() -> None:
         done[ranks.dist.rank()].append("out")  # type: ignore[attr-defined]
         complete(self, values)
 
-    with mock.patch.object(noise, "add_gaussian", adding), mock.patch.object(Slice, "complete", completing):
+    with (
+        mock.patch.object(noise, "add_gaussian", adding),
+        mock.patch.object(Slice, "complete", completing),
+    ):
         on(2)
     assert done == [["noise", "out"] * number(plan().event())] * 2, done
 
 
 @check
 def check_a_refusal_is_one_for_all() -> None:
-    """A ledger without room, or that refuses a charge on the way, ends all processes with its error; no noise after."""
-    for result in outcomes(2, lambda world: trained(world=world, ledger=Ledger(Budget(epsilon=0.1, delta=1e-5)))):
+    """A ledger without room, or that refuses a charge on the way, ends all processes with its
+    error; no noise after.
+    """
+    for result in outcomes(
+        2, lambda world: trained(world=world, ledger=Ledger(Budget(epsilon=0.1, delta=1e-5)))
+    ):
         assert isinstance(result, BudgetExceeded), result
     drawn: list[int] = []
     noised, charge, paid = release._noised, Ledger.charge, [0]
@@ -231,7 +279,10 @@ def check_a_refusal_is_one_for_all() -> None:
         drawn.append(1)
         return noised(*given)
 
-    with mock.patch.object(release, "_noised", counted), mock.patch.object(Ledger, "charge", refusing):
+    with (
+        mock.patch.object(release, "_noised", counted),
+        mock.patch.object(Ledger, "charge", refusing),
+    ):
         budget = Budget(epsilon=100.0, delta=1e-5)
         results = outcomes(2, lambda world: trained(world=world, ledger=Ledger(budget)))
     assert [str(result) for result in results] == ["no more"] * 2, results
@@ -240,7 +291,9 @@ def check_a_refusal_is_one_for_all() -> None:
 
 @check
 def check_processes_that_differ_are_named_and_refused() -> None:
-    """Other rows, plans, losses or code: refused in all, with the number of the process; nothing is charged."""
+    """Other rows, plans, losses or code: refused in all, with the number of the process; nothing is
+    charged.
+    """
 
     books: list[Ledger] = []
 
@@ -269,18 +322,32 @@ def check_processes_that_differ_are_named_and_refused() -> None:
             assert "code of privlearn" in str(result), result
     wide = nn.Linear(5, 3)
     shapes = outcomes(
-        2, lambda world: pv.dpsgd(plan(), wide if world.rank else network(), cross_entropy, rows(), world=world)
+        2,
+        lambda world: pv.dpsgd(
+            plan(), wide if world.rank else network(), cross_entropy, rows(), world=world
+        ),
     )
-    assert all(isinstance(result, ProcessLost) and "shapes" in str(result) for result in shapes), shapes
+    assert all(isinstance(result, ProcessLost) and "shapes" in str(result) for result in shapes), (
+        shapes
+    )
 
 
 @check
 def check_processes_that_fall_apart_end() -> None:
-    """One that draws another sample, has other weights, leaves early or fails by itself: all end, none trains on."""
+    """One that draws another sample, has other weights, leaves early or fails by itself: all end,
+    none trains on.
+    """
 
     def work(spoil: Callable[[pv.Run, int], Any]) -> Callable[[Ranks], Any]:
         def train(world: Ranks) -> Any:
-            run = pv.Run(plan(epochs=8), network(), cross_entropy, rows(), streams=Streams.new(0), world=world)
+            run = pv.Run(
+                plan(epochs=8),
+                network(),
+                cross_entropy,
+                rows(),
+                streams=Streams.new(0),
+                world=world,
+            )
             with run:
                 for epoch in run:
                     for batch in epoch:
@@ -300,7 +367,12 @@ def check_processes_that_fall_apart_end() -> None:
     def fail(run: pv.Run, number: int) -> None:
         raise Stopped
 
-    for spoil, said in ((resample, "batch"), (move, "parameters"), (lambda *_: True, "steps"), (fail, "ended")):
+    for spoil, said in (
+        (resample, "batch"),
+        (move, "parameters"),
+        (lambda *_: True, "steps"),
+        (fail, "ended"),
+    ):
         threads = Threads(2)
         first, second = threads.run(work(spoil))
         assert 1 in threads.left or spoil is not fail, threads.left
@@ -311,16 +383,22 @@ def check_processes_that_fall_apart_end() -> None:
 
 @check
 def check_hooks_that_are_put_in_on_the_way_are_refused() -> None:
-    """With several processes the operations are not looked at again, so that such a hook would be in no check."""
+    """With several processes the operations are not looked at again, so that such a hook would be
+    in no check.
+    """
 
     def train(world: Ranks) -> Any:
-        run = pv.Run(plan(epochs=3), network(), cross_entropy, rows(), streams=Streams.new(0), world=world)
+        run = pv.Run(
+            plan(epochs=3), network(), cross_entropy, rows(), streams=Streams.new(0), world=world
+        )
         with run:
             for epoch in run:
                 for batch in epoch:
                     run.step(batch)
                     if run.session.taken == 3:
-                        next(run.task.network.children()).register_forward_hook(lambda module, given, out: 2 * out)
+                        next(run.task.network.children()).register_forward_hook(
+                            lambda module, given, out: 2 * out
+                        )
             return run.result()
 
     for result in outcomes(2, train):
@@ -330,7 +408,9 @@ def check_hooks_that_are_put_in_on_the_way_are_refused() -> None:
 
 @check
 def check_what_the_first_process_did_is_known_in_all() -> None:
-    """Nothing, a value or an error, with and without others; a process that is elsewhere takes no part in it."""
+    """Nothing, a value or an error, with and without others; a process that is elsewhere takes no
+    part in it.
+    """
 
     def failing() -> None:
         raise BadInput("no")
@@ -348,10 +428,14 @@ def check_what_the_first_process_did_is_known_in_all() -> None:
 
 @check
 def check_processes_end_with_the_same_weights() -> None:
-    """Weights that something else changed in one process end all of them, at the latest when the run ends."""
+    """Weights that something else changed in one process end all of them, at the latest when the
+    run ends.
+    """
 
     def work(world: Ranks) -> pv.Result:
-        with pv.Run(plan(), network(), cross_entropy, rows(), streams=Streams.new(0), world=world) as run:
+        with pv.Run(
+            plan(), network(), cross_entropy, rows(), streams=Streams.new(0), world=world
+        ) as run:
             for epoch in run:
                 for batch in epoch:
                     run.step(batch)
@@ -366,7 +450,8 @@ def check_processes_end_with_the_same_weights() -> None:
 
 @check
 def check_a_run_goes_on_with_any_number_of_processes() -> None:
-    """Interrupted on 2 processes, continued on 1, 2 or 4: the same bits, and every release charged once.
+    """Interrupted on 2 processes, continued on 1, 2 or 4: the same bits, and every release charged
+    once.
 
     In floating point the same bits on 2 processes.
     """
@@ -379,11 +464,17 @@ def check_a_run_goes_on_with_any_number_of_processes() -> None:
 
     for size, discrete in ((1, True), (2, True), (4, True), (2, False)):
         whole, *_ = on(2, own, discrete=discrete)
-        with tempfile.TemporaryDirectory() as there, mock.patch.object(pv.runs.Checkpoint, "write", by_the_first):
+        with (
+            tempfile.TemporaryDirectory() as there,
+            mock.patch.object(pv.runs.Checkpoint, "write", by_the_first),
+        ):
             file = pv.runs.Checkpoint(Path(there) / "run", every=1e-9)
             given: Any = {"checkpoint": file, "discrete": discrete}
-            stopped = outcomes(2, lambda world, given=given: trained(own, world=world, stop=5, **given))
-            assert isinstance(stopped[0], Stopped), stopped  # the first process's callbacks are called: all end
+            stopped = outcomes(
+                2, lambda world, given=given: trained(own, world=world, stop=5, **given)
+            )
+            # the first process's callbacks are called: all end
+            assert isinstance(stopped[0], Stopped), stopped
             assert "process 0 failed: Stopped" in str(stopped[1]), stopped
             results = on(size, own, **given)
         assert {bits(result) for result in results} == {bits(whole)}, size
@@ -392,7 +483,9 @@ def check_a_run_goes_on_with_any_number_of_processes() -> None:
 
 @check
 def check_one_process_publishes() -> None:
-    """One folder, by the first process, which the others wait for; its errors are all processes'."""
+    """One folder, by the first process, which the others wait for; its errors are all
+    processes'.
+    """
     with tempfile.TemporaryDirectory() as there:
         out = Path(there) / "model"
 
@@ -406,8 +499,12 @@ def check_one_process_publishes() -> None:
 
 @check
 def check_noise_does_not_hide_behind_the_number_of_processes() -> None:
-    """Without gradients a step is noise alone: of the plan's standard deviation, the same on 1 and on 4 processes."""
-    still = plan(sampling.Poisson(0.3), epochs=12, schedule=pv.schedules.Constant(2.0), examples=ROWS)
+    """Without gradients a step is noise alone: of the plan's standard deviation, the same on 1 and
+    on 4 processes.
+    """
+    still = plan(
+        sampling.Poisson(0.3), epochs=12, schedule=pv.schedules.Constant(2.0), examples=ROWS
+    )
     moved = []
     for size in (1, 4):
 
@@ -415,9 +512,14 @@ def check_noise_does_not_hide_behind_the_number_of_processes() -> None:
             net = nn.Linear(5, 3)
             nn.init.zeros_(net.weight), nn.init.zeros_(net.bias)
             result = pv.dpsgd(
-                still, net, lambda out, y: 0.0 * out.sum(1), rows(), streams=Streams.new(4), world=world,
+                still,
+                net,
+                lambda out, y: 0.0 * out.sum(1),
+                rows(),
+                streams=Streams.new(4),
+                world=world,
                 optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
-            )  # fmt: skip
+            )
             return torch.cat([own.detach().flatten() for own in result.model.parameters()])
 
         moved.append(together(size, work)[-1])
@@ -429,13 +531,17 @@ def check_noise_does_not_hide_behind_the_number_of_processes() -> None:
 
 @check
 def check_sums_have_the_same_bits() -> None:
-    """Sums over shards do not depend on how many processes share them, to the last bit; no product depends on it."""
+    """Sums over shards do not depend on how many processes share them, to the last bit; no product
+    depends on it.
+    """
     made_up = np.random.default_rng(0).standard_normal((100, 50)) * np.logspace(-6, 6, 100)[:, None]
 
     def work(world: Ranks) -> bytes:
         totals = [torch.zeros(30, dtype=torch.float64), torch.zeros(20, dtype=torch.float64)]
         for part, into in world.exact().parts(np.arange(100), totals):
-            for total, own in zip(into, torch.from_numpy(made_up[part].sum(0)).split([30, 20]), strict=True):
+            for total, own in zip(
+                into, torch.from_numpy(made_up[part].sum(0)).split([30, 20]), strict=True
+            ):
                 total += own
         if share := world.share(totals, [torch.float64] * 2):
             share.complete(totals)
@@ -445,28 +551,42 @@ def check_sums_have_the_same_bits() -> None:
     assert len({own for every in sums for own in every}) == 1
     np.testing.assert_allclose(np.frombuffer(sums[0][0]), made_up.sum(0), rtol=0, atol=1e-7)
     for world in (Ranks(0, 1).exact(), Ranks(0, 2)):
-        clipper = ClippedGradients(network(), cross_entropy, pv.Flat(1.0), ADD_REMOVE, fast_kernels=True, world=world)
+        clipper = ClippedGradients(
+            network(), cross_entropy, pv.Flat(1.0), ADD_REMOVE, fast_kernels=True, world=world
+        )
         products: Any = clipper._kernels
         assert [products._own(size) for size in (100, 101, 100)] == [96, 96, 96]
 
 
 @check
 def check_parts_of_sums_get_the_noise_of_the_whole() -> None:
-    """Each process makes the noise of its slice: put together it is the whole's, and all streams go on in one place."""
+    """Each process makes the noise of its slice: put together it is the whole's, and all streams go
+    on in one place.
+    """
     shapes = [(300, 700), (5,), (0, 3), (131073,), (40, 2), (1,)]
 
-    def add(slices: Sequence[Slice | None], discrete: bool, dtype: torch.dtype) -> tuple[list[torch.Tensor], set[int]]:
+    def add(
+        slices: Sequence[Slice | None], discrete: bool, dtype: torch.dtype
+    ) -> tuple[list[torch.Tensor], set[int]]:
         sums, ends = [torch.zeros(shape, dtype=dtype) for shape in shapes], set()
         for own in slices:
-            stream, parts, places = Streams.new(2, discrete=discrete).noise, [*map(torch.zeros_like, sums)], None
+            stream, parts, places = (
+                Streams.new(2, discrete=discrete).noise,
+                [*map(torch.zeros_like, sums)],
+                None,
+            )
             if own:
                 widths = own.widths([total.numel() for total in sums])
-                parts, places = replace(own, sums=tuple(torch.zeros(n, dtype=dtype) for n in widths)).own(sums)
+                parts, places = replace(
+                    own, sums=tuple(torch.zeros(n, dtype=dtype) for n in widths)
+                ).own(sums)
             if discrete:
                 noise.add_on_grid(parts, 1.5, 0.1, stream, places)
             else:
                 noise.add_gaussian(parts, 1.5, stream, places)
-            for total, part, (begin, _) in zip(sums, parts, places or [(0, 0)] * len(sums), strict=True):
+            for total, part, (begin, _) in zip(
+                sums, parts, places or [(0, 0)] * len(sums), strict=True
+            ):
                 total.view(-1)[begin : begin + part.numel()] += part.view(-1)
             ends.add(stream.position)
         return sums, ends
@@ -475,26 +595,39 @@ def check_parts_of_sums_get_the_noise_of_the_whole() -> None:
         whole, (end,) = add([None], discrete, dtype)
         for size in (2, 4):
             width = -(-sum(value.numel() for value in whole) // size)
-            sums, ends = add([Slice(rank * width, width, size) for rank in range(size)], discrete, dtype)
+            sums, ends = add(
+                [Slice(rank * width, width, size) for rank in range(size)], discrete, dtype
+            )
             assert all(map(torch.equal, sums, whole)), (discrete, dtype, size)
             assert ends == {end}, (discrete, dtype, size)
 
 
 @check
 def check_other_trainers_take_one_process() -> None:
-    """Estimators and engines of other libraries' scripts are refused by name, before anything is spent."""
+    """Estimators and engines of other libraries' scripts are refused by name, before anything is
+    spent.
+    """
     x, y = (own.numpy() for own in rows())
     book, net = Ledger(), network()
     loader = DataLoader(TensorDataset(*rows()), batch_size=8)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
-        estimator = pv.sklearn.DPRidge(epsilon=1.0, bounds=(-9.0, 9.0), target_bounds=(0.0, 2.0), ledger=book)
+        estimator = pv.sklearn.DPRidge(
+            epsilon=1.0, bounds=(-9.0, 9.0), target_bounds=(0.0, 2.0), ledger=book
+        )
         assert "a fit of an estimator" in str(must_raise(BadInput, lambda: estimator.fit(x, y)))
         engine = pv.opacus.PrivacyEngine()
-        made = {"module": net, "optimizer": optimizer, "data_loader": loader, "noise_multiplier": 1.0}
+        made = {
+            "module": net,
+            "optimizer": optimizer,
+            "data_loader": loader,
+            "noise_multiplier": 1.0,
+        }
         error = must_raise(BadInput, lambda: engine.make_private(**made, max_grad_norm=1.0))
         assert "an engine of pv.opacus" in str(error)
-        boosting = pv.boosting.BoostingPlan((pv.boosting.Interval(0.0, 1.0),), pv.boosting.Labels(2))
+        boosting = pv.boosting.BoostingPlan(
+            (pv.boosting.Interval(0.0, 1.0),), pv.boosting.Labels(2)
+        )
         error = must_raise(BadInput, lambda: pv.boosting.boost(boosting, (x, y), ledger=book))
         assert "boosting takes one process" in str(error)
     assert book.event.events == ()
@@ -505,7 +638,9 @@ def check_processes_of_another_loop_are_not_waited_for() -> None:
     """A trainer's loop that fails in one process ends the others."""
 
     def work(world: Ranks) -> None:
-        private = Driven(pv.Run(plan(), network(), cross_entropy, rows(), streams=Streams.new(0), world=world))
+        private = Driven(
+            pv.Run(plan(), network(), cross_entropy, rows(), streams=Streams.new(0), world=world)
+        )
         private.begin()
         try:
             for drawn in private:
@@ -525,14 +660,18 @@ def check_processes_of_another_loop_are_not_waited_for() -> None:
 
 @check
 def check_a_loader_shared_out_among_others_is_refused() -> None:
-    """A DistributedSampler of processes that are not here: each would train on all rows by itself."""
+    """A DistributedSampler of processes that are not here: each would train on all rows by
+    itself.
+    """
     data, net = TensorDataset(*rows()), network()
     for processes in (2, 1):
         loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, processes, 0))
 
         def made(loader: Any = loader) -> Any:
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            return pv.make_private(net, optimizer, loader, epochs=1, epsilon=1.0, delta=1e-3, max_grad_norm=1.0)
+            return pv.make_private(
+                net, optimizer, loader, epochs=1, epsilon=1.0, delta=1e-3, max_grad_norm=1.0
+            )
 
         if processes == 1:
             assert made().steps_per_epoch == ROWS / 8
@@ -542,7 +681,9 @@ def check_a_loader_shared_out_among_others_is_refused() -> None:
 
 @check
 def check_threads_end_with_the_group() -> None:
-    """None is left that could ask for an interpreter that has ended, also where PyTorch's functions hold the group."""
+    """None is left that could ask for an interpreter that has ended, also where PyTorch's functions
+    hold the group.
+    """
 
     def work() -> list[str]:
         importlib.reload(functional)  # as if it were imported now: its defaults are the group
@@ -556,7 +697,9 @@ def check_threads_end_with_the_group() -> None:
 
 @check
 def check_shards_are_shared_out_equally() -> None:
-    """3 processes are refused; every example lies in one process, in the same shard on any number of them."""
+    """3 processes are refused; every example lies in one process, in the same shard on any number
+    of them.
+    """
     for size in (0, 3, 6, 12):
         assert "processes" in str(must_raise(BadInput, lambda size=size: ranks._require_size(size)))  # type: ignore[misc]
     drawn = np.flatnonzero(np.random.default_rng(0).random(100) < 0.4)

@@ -1,4 +1,6 @@
-"""Named checks of processes that are killed while they train a sharded model; planted bugs must make them fail."""
+"""Named checks of processes that are killed while they train a sharded model; planted bugs must
+make them fail.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def die() -> None:
 
 @contextmanager
 def writing_down(folder: Path) -> Iterator[None]:
-    """A block that keeps, for the time after a kill, how many releases were charged when noise was drawn last."""
+    """A block that keeps, for the time after a kill, how many releases were charged when noise was
+    drawn last.
+    """
     noised, charge, charged = release._noised, Ledger.charge, [0]
     file = os.open(folder / f"drawn by {dist.get_rank()}", os.O_CREAT | os.O_WRONLY)
 
@@ -86,12 +90,17 @@ def writing_down(folder: Path) -> Iterator[None]:
         os.pwrite(file, charged[0].to_bytes(8, "little"), 0)
         return noised(*given)
 
-    with mock.patch.object(release, "_noised", counted), mock.patch.object(Ledger, "charge", counted_charge):
+    with (
+        mock.patch.object(release, "_noised", counted),
+        mock.patch.object(Ledger, "charge", counted_charge),
+    ):
         yield
 
 
 def sharded(folder: Path, epochs: int, disturbed: Any = None, by: int = -1) -> bytes:
-    """The weights of a run of a model under FSDP2 with a checkpoint after every step, which one process disturbs."""
+    """The weights of a run of a model under FSDP2 with a checkpoint after every step, which one
+    process disturbs.
+    """
     plan = checks.plan(epochs=epochs).calibrate(epsilon=4.0, delta=1e-3)
     with writing_down(folder), disturbed if dist.get_rank() == by else nullcontext():
         book = Ledger.open(folder / "book", Budget(epsilon=8.0, delta=1e-3))
@@ -102,15 +111,23 @@ def sharded(folder: Path, epochs: int, disturbed: Any = None, by: int = -1) -> b
 
 
 def require_charged(folder: Path) -> int:
-    """No noise was drawn that is not on paper; charges are written ahead, or are there. Of how many releases it was."""
+    """No noise was drawn that is not on paper; charges are written ahead, or are there. Of how many
+    releases it was.
+    """
     drawn = [int.from_bytes(own.read_bytes(), "little") for own in folder.glob("drawn by *")]
-    paper = [number(own.spent) for own in LedgerFile(folder / "book").read().entries] if any(drawn) else []
+    paper = (
+        [number(own.spent) for own in LedgerFile(folder / "book").read().entries]
+        if any(drawn)
+        else []
+    )
     assert max(paper, default=0) >= max(drawn, default=0), (paper, drawn)
     return max(drawn, default=0)
 
 
 def published(folder: Path) -> dict[str, Any]:
-    """The certificate, but for the number of processes; and nothing is left but it and the ledger."""
+    """The certificate, but for the number of processes; and nothing is left but it and the
+    ledger.
+    """
     assert verify(folder / "model").ok
     certificate: dict[str, Any] = json.loads((folder / "model" / "privacy.json").read_text())
     del certificate["facts"]["processes"], certificate["files"], certificate["digests"]
@@ -135,7 +152,9 @@ def require_one_message(outcomes: list[Any], dead: int) -> None:
 
 @check
 def check_a_killed_process_of_a_sharded_model_leaves_what_goes_on() -> None:
-    """Killed in a step, or while a checkpoint is written: on 1 and on 2 the bits of a run on 1, charged once."""
+    """Killed in a step, or while a checkpoint is written: on 1 and on 2 the bits of a run on 1,
+    charged once.
+    """
     with tempfile.TemporaryDirectory() as there:
         whole = Path(there) / "whole"
         whole.mkdir()

@@ -1,4 +1,6 @@
-"""Named checks of models under FSDP2, on processes that are forked; planted bugs must make them fail."""
+"""Named checks of models under FSDP2, on processes that are forked; planted bugs must make them
+fail.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ from tests.support.steps import EachStep
 
 
 class Adapted(nn.Module):
-    """A frozen layer with a trained addition of low rank, a layer whose weight is used twice, and dropout."""
+    """A frozen layer with a trained addition of low rank, a layer whose weight is used twice, and
+    dropout.
+    """
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -90,14 +94,22 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
 
 def weights(result: pv.Result) -> bytes:
     """Of all parameters, whole."""
-    whole: list[Any] = [getattr(own, "full_tensor", lambda own=own: own)() for own in result.model.parameters()]
+    whole: list[Any] = [
+        getattr(own, "full_tensor", lambda own=own: own)() for own in result.model.parameters()
+    ]
     return b"".join(own.detach().numpy().tobytes() for own in whole)
 
 
 def trained(
-    make: Callable[[], nn.Module] = plain, own: pv.Plan | None = None, *, discrete: bool = False, stop: int = 0,
-    shard: bool = True, data: Any = None, **options: Any,
-) -> pv.Result:  # fmt: skip
+    make: Callable[[], nn.Module] = plain,
+    own: pv.Plan | None = None,
+    *,
+    discrete: bool = False,
+    stop: int = 0,
+    shard: bool = True,
+    data: Any = None,
+    **options: Any,
+) -> pv.Result:
     def progress(steps: int, of: int) -> None:
         if steps == stop:
             raise Stopped
@@ -105,9 +117,15 @@ def trained(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of rows that are not finite
         return pv.dpsgd(
-            own or one_epoch(), made(make, shard), cross_entropy, data or rows(), optimizer=adam,
-            callbacks=EachStep(progress), streams=Streams.new(3, discrete=discrete), **options,
-        )  # fmt: skip
+            own or one_epoch(),
+            made(make, shard),
+            cross_entropy,
+            data or rows(),
+            optimizer=adam,
+            callbacks=EachStep(progress),
+            streams=Streams.new(3, discrete=discrete),
+            **options,
+        )
 
 
 def odd_rows(other: float = SKIPS) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,7 +152,9 @@ RUNS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         (
             plain,
             one_epoch(
-                pv.sampling.FixedOrder(8), schedule=pv.schedules.Constant(1.5), correlation=pv.mechanisms.BISR(4)
+                pv.sampling.FixedOrder(8),
+                schedule=pv.schedules.Constant(1.5),
+                correlation=pv.mechanisms.BISR(4),
             ),
         ),
         {},
@@ -147,20 +167,27 @@ RUNS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 
 
 def one_step(shard: bool, clip: Any = None) -> list[torch.Tensor]:
-    """The noisy sums of one batch, of which each process has what it keeps, or all; and for each where that begins."""
+    """The noisy sums of one batch, of which each process has what it keeps, or all; and for each
+    where that begins.
+    """
     world = Ranks(dist.get_rank(), dist.get_world_size())
     net, (x, y) = made(Failing, shard), odd_rows(FAILS)
     (sample,) = FullBatch().draw(len(x))
-    clipped = clipped_gradients(net, cross_entropy, clip or pv.Flat(0.5), ADD_REMOVE, microbatch=4, world=world)
+    clipped = clipped_gradients(
+        net, cross_entropy, clip or pv.Flat(0.5), ADD_REMOVE, microbatch=4, world=world
+    )
     bounded = clipped(sample, x, y)
     assert bounded.sensitivity == 0.5
-    (noisy,) = release(bounded, noise_multiplier=1.0, ledger=pv.Ledger(), stream=Streams.new(5).noise)
+    (noisy,) = release(
+        bounded, noise_multiplier=1.0, ledger=pv.Ledger(), stream=Streams.new(5).noise
+    )
     return [own.double().clone() for own in noisy]
 
 
 @check
 def check_a_step_on_shards_is_that_of_the_whole_model() -> None:
-    """Noisy sums of 2 processes, one parameter after the other: those of the whole model, once each, to rounding.
+    """Noisy sums of 2 processes, one parameter after the other: those of the whole model, once
+    each, to rounding.
 
     Of rows some are not finite, and on some the model fails between two layers.
     """
@@ -170,7 +197,9 @@ def check_a_step_on_shards_is_that_of_the_whole_model() -> None:
 
     (first, whole), (second, _) = sharing(2, both)
     for one, other, expected in zip(first, second, whole, strict=True):
-        together = torch.cat([one.view(-1, *expected.shape[1:]), other.view(-1, *expected.shape[1:])])
+        together = torch.cat(
+            [one.view(-1, *expected.shape[1:]), other.view(-1, *expected.shape[1:])]
+        )
         torch.testing.assert_close(together, expected, rtol=0, atol=1e-5)
 
 
@@ -178,21 +207,32 @@ def check_a_step_on_shards_is_that_of_the_whole_model() -> None:
 def check_a_sharded_model_trains_what_a_whole_one_does() -> None:
     """On 2 processes: the weights and events of the whole model's run, to rounding.
 
-    Tied weights, adapters beside frozen weights, dropout, a released count, noise on a grid; rows that are not finite,
-    on which the model fails, or takes another path, count as absent (the whole model's run can take that path).
+    Tied weights, adapters beside frozen weights, dropout, a released count, noise on a grid; rows
+    that are not finite, on which the model fails, or takes another path, count as absent (the whole
+    model's run can take that path).
     """
     for name, (given, options) in RUNS.items():
-        whole = {**options, "shard": False} | ({"data": odd_rows(FAILS)} if "data" in options else {})
-        ((expected, event),) = sharing(1, lambda given=given, whole=whole: _outcome(*given, **whole))  # type: ignore[misc]
-        for own, spent in sharing(2, lambda given=given, options=options: _outcome(*given, **options)):  # type: ignore[misc]
-            one, other = (torch.frombuffer(bytearray(bits), dtype=torch.float32) for bits in (own, expected))
+        whole = {**options, "shard": False} | (
+            {"data": odd_rows(FAILS)} if "data" in options else {}
+        )
+        ((expected, event),) = sharing(
+            1, lambda given=given, whole=whole: _outcome(*given, **whole)
+        )  # type: ignore[misc]
+        for own, spent in sharing(
+            2, lambda given=given, options=options: _outcome(*given, **options)
+        ):  # type: ignore[misc]
+            one, other = (
+                torch.frombuffer(bytearray(bits), dtype=torch.float32) for bits in (own, expected)
+            )
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=name)
             assert spent == event, name
 
 
 @check
 def check_the_number_of_processes_changes_no_bit_of_a_sharded_model() -> None:
-    """On 1, 2 and 4 processes the same bits, also where the last processes keep no row of a parameter."""
+    """On 1, 2 and 4 processes the same bits, also where the last processes keep no row of a
+    parameter.
+    """
     given, options = RUNS["in small pieces, with rows that fail"]
     results = [sharing(size, lambda: _outcome(*given, **options)) for size in (1, 2, 4)]
     assert len({own for each in results for own, _ in each}) == 1
@@ -200,14 +240,19 @@ def check_the_number_of_processes_changes_no_bit_of_a_sharded_model() -> None:
 
 @check
 def check_a_sharded_run_goes_on_with_more_processes() -> None:
-    """Interrupted on 2, continued on 4: the bits of a run on 1. Each process writes what it keeps, for its owner."""
+    """Interrupted on 2, continued on 4: the bits of a run on 1. Each process writes what it keeps,
+    for its owner.
+    """
     ((expected, event),) = sharing(1, _outcome)
 
     def interrupted(path: Path) -> list[str]:
         try:
             trained(stop=3, checkpoint=pv.runs.Checkpoint(path, every=1e-9))
-        except (Stopped, PrivlearnError):  # in the first process, and in the others, which hear of it
-            return sorted(f"{own.name} {own.stat().st_mode & 0o777:o}" for own in path.parent.rglob("*"))
+        # in the first process, and in the others, which hear of it
+        except (Stopped, PrivlearnError):
+            return sorted(
+                f"{own.name} {own.stat().st_mode & 0o777:o}" for own in path.parent.rglob("*")
+            )
         raise AssertionError("it was not stopped")
 
     with tempfile.TemporaryDirectory() as there:
@@ -215,7 +260,11 @@ def check_a_sharded_run_goes_on_with_more_processes() -> None:
         listed, _ = sharing(2, lambda: interrupted(path))
         assert sum(line.endswith(".distcp 600") for line in listed) == 2, listed
         assert sum("shards" in line for line in listed) == 1, listed
-        assert all(line.endswith(("600", "700")) for line in listed if "lock" not in line and "steps" not in line)
+        assert all(
+            line.endswith(("600", "700"))
+            for line in listed
+            if "lock" not in line and "steps" not in line
+        )
         for own, spent in sharing(4, lambda: _outcome(checkpoint=pv.runs.Checkpoint(path))):
             assert own == expected
             assert spent == event
@@ -225,7 +274,9 @@ def check_a_sharded_run_goes_on_with_more_processes() -> None:
 
 @check
 def check_each_process_keeps_its_share_alone() -> None:
-    """Parameters, sums and Adam's moments of 2 processes are half of them each; noise is drawn for those alone."""
+    """Parameters, sums and Adam's moments of 2 processes are half of them each; noise is drawn for
+    those alone.
+    """
 
     def sizes() -> tuple[int, int]:
         with pv.Run(plan(), made(plain, shard=True), cross_entropy, rows(), optimizer=adam) as run:
@@ -234,7 +285,9 @@ def check_each_process_keeps_its_share_alone() -> None:
             moments = [own["exp_avg"].to_local().numel() for own in run.optimizer.state.values()]
             sums = [own.to_local().numel() for own in run.task.sums]  # type: ignore[attr-defined]
             held = [own.to_local().numel() for own in run.task.network.parameters()]  # type: ignore[attr-defined]
-            free = [own.untyped_storage().nbytes() for own in run.task.gradients.parameters.values()]
+            free = [
+                own.untyped_storage().nbytes() for own in run.task.gradients.parameters.values()
+            ]
             assert not any(free), free
             assert sum(moments) == sum(sums) == sum(held)
             return sum(held), sum(own.numel() for own in run.task.network.parameters())
@@ -247,11 +300,15 @@ def check_each_process_keeps_its_share_alone() -> None:
 
 @check
 def check_a_sharded_model_is_published_whole() -> None:
-    """By the first process, of all processes' shards; the folder verifies, and has the weights of the whole model."""
+    """By the first process, of all processes' shards; the folder verifies, and has the weights of
+    the whole model.
+    """
     with tempfile.TemporaryDirectory() as there:
 
         def published() -> bytes:
-            result = trained(own=one_epoch(sampler=pv.Poisson(0.3)).calibrate(epsilon=8.0, delta=1e-3))
+            result = trained(
+                own=one_epoch(sampler=pv.Poisson(0.3)).calibrate(epsilon=8.0, delta=1e-3)
+            )
             pv.publish(result, Path(there) / "model")
             return weights(result)
 
@@ -278,17 +335,33 @@ def check_what_can_not_be_sharded_is_refused() -> None:
         "shared": (Adapted, untied, {}),
         "not sharded": (plain, outer_alone, {}),
         "MixedPrecisionPolicy": (plain, lambda net: fully_shard(net, mp_policy=half), {}),
-        "CPUOffloadPolicy": (plain, lambda net: fully_shard(net, offload_policy=CPUOffloadPolicy(False)), {}),
+        "CPUOffloadPolicy": (
+            plain,
+            lambda net: fully_shard(net, offload_policy=CPUOffloadPolicy(False)),
+            {},
+        ),
         "one group": (plain, lambda net: (fully_shard([net[0], net[2]]), fully_shard(net)), {}),
-        "float32": (lambda: plain().double(), fully_shard, {"data": (rows()[0].double(), rows()[1])}),
+        "float32": (
+            lambda: plain().double(),
+            fully_shard,
+            {"data": (rows()[0].double(), rows()[1])},
+        ),
         "temperature": (
             plain,
             fully_shard,
             {"own": plan(temperature=Temperature(noise_multiplier=2.0))},
         ),
         "average": (plain, fully_shard, {"average": 0.5}),
-        "FullyShardedDataParallel": (lambda: nn.Sequential(nn.Linear(5, 3), Earlier()), lambda net: net, {}),
-        "operation by operation": (lambda: nn.Sequential(nn.Linear(5, 3), Powers()), fully_shard, {}),
+        "FullyShardedDataParallel": (
+            lambda: nn.Sequential(nn.Linear(5, 3), Earlier()),
+            lambda net: net,
+            {},
+        ),
+        "operation by operation": (
+            lambda: nn.Sequential(nn.Linear(5, 3), Powers()),
+            fully_shard,
+            {},
+        ),
     }
 
     def refused() -> dict[str, str]:
@@ -299,8 +372,15 @@ def check_what_can_not_be_sharded_is_refused() -> None:
             shard(net)
             given = {name: value for name, value in options.items() if name not in ("own", "data")}
             try:
-                pv.dpsgd(options.get("own", plan()), net, cross_entropy, options.get("data", rows()), ledger=book,
-                         optimizer=adam, **given)  # fmt: skip
+                pv.dpsgd(
+                    options.get("own", plan()),
+                    net,
+                    cross_entropy,
+                    options.get("data", rows()),
+                    ledger=book,
+                    optimizer=adam,
+                    **given,
+                )
                 said[name] = "trained"
             except BadInput as error:
                 said[name] = str(error)
@@ -338,7 +418,9 @@ def _outcome(*given: Any, **options: Any) -> tuple[bytes, Any]:
 
 @check
 def check_wrong_sums_of_shards_are_refused() -> None:
-    """What processes hand out is compared with autograd's before anything is charged, not only losses and norms."""
+    """What processes hand out is compared with autograd's before anything is charged, not only
+    losses and norms.
+    """
     honest = ShardedGradients._reduce
 
     def twice(self: ShardedGradients, gradients: Any, weights: Any, sums: Any) -> None:

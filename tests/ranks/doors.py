@@ -1,6 +1,8 @@
-"""Runs by Accelerate's, Lightning's and Hugging Face's doors, for processes that something else starts.
+"""Runs by Accelerate's, Lightning's and Hugging Face's doors, for processes that something else
+starts.
 
-`python -m tests.ranks.doors FOLDER NAME...` publishes each model to FOLDER/NAME, and writes what each process got.
+`python -m tests.ranks.doors FOLDER NAME...` publishes each model to FOLDER/NAME, and writes what
+each process got.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ def rows() -> TensorDataset:
 
 
 def streams(*, discrete: bool = True) -> pv.Streams:
-    """Each process brings its own; the first one's are used. On a grid no bit depends on the number of processes."""
+    """Each process brings its own; the first one's are used. On a grid no bit depends on the number
+    of processes.
+    """
     return pv.Streams.new(7 + _rank(), discrete=discrete)
 
 
@@ -44,7 +48,9 @@ def accelerate(folder: Path) -> pv.Result:
     """A custom loop, all of whose objects were prepared by an Accelerator."""
     from accelerate import Accelerator, DataLoaderConfiguration
 
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
+    accelerator = Accelerator(
+        cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True)
+    )
     torch.manual_seed(_rank())
     net: Any = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
@@ -56,7 +62,9 @@ def accelerate(folder: Path) -> pv.Result:
 
     if accelerator.num_processes > 1:
         each = Accelerator(cpu=True).prepare(loader)
-        refused = must_raise(pv.errors.BadInput, lambda: pv.make_private(net, optimizer, each, **SPENT))
+        refused = must_raise(
+            pv.errors.BadInput, lambda: pv.make_private(net, optimizer, each, **SPENT)
+        )
         assert "split_batches=True" in str(refused)
     net, optimizer, loader, scheduler = accelerator.prepare(net, optimizer, loader, scheduler)
     private = pv.make_private(net, optimizer, loader, **SPENT, streams=streams())
@@ -92,10 +100,21 @@ def lightning(folder: Path) -> pv.Result:
     kind = pv.lightning.PrivateStrategy if alone else pv.lightning.PrivateDDPStrategy
     private = kind(epsilon=4.0, delta=1e-3, max_grad_norm=0.5, streams=streams(discrete=False))
     trainer = pl.Trainer(
-        strategy=private, devices=1 if alone else PROCESSES, accelerator="cpu", max_epochs=2, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
-    )  # fmt: skip
-    trainer.fit(Classifier(), DataLoader(rows(), batch_size=8, shuffle=True), DataLoader(rows(), batch_size=20))
+        strategy=private,
+        devices=1 if alone else PROCESSES,
+        accelerator="cpu",
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+    trainer.fit(
+        Classifier(),
+        DataLoader(rows(), batch_size=8, shuffle=True),
+        DataLoader(rows(), batch_size=20),
+    )
     private.publish(folder)
     return private.result
 
@@ -104,9 +123,15 @@ def transformers(folder: Path) -> pv.Result:
     """The Trainer of transformers."""
     args = made.arguments(folder.parent / "progress", save_strategy="steps", save_steps=4)
     trainer = pv.huggingface.PrivateTrainer(
-        made.gpt2(_rank()), args, train_dataset=made.texts(), data_collator=made.padded, epsilon=8.0, delta=1e-3,
-        max_length=made.LENGTH, streams=streams(),
-    )  # fmt: skip
+        made.gpt2(_rank()),
+        args,
+        train_dataset=made.texts(),
+        data_collator=made.padded,
+        epsilon=8.0,
+        delta=1e-3,
+        max_length=made.LENGTH,
+        streams=streams(),
+    )
     trainer.train()
     trainer.publish(folder)
     return trainer.result
@@ -119,7 +144,8 @@ def go(folder: Path, name: str) -> None:
     """Train by a door, publish, and write this process's weights and events."""
     result = DOORS[name](folder / name)
     torch.save(
-        [result.model.state_dict(), str(result.ledger.event), result.facts], folder / f"{name} of process {_rank()}"
+        [result.model.state_dict(), str(result.ledger.event), result.facts],
+        folder / f"{name} of process {_rank()}",
     )
 
 

@@ -1,4 +1,6 @@
-"""Processes on gloo that are forked from this one: what planted bugs change, changes in them, too."""
+"""Processes on gloo that are forked from this one: what planted bugs change, changes in them,
+too.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,17 @@ _PATIENCE = timedelta(seconds=300)
 
 
 def forked(
-    size: int, work: Callable[[], Any], *, patience: timedelta = _PATIENCE, meanwhile: Callable[[list[int]], Any] = len
+    size: int,
+    work: Callable[[], Any],
+    *,
+    patience: timedelta = _PATIENCE,
+    meanwhile: Callable[[list[int]], Any] = len,
 ) -> list[Any]:
-    """What `work` returns, or the error of privlearn's or the assertion that it raises, in each of so many processes.
+    """What `work` returns, or the error of privlearn's or the assertion that it raises, in each of
+    so many processes.
 
-    All are in one group, and wait for `patience` for an answer. What is returned has to be picklable. `meanwhile`
-    gets their numbers, of which none is another process's before it returns.
+    All are in one group, and wait for `patience` for an answer. What is returned has to be
+    picklable. `meanwhile` gets their numbers, of which none is another process's before it returns.
     """
     with tempfile.TemporaryDirectory() as there:
         pids = []
@@ -45,8 +52,11 @@ def _run(rank: int, size: int, there: Path, work: Callable[[], Any], patience: t
     """In the new process, which ends here."""
     try:
         torch.set_num_threads(1)
-        os.environ["TORCHELASTIC_RUN_ID"] = "none"  # as torchrun does: sums are added up by shards on one process, too
-        dist.init_process_group("gloo", f"file://{there}/group", timeout=patience, rank=rank, world_size=size)
+        # as torchrun does: sums are added up by shards on one process, too
+        os.environ["TORCHELASTIC_RUN_ID"] = "none"
+        dist.init_process_group(
+            "gloo", f"file://{there}/group", timeout=patience, rank=rank, world_size=size
+        )
         outcome = work()
     except (PrivlearnError, AssertionError, RuntimeError) as error:
         outcome = error
@@ -60,7 +70,11 @@ def _run(rank: int, size: int, there: Path, work: Callable[[], Any], patience: t
 
 
 def _read(path: Path) -> Any:
-    return pickle.loads(path.read_bytes()) if path.exists() else RuntimeError("a process ended without an answer")
+    return (
+        pickle.loads(path.read_bytes())
+        if path.exists()
+        else RuntimeError("a process ended without an answer")
+    )
 
 
 def sharing(size: int, work: Callable[[], Any]) -> list[Any]:

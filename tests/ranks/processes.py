@@ -41,7 +41,9 @@ def torchrun(size: int, *words: str) -> subprocess.CompletedProcess[str]:
         "--master-port",
         free_port(),
     ]
-    return subprocess.run([*command, *words], capture_output=True, text=True, timeout=PATIENCE, env=environment())
+    return subprocess.run(
+        [*command, *words], capture_output=True, text=True, timeout=PATIENCE, env=environment()
+    )
 
 
 def environment() -> dict[str, str]:
@@ -50,21 +52,33 @@ def environment() -> dict[str, str]:
 
 def told(rank: int, size: int, port: str) -> dict[str, str]:
     """What torchrun tells a process."""
-    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "none"}  # fmt: skip
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": "none",
+    }
 
 
 class Started:
-    """Processes of one command, without torchrun's agent, which would end them before they end by themselves."""
+    """Processes of one command, without torchrun's agent, which would end them before they end by
+    themselves.
+    """
 
     def __init__(self, size: int, folder: Path, *words: str) -> None:
         port = free_port()
         self._files = [(folder / f"said {rank}").open("w+") for rank in range(size)]
         self.processes = [
-            subprocess.Popen([sys.executable, *words], env={**environment(), **told(rank, size, port)},
-                             stdout=subprocess.DEVNULL, stderr=file)
+            subprocess.Popen(
+                [sys.executable, *words],
+                env={**environment(), **told(rank, size, port)},
+                stdout=subprocess.DEVNULL,
+                stderr=file,
+            )
             for rank, file in enumerate(self._files)
-        ]  # fmt: skip
+        ]
 
     def kill(self, rank: int) -> None:
         self.processes[rank].send_signal(signal.SIGKILL)
@@ -125,7 +139,9 @@ def here(*words: str) -> int:
 
 def _started_by(agent: int) -> list[int]:
     """The processes that torchrun's agent started."""
-    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(agent)], capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["ps", "-o", "pid=,args=", "--ppid", str(agent)], capture_output=True, text=True
+    ).stdout
     return [int(line.split()[0]) for line in listed.splitlines() if "privlearn" in line]
 
 
@@ -137,18 +153,32 @@ def _taken(out: Path) -> int:
 
 
 def kill_until_done(
-    words: Sequence[str], out: Path, kills: int, steps: int, seed: int, sizes: Sequence[int] = (1, 2, 2, 4)
-) -> list[int]:  # fmt: skip
-    """Run on 1, 2 or 4 processes, kill one of them, go on with others; after how many steps each was killed.
+    words: Sequence[str],
+    out: Path,
+    kills: int,
+    steps: int,
+    seed: int,
+    sizes: Sequence[int] = (1, 2, 2, 4),
+) -> list[int]:
+    """Run on 1, 2 or 4 processes, kill one of them, go on with others; after how many steps each
+    was killed.
 
-    Four of five are killed at a random step of so many, and then at any moment of it; the others while they start.
+    Four of five are killed at a random step of so many, and then at any moment of it; the others
+    while they start.
     """
     chance = random.Random(seed)
     places = sorted(chance.randrange(1, steps - steps // 20) for _ in range(kills))
     killed: list[int] = []
     while not out.exists():
         size, resume = chance.choice(sizes), ["--resume"] * Path(f"{out}.checkpoint").exists()
-        agent = ["-m", "torch.distributed.run", "--nproc-per-node", str(size), "--master-port", free_port()]
+        agent = [
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            str(size),
+            "--master-port",
+            free_port(),
+        ]
         with Path(f"{out}.said").open("w") as file:
             command = [sys.executable, *agent, "-m", "privlearn", *words, *resume]
             run = subprocess.Popen(command, stdout=file, stderr=file, env=environment())

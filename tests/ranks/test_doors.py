@@ -1,4 +1,6 @@
-"""Other libraries' loops in two processes: Accelerate's, Hugging Face's and Lightning's train what one process does."""
+"""Other libraries' loops in two processes: Accelerate's, Hugging Face's and Lightning's train what
+one process does.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,18 @@ def in_one(folder: Path, *names: str) -> None:
 
 
 def require_same(one: Path, two: Path, name: str, tolerance: float = 0.0) -> None:
-    """The same weights in both processes, and in one up to `tolerance`; the same events; a valid certificate."""
-    alone, *others = (torch.load(where / f"{name} of process {n}") for where, n in ((one, 0), (two, 0), (two, 1)))
+    """The same weights in both processes, and in one up to `tolerance`; the same events; a valid
+    certificate.
+    """
+    alone, *others = (
+        torch.load(where / f"{name} of process {n}") for where, n in ((one, 0), (two, 0), (two, 1))
+    )
     for own in others:
         assert own[0].keys() == alone[0].keys()
         assert all(torch.equal(own[0][key], others[0][0][key]) for key in own[0]), name
-        assert all(torch.allclose(own[0][key], alone[0][key], rtol=0, atol=tolerance) for key in own[0]), name
+        assert all(
+            torch.allclose(own[0][key], alone[0][key], rtol=0, atol=tolerance) for key in own[0]
+        ), name
         assert own[1] == alone[1]
         assert own[2] == alone[2] | {"processes": 2}
     assert pv.verify(two / name).ok
@@ -58,7 +66,9 @@ def test_lightnings_own_launcher(tmp_path: Path) -> None:
     two = tmp_path / "two"
     two.mkdir()
     words: list[Any] = [sys.executable, "-m", "tests.ranks.doors", str(two), "lightning"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, env=environment())
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=PATIENCE, env=environment()
+    )
     assert done.returncode == 0, done.stderr
     in_one(tmp_path / "one", "lightning")
     require_same(tmp_path / "one", two, "lightning", 1e-6)
@@ -72,7 +82,8 @@ from privlearn.runs.ranks import launched
 
 def say():
     threads = [own.read_text().strip() for own in pathlib.Path("/proc/self/task").glob("*/comm")]
-    print("in the group" if dist.is_initialized() or any("gloo" in own for own in threads) else "left", file=sys.stderr)
+    inside = dist.is_initialized() or any("gloo" in own for own in threads)
+    print("in the group" if inside else "left", file=sys.stderr)
 
 
 atexit.register(say)
@@ -83,22 +94,29 @@ import torch.distributed.nn.functional  # as optimizers do; it holds on to the g
 
 
 def test_a_group_that_the_caller_began_is_left_at_the_end(tmp_path: Path) -> None:
-    """Its threads end, too: one that is still there aborts the end of the interpreter now and then."""
+    """Its threads end, too: one that is still there aborts the end of the interpreter now and
+    then.
+    """
     with started(2, tmp_path, "-c", OWN_GROUP) as both:
         assert both.end() == ([0, 0], ["left\n"] * 2)
 
 
 def test_a_script_that_fails_is_left_before_its_error_is_handled() -> None:
-    """The handler, which may wait for somebody, comes after the others could hear that this process is gone."""
+    """The handler, which may wait for somebody, comes after the others could hear that this process
+    is gone.
+    """
     done: list[str] = []
     group = SimpleNamespace(
-        get_world_size=lambda: 2, is_initialized=lambda: True, group=SimpleNamespace(WORLD=None),
+        get_world_size=lambda: 2,
+        is_initialized=lambda: True,
+        group=SimpleNamespace(WORLD=None),
         destroy_process_group=lambda: done.append("left"),
-    )  # fmt: skip
+    )
     with (
-        mock.patch.object(process_group, "dist", group), mock.patch.object(process_group, "LEFT", []),
+        mock.patch.object(process_group, "dist", group),
+        mock.patch.object(process_group, "LEFT", []),
         mock.patch.object(sys, "excepthook", side_effect=lambda *_: done.append("handled")),
-    ):  # fmt: skip
+    ):
         process_group._leave_on_errors()
         sys.excepthook(ValueError, ValueError("of the script"), None)
     assert done == ["left", "handled"]

@@ -1,4 +1,6 @@
-"""Processes that are killed, are slow, or hang: the others end with one message, or end as an undisturbed run does."""
+"""Processes that are killed, are slow, or hang: the others end with one message, or end as an
+undisturbed run does.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes
 @pytest.mark.nightly
 @pytest.mark.parametrize("place", [*PLACES, *OF_THE_FIRST])
 def test_processes_of_a_sharded_model_are_killed_everywhere(place: str, tmp_path: Path) -> None:
-    """Each of 2 processes at each place, early and late; then on 1, 2 or 4 the same bits, certificate and ledger."""
+    """Each of 2 processes at each place, early and late; then on 1, 2 or 4 the same bits,
+    certificate and ledger.
+    """
     whole = tmp_path / "whole"
     whole.mkdir()
     (expected,) = sharing(1, lambda: sharded(whole, 3))
@@ -43,7 +47,10 @@ def test_processes_of_a_sharded_model_are_killed_everywhere(place: str, tmp_path
         for times in (1, 2, 7):
             size, killed = (1, 2, 4)[(by + times) % 3], tmp_path / f"{by} {times}"
             killed.mkdir()
-            require_one_message(forked(2, lambda: sharded(killed, 3, at(place, times, die), by)), by)  # noqa: B023
+            require_one_message(
+                forked(2, lambda: sharded(killed, 3, at(place, times, die), by)),  # noqa: B023
+                by,
+            )
             drawn, kept = require_charged(killed), (killed / "run").exists()
             assert sharing(size, lambda: sharded(killed, 3)) == [expected] * size  # noqa: B023
             if kept:
@@ -55,8 +62,15 @@ def test_processes_of_a_sharded_model_are_killed_everywhere(place: str, tmp_path
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(8))
 def test_processes_of_a_sharded_model_are_killed_at_any_time(seed: int, tmp_path: Path) -> None:
-    """One of 1, 2 or 4 is killed at random, 5 times, and others go on: the bits of an undisturbed run."""
-    chance, whole, killed, outcomes = random.Random(seed), tmp_path / "whole", tmp_path / "killed", list[Any]()
+    """One of 1, 2 or 4 is killed at random, 5 times, and others go on: the bits of an undisturbed
+    run.
+    """
+    chance, whole, killed, outcomes = (
+        random.Random(seed),
+        tmp_path / "whole",
+        tmp_path / "killed",
+        list[Any](),
+    )
     whole.mkdir(), killed.mkdir()
     began = time.monotonic()
     (expected,) = sharing(1, lambda: sharded(whole, 8))
@@ -100,9 +114,14 @@ def of_shards(disturbed: Any = None, by: int = -1) -> bytes:
 @pytest.mark.parametrize("train", [whole_model, of_shards])
 @pytest.mark.parametrize("by", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_a_slow_process_is_waited_for_and_one_that_hangs_is_not(train: Any, by: int) -> None:
-    """A second is waited for, and nothing differs; beyond the group's timeout all end, the slow one too, and say so."""
+    """A second is waited for, and nothing differs; beyond the group's timeout all end, the slow one
+    too, and say so.
+    """
     expected = sharing(2, train)
-    assert sharing(2, lambda: train(at("before its noise", 3, lambda: time.sleep(1.0)), by)) == expected
+    assert (
+        sharing(2, lambda: train(at("before its noise", 3, lambda: time.sleep(1.0)), by))
+        == expected
+    )
     gave_up = mmap.mmap(-1, 1)
 
     def hang() -> None:
@@ -128,7 +147,9 @@ def test_shards_that_cannot_be_written_or_read_are_said(tmp_path: Path) -> None:
     def fail() -> None:
         raise OSError("no space left on device")
 
-    for outcome in forked(2, lambda: sharded(tmp_path, 1, at("before its shards are written", 2, fail), 1)):
+    for outcome in forked(
+        2, lambda: sharded(tmp_path, 1, at("before its shards are written", 2, fail), 1)
+    ):
         assert isinstance(outcome, BadInput), outcome
         assert "process 1 failed with OSError: no space left on device" in str(outcome)
     (shards,) = tmp_path.glob("run.shards.*/.metadata")

@@ -1,6 +1,8 @@
-"""Several processes of torch.distributed, played by threads of this one that take turns: what the laws are held on.
+"""Several processes of torch.distributed, played by threads of this one that take turns: what the
+laws are held on.
 
-A thread runs alone until it has to hear from the others. `tests/ranks/test_torchrun.py` has real processes.
+A thread runs alone until it has to hear from the others. `tests/ranks/test_torchrun.py` has real
+processes.
 """
 
 from __future__ import annotations
@@ -63,8 +65,15 @@ class Threads:
         # Locks of one process would be held while another thread has its turn.
         alone = mock.patch.object(samples, "_ONE_AT_A_TIME", nullcontext())
         functions = self._functions()
-        with mock.patch.object(ranks, "dist", functions), mock.patch.object(process_group, "dist", functions), alone:
-            threads = [threading.Thread(target=begin, args=(rank,), daemon=True) for rank in range(self.size)]
+        with (
+            mock.patch.object(ranks, "dist", functions),
+            mock.patch.object(process_group, "dist", functions),
+            alone,
+        ):
+            threads = [
+                threading.Thread(target=begin, args=(rank,), daemon=True)
+                for rank in range(self.size)
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -103,14 +112,19 @@ class Threads:
             return SimpleNamespace(wait=lambda: None)
 
         def all_to_all_single(into: Tensor, own: Tensor) -> None:
-            pieces = [theirs.chunk(self.size)[self._own.rank] for theirs in self._exchange("all_to_all", own.clone())]
+            pieces = [
+                theirs.chunk(self.size)[self._own.rank]
+                for theirs in self._exchange("all_to_all", own.clone())
+            ]
             into.copy_(torch.cat(pieces))
 
         def all_gather_object(into: list[Any], own: Any) -> None:
             into[:] = copy.deepcopy(self._exchange("all_gather_object", own))
 
         def broadcast_object_list(box: list[Any], source: int, device: Any = None) -> None:
-            theirs = self._exchange("broadcast_object", copy.deepcopy(box) if self._own.rank == source else None)
+            theirs = self._exchange(
+                "broadcast_object", copy.deepcopy(box) if self._own.rank == source else None
+            )
             if self._own.rank != source:
                 box[:] = copy.deepcopy(theirs[source])
 
@@ -124,15 +138,23 @@ class Threads:
                 self._turn.notify_all()
 
         return SimpleNamespace(
-            all_gather=all_gather, all_to_all_single=all_to_all_single, all_gather_object=all_gather_object,
-            broadcast_object_list=broadcast_object_list, broadcast=broadcast,
-            get_backend_config=lambda: "cpu:gloo", rank=lambda: self._own.rank,
-            is_initialized=lambda: True, group=SimpleNamespace(WORLD=None), destroy_process_group=destroy_process_group,
-        )  # fmt: skip
+            all_gather=all_gather,
+            all_to_all_single=all_to_all_single,
+            all_gather_object=all_gather_object,
+            broadcast_object_list=broadcast_object_list,
+            broadcast=broadcast,
+            get_backend_config=lambda: "cpu:gloo",
+            rank=lambda: self._own.rank,
+            is_initialized=lambda: True,
+            group=SimpleNamespace(WORLD=None),
+            destroy_process_group=destroy_process_group,
+        )
 
 
 def together(size: int, work: Callable[[Ranks], Any]) -> list[Any]:
-    """What `work` returns in each of so many processes; the first process's error, if one raises."""
+    """What `work` returns in each of so many processes; the first process's error, if one
+    raises.
+    """
     results = Threads(size).run(work)
     for result in results:
         if isinstance(result, BaseException):

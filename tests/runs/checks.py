@@ -1,4 +1,6 @@
-"""Named checks of runs driven by hand, of nested batches, of rows fetched by index and of worlds of processes."""
+"""Named checks of runs driven by hand, of nested batches, of rows fetched by index and of worlds of
+processes.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def driven(run: Run, stop: int | None = None) -> pv.Result:
         return run.result()
 
 
-def by_hand(small: Small, path: Path | None = None, stop: int | None = None, **options: Any) -> pv.Result:
+def by_hand(
+    small: Small, path: Path | None = None, stop: int | None = None, **options: Any
+) -> pv.Result:
     """`Small.go`, by hand."""
 
     def run(*given: Any, callbacks: Any, **named: Any) -> pv.Result:
@@ -62,9 +66,15 @@ def by_hand(small: Small, path: Path | None = None, stop: int | None = None, **o
 
 def made(plan: pv.Plan | None = None, data: Any = None, **options: Any) -> Run:
     plan = plan or settled(sampling.Poisson(0.3), Adjacency.ADD_REMOVE, pv.Flat(0.5))
-    given = {"streams": Streams.new(3), "optimizer": lambda p: torch.optim.SGD(p, lr=0.3), **options}
+    given = {
+        "streams": Streams.new(3),
+        "optimizer": lambda p: torch.optim.SGD(p, lr=0.3),
+        **options,
+    }
     net = given.pop("model", None) or network(dropout=0.3)
-    return Run(plan, net, given.pop("loss", cross_entropy), small_data() if data is None else data, **given)
+    return Run(
+        plan, net, given.pop("loss", cross_entropy), small_data() if data is None else data, **given
+    )
 
 
 # Runs that are driven by hand
@@ -83,7 +93,9 @@ def check_a_run_by_hand_is_dpsgd() -> None:
 
 @check
 def check_runs_by_hand_go_on_after_interruptions() -> None:
-    """An exception in the loop keeps the checkpoint; the pieces end where the whole run does, for the price of one."""
+    """An exception in the loop keeps the checkpoint; the pieces end where the whole run does, for
+    the price of one.
+    """
     for small in RUNS[:4]:
         whole = small.go()
         with folder() as here:
@@ -93,7 +105,9 @@ def check_runs_by_hand_go_on_after_interruptions() -> None:
                     own = by_hand(small, here / "run", stop=2, ledger=Ledger.open(here / "ledger"))
                     break
                 assert (here / "run").exists()
-                assert Ledger.open(here / "ledger").event == small.plan().event(), "what is still to come is set aside"
+                assert Ledger.open(here / "ledger").event == small.plan().event(), (
+                    "what is still to come is set aside"
+                )
             assert torch.equal(weights(own), weights(whole)), small
             assert Ledger.open(here / "ledger").event == small.plan().event()
 
@@ -113,12 +127,20 @@ def check_a_batch_is_good_for_one_step() -> None:
 
 
 def weights_of(run: Run) -> Tensor:
-    return torch.cat([p.detach().flatten().clone() for group in run.optimizer.param_groups for p in group["params"]])
+    return torch.cat(
+        [
+            p.detach().flatten().clone()
+            for group in run.optimizer.param_groups
+            for p in group["params"]
+        ]
+    )
 
 
 @check
 def check_batches_are_stepped_on_one_after_the_other() -> None:
-    """Else a checkpoint could stand between them, and what is drawn again would go to another sum."""
+    """Else a checkpoint could stand between them, and what is drawn again would go to another
+    sum.
+    """
     run = made()
     with run:
         epoch = next(iter(run))
@@ -142,7 +164,9 @@ def check_an_epoch_left_in_the_middle_is_refused() -> None:
 
 @check
 def check_a_run_left_early_gives_back_what_it_did_not_spend() -> None:
-    """In memory and in a file, with a checkpoint or without: it says its steps, and nothing follows."""
+    """In memory and in a file, with a checkpoint or without: it says its steps, and nothing
+    follows.
+    """
     plan = settled(sampling.Poisson(0.3), Adjacency.ADD_REMOVE, pv.Flat(0.5))
     for kept_in in (None, "run"):
         with folder() as here:
@@ -193,7 +217,9 @@ class Drawing(torch.optim.SGD):
 
 @check
 def check_steps_leave_the_callers_generators_alone() -> None:
-    """Whatever is drawn in a step comes from the run; and no sum without noise stays in the gradients."""
+    """Whatever is drawn in a step comes from the run; and no sum without noise stays in the
+    gradients.
+    """
     run = made(optimizer=Drawing, model=network(dropout=0.5))
     states = []
     with run:
@@ -203,7 +229,9 @@ def check_steps_leave_the_callers_generators_alone() -> None:
             for batch in epoch:
                 run.step(batch)
                 states.append(torch.get_rng_state())
-                assert all(p.grad is None for group in run.optimizer.param_groups for p in group["params"])
+                assert all(
+                    p.grad is None for group in run.optimizer.param_groups for p in group["params"]
+                )
         run.result()
     assert all(torch.equal(states[0], state) for state in states)
     assert isinstance(run.optimizer, Drawing)
@@ -257,10 +285,14 @@ def check_clipped_sums_of_nested_batches_are_the_loops() -> None:
     for data, loss in nests(x, y):
         net = Two()
         rows = TensorRows(data)
-        found = ClippedGradients(net, loss, pv.Flat(0.3), Adjacency.ADD_REMOVE)(one_sample(examples=12), rows).values
+        found = ClippedGradients(net, loss, pv.Flat(0.3), Adjacency.ADD_REMOVE)(
+            one_sample(examples=12), rows
+        ).values
         total = [torch.zeros_like(p) for p in net.parameters()]
         for row in range(12):
-            value = cross_entropy(net(x[row : row + 1, :2], x[row : row + 1, 2:]), y[row : row + 1]).sum()
+            value = cross_entropy(
+                net(x[row : row + 1, :2], x[row : row + 1, 2:]), y[row : row + 1]
+            ).sum()
             own = torch.autograd.grad(value, list(net.parameters()))
             weight = min(1.0, kept(0.3, [torch.float64]) / flat_norm(own))
             total = [one + weight * other for one, other in zip(total, own, strict=True)]
@@ -273,7 +305,9 @@ def check_losses_that_couple_a_nested_batch_are_refused() -> None:
     data, _ = nests(*small_data())[0]
 
     def centred(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        return cross_entropy(model(batch["left"] - batch["left"].mean(0), batch["right"]), batch["y"])
+        return cross_entropy(
+            model(batch["left"] - batch["left"].mean(0), batch["right"]), batch["y"]
+        )
 
     def mean(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return of_model(model, batch).mean()
@@ -281,7 +315,8 @@ def check_losses_that_couple_a_nested_batch_are_refused() -> None:
     for loss in (centred, mean):
         ledger = Ledger()
         must_raise(
-            NotPerExample, lambda loss=loss, ledger=ledger: made(data=data, model=Two(), loss=loss, ledger=ledger)
+            NotPerExample,
+            lambda loss=loss, ledger=ledger: made(data=data, model=Two(), loss=loss, ledger=ledger),
         )
         assert ledger.adjacency is None
 
@@ -299,7 +334,9 @@ def check_rows_that_do_not_belong_together_are_refused() -> None:
 class Given(torch.utils.data.Dataset):  # type: ignore[type-arg]
     """Rows of tensors, one of which may be `odd`: what is called in its place."""
 
-    def __init__(self, x: Tensor, y: Tensor, odd: int | None = None, instead: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self, x: Tensor, y: Tensor, odd: int | None = None, instead: Callable[[], Any] | None = None
+    ) -> None:
         self.x, self.y, self.odd, self.instead = x, y, odd, instead
 
     def __len__(self) -> int:
@@ -331,7 +368,9 @@ ODD: list[Callable[[], Any]] = [
 
 @check
 def check_rows_by_index_are_rows_in_memory() -> None:
-    """Memory-mapped arrays, and data sets with workers or none and a way to make batches: bit for bit."""
+    """Memory-mapped arrays, and data sets with workers or none and a way to make batches: bit for
+    bit.
+    """
     x, y = small_data()
     plain = weights(driven(made(data=(x, y))))
     for rows in (Given(x, y), DatasetRows(Given(x, y)), DatasetRows(Given(x, y), pairs, workers=2)):
@@ -341,7 +380,10 @@ def check_rows_by_index_are_rows_in_memory() -> None:
         np.save(here / "y.npy", y.numpy())
         on_disk = [np.load(here / name, mmap_mode="r") for name in ("x.npy", "y.npy")]
         bounds = {"low": np.full(5, -100.0), "high": np.full(5, 100.0)}
-        both = [pv.Dataset(*arrays, **bounds) for arrays in (on_disk, [np.array(part) for part in on_disk])]
+        both = [
+            pv.Dataset(*arrays, **bounds)
+            for arrays in (on_disk, [np.array(part) for part in on_disk])
+        ]
         first, second = (weights(driven(made(data=data, model=network().float()))) for data in both)
         assert torch.equal(first, second)
         np.save(here / "z.npy", x.numpy())
@@ -355,7 +397,9 @@ def check_rows_by_index_are_rows_in_memory() -> None:
 
 @check
 def check_rows_that_fail_count_as_absent() -> None:
-    """And move nothing else: the sums are those of the rows without them, with workers and without."""
+    """And move nothing else: the sums are those of the rows without them, with workers and
+    without.
+    """
     x, y = small_data()
     others = [row for row in range(12) if row != 5]
     for instead in ODD:
@@ -366,7 +410,10 @@ def check_rows_that_fail_count_as_absent() -> None:
             expected = engine()(one_sample(examples=11), x[others], y[others]).values
             for one, other in zip(found, expected, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-    run = made(data=Given(x, y, 5, fails), plan=settled(sampling.FullBatch(), Adjacency.ADD_REMOVE, pv.Flat(0.5)))
+    run = made(
+        data=Given(x, y, 5, fails),
+        plan=settled(sampling.FullBatch(), Adjacency.ADD_REMOVE, pv.Flat(0.5)),
+    )
     assert driven(run).private_diagnostics["left_out"] == [1, 1]
     with folder() as here:
         driven(made(data=Given(x, y, 5, fails), checkpoint=here / "run"))
@@ -379,7 +426,9 @@ def engine() -> ClippedGradients:
 def padded(rows: list[Any]) -> Any:
     """Brings rows to the length of the longest, as batches of texts are."""
     longest = max(len(row[0]) for row in rows)
-    x = torch.stack([nn.functional.pad(row[0], (0, longest - len(row[0])), value=1.0) for row in rows])
+    x = torch.stack(
+        [nn.functional.pad(row[0], (0, longest - len(row[0])), value=1.0) for row in rows]
+    )
     return x, torch.stack([row[1] for row in rows])
 
 
@@ -455,9 +504,13 @@ def check_neighbouring_rows_by_index_look_the_same() -> None:
 
 @check
 def check_workers_make_no_difference_after_interruptions() -> None:
-    """Batches are fetched ahead, checkpoints are not: in pieces, bit for bit, and no noise goes to two sums."""
+    """Batches are fetched ahead, checkpoints are not: in pieces, bit for bit, and no noise goes to
+    two sums.
+    """
     x, y = small_data()
-    plan = pv.Plan(sampling.Poisson(0.3), epochs=2, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(0.1))
+    plan = pv.Plan(
+        sampling.Poisson(0.3), epochs=2, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(0.1)
+    )
 
     def go(workers: int, path: Path | None = None, stop: int | None = None) -> pv.Result:
         kept_in = None if path is None else Checkpoint(path, every=1e-9)
@@ -494,7 +547,10 @@ def check_workers_make_no_difference_after_interruptions() -> None:
 @check
 def check_workers_draw_nothing_from_the_caller() -> None:
     state = torch.get_rng_state()
-    assert len(list(ahead(DatasetRows(Given(*small_data()), workers=1), [np.arange(3), np.arange(0)]))) == 2
+    assert (
+        len(list(ahead(DatasetRows(Given(*small_data()), workers=1), [np.arange(3), np.arange(0)])))
+        == 2
+    )
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -525,15 +581,21 @@ class Pair(World):
 def both(clip: Any) -> Iterator[World]:
     x, y = small_data()
     net = network()
-    yield Pair(other=[ClippedGradients(net, cross_entropy, clip, Adjacency.ADD_REMOVE), TensorRows((x, y))])
+    yield Pair(
+        other=[ClippedGradients(net, cross_entropy, clip, Adjacency.ADD_REMOVE), TensorRows((x, y))]
+    )
     yield World()
 
 
 @check
 def check_parts_of_a_world_add_up() -> None:
-    """The sum, its sensitivity and its count are those of one process; noise is drawn from what the world says."""
+    """The sum, its sensitivity and its count are those of one process; noise is drawn from what the
+    world says.
+    """
     x, y = small_data()
-    for clip in completed("clips", [pv.Flat(0.3), pv.clipping.PerLayer(0.3), pv.clipping.Quantile(0.3)]):
+    for clip in completed(
+        "clips", [pv.Flat(0.3), pv.clipping.PerLayer(0.3), pv.clipping.Quantile(0.3)]
+    ):
         pair, one = (
             ClippedGradients(network(), cross_entropy, clip, Adjacency.ADD_REMOVE, world=world)(
                 one_sample(examples=12), TensorRows((x, y))
@@ -544,7 +606,12 @@ def check_parts_of_a_world_add_up() -> None:
         for a, b in zip(pair.values, one.values, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
     net = network()
-    world = Pair(other=[ClippedGradients(net, cross_entropy, pv.Flat(0.5), Adjacency.ADD_REMOVE), TensorRows((x, y))])
+    world = Pair(
+        other=[
+            ClippedGradients(net, cross_entropy, pv.Flat(0.5), Adjacency.ADD_REMOVE),
+            TensorRows((x, y)),
+        ]
+    )
     with mock.patch.object(NoiseStream, "words", lambda self, size: np.full(size, 2**62, np.int64)):
         result = driven(made(model=net, world=world))
         alone = driven(made(model=network()))

@@ -1,4 +1,6 @@
-"""Named checks of callbacks: what they are given, a clean stop, and errors. Mutations must make them fail."""
+"""Named checks of callbacks: what they are given, a clean stop, and errors. Mutations must make
+them fail.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,17 @@ from tests.support.steps import EachStep
 SAMPLERS = (pv.Poisson(0.25), pv.Partition(3), pv.Shuffle(4), pv.sampling.FullBatch())
 
 
-NUMBERS = ("_delta", "_stopping", "step", "steps", "epoch", "epochs", "noise_multiplier", "learning_rate", "seconds")
+NUMBERS = (
+    "_delta",
+    "_stopping",
+    "step",
+    "steps",
+    "epoch",
+    "epochs",
+    "noise_multiplier",
+    "learning_rate",
+    "seconds",
+)
 
 
 class Stopped(Exception):
@@ -64,33 +76,53 @@ def plan(sampler: Any = SAMPLERS[0], **more: Any) -> pv.Plan:
 
 @cache
 def layerwise() -> pv.Plan:
-    return pv.Plan(pv.Poisson(0.25), epochs=2, clip=pv.mac.Derivatives(0.3)).calibrate(epsilon=3.0, delta=1e-5)
+    return pv.Plan(pv.Poisson(0.25), epochs=2, clip=pv.mac.Derivatives(0.3)).calibrate(
+        epsilon=3.0, delta=1e-5
+    )
 
 
 def trained(own: pv.Plan, callbacks: Any, **options: Any) -> pv.Result:
     return pv.dpsgd(
-        own, small_net(), cross_entropy, small_data(12), optimizer=lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.5),
-        learning_rate_schedule=pv.schedules.Exponential(k=0.5), streams=pv.Streams.new(0), callbacks=callbacks,
+        own,
+        small_net(),
+        cross_entropy,
+        small_data(12),
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.5),
+        learning_rate_schedule=pv.schedules.Exponential(k=0.5),
+        streams=pv.Streams.new(0),
+        callbacks=callbacks,
         **options,
-    )  # fmt: skip
+    )
 
 
 def by_layers(callbacks: Any, **options: Any) -> pv.Result:
     return pv.dpmac(
-        layerwise(), net(5, 4, 3), BINARY.name, made_up(20, 5, 3), streams=pv.Streams.new(0), callbacks=callbacks,
-        coordinates=Coordinates(3, 0.1, "adam"), **options,
-    )  # fmt: skip
+        layerwise(),
+        net(5, 4, 3),
+        BINARY.name,
+        made_up(20, 5, 3),
+        streams=pv.Streams.new(0),
+        callbacks=callbacks,
+        coordinates=Coordinates(3, 0.1, "adam"),
+        **options,
+    )
 
 
 def left_by_hand(own: pv.Plan, steps: int) -> pv.Result:
     run = pv.Run(
-        own, small_net(), cross_entropy, small_data(12), optimizer=lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.5),
-        learning_rate_schedule=pv.schedules.Exponential(k=0.5), streams=pv.Streams.new(0),
-    )  # fmt: skip
+        own,
+        small_net(),
+        cross_entropy,
+        small_data(12),
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.5),
+        learning_rate_schedule=pv.schedules.Exponential(k=0.5),
+        streams=pv.Streams.new(0),
+    )
     for epoch in run:
         for batch in epoch:
             run.step(batch)
-            if batch.number + 1 == steps < own.epochs * len(epoch):  # after the last step nothing is left
+            # after the last step nothing is left
+            if batch.number + 1 == steps < own.epochs * len(epoch):
                 return run.result()
     return run.result()
 
@@ -101,7 +133,9 @@ def weights(result: pv.Result) -> torch.Tensor:
 
 @check
 def check_callbacks_are_given_public_numbers_and_the_ledger_alone() -> None:
-    """Whatever hangs on what they are given is a plain number, text or the run's own ledger: no tensor, no session."""
+    """Whatever hangs on what they are given is a plain number, text or the run's own ledger: no
+    tensor, no session.
+    """
     for train in (lambda calls: trained(plan(), calls), by_layers):
         seen = At()
         result = train(seen)
@@ -133,7 +167,9 @@ def check_callbacks_are_called_in_order_with_what_the_plan_says() -> None:
 
 @check
 def check_callbacks_hear_what_was_spent_so_far() -> None:
-    """Nothing of what is still to come, and nothing less than the steps so far, by the accountant."""
+    """Nothing of what is still to come, and nothing less than the steps so far, by the
+    accountant.
+    """
     own, heard = plan(), []
 
     class Heard:
@@ -155,7 +191,9 @@ def check_callbacks_hear_what_was_spent_so_far() -> None:
 
 @check
 def check_a_stopped_run_is_one_that_was_left_by_hand() -> None:
-    """The same weights, charges and facts; what is left is given back, and the certificate claims the whole plan."""
+    """The same weights, charges and facts; what is left is given back, and the certificate claims
+    the whole plan.
+    """
     for sampler in SAMPLERS:
         own = plan(sampler)
         steps = own.sampling.steps(12)
@@ -181,7 +219,9 @@ def check_a_stopped_run_is_one_that_was_left_by_hand() -> None:
 
 @check
 def check_errors_of_callbacks_lose_nothing() -> None:
-    """A run goes on from its checkpoint to the same weights and charges; without one the rest is given back."""
+    """A run goes on from its checkpoint to the same weights and charges; without one the rest is
+    given back.
+    """
     for train in (lambda calls, **more: trained(plan(), calls, **more), by_layers):
         require_nothing_lost(train)
 
@@ -233,7 +273,10 @@ def check_callbacks_of_the_first_process_alone_are_called() -> None:
     for given in ((True, True), (True, False), (False, True)):
         seen = [At(2), At(2)]
         results = together(
-            2, lambda world, given=given, seen=seen: trained(own, [seen[world.rank]] * given[world.rank], world=world)
+            2,
+            lambda world, given=given, seen=seen: trained(
+                own, [seen[world.rank]] * given[world.rank], world=world
+            ),
         )
         assert [result.facts["steps"] for result in results] == ([2, 2] if given[0] else [4, 4])
         assert not seen[1].given
@@ -244,6 +287,11 @@ def check_callbacks_of_the_first_process_alone_are_called() -> None:
 def check_what_is_no_callback_is_refused_before_anything_is_spent() -> None:
     for wrong in (print, At, "on_step", 3, [None], {"on_step": print}, nn.Linear(1, 1)):
         ledger = Ledger(plan().budget)
-        for train in (lambda calls, ledger=ledger: trained(plan(), calls, ledger=ledger), by_layers):
-            assert "on_step" in str(must_raise(pv.errors.BadInput, lambda train=train, wrong=wrong: train(wrong)))
+        for train in (
+            lambda calls, ledger=ledger: trained(plan(), calls, ledger=ledger),
+            by_layers,
+        ):
+            assert "on_step" in str(
+                must_raise(pv.errors.BadInput, lambda train=train, wrong=wrong: train(wrong))
+            )
         assert not ledger.event.events

@@ -1,4 +1,6 @@
-"""Named checks of how runs compute: what was said reaches the run, by its name and in a config alike."""
+"""Named checks of how runs compute: what was said reaches the run, by its name and in a config
+alike.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ def _moved(rows: Tensor, generator: torch.Generator) -> Tensor:
 
 
 #: Other values than the usual ones, by the names that functions take, and the facts that show them.
-OTHERS: dict[str, Any] = {"precision": "bf16", "augmentation": Augmentation(2, _moved), "average": 0.5}
+OTHERS: dict[str, Any] = {
+    "precision": "bf16",
+    "augmentation": Augmentation(2, _moved),
+    "average": 0.5,
+}
 FACTS = {"precision": "bf16", "augmentation_copies": 2, "average": 0.5}
 
 
@@ -33,7 +39,9 @@ def _trained(**named: Any) -> pv.Result:
 
 @check
 def check_how_a_run_computes_is_what_was_said() -> None:
-    """By names and in a config alike: the facts of the run show it, and its weights are the same."""
+    """By names and in a config alike: the facts of the run show it, and its weights are the
+    same.
+    """
     usual, named = _trained(), _trained(**OTHERS)
     in_a_config = _trained(config=ComputeConfig.of(OTHERS))
     for name, fact in FACTS.items():
@@ -45,12 +53,22 @@ def check_how_a_run_computes_is_what_was_said() -> None:
 
 @check
 def check_nothing_is_said_twice_of_how_a_run_computes() -> None:
-    """A field beside a config is refused, and so is one that a method's runs have not, before anything is spent."""
+    """A field beside a config is refused, and so is one that a method's runs have not, before
+    anything is spent.
+    """
     for name, value in OTHERS.items():
         said = str(must_raise(BadInput, partial(_trained, config=ComputeConfig(), **{name: value})))
         assert said.startswith(f"{name} is given beside config=")
-    plan = pv.Plan(pv.Poisson(0.4), schedule=pv.schedules.Constant(3.0), examples=12, clip=pv.mac.Derivatives(0.3))
+    plan = pv.Plan(
+        pv.Poisson(0.4),
+        schedule=pv.schedules.Constant(3.0),
+        examples=12,
+        clip=pv.mac.Derivatives(0.3),
+    )
     data = torch.eye(12, 4), torch.arange(12) % 3
-    for config in (ComputeConfig(precision="bf16"), ComputeConfig(augmentation=OTHERS["augmentation"])):
+    for config in (
+        ComputeConfig(precision="bf16"),
+        ComputeConfig(augmentation=OTHERS["augmentation"]),
+    ):
         network = nn.Sequential(nn.Linear(4, 3))
         must_raise(BadInput, partial(pv.dpmac, plan, network, "cross_entropy", data, config=config))

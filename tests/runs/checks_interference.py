@@ -1,8 +1,10 @@
-"""Named checks that an example acts on later sums through what was released alone: bit by bit, not up to sensitivity.
+"""Named checks that an example acts on later sums through what was released alone: bit by bit, not
+up to sensitivity.
 
-One example is swapped for another that is far from it, and every release is replaced by the recorded one. A sum of a
-batch, or of a leaf, in which neither of the two lies must have the same bits: if not, something of the example was kept
-beside the releases (a running mean, a state of the loss, of a transform or of the optimizer, an order of summation).
+One example is swapped for another that is far from it, and every release is replaced by the
+recorded one. A sum of a batch, or of a leaf, in which neither of the two lies must have the same
+bits: if not, something of the example was kept beside the releases (a running mean, a state of the
+loss, of a transform or of the optimizer, an order of summation).
 """
 
 from __future__ import annotations
@@ -38,8 +40,11 @@ def differing(one: Transcript, other: Transcript) -> list[bool]:
     ]
 
 
-def require_apart(act: Callable[[str], Any], before: int = 0, rows: tuple[str, ...] = ("far",)) -> None:
-    """`act` trains on data with a row of `descent.ROWS`: one sum in four differs after the first `before`, and no more.
+def require_apart(
+    act: Callable[[str], Any], before: int = 0, rows: tuple[str, ...] = ("far",)
+) -> None:
+    """`act` trains on data with a row of `descent.ROWS`: one sum in four differs after the first
+    `before`, and no more.
 
     Each of `rows` takes an ordinary one's place.
     """
@@ -48,18 +53,30 @@ def require_apart(act: Callable[[str], Any], before: int = 0, rows: tuple[str, .
         changed = differing(base, transcript(act(row), replay=base))[before:]
         assert len(changed) % (BATCHES * EPOCHS) == 0, changed
         each = len(changed) // (BATCHES * EPOCHS)
-        touched = [any(changed[each * step : each * (step + 1)]) for step in range(BATCHES * EPOCHS)]
+        touched = [
+            any(changed[each * step : each * (step + 1)]) for step in range(BATCHES * EPOCHS)
+        ]
         for epoch in range(EPOCHS):
             assert sum(touched[BATCHES * epoch : BATCHES * (epoch + 1)]) == 1, (row, touched)
 
 
 def settled(clip: Any = clips.Flat(0.5), **more: Any) -> Plan:  # noqa: B008
     schedule = pv.schedules.Constant(start=1.5)
-    return Plan(pv.Partition(BATCHES), epochs=EPOCHS, schedule=schedule, clip=clip, adjacency=ZERO, examples=12, **more)
+    return Plan(
+        pv.Partition(BATCHES),
+        epochs=EPOCHS,
+        schedule=schedule,
+        clip=clip,
+        adjacency=ZERO,
+        examples=12,
+        **more,
+    )
 
 
 class Running(nn.Module):
-    """A loss that multiplies by a running mean of what it was before, which it keeps in a buffer."""
+    """A loss that multiplies by a running mean of what it was before, which it keeps in a
+    buffer.
+    """
 
     mean: Tensor
 
@@ -83,7 +100,10 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as it is": ({}, {}),
     "quantile": ({"clip": clips.Quantile(0.5, rate=1.0)}, {}),
     "per layer, in pieces": ({"clip": clips.PerLayer(0.5)}, {"microbatch": 2}),
-    "momentum": ({}, {"optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01)}),
+    "momentum": (
+        {},
+        {"optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01)},
+    ),
     "adam": ({}, {"optimizer": lambda p: torch.optim.Adam(p, lr=0.1)}),
     "copies": ({}, {"augmentation": Augmentation(3, shaken)}),
     "dropout": ({}, {"make": lambda: descent.network(dropout=0.5)}),
@@ -105,7 +125,9 @@ def check_batches_without_an_example_do_not_feel_it() -> None:
 
 @check
 def check_transforms_keep_nothing_of_an_example() -> None:
-    """Public ones, which are applied to each row, and releases in front, whose sums are of all rows."""
+    """Public ones, which are applied to each row, and releases in front, whose sums are of all
+    rows.
+    """
     given = pv.transforms
     for front, before, width in (
         ((given.Centre((0, 3)), given.ClipToNorm(1.0)), 0, 5),
@@ -127,12 +149,16 @@ def check_transforms_keep_nothing_of_an_example() -> None:
 @check
 def check_states_of_losses_keep_nothing_of_an_example() -> None:
     """A loss with a buffer that follows the examples: it is put back after each batch."""
-    require_apart(lambda row: descent.training(settled(), descent.data_with(row, ZERO), loss=Running()))
+    require_apart(
+        lambda row: descent.training(settled(), descent.data_with(row, ZERO), loss=Running())
+    )
 
 
 @check
 def check_coordinates_keep_nothing_of_another_example() -> None:
-    """DP-MAC: the auxiliary coordinates of each row follow from that row and from what was released."""
+    """DP-MAC: the auxiliary coordinates of each row follow from that row and from what was
+    released.
+    """
     for bound in (pv.mac.Derivatives(0.3), pv.mac.Analytic(z_norm=1.0)):
         plan = mac.settled(pv.Partition(BATCHES), ZERO, bound)
         require_apart(lambda row: mac.training(plan, descent.data_with(row, ZERO)))  # noqa: B023
@@ -140,14 +166,19 @@ def check_coordinates_keep_nothing_of_another_example() -> None:
 
 @check
 def check_leaves_without_an_example_do_not_feel_it() -> None:
-    """Boosting: of each round's sums only those of cells differ that one of the two rows falls into."""
+    """Boosting: of each round's sums only those of cells differ that one of the two rows falls
+    into.
+    """
     for target in boosting.TARGETS:
         plan = boosting.settled(target, adjacency=Adjacency.REPLACE_ONE, passes=2)
         rows = boosting.strange_rows(target)
 
         def run(last: Any, plan: Any = plan, target: Any = target, **replay: Any) -> Transcript:
             return transcript(
-                lambda streams, _: pv.boosting.boost(plan, boosting.with_last(target, last), streams=streams), **replay
+                lambda streams, _: pv.boosting.boost(
+                    plan, boosting.with_last(target, last), streams=streams
+                ),
+                **replay,
             )
 
         base = run(rows[0])

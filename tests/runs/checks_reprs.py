@@ -32,9 +32,13 @@ def trained(seed: int = 1) -> pv.Result:
 
 
 def require_short(value: Any) -> tuple[str, list[str]]:
-    """The repr of a value, and the texts of its table in a notebook: computed without pricing anything."""
+    """The repr of a value, and the texts of its table in a notebook: computed without pricing
+    anything.
+    """
     with (
-        mock.patch.object(accountant, "guarantees", side_effect=AssertionError("a repr prices events")),
+        mock.patch.object(
+            accountant, "guarantees", side_effect=AssertionError("a repr prices events")
+        ),
         mock.patch.object(pld, "epsilon", side_effect=AssertionError("a repr prices events")),
     ):
         text = repr(value)
@@ -85,9 +89,15 @@ def check_a_repr_of_a_result_keeps_private_figures_to_itself() -> None:
     result = trained()
     figures = result.private_diagnostics
     texts = [*require_short(result)[1], require_short(result)[0], result._repr_html_()]
-    assert not any(name in text for text in texts for name in ("loss", "left_out", "clipped", "diagnostics"))
+    assert not any(
+        name in text for text in texts for name in ("loss", "left_out", "clipped", "diagnostics")
+    )
     values = {
-        f"{value:.{digits}f}"[:5] for name in figures for value in figures[name] for digits in (3, 6) if value % 1
+        f"{value:.{digits}f}"[:5]
+        for name in figures
+        for value in figures[name]
+        for digits in (3, 6)
+        if value % 1
     }
     assert values
     for text in (repr(figures), figures._repr_html_()):
@@ -132,7 +142,9 @@ def check_reprs_of_published_models_say_what_is_certified() -> None:
         checked = pv.verify(f"{folder}/model")
         text = require_short(checked)[0]
         assert "agrees with its certificate" in text
-        assert f"epsilon {checked.epsilon:.6g} at delta 1e-05, add_remove neighbours, by pld" in text
+        assert (
+            f"epsilon {checked.epsilon:.6g} at delta 1e-05, add_remove neighbours, by pld" in text
+        )
         assert "signed by: no one" in text
         assert "warning: the run used a fixed seed" in text
         Path(folder, "model", "README.md").write_text("better")
@@ -157,6 +169,12 @@ def check_reprs_are_the_same_on_neighbouring_data() -> None:
                 run.step(batch)
                 texts += [repr(batch), repr(run)]
         result = run.result()
-        return [*texts, repr(result), repr(result.ledger), result._repr_html_(), repr(result.private_diagnostics)]
+        return [
+            *texts,
+            repr(result),
+            repr(result.ledger),
+            result._repr_html_(),
+            repr(result.private_diagnostics),
+        ]
 
     assert said(x) == said(other)

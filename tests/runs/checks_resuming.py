@@ -37,7 +37,11 @@ from tests.support.steps import EachStep
 
 ADD_REMOVE = Adjacency.ADD_REMOVE
 STEP = PoissonSampled(0.1, Gaussian(2.0))
-POISSON, FLAT, FALLING = sampling.Poisson(0.3), pv.Flat(0.1), pv.schedules.Exponential(k=0.1, start=1.5)
+POISSON, FLAT, FALLING = (
+    sampling.Poisson(0.3),
+    pv.Flat(0.1),
+    pv.schedules.Exponential(k=0.1, start=1.5),
+)
 
 
 class Stopped(Exception):
@@ -62,7 +66,9 @@ class Run:
     """A small run; one of its kind is the same each time."""
 
     sampling: sampling.Sampler = POISSON
-    optimizer: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.5)
+    optimizer: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.SGD(
+        p, lr=1.0, momentum=0.5
+    )
     clip: Any = FLAT
     front: tuple[pv.transforms.PrivatePCA | pv.transforms.SelectFeatures, ...] = ()
     schedule: Any = FALLING
@@ -70,7 +76,13 @@ class Run:
     epochs: int = 3
 
     def plan(self) -> pv.Plan:
-        return pv.Plan(self.sampling, epochs=self.epochs, schedule=self.schedule, clip=self.clip, front=self.front)
+        return pv.Plan(
+            self.sampling,
+            epochs=self.epochs,
+            schedule=self.schedule,
+            clip=self.clip,
+            front=self.front,
+        )
 
     def go(
         self,
@@ -94,7 +106,11 @@ class Run:
         def model(shape: tuple[int, ...]) -> nn.Module:
             torch.manual_seed(0)
             return nn.Sequential(
-                nn.Flatten(), nn.Linear(math.prod(shape), 6), nn.Dropout(0.3), nn.Tanh(), nn.Linear(6, 3)
+                nn.Flatten(),
+                nn.Linear(math.prod(shape), 6),
+                nn.Dropout(0.3),
+                nn.Tanh(),
+                nn.Linear(6, 3),
             ).double()
 
         return pv.dpsgd(
@@ -127,16 +143,25 @@ SELECT = pv.transforms.SelectFeatures(3, 4.0, 3, 1.0, 0.2, way="gumbel")
 RUNS = [
     Run(),
     Run(optimizer=lambda p: torch.optim.Adam(p, lr=0.01), sampling=sampling.Partition(4)),
-    Run(optimizer=lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True), sampling=sampling.Shuffle(5)),
+    Run(
+        optimizer=lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+        sampling=sampling.Shuffle(5),
+    ),
     Run(clip=pv.clipping.Quantile(0.1), front=(pv.transforms.PrivatePCA(3, 4.0),)),
-    Run(optimizer=lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9), discrete=True, front=(SELECT,)),
+    Run(
+        optimizer=lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9),
+        discrete=True,
+        front=(SELECT,),
+    ),
     Run(sampling=sampling.FullBatch(), clip=pv.clipping.PerLayer(0.1)),
 ]
 
 
 @check
 def check_a_run_in_pieces_ends_where_the_whole_one_does() -> None:
-    """Stopped after every other step, or every few, and continued: bit for bit the same weights and charges."""
+    """Stopped after every other step, or every few, and continued: bit for bit the same weights and
+    charges.
+    """
     for run in RUNS:
         whole = run.go()
         for stop in (2, 4):
@@ -149,13 +174,18 @@ def check_a_run_in_pieces_ends_where_the_whole_one_does() -> None:
 
 @check
 def check_an_interruption_between_epochs_gives_nothing_up() -> None:
-    """Where weights are looked at, what was spent is kept: the run ends as the whole one, for the price of one."""
+    """Where weights are looked at, what was spent is kept: the run ends as the whole one, for the
+    price of one.
+    """
     run = RUNS[0]
     with folder() as here:
         for name in ("whole", "stopped"):
             Ledger.open(here / name, create=True)
         with mock.patch("privlearn.descent.task.require_finite", side_effect=KeyboardInterrupt):
-            must_raise(KeyboardInterrupt, lambda: run.go(here / "run", ledger=Ledger.open(here / "stopped")))  # type: ignore[arg-type]
+            must_raise(
+                KeyboardInterrupt,
+                lambda: run.go(here / "run", ledger=Ledger.open(here / "stopped")),
+            )  # type: ignore[arg-type]
         assert (here / "run").exists()
         whole = run.go(ledger=Ledger.open(here / "whole"))
         again = run.go(here / "run", ledger=Ledger.open(here / "stopped"))
@@ -181,7 +211,9 @@ def check_unseeded_runs_go_on_too() -> None:
 
 @check
 def check_no_noise_goes_to_two_sums() -> None:
-    """What is drawn again after an interruption, at the same place of the same stream, goes to the same sum."""
+    """What is drawn again after an interruption, at the same place of the same stream, goes to the
+    same sum.
+    """
     run, uses, sums = RUNS[0], dict[Any, set[Any]](), list[Any]()
     draw, clipped = NoiseStream.words, ClippedGradients.__call__
 
@@ -219,7 +251,9 @@ def check_a_checkpoint_stands_before_anything_is_drawn() -> None:
             must_raise(Stopped, lambda: run.go(path, every=1e9))
         assert path.exists()
         must_raise(Stopped, lambda: run.go(path, stop=1, every=1e9))
-        with mock.patch.object(pv.transforms.PrivatePCA, "fit", side_effect=AssertionError("the PCA is made anew")):
+        with mock.patch.object(
+            pv.transforms.PrivatePCA, "fit", side_effect=AssertionError("the PCA is made anew")
+        ):
             result = run.go(path)
         assert torch.equal(weights(result), weights(run.go()))
 
@@ -279,10 +313,14 @@ def check_a_checkpoint_of_another_run_is_refused() -> None:
         "labels": lambda path: RUNS[0].go(path, data=(x, y.flip(0))),
         "a row less": lambda path: RUNS[0].go(path, data=(x[:-1], y[:-1])),
         "more epochs": lambda path: Run(epochs=4).go(path),
-        "another schedule": lambda path: Run(schedule=pv.schedules.Exponential(k=0.1, start=1.6)).go(path),
+        "another schedule": lambda path: Run(
+            schedule=pv.schedules.Exponential(k=0.1, start=1.6)
+        ).go(path),
         "another clip": lambda path: Run(clip=pv.Flat(0.2)).go(path),
         "another clip in the last digits": lambda path: Run(clip=pv.Flat(0.1 + 1e-12)).go(path),
-        "another optimizer": lambda path: Run(optimizer=lambda p: torch.optim.SGD(p, lr=1.1, momentum=0.5)).go(path),
+        "another optimizer": lambda path: Run(
+            optimizer=lambda p: torch.optim.SGD(p, lr=1.1, momentum=0.5)
+        ).go(path),
         "another sampler": lambda path: Run(sampling=sampling.Poisson(0.29)).go(path),
         "micro-batches": lambda path: RUNS[0].go(path, microbatch=2),
         "bfloat16": lambda path: RUNS[0].go(path, precision="bf16"),
@@ -321,7 +359,9 @@ def check_damaged_checkpoints_are_refused() -> None:
 
 @check
 def check_a_ledger_file_is_never_behind() -> None:
-    """At every draw the file holds at least what was charged; whole runs stand in it before they begin."""
+    """At every draw the file holds at least what was charged; whole runs stand in it before they
+    begin.
+    """
     with folder() as here:
         run, seen = RUNS[0], [0]
         draw = NoiseStream.words
@@ -349,18 +389,23 @@ def check_a_run_gone_on_with_is_paid_for_once() -> None:
         result = run.by_pieces(here / "run", ledger=book, stop=2)
         assert result.ledger.event == run.plan().event()
         assert len(LedgerFile(here / "ledger").read().entries) == 1
-        # Interrupted between its end and its publishing: the same again, and nothing more is charged.
+        # Interrupted between its end and its publishing: the same again, and nothing more is
+        # charged.
         again = run.go(here / "run", ledger=Ledger.open(here / "ledger"))
         assert torch.equal(weights(again), weights(result))
         assert again.ledger.event == run.plan().event()
-        must_raise(Stopped, lambda: run.go(here / "again", stop=1, ledger=Ledger.open(here / "ledger")))
+        must_raise(
+            Stopped, lambda: run.go(here / "again", stop=1, ledger=Ledger.open(here / "ledger"))
+        )
         for wrong in (None, other):
             must_raise(BadInput, lambda wrong=wrong: run.go(here / "again", ledger=wrong))
 
 
 @check
 def check_a_run_that_takes_the_whole_budget_is_gone_on_with() -> None:
-    """What was set aside for it when it began is still there; and there is no room for another one."""
+    """What was set aside for it when it began is still there; and there is no room for another
+    one.
+    """
     rows, classes = small_data(12)
     data = pv.Dataset(rows.float(), classes, classes=3)
     plan = pv.Plan(pv.Partition(3), 2, examples=12).calibrate(epsilon=3.0, delta=1e-5)
@@ -372,9 +417,14 @@ def check_a_run_that_takes_the_whole_budget_is_gone_on_with() -> None:
 
         torch.manual_seed(0)
         return pv.dpsgd(
-            plan, nn.Linear(5, 3), nn.CrossEntropyLoss(reduction="none"), data,
-            ledger=Ledger.open(ledger), checkpoint=checkpoint, callbacks=EachStep(stop),
-        )  # fmt: skip
+            plan,
+            nn.Linear(5, 3),
+            nn.CrossEntropyLoss(reduction="none"),
+            data,
+            ledger=Ledger.open(ledger),
+            checkpoint=checkpoint,
+            callbacks=EachStep(stop),
+        )
 
     with folder() as place:
         Ledger.open(place / "ledger", budget=Budget(3.0, 1e-5), create=True)
@@ -387,12 +437,16 @@ def check_a_run_that_takes_the_whole_budget_is_gone_on_with() -> None:
 def check_two_runs_are_not_promised_the_same_budget() -> None:
     with folder() as here:
         whole = compose([Repeated(STEP, 100)])
-        budget = Budget(epsilon=1.5 * Budget(epsilon=9.0, delta=1e-5).spent(whole, ADD_REMOVE), delta=1e-5)
+        budget = Budget(
+            epsilon=1.5 * Budget(epsilon=9.0, delta=1e-5).spent(whole, ADD_REMOVE), delta=1e-5
+        )
         first = Ledger.open(here / "ledger", budget)
         first.begin(whole, ADD_REMOVE)
         second = Ledger.open(here / "ledger")
         for refused in (second.begin, second.charge):
-            must_raise(BudgetExceeded, lambda refused=refused: refused(Repeated(STEP, 200), ADD_REMOVE))
+            must_raise(
+                BudgetExceeded, lambda refused=refused: refused(Repeated(STEP, 200), ADD_REMOVE)
+            )
         for _ in range(10):
             first.charge(STEP, ADD_REMOVE)
         first.settle()  # gives back what it has not spent
@@ -403,7 +457,9 @@ def check_two_runs_are_not_promised_the_same_budget() -> None:
 
 @check
 def check_charges_on_paper_run_ahead_and_are_settled() -> None:
-    """Blocks grow, and at the end the paper has what was charged, also if an earlier process may have drawn more."""
+    """Blocks grow, and at the end the paper has what was charged, also if an earlier process may
+    have drawn more.
+    """
     with folder() as here:
         whole = compose([Repeated(STEP, 100)])
         ledger = Ledger.open(here / "ledger", create=True)
@@ -461,7 +517,9 @@ def in_a_child(work: Callable[[], object]) -> int:
 
 @check
 def check_a_slip_in_a_ledgers_name_is_no_new_ledger() -> None:
-    """Without a budget a file must be there, also for a copy sent to another process; nothing is made of a slip."""
+    """Without a budget a file must be there, also for a copy sent to another process; nothing is
+    made of a slip.
+    """
     with folder() as here:
         for name in ("slip", "slip.json"):
             error = must_raise(BadInput, lambda name=name: Ledger.open(here / name))  # type: ignore[misc]
@@ -476,9 +534,13 @@ def check_a_slip_in_a_ledgers_name_is_no_new_ledger() -> None:
 
 @check
 def check_a_ledger_shows_what_is_in_it() -> None:
-    """In a file also what others charged and set aside; a file that is gone is no reason to raise."""
+    """In a file also what others charged and set aside; a file that is gone is no reason to
+    raise.
+    """
     with folder() as here:
-        Ledger.open(here / "ledger", Budget(epsilon=9.0, delta=1e-5)).charge(Repeated(STEP, 5), ADD_REMOVE)
+        Ledger.open(here / "ledger", Budget(epsilon=9.0, delta=1e-5)).charge(
+            Repeated(STEP, 5), ADD_REMOVE
+        )
         Ledger.open(here / "ledger").begin(Repeated(STEP, 7), ADD_REMOVE)
         text = repr(Ledger.open(here / "ledger"))
         assert "2 runs, 1 of them open, 12 events\n" in text, text
@@ -512,7 +574,11 @@ def check_edited_ledgers_are_refused() -> None:
             edited = copy.deepcopy(plain)
             change(edited)
             path.write_text(json.dumps(edited))
-            for use in (lambda: ledger.event, lambda: ledger.charge(STEP, ADD_REMOVE), lambda: Ledger.open(path)):
+            for use in (
+                lambda: ledger.event,
+                lambda: ledger.charge(STEP, ADD_REMOVE),
+                lambda: Ledger.open(path),
+            ):
                 must_raise(BadInput, use)
             assert path.read_text() == json.dumps(edited)
 
@@ -532,15 +598,23 @@ def check_a_full_disk_stops_before_the_draw() -> None:
             path, book = here / f"run{full_after}", here / f"ledger{full_after}"
             fsync = os.fsync
 
-            def full(handle: int, writes: list[int] = writes, last: int = full_after, fsync: Any = fsync) -> None:
+            def full(
+                handle: int, writes: list[int] = writes, last: int = full_after, fsync: Any = fsync
+            ) -> None:
                 writes[0] += 1
                 if writes[0] > last:
                     raise OSError(28, "No space left on device")
                 fsync(handle)
 
-            with mock.patch.object(os, "fsync", full), mock.patch.object(NoiseStream, "words", drawn):
+            with (
+                mock.patch.object(os, "fsync", full),
+                mock.patch.object(NoiseStream, "words", drawn),
+            ):
                 error = must_raise(
-                    BadInput, lambda path=path, book=book: run.go(path, ledger=Ledger.open(book, create=True))
+                    BadInput,
+                    lambda path=path, book=book: run.go(
+                        path, ledger=Ledger.open(book, create=True)
+                    ),
                 )
             assert "No space left" in str(error)
             left = {found.name for found in here.glob(".*")}

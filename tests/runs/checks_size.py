@@ -1,4 +1,6 @@
-"""Named checks of what is said of how many rows there are, where that is declared and where it is not."""
+"""Named checks of what is said of how many rows there are, where that is declared and where it is
+not.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ def files(folder: Path, number: int = ROWS) -> dict[str, str]:
     np.savez(folder / "rows.npz", x=x, y=y)
     last = ROWS - number  # whose two rows go
     np.savez(
-        folder / "persons.npz", x=np.repeat(x, 2, 0), y=np.repeat(y, 2), groups=np.repeat(np.arange(number) + last, 2)
+        folder / "persons.npz",
+        x=np.repeat(x, 2, 0),
+        y=np.repeat(y, 2),
+        groups=np.repeat(np.arange(number) + last, 2),
     )
     x, y = rows(seed=1)
     np.savez(folder / "public.npz", x=x, y=y)
@@ -77,12 +82,36 @@ EPSILON, NOISE = ("--epsilon", "250"), ("--noise-multiplier", "2", "--epochs", "
 COMMANDS: dict[str, tuple[str, ...]] = {
     "poisson": NOISE,
     "explained": (*EPSILON, "--epochs", "2", "--explain"),
-    "partition": (*NOISE, "--sampling", "partition", "--batch-size", "8", "--clip", "quantile", "--average", "0.5"),
-    "all in one batch": (*NOISE, "--sampling", "full", "--adjacency", "add_remove", "--model", "mlp:4"),
+    "partition": (
+        *NOISE,
+        "--sampling",
+        "partition",
+        "--batch-size",
+        "8",
+        "--clip",
+        "quantile",
+        "--average",
+        "0.5",
+    ),
+    "all in one batch": (
+        *NOISE,
+        "--sampling",
+        "full",
+        "--adjacency",
+        "add_remove",
+        "--model",
+        "mlp:4",
+    ),
     "selected": (*EPSILON, "--epochs", "1", "--select", "3"),
     "moments": (*EPSILON, "--epochs", "1", "--normalise", "moments"),
     "usual moments": (*EPSILON, "--epochs", "1", "--features", "norm:power=0.5"),
-    "validations": (*EPSILON, "--epochs", "2", "--schedule", "validation:k=0.5,m=1,period=1,noise=6"),
+    "validations": (
+        *EPSILON,
+        "--epochs",
+        "2",
+        "--schedule",
+        "validation:k=0.5,m=1,period=1,noise=6",
+    ),
     "persons": (*NOISE, "--rows-per-person", "2"),
     "dpmac": ("--method", "dpmac", "--model", "mlp:3", *NOISE),
     "blocks": (*EPSILON, "--epochs", "1", "--tune", "blocks.toml"),
@@ -91,9 +120,22 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "features kept": ("--method", "features", "--keep", "3", *EPSILON),
     "mode auto": ("--method", "features", "--mode", "auto", *EPSILON),
     "least squares": ("--method", "features", "--mode", "least-squares", *EPSILON),
-    "pate": ("--method", "pate", *EPSILON, "--public", "public.npz", "--teachers", "4", "--queries", "6", "--teacher",
-             "logistic", "--epochs", "1"),
-}  # fmt: skip
+    "pate": (
+        "--method",
+        "pate",
+        *EPSILON,
+        "--public",
+        "public.npz",
+        "--teachers",
+        "4",
+        "--queries",
+        "6",
+        "--teacher",
+        "logistic",
+        "--epochs",
+        "1",
+    ),
+}
 
 
 def command(words: tuple[str, ...]) -> tuple[int, str]:
@@ -114,7 +156,8 @@ def run(name: str, folder: Path, number: int, declared: bool = True) -> tuple[in
     return command(("train", *words, *given, "--out", str(folder / "model")))
 
 
-#: What follows from released numbers: which features and candidates were chosen, thresholds, and digests of weights.
+#: What follows from released numbers: which features and candidates were chosen, thresholds, and
+#: digests of weights.
 _RELEASED = {"chosen", "fitted_temperature", "thresholds", "accuracies", "files", "digests"}
 #: How long it took, and scores of features as they were released.
 _OTHERS = re.compile(r"seconds +[\d.]+|\d:\d\d:\d\d|\d+: [\d.]+ ± [\d.]+|\s+")
@@ -138,7 +181,9 @@ def folders() -> Iterator[tuple[Path, Path]]:
 
 
 def require_alike(name: str) -> None:
-    """What is printed and certified is the same for neighbours, of whose number of rows one is the declared one."""
+    """What is printed and certified is the same for neighbours, of whose number of rows one is the
+    declared one.
+    """
     with folders() as (one, other):
         said = []
         for folder, number in ((one, ROWS), (other, ROWS - 1)):
@@ -159,7 +204,9 @@ def _named(name: str) -> Callable[[], None]:
     def is_alike() -> None:
         require_alike(name)
 
-    is_alike.__name__ = f"check_neighbours_of_a_declared_number_publish_the_same_by_{name.replace(' ', '_')}"
+    is_alike.__name__ = (
+        f"check_neighbours_of_a_declared_number_publish_the_same_by_{name.replace(' ', '_')}"
+    )
     return is_alike
 
 
@@ -185,15 +232,25 @@ def check_rules_look_at_the_declared_number() -> None:
     with mock.patch.object(rules, "usual", seen):
         error = must_raise(Seen, lambda: pv.train(images, epsilon=2.0, examples=3000))
         assert error.args == (6000.0,)
-        chosen, request = TrainRequest(epsilon=1.0, examples=3000), Request.of("train", epsilon=1.0, examples=3000)
+        chosen, request = (
+            TrainRequest(epsilon=1.0, examples=3000),
+            Request.of("train", epsilon=1.0, examples=3000),
+        )
         error = must_raise(Seen, lambda: jobs.featured(request, images, chosen).__enter__())
         assert error.args == (3000.0,)
 
 
 @check
 def check_runs_in_python_divide_by_the_declared_number() -> None:
-    """`pv.train`, `pv.dpsgd`, `pv.dpmac` on neighbours, one of them with as many rows as declared: equal settings."""
-    steep = {"schedule": pv.schedules.Constant(2.0), "epochs": 1, "examples": ROWS, "adjacency": ADD}
+    """`pv.train`, `pv.dpsgd`, `pv.dpmac` on neighbours, one of them with as many rows as declared:
+    equal settings.
+    """
+    steep = {
+        "schedule": pv.schedules.Constant(2.0),
+        "epochs": 1,
+        "examples": ROWS,
+        "adjacency": ADD,
+    }
 
     def by(plan: pv.Plan, method: Callable[..., Any], loss: Any) -> Callable[[pv.Dataset], Any]:
         return lambda data: method(plan, nn.Linear(NUMBERS, CLASSES), loss, data, optimizer=descent)
@@ -203,15 +260,24 @@ def check_runs_in_python_divide_by_the_declared_number() -> None:
 
     runs: list[Callable[[pv.Dataset], Any]] = [
         lambda data: pv.train(data, epsilon=250.0, delta=1e-3, examples=ROWS),
-        *(by(pv.Plan(sampler, **steep), pv.dpsgd, cross_entropy)  # type: ignore[arg-type]
-          for sampler in (pv.Poisson(0.3), pv.Partition(5), pv.sampling.FullBatch())),
-        by(pv.Plan(pv.Poisson(0.3), clip=pv.mac.Derivatives(0.3), **steep), pv.dpmac,
-           "binary_cross_entropy"),  # type: ignore[arg-type]
-    ]  # fmt: skip
+        *(
+            by(pv.Plan(sampler, **steep), pv.dpsgd, cross_entropy)  # type: ignore[arg-type]
+            for sampler in (pv.Poisson(0.3), pv.Partition(5), pv.sampling.FullBatch())
+        ),
+        by(
+            pv.Plan(pv.Poisson(0.3), clip=pv.mac.Derivatives(0.3), **steep),
+            pv.dpmac,
+            "binary_cross_entropy",
+        ),  # type: ignore[arg-type]
+    ]
     for method in runs:
         one, other = (method(dataset(number)) for number in (ROWS, ROWS - 1))
         assert one.adjacency is other.adjacency is ADD
-        assert {**one.facts, "fitted_temperature": None} == {**other.facts, "fitted_temperature": None}  # a release
+        # a release
+        assert {**one.facts, "fitted_temperature": None} == {
+            **other.facts,
+            "fitted_temperature": None,
+        }
         assert one.facts["examples"] == ROWS
         assert one.plan == other.plan
         assert one.plan.examples == ROWS
@@ -222,7 +288,9 @@ def check_runs_in_python_divide_by_the_declared_number() -> None:
 
 @check
 def check_an_undeclared_number_of_examples_is_public() -> None:
-    """Without --examples the number of rows is in the certificate, and the claim for neighbours with as many."""
+    """Without --examples the number of rows is in the certificate, and the claim for neighbours
+    with as many.
+    """
     for name in ("poisson", "partition", "persons", "dpmac", "blocks", "random stopping"):
         with tempfile.TemporaryDirectory() as there:
             folder = Path(there)
@@ -232,10 +300,13 @@ def check_an_undeclared_number_of_examples_is_public() -> None:
             counted = found["facts"].get("tuning", found["facts"])
             if "tuning" not in found["facts"] or name == "blocks":
                 assert counted["examples"] == ROWS - 1
-            plans = [each["plan"] for each in found["plan"].get("candidates", [{"plan": found["plan"]}])]
+            plans = [
+                each["plan"] for each in found["plan"].get("candidates", [{"plan": found["plan"]}])
+            ]
             assert all(plan["examples"] is None for plan in plans)
             assert found["claim"]["adjacency"] == "zero_out", name
-            assert f"{ROWS - 1} examples" not in said, said  # no warning: delta is below one over them
+            # no warning: delta is below one over them
+            assert f"{ROWS - 1} examples" not in said, said
             card = (folder / "model" / "README.md").read_text()
             assert "replaced by an empty one (the number of " in card
             assert "the length of the data, not protected" in card
@@ -246,7 +317,9 @@ def check_an_undeclared_number_of_examples_is_public() -> None:
 
 @check
 def check_add_remove_needs_a_declared_number() -> None:
-    """Refused where a plan is made, and on the command line before anything is read, begun or written."""
+    """Refused where a plan is made, and on the command line before anything is read, begun or
+    written.
+    """
     data = dataset()
     for sampler in (pv.Poisson(0.3), pv.Partition(4), pv.sampling.FullBatch()):
         for name in (ADD, "add_remove"):
@@ -258,7 +331,9 @@ def check_add_remove_needs_a_declared_number() -> None:
         with tempfile.TemporaryDirectory() as there:
             words = (*COMMANDS[name], "--adjacency", "add_remove", *BOUNDS, "--data", "nothing.npz")
             book = str(Path(there) / "ledger.json")
-            code, said = command(("train", *words, "--out", str(Path(there) / "model"), "--ledger", book))
+            code, said = command(
+                ("train", *words, "--out", str(Path(there) / "model"), "--ledger", book)
+            )
             assert code == 2, (name, said)
             assert "--examples N" in said, said
             assert list(Path(there).iterdir()) == []
@@ -269,11 +344,20 @@ def check_add_remove_needs_a_declared_number() -> None:
 
 @check
 def check_the_usual_kind_of_neighbour_follows_from_what_is_declared() -> None:
-    """Zero-out costs what add/remove does, for samples and partitions; with other batches nothing depends on it."""
-    usual: list[tuple[Sampler, Adjacency]] = completed("samplers", [
-        (pv.Poisson(0.1), ADD), (pv.Partition(10), ADD), (pv.Shuffle(4), EMPTY), (pv.sampling.FixedOrder(4), EMPTY),
-        (pv.sampling.FullBatch(), EMPTY),
-    ], like=lambda sampler: (sampler, sampler.default_adjacency))  # fmt: skip
+    """Zero-out costs what add/remove does, for samples and partitions; with other batches nothing
+    depends on it.
+    """
+    usual: list[tuple[Sampler, Adjacency]] = completed(
+        "samplers",
+        [
+            (pv.Poisson(0.1), ADD),
+            (pv.Partition(10), ADD),
+            (pv.Shuffle(4), EMPTY),
+            (pv.sampling.FixedOrder(4), EMPTY),
+            (pv.sampling.FullBatch(), EMPTY),
+        ],
+        like=lambda sampler: (sampler, sampler.default_adjacency),
+    )
     for sampler, declared in usual:
         for more in ({}, {"group_size": 3}):
             without, plan = (pv.Plan(sampler, epochs=3, examples=n, **more) for n in (None, ROWS))  # type: ignore[arg-type]
@@ -287,7 +371,9 @@ def check_the_usual_kind_of_neighbour_follows_from_what_is_declared() -> None:
 
 @check
 def check_certificates_of_undeclared_numbers_claim_no_add_remove() -> None:
-    """One that does, as they were once made, is refused: its neighbours would have other certificates."""
+    """One that does, as they were once made, is refused: its neighbours would have other
+    certificates.
+    """
     result = pv.train(dataset(), epsilon=3.0, delta=1e-3, examples=ROWS)
     with tempfile.TemporaryDirectory() as there:
         made = publish.publish(result, Path(there) / "model", delta=1e-3)
@@ -298,4 +384,7 @@ def check_certificates_of_undeclared_numbers_claim_no_add_remove() -> None:
         (made / "privacy.json").write_text(json.dumps(body))
         problems = pv.verify(made).problems
         assert len(problems) == 1, problems
-        assert "add_remove neighbours differ in the number of examples, and none is declared" in problems[0], problems
+        assert (
+            "add_remove neighbours differ in the number of examples, and none is declared"
+            in problems[0]
+        ), problems

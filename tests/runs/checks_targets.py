@@ -1,4 +1,6 @@
-"""Named checks that every way to spend warns of a target that promises next to nothing: once, and no other target."""
+"""Named checks that every way to spend warns of a target that promises next to nothing: once, and
+no other target.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from torch.utils.data import DataLoader, TensorDataset
 import privlearn as pv
 from privlearn.errors import PrivacyWarning
 from privlearn.sklearn.estimator import PrivateEstimator
-from privlearn.statistics import FisherPlan, LeastSquaresPlan, MetricsPlan, RidgePlan, RowsPlan, SelectionPlan
+from privlearn.statistics import (
+    FisherPlan,
+    LeastSquaresPlan,
+    MetricsPlan,
+    RidgePlan,
+    RowsPlan,
+    SelectionPlan,
+)
 from privlearn.teachers import Estimator, PatePlan, Student, Trained, Votes
 from privlearn.tuning import Candidate, RandomStopping
 from tests.support.checks import check, must_raise
@@ -43,7 +52,9 @@ def network() -> nn.Linear:
 
 
 def loader() -> DataLoader[Any]:
-    return DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), batch_size=8, shuffle=True)
+    return DataLoader(
+        TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), batch_size=8, shuffle=True
+    )
 
 
 def loss_of(model: Any, batch: Any) -> torch.Tensor:
@@ -55,7 +66,9 @@ def by_dpsgd(target: Target, folder: Path) -> None:
 
 
 def by_run(target: Target, folder: Path) -> None:
-    with pv.Run(STEPS.calibrate(**target), network(), nn.CrossEntropyLoss(reduction="none"), DATA) as run:
+    with pv.Run(
+        STEPS.calibrate(**target), network(), nn.CrossEntropyLoss(reduction="none"), DATA
+    ) as run:
         for epoch in run:
             for batch in epoch:
                 run.step(batch)
@@ -64,7 +77,9 @@ def by_run(target: Target, folder: Path) -> None:
 def by_make_private(target: Target, folder: Path) -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pv.make_private(model, optimizer, loader(), epochs=1, max_grad_norm=1.0, **target) as private:
+    with pv.make_private(
+        model, optimizer, loader(), epochs=1, max_grad_norm=1.0, **target
+    ) as private:
         for batch in private.batches():
             private.step(batch, loss_of)
 
@@ -72,9 +87,14 @@ def by_make_private(target: Target, folder: Path) -> None:
 def by_opacus(target: Target, folder: Path) -> None:
     model = network()
     model, optimizer, batches = pv.opacus.PrivacyEngine().make_private_with_epsilon(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=loader(), epochs=1,
-        max_grad_norm=1.0, target_epsilon=target["epsilon"], target_delta=target["delta"],
-    )  # fmt: skip
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=loader(),
+        epochs=1,
+        max_grad_norm=1.0,
+        target_epsilon=target["epsilon"],
+        target_delta=target["delta"],
+    )
     for x, y in batches:
         optimizer.zero_grad()
         nn.CrossEntropyLoss()(model(x), y).backward()
@@ -96,10 +116,16 @@ def by_lightning(target: Target, folder: Path) -> None:
             return torch.optim.SGD(self.parameters(), lr=0.2)
 
     trainer = pl.Trainer(
-        strategy=pv.lightning.PrivateStrategy(max_grad_norm=0.5, **target), accelerator="cpu", devices=1, max_epochs=1,
-        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        strategy=pv.lightning.PrivateStrategy(max_grad_norm=0.5, **target),
+        accelerator="cpu",
+        devices=1,
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
         default_root_dir=folder,
-    )  # fmt: skip
+    )
     trainer.fit(Classifier(), loader())
 
 
@@ -110,9 +136,14 @@ def by_hugging_face(target: Target, folder: Path) -> None:
     rows = len(texts_of)
     delta = target["delta"] if target is GOOD else 1.2 / rows
     trainer = pv.huggingface.PrivateTrainer(
-        texts.gpt2(0), texts.arguments(folder / "progress", max_steps=-1, num_train_epochs=1), train_dataset=texts_of,
-        data_collator=texts.padded, epsilon=target["epsilon"], delta=delta, max_length=texts.LENGTH,
-    )  # fmt: skip
+        texts.gpt2(0),
+        texts.arguments(folder / "progress", max_steps=-1, num_train_epochs=1),
+        train_dataset=texts_of,
+        data_collator=texts.padded,
+        epsilon=target["epsilon"],
+        delta=delta,
+        max_length=texts.LENGTH,
+    )
     trainer.train()
 
 
@@ -127,7 +158,14 @@ def by_pate(target: Target, folder: Path, keep: str | None = None) -> None:
     plan = PatePlan(10, 5, Votes(2), adjacency="zero_out").calibrate(**target)
     public = pv.Dataset(RNG.uniform(0, 1, (10, 3)).astype(np.float32), None, public=True)
     student = Student(lambda shape: nn.Linear(3, 2), epochs=1)
-    pv.pate(plan, Trained(DATA, Estimator(GaussianNB), 5), None, public, student, keep=keep and folder / keep)
+    pv.pate(
+        plan,
+        Trained(DATA, Estimator(GaussianNB), 5),
+        None,
+        public,
+        student,
+        keep=keep and folder / keep,
+    )
 
 
 def by_tune(target: Target, folder: Path) -> None:
@@ -135,7 +173,9 @@ def by_tune(target: Target, folder: Path) -> None:
         loss = nn.CrossEntropyLoss(reduction="none")
         return pv.dpsgd(candidate.plan, network(), loss, rows, ledger=ledger, streams=streams)
 
-    plan = RandomStopping((Candidate("one", STEPS), Candidate("two", STEPS)), mean=1.0).calibrate(**target)
+    plan = RandomStopping((Candidate("one", STEPS), Candidate("two", STEPS)), mean=1.0).calibrate(
+        **target
+    )
     pv.tune(plan, train, DATA)
 
 
@@ -145,7 +185,9 @@ def by_draft(target: Target, folder: Path) -> None:
 
 
 def classes(kind: Any, release: Any, **more: Any) -> Callable[[Target, Path], object]:
-    return lambda target, folder: release(kind(2, 3, row_norm=2.0, **more).calibrate(**target), DATA)
+    return lambda target, folder: release(
+        kind(2, 3, row_norm=2.0, **more).calibrate(**target), DATA
+    )
 
 
 def by_evaluate(target: Target, folder: Path) -> None:
@@ -172,12 +214,17 @@ DOORS: dict[str, Callable[[Target, Path], object]] = {
     "tune": by_tune,
     "draft_schema": by_draft,
     "fisher": classes(FisherPlan, pv.statistics.fisher, keep=2, adjacency="zero_out"),
-    "select_features": classes(SelectionPlan, pv.statistics.select_features, keep=2, adjacency="zero_out"),
+    "select_features": classes(
+        SelectionPlan, pv.statistics.select_features, keep=2, adjacency="zero_out"
+    ),
     "least_squares": classes(LeastSquaresPlan, pv.statistics.least_squares, adjacency="zero_out"),
     "ridge": lambda target, folder: pv.statistics.ridge(
-        RidgePlan(3, row_norm=2.0, low=0.0, high=1.0, adjacency="zero_out").calibrate(**target), VALUES
+        RidgePlan(3, row_norm=2.0, low=0.0, high=1.0, adjacency="zero_out").calibrate(**target),
+        VALUES,
     ),
-    "release_features": classes(RowsPlan, pv.statistics.release_features, keep=2, adjacency="zero_out"),
+    "release_features": classes(
+        RowsPlan, pv.statistics.release_features, keep=2, adjacency="zero_out"
+    ),
     "evaluate": by_evaluate,
 }
 
@@ -185,7 +232,11 @@ DOORS: dict[str, Callable[[Target, Path], object]] = {
 def estimators() -> dict[str, type[PrivateEstimator]]:
     """All that there are."""
     each = {name: getattr(pv.sklearn, name) for name in pv.sklearn.__all__}
-    return {name: kind for name, kind in each.items() if isinstance(kind, type) and issubclass(kind, PrivateEstimator)}
+    return {
+        name: kind
+        for name, kind in each.items()
+        if isinstance(kind, type) and issubclass(kind, PrivateEstimator)
+    }
 
 
 def by_estimator(name: str, target: Target) -> None:
@@ -193,10 +244,14 @@ def by_estimator(name: str, target: Target) -> None:
 
     made = estimators()[name]().set_params(**target)
     declared = {"classes": [0, 1], "bounds": (0, 1), "target_bounds": (0, 1), "options": None}
-    made.set_params(**{own: value for own, value in declared.items() if own in made.get_params(deep=False)})
+    made.set_params(
+        **{own: value for own, value in declared.items() if own in made.get_params(deep=False)}
+    )
     if "param_grid" in made.get_params(deep=False):
-        made.set_params(estimator=pv.sklearn.DPRidge(bounds=(0, 1), target_bounds=(0, 1)),
-                        param_grid={"options": [{"row_norm": 1.0}, {"row_norm": 2.0}]})  # fmt: skip
+        made.set_params(
+            estimator=pv.sklearn.DPRidge(bounds=(0, 1), target_bounds=(0, 1)),
+            param_grid={"options": [{"row_norm": 1.0}, {"row_norm": 2.0}]},
+        )
     made.fit(X, X[:, 0] if is_regressor(made) else Y)
 
 
@@ -207,7 +262,8 @@ def warned(action: Callable[[], object]) -> list[str]:
         action()
     caught = [each for each in caught if issubclass(each.category, PrivacyWarning)]
     package = Path(inspect.getfile(pv)).parent
-    assert not [each for each in caught if Path(each.filename).is_relative_to(package)]  # at the caller's line
+    # at the caller's line
+    assert not [each for each in caught if Path(each.filename).is_relative_to(package)]
     return [str(each.message) for each in caught]
 
 
@@ -233,7 +289,9 @@ def check_every_way_to_spend_warns_of_a_hollow_target_once() -> None:
     make_torchvision_importable()
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, spend) in enumerate(DOORS.items()):
-            missing = {"PrivateStrategy": "lightning", "PrivateTrainer": "transformers"}.get(name, "torch")
+            missing = {"PrivateStrategy": "lightning", "PrivateTrainer": "transformers"}.get(
+                name, "torch"
+            )
             if util.find_spec(missing) is None:
                 continue
             require_warnings_once(name, partial(in_a_folder, spend, Path(folder) / str(number)))
@@ -249,7 +307,14 @@ def check_every_estimator_warns_of_a_hollow_target_once() -> None:
 @check
 def check_no_way_to_spend_is_forgotten() -> None:
     """Every public function or run that takes a ledger is a door above, or an estimator."""
-    rooms = [pv, *(import_module(f"privlearn.{room.name}") for room in iter_modules(pv.__path__) if room.ispkg)]
+    rooms = [
+        pv,
+        *(
+            import_module(f"privlearn.{room.name}")
+            for room in iter_modules(pv.__path__)
+            if room.ispkg
+        ),
+    ]
     known = {*DOORS, *estimators(), "release"}  # `release` draws one noise, by no plan
     for room in rooms:
         for name in getattr(room, "__all__", ()):
@@ -274,14 +339,18 @@ def check_nothing_is_charged_before_the_examples_are_counted() -> None:
 @check
 def check_warnings_follow_from_no_private_number_of_rows() -> None:
     """Where neighbours differ in the number of rows, it is not looked at."""
-    plan = FisherPlan(2, 3, 2, row_norm=2.0, adjacency="add_remove").calibrate(epsilon=1.0, delta=0.03)
+    plan = FisherPlan(2, 3, 2, row_norm=2.0, adjacency="add_remove").calibrate(
+        epsilon=1.0, delta=0.03
+    )
     assert warned(lambda: pv.statistics.fisher(plan, DATA)) == []
 
 
 @check
 def check_a_plan_without_a_target_is_measured_by_its_ledger() -> None:
     """Noise that was given is charged to a budget, and that is what is promised."""
-    plan = pv.Plan(pv.Poisson(0.2), epochs=1, schedule=pv.schedules.Constant(5.0), clip=pv.Flat(1.0))
+    plan = pv.Plan(
+        pv.Poisson(0.2), epochs=1, schedule=pv.schedules.Constant(5.0), clip=pv.Flat(1.0)
+    )
     loss = nn.CrossEntropyLoss(reduction="none")
     for budget, number in ((pv.Budget(30.0, 0.03), 2), (pv.Budget(4.0, 1e-3), 0)):
         said = warned(lambda: pv.dpsgd(plan, network(), loss, DATA, ledger=pv.Ledger(budget)))  # noqa: B023

@@ -1,6 +1,8 @@
-"""Trains in forked processes that are killed at random moments and gone on with, until one ends; prints what was seen.
+"""Trains in forked processes that are killed at random moments and gone on with, until one ends;
+prints what was seen.
 
-Run by test_killed.py in a process of its own, which has used no threads: `killed.py FOLDER KILLS [--seed SEED]`.
+Run by test_killed.py in a process of its own, which has used no threads:
+`killed.py FOLDER KILLS [--seed SEED]`.
 """
 
 from __future__ import annotations
@@ -28,19 +30,37 @@ from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.cli import dry_run
 from privlearn.mechanisms import release
 
-TRAIN = ["train", "--data", "digits", "--examples", "1437", "--epsilon", "4", "--model", "mlp:8", "--optimizer", "Adam",
-         "--batch-size", "64", "--checkpoint-every", "0.03"]  # fmt: skip
+TRAIN = [
+    "train",
+    "--data",
+    "digits",
+    "--examples",
+    "1437",
+    "--epsilon",
+    "4",
+    "--model",
+    "mlp:8",
+    "--optimizer",
+    "Adam",
+    "--batch-size",
+    "64",
+    "--checkpoint-every",
+    "0.03",
+]
 
-#: Epochs for each kill, and the most seconds between two: a fast machine must not be done before it was killed often
-#: enough.
+#: Epochs for each kill, and the most seconds between two: a fast machine must not be done before it
+#: was killed often enough.
 _EPOCHS, _PATIENCE = 15, 0.5
 #: To see whether a process has ended, and leave its status where it is.
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 def train(drawn: mmap.mmap, *options: str) -> int:
-    """One run by the command line, which counts the releases whose noise is about to be drawn in shared memory."""
-    dry_run._MANY_STEPS = 1 << 60  # steps on made-up rows, on a ledger of their own, would be counted, too
+    """One run by the command line, which counts the releases whose noise is about to be drawn in
+    shared memory.
+    """
+    # steps on made-up rows, on a ledger of their own, would be counted, too
+    dry_run._MANY_STEPS = 1 << 60
     noised, charge = release._noised, Ledger.charge
     spent = [0]
 
@@ -58,7 +78,11 @@ def train(drawn: mmap.mmap, *options: str) -> int:
 
 def quietly(folder: Path, train: Callable[[], int]) -> int:
     """Run with what is printed in a file."""
-    with (folder / "output").open("w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+    with (
+        (folder / "output").open("w") as file,
+        contextlib.redirect_stdout(file),
+        contextlib.redirect_stderr(file),
+    ):
         return train()
 
 
@@ -68,7 +92,9 @@ def content(path: Path) -> bytes:
 
 
 def main(folder: Path, most: int, options: list[str]) -> None:
-    """Kill until the run ends or `most` times, then let it end; run it again, or on from its beginning, undisturbed."""
+    """Kill until the run ends or `most` times, then let it end; run it again, or on from its
+    beginning, undisturbed.
+    """
     made_up = random.Random(most)
     quietly(
         folder, lambda: cli.main([*TRAIN, "--epochs", "1", "--out", str(folder / "warm")])
@@ -89,23 +115,37 @@ def main(folder: Path, most: int, options: list[str]) -> None:
         if child == 0:
             code = 70
             try:
-                code = quietly(folder, lambda: train(drawn, *own, *["--resume"] * checkpoint.exists()))
+                code = quietly(
+                    folder, lambda: train(drawn, *own, *["--resume"] * checkpoint.exists())
+                )
             except BaseException:
                 traceback.print_exc()
             os._exit(code)
         if kills < most:
             time.sleep(made_up.uniform(0.0, _PATIENCE))
-            while kills == most - 1 and not checkpoint.exists() and os.waitid(os.P_PID, child, _LOOK) is None:
+            while (
+                kills == most - 1
+                and not checkpoint.exists()
+                and os.waitid(os.P_PID, child, _LOOK) is None
+            ):
                 time.sleep(0.01)  # or there is nothing that an undisturbed run could go on from
             os.kill(child, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         kills += status == -signal.SIGKILL
         if ledger.exists():
             entries = LedgerFile(ledger).read().entries
-            paper = max((sum(times for _, times in walk(entry.spent)) for entry in entries), default=0)
+            paper = max(
+                (sum(times for _, times in walk(entry.spent)) for entry in entries), default=0
+            )
             behind += paper < int.from_bytes(drawn[:8], "little")
-        if "--seed" in options and ledger.exists() and not checkpoint.exists() and not model.exists():
-            shutil.copy(ledger, ledger_of_whole)  # what was killed before its first checkpoint stays on the ledger
+        if (
+            "--seed" in options
+            and ledger.exists()
+            and not checkpoint.exists()
+            and not model.exists()
+        ):
+            # what was killed before its first checkpoint stays on the ledger
+            shutil.copy(ledger, ledger_of_whole)
         if checkpoint.exists() and not checkpoint_of_whole.exists() and "--seed" not in options:
             shutil.copy(checkpoint, checkpoint_of_whole)
             shutil.copy(ledger, ledger_of_whole)
@@ -114,12 +154,24 @@ def main(folder: Path, most: int, options: list[str]) -> None:
     whole += ["--resume"] if checkpoint_of_whole.exists() else []
     code = quietly(folder, lambda: cli.main([*TRAIN, *whole]))
     names = ["model.safetensors", "privacy.json", "config.json", "README.md"]
-    print(json.dumps({
-        "kills": kills, "behind": behind, "codes": [status, code], "said": said,
-        "drawn": int.from_bytes(drawn[:8], "little"), "steps": _EPOCHS * most * 23,
-        "differ": [name for name in names if content(model / name) != content(folder / "whole" / name)],
-        "files": sorted(path.name for path in folder.iterdir()),
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "kills": kills,
+                "behind": behind,
+                "codes": [status, code],
+                "said": said,
+                "drawn": int.from_bytes(drawn[:8], "little"),
+                "steps": _EPOCHS * most * 23,
+                "differ": [
+                    name
+                    for name in names
+                    if content(model / name) != content(folder / "whole" / name)
+                ],
+                "files": sorted(path.name for path in folder.iterdir()),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

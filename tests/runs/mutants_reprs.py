@@ -1,4 +1,6 @@
-"""Planted bugs in what plans, results and guarantees look like: each must make a named check fail."""
+"""Planted bugs in what plans, results and guarantees look like: each must make a named check
+fail.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +17,76 @@ ESCAPED = "check_texts_of_strangers_are_escaped"
 SAYS = "check_reprs_say_what_a_thing_is_and_costs"
 
 MUTANTS = [
-    Mutant("a result prints its private figures", result.Result._summary, '("next", ',
-           '("loss", str(self.private_diagnostics["loss"])), ("next", ', PRIVATE),
-    Mutant("private figures are printed", result.PrivateDiagnostics._summary, "map(repr, self._figures)",
-           "map(repr, self._figures.items())", PRIVATE),
-    Mutant("a table holds what strangers wrote", _display.Described._repr_html_, "{for_html(text)}", "{text}", ESCAPED),
-    Mutant("strangers write lines of their own", _display.shortened, 'for_terminal(" ".join(str(text).split()))',
-           "str(text)", ESCAPED),
-    Mutant("a repr computes epsilon", ledger.Ledger._summary, '("spent",', '("spent", str(self.guarantee(1e-5)) +',
-           SHORT),
-    Mutant("a repr is as long as what it holds", _display.Described._fitted, "min(room, _LONGEST_TEXT)", "10_000",
-           SHORT),
-    Mutant("a folder with problems states a guarantee", verify.Verification._summary,
-           '"guarantee" if self.ok else "its events give"', '"guarantee"',
-           "check_reprs_of_published_models_say_what_is_certified"),
-    Mutant("a run says that it is over", task.DescribedRun._summary, "{session.taken}", "{session.taken + 1}", SAYS),
-    Mutant("a batch prints its rows", task.Batch.__repr__, "Batch(epoch",
-           "Batch({self.rows.fetch(__import__('torch').arange(12))[0].sum()}, epoch",
-           "check_reprs_are_the_same_on_neighbouring_data"),
-    Mutant("plans are compared by what their repr says", checkpoint.whole_text,
-           "if not is_dataclass(value) or isinstance(value, type):", "if True:",
-           "check_a_checkpoint_of_another_run_is_refused"),
-]  # fmt: skip
+    Mutant(
+        "a result prints its private figures",
+        result.Result._summary,
+        '("next", ',
+        '("loss", str(self.private_diagnostics["loss"])), ("next", ',
+        PRIVATE,
+    ),
+    Mutant(
+        "private figures are printed",
+        result.PrivateDiagnostics._summary,
+        "map(repr, self._figures)",
+        "map(repr, self._figures.items())",
+        PRIVATE,
+    ),
+    Mutant(
+        "a table holds what strangers wrote",
+        _display.Described._repr_html_,
+        "{for_html(text)}",
+        "{text}",
+        ESCAPED,
+    ),
+    Mutant(
+        "strangers write lines of their own",
+        _display.shortened,
+        'for_terminal(" ".join(str(text).split()))',
+        "str(text)",
+        ESCAPED,
+    ),
+    Mutant(
+        "a repr computes epsilon",
+        ledger.Ledger._summary,
+        '("spent",',
+        '("spent", str(self.guarantee(1e-5)) +',
+        SHORT,
+    ),
+    Mutant(
+        "a repr is as long as what it holds",
+        _display.Described._fitted,
+        "min(room, _LONGEST_TEXT)",
+        "10_000",
+        SHORT,
+    ),
+    Mutant(
+        "a folder with problems states a guarantee",
+        verify.Verification._summary,
+        '"guarantee" if self.ok else "its events give"',
+        '"guarantee"',
+        "check_reprs_of_published_models_say_what_is_certified",
+    ),
+    Mutant(
+        "a run says that it is over",
+        task.DescribedRun._summary,
+        "{session.taken}",
+        "{session.taken + 1}",
+        SAYS,
+    ),
+    Mutant(
+        "a batch prints its rows",
+        task.Batch.__repr__,
+        "Batch(epoch",
+        "Batch({self.rows.fetch(__import__('torch').arange(12))[0].sum()}, epoch",
+        "check_reprs_are_the_same_on_neighbouring_data",
+    ),
+    Mutant(
+        "plans are compared by what their repr says",
+        checkpoint.whole_text,
+        "if not is_dataclass(value) or isinstance(value, type):",
+        "if True:",
+        "check_a_checkpoint_of_another_run_is_refused",
+    ),
+]
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -1,4 +1,5 @@
-"""Runs on a device give what they give on the processor: samples, events and noise exactly, weights but for rounding.
+"""Runs on a device give what they give on the processor: samples, events and noise exactly, weights
+but for rounding.
 
 Each test runs on the processor, too, where it is trivial: so what it calls is known to work.
 """
@@ -20,7 +21,10 @@ from tests.support.steps import EachStep
 
 CUDA = pytest.param(
     "cuda",
-    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")],
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
+    ],
 )
 DEVICES = pytest.mark.parametrize("device", ["cpu", CUDA])
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -28,7 +32,9 @@ LOSS = nn.CrossEntropyLoss(reduction="none")
 
 def data(examples: int = 60) -> pv.Dataset:
     rng = np.random.default_rng(1)
-    return pv.Dataset(rng.random((examples, 1, 8, 8), np.float32), rng.integers(3, size=examples), classes=3)
+    return pv.Dataset(
+        rng.random((examples, 1, 8, 8), np.float32), rng.integers(3, size=examples), classes=3
+    )
 
 
 def network(kind: str = "cnn") -> nn.Module:
@@ -51,17 +57,24 @@ def trained(device: str, kind: str = "cnn", **own: object) -> pv.Result:
 
 
 def weights(result: pv.Result) -> Tensor:
-    return torch.cat([parameter.detach().cpu().flatten() for parameter in result.model.parameters()])
+    return torch.cat(
+        [parameter.detach().cpu().flatten() for parameter in result.model.parameters()]
+    )
 
 
 @DEVICES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_noise_has_the_processors_bits(device: str, dtype: torch.dtype) -> None:
-    """It is drawn on the processor, from the keyed stream; on a grid the sums have the same bits, too."""
+    """It is drawn on the processor, from the keyed stream; on a grid the sums have the same bits,
+    too.
+    """
     for discrete in (False, True):
         sums = []
         for place in ("cpu", device):
-            values = [torch.zeros(300, dtype=dtype, device=place), torch.zeros(7, 11, dtype=dtype, device=place)]
+            values = [
+                torch.zeros(300, dtype=dtype, device=place),
+                torch.zeros(7, 11, dtype=dtype, device=place),
+            ]
             stream = pv.Streams.new(4, discrete=discrete).noise
             if discrete:
                 add_on_grid(values, 1.5, 0.1, stream)
@@ -83,11 +96,15 @@ def test_runs_differ_by_rounding_alone(device: str, kind: str) -> None:
 
 @DEVICES
 @pytest.mark.parametrize(
-    "clip", completed("clips", [Flat(0.2), PerLayer(0.2), Quantile(0.2)]), ids=lambda clip: clip.kind
+    "clip",
+    completed("clips", [Flat(0.2), PerLayer(0.2), Quantile(0.2)]),
+    ids=lambda clip: clip.kind,
 )
 def test_every_clip_and_sampler_runs(device: str, clip: object) -> None:
     for sampling in (pv.Poisson(0.2), pv.Shuffle(16)):
-        here, there = (trained(place, "linear", clip=clip, sampling=sampling) for place in ("cpu", device))
+        here, there = (
+            trained(place, "linear", clip=clip, sampling=sampling) for place in ("cpu", device)
+        )
         assert (weights(here) - weights(there)).norm() < 1e-4 * weights(here).norm()
 
 
@@ -108,5 +125,7 @@ def test_a_run_is_resumed_where_it_was(device: str, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         trained(device, discrete=True, checkpoint=tmp_path / "run", callbacks=EachStep(stop))
     resumed = trained(device, discrete=True, checkpoint=tmp_path / "run")
-    assert (weights(resumed) - weights(whole)).norm() <= (0 if device == "cpu" else 1e-4) * weights(whole).norm()
+    assert (weights(resumed) - weights(whole)).norm() <= (0 if device == "cpu" else 1e-4) * weights(
+        whole
+    ).norm()
     assert pv.verify(pv.publish(resumed, tmp_path / "model", delta=1e-5)).ok

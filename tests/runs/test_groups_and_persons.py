@@ -1,4 +1,6 @@
-"""Several examples of one person, and persons as examples: plans, training, publishing and the command line."""
+"""Several examples of one person, and persons as examples: plans, training, publishing and the
+command line.
+"""
 
 from __future__ import annotations
 
@@ -55,24 +57,63 @@ def test_a_target_holds_for_the_group(capsys: pytest.CaptureFixture[str], sampli
 def test_every_unknown_is_solved_for_the_group(
     capsys: pytest.CaptureFixture[str], solve: str, more: tuple[str, ...]
 ) -> None:
-    found = run(capsys, "budget", "--examples", "5000", "--noise-multiplier", "6", "--epsilon", "4",
-                "--group-size", "4", "--solve", solve, *more)  # fmt: skip
+    found = run(
+        capsys,
+        "budget",
+        "--examples",
+        "5000",
+        "--noise-multiplier",
+        "6",
+        "--epsilon",
+        "4",
+        "--group-size",
+        "4",
+        "--solve",
+        solve,
+        *more,
+    )
     assert found["epsilon"] <= 4
     assert found["unspent"] >= 0
 
 
 def test_a_rho_for_the_group(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = ("--examples", "5000", "--sampling", "shuffle", "--batch-size", "50", "--epochs", "8", "--rho", "0.5")
+    plan = (
+        "--examples",
+        "5000",
+        "--sampling",
+        "shuffle",
+        "--batch-size",
+        "50",
+        "--epochs",
+        "8",
+        "--rho",
+        "0.5",
+    )
     one, three = (run(capsys, "budget", *plan, "--group-size", k) for k in ("1", "3"))
     assert 0.5 * 0.997 <= three["rho"] <= 0.5
     assert three["noise_multipliers"][0] == pytest.approx(3 * one["noise_multipliers"][0], rel=2e-3)
 
 
 def test_for_a_reader(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    plan = ["budget", "--examples", "5000", "--epsilon", "3", "--group-size", "6", "--plot", str(tmp_path / "plan.png")]
+    plan = [
+        "budget",
+        "--examples",
+        "5000",
+        "--epsilon",
+        "3",
+        "--group-size",
+        "6",
+        "--plot",
+        str(tmp_path / "plan.png"),
+    ]
     assert main(plan) == 0
-    assert "If examples of one person, up to 6 of them, are added or removed" in capsys.readouterr().out
-    assert main([*plan[:5], "--sampling", "shuffle", "--batch-size", "50", "--group-size", "6"]) == 0
+    assert (
+        "If examples of one person, up to 6 of them, are added or removed"
+        in capsys.readouterr().out
+    )
+    assert (
+        main([*plan[:5], "--sampling", "shuffle", "--batch-size", "50", "--group-size", "6"]) == 0
+    )
     assert "up to 6 of them, are replaced by empty ones" in capsys.readouterr().out
 
 
@@ -80,11 +121,24 @@ def test_group_sizes_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> No
     plan = ("budget", "--examples", "5000", "--epsilon", "3")
     for size in ("0", "-3", "10001"):
         assert "--group-size" in refused(capsys, *plan, "--group-size", size)
-    assert "Leave out one of the two" in refused(capsys, *plan, "--group-size", "2", "--rows-per-person", "4")
+    assert "Leave out one of the two" in refused(
+        capsys, *plan, "--group-size", "2", "--rows-per-person", "4"
+    )
 
 
 def test_training_for_a_group(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    options = ("--data", "digits", "--examples", "1437", "--epsilon", "6", "--epochs", "3", "--group-size", "4")
+    options = (
+        "--data",
+        "digits",
+        "--examples",
+        "1437",
+        "--epsilon",
+        "6",
+        "--epochs",
+        "3",
+        "--group-size",
+        "4",
+    )
     found = run(capsys, "train", *options, "--out", str(tmp_path / "model"))
     planned = run(capsys, "budget", *options[2:])
     assert {key: found[key] for key in planned} == planned
@@ -98,8 +152,19 @@ def test_training_for_a_group(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert "for up to 4 examples of one person" in capsys.readouterr().out
 
 
-def test_claims_for_one_example_are_as_they_were(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    options = ("--data", "breast-cancer", "--epsilon", "5", "--epochs", "1", "--out", str(tmp_path / "model"))
+def test_claims_for_one_example_are_as_they_were(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = (
+        "--data",
+        "breast-cancer",
+        "--epsilon",
+        "5",
+        "--epochs",
+        "1",
+        "--out",
+        str(tmp_path / "model"),
+    )
     run(capsys, "train", *options)
     claim = json.loads((tmp_path / "model" / "privacy.json").read_text())["claim"]
     assert set(claim) == {"epsilon", "delta", "adjacency", "method", "rho", "unit"}
@@ -109,7 +174,10 @@ def test_claims_for_one_example_are_as_they_were(capsys: pytest.CaptureFixture[s
 
 def test_one_ledger_for_one_unit() -> None:
     x, y, ids = people(40)
-    plans = [pv.Plan(pv.Poisson(0.5), epochs=1, **unit) for unit in ({}, {"group_size": 3}, {"rows_per_person": 2})]
+    plans = [
+        pv.Plan(pv.Poisson(0.5), epochs=1, **unit)
+        for unit in ({}, {"group_size": 3}, {"rows_per_person": 2})
+    ]
     plans = [plan.calibrate(epsilon=2.0, delta=1e-3) for plan in plans]
     for plan in plans:
         data = pv.Dataset(x, y, groups=ids if plan.rows_per_person else None)
@@ -148,12 +216,19 @@ def test_which_rows_are_kept_is_random_and_fair() -> None:
     assert np.abs(kept / 2000 - 0.25).max() < 5 * np.sqrt(0.25 * 0.75 / 2000)
 
 
-@pytest.mark.parametrize("sampler", [pv.Poisson(0.3), pv.Partition(3), pv.Shuffle(15), pv.sampling.FullBatch()],
-                         ids=lambda sampler: type(sampler).__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "sampler",
+    [pv.Poisson(0.3), pv.Partition(3), pv.Shuffle(15), pv.sampling.FullBatch()],
+    ids=lambda sampler: type(sampler).__name__,
+)
 @pytest.mark.parametrize("pca", [(), (pv.transforms.PrivatePCA(3, 8.0),)])
-def test_training_with_persons(sampler: Any, pca: tuple[pv.transforms.PrivatePCA, ...], tmp_path: Path) -> None:
+def test_training_with_persons(
+    sampler: Any, pca: tuple[pv.transforms.PrivatePCA, ...], tmp_path: Path
+) -> None:
     x, y, ids = people(60)
-    plan = pv.Plan(sampler, epochs=2, front=pca, rows_per_person=3, examples=60).calibrate(epsilon=4.0, delta=1e-3)
+    plan = pv.Plan(sampler, epochs=2, front=pca, rows_per_person=3, examples=60).calibrate(
+        epsilon=4.0, delta=1e-3
+    )
     data = pv.Dataset(x.float(), y, groups=torch.from_numpy(ids))
     result = pv.dpsgd(plan, lambda shape: torch.nn.Linear(shape[0], 3), cross_entropy, data)
     assert result.ledger.event == plan.event()
@@ -172,7 +247,9 @@ def test_batches_are_of_persons(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y, ids = people(30)
     drawn = []
     monkeypatch.setattr(pv.sampling.FullBatch, "draw", _seeing(pv.sampling.FullBatch.draw, drawn))
-    plan = pv.Plan(pv.sampling.FullBatch(), epochs=1, rows_per_person=2).calibrate(epsilon=4.0, delta=1e-3)
+    plan = pv.Plan(pv.sampling.FullBatch(), epochs=1, rows_per_person=2).calibrate(
+        epsilon=4.0, delta=1e-3
+    )
     result = pv.dpsgd(plan, small_net(), cross_entropy, pv.Dataset(x, y, groups=ids))
     assert drawn == [30]
     assert result.facts["examples"] == 30 == pv.Dataset(x, y, groups=ids).examples
@@ -192,7 +269,9 @@ def test_augmented_copies_of_a_persons_rows() -> None:
 
     x, y, ids = people()
     plain = person_sums(x, y, ids).values
-    copied = person_sums(x, y, ids, augmentation=pv.clipping.Augmentation(3, lambda rows, generator: rows * 1.0)).values
+    copied = person_sums(
+        x, y, ids, augmentation=pv.clipping.Augmentation(3, lambda rows, generator: rows * 1.0)
+    ).values
     for a, b in zip(plain, copied, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
@@ -200,15 +279,21 @@ def test_augmented_copies_of_a_persons_rows() -> None:
 def test_data_and_plan_must_agree_on_persons() -> None:
     x, y, ids = people(20)
     rows = pv.Plan(pv.Poisson(0.5), epochs=1).calibrate(epsilon=2.0, delta=1e-3)
-    persons = pv.Plan(pv.Poisson(0.5), epochs=1, rows_per_person=2).calibrate(epsilon=2.0, delta=1e-3)
+    persons = pv.Plan(pv.Poisson(0.5), epochs=1, rows_per_person=2).calibrate(
+        epsilon=2.0, delta=1e-3
+    )
     for plan, groups, said in (
-        (rows, ids, "carry person ids"), (persons, None, "do not say whose rows"),
+        (rows, ids, "carry person ids"),
+        (persons, None, "do not say whose rows"),
         (persons, ids[:-1], "one person's id"),
-        (persons, ids.astype(float), "whole numbers or texts"), (persons, ids[:, None], "one person's id"),
-    ):  # fmt: skip
+        (persons, ids.astype(float), "whole numbers or texts"),
+        (persons, ids[:, None], "one person's id"),
+    ):
         ledger = pv.Ledger()
         with pytest.raises(BadInput, match=said):
-            pv.dpsgd(plan, small_net(), cross_entropy, pv.Dataset(x, y, groups=groups), ledger=ledger)
+            pv.dpsgd(
+                plan, small_net(), cross_entropy, pv.Dataset(x, y, groups=groups), ledger=ledger
+            )
         assert ledger.event.events == ()
     with pytest.raises(BadInput, match="rows_per_person"):
         pv.Plan(pv.Poisson(0.5), rows_per_person=0)
@@ -225,12 +310,19 @@ def test_persons_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pat
     declared = ("--classes", "3", "--range=-4,7", "--epsilon", "6", "--epochs", "4")
     out = tmp_path / "model"
     rows = ("--rows-per-person", "3")
-    found = run(capsys, "train", "--data", str(tmp_path / "rows.npz"), *declared, *rows, "--out", str(out))
+    found = run(
+        capsys, "train", "--data", str(tmp_path / "rows.npz"), *declared, *rows, "--out", str(out)
+    )
     assert found["rows_per_person"] == 3
     assert found["steps"] == 4 * 2  # 256 of 300 persons in a batch
     assert found["adjacency"] == "zero_out"  # nobody declared how many persons there are
-    assert run(capsys, "verify", str(out))["unit"] == "one person (any number of rows, of which at most 3 are used)"
-    assert "patient" not in "".join(path.read_text() for path in out.iterdir() if path.suffix != ".safetensors")
+    assert (
+        run(capsys, "verify", str(out))["unit"]
+        == "one person (any number of rows, of which at most 3 are used)"
+    )
+    assert "patient" not in "".join(
+        path.read_text() for path in out.iterdir() if path.suffix != ".safetensors"
+    )
     planned = run(
         capsys,
         "budget",
@@ -248,13 +340,23 @@ def test_persons_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pat
     )
     assert {key: found[key] for key in planned} == planned
     scores = tmp_path / "scores.npz"
-    assert main(["predict", str(out), "--data", str(tmp_path / "rows.npz"), "--out", str(scores)]) == 0
+    assert (
+        main(["predict", str(out), "--data", str(tmp_path / "rows.npz"), "--out", str(scores)]) == 0
+    )
     assert np.mean(np.load(scores)["prediction"] == y) > 0.7
     capsys.readouterr()
     for name, more, said in (
-        ("rows", (), "--rows-per-person K"), ("plain", rows, "groups in an .npz"),
+        ("rows", (), "--rows-per-person K"),
+        ("plain", rows, "groups in an .npz"),
         ("short", rows, "one person's id for each of the"),
-    ):  # fmt: skip
-        options = ("--data", str(tmp_path / f"{name}.npz"), *declared, *more, "--out", str(tmp_path / "other"))
+    ):
+        options = (
+            "--data",
+            str(tmp_path / f"{name}.npz"),
+            *declared,
+            *more,
+            "--out",
+            str(tmp_path / "other"),
+        )
         assert said in refused(capsys, "train", *options)
     assert not (tmp_path / "other").exists()

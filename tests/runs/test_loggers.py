@@ -34,7 +34,11 @@ def expected() -> list[dict[str, float]]:
     trained(plan(), [seen, Priced()])
     ends = [progress for name, _, progress in seen.given if name == "on_epoch"]
     return [
-        {"epsilon": epsilon, "noise_multiplier": end.noise_multiplier, "learning_rate": end.learning_rate}
+        {
+            "epsilon": epsilon,
+            "noise_multiplier": end.noise_multiplier,
+            "learning_rate": end.learning_rate,
+        }
         for epsilon, end in zip(epsilons, ends, strict=True)
     ]
 
@@ -70,11 +74,14 @@ def test_a_bar_of_a_plan_without_a_delta_says_no_epsilon() -> None:
 def test_weights_and_biases_is_given_public_figures() -> None:
     logged: list[Any] = []
     run = types.SimpleNamespace(
-        log=lambda figures, step: logged.append((step, figures)), finish=lambda: logged.append("finished")
+        log=lambda figures, step: logged.append((step, figures)),
+        finish=lambda: logged.append("finished"),
     )
     for under_way in (False, True):
         logged.clear()
-        fake = types.SimpleNamespace(run=run if under_way else None, init=lambda **own: logged.append(own) or run)
+        fake = types.SimpleNamespace(
+            run=run if under_way else None, init=lambda **own: logged.append(own) or run
+        )
         with mock.patch.dict(sys.modules, {"wandb": fake}):
             trained(plan(), pv.runs.WandB() if under_way else pv.runs.WandB(project="p"))
         kept = list(zip((4, 8), expected(), strict=True))
@@ -86,9 +93,11 @@ def test_mlflow_is_given_public_figures() -> None:
     for active in (None, object()):
         logged.clear()
         fake = types.SimpleNamespace(
-            active_run=lambda active=active: active, start_run=lambda: logged.append("started"),
-            log_metrics=lambda figures, step: logged.append((step, figures)), end_run=lambda: logged.append("ended"),
-        )  # fmt: skip
+            active_run=lambda active=active: active,
+            start_run=lambda: logged.append("started"),
+            log_metrics=lambda figures, step: logged.append((step, figures)),
+            end_run=lambda: logged.append("ended"),
+        )
         with mock.patch.dict(sys.modules, {"mlflow": fake}):
             trained(plan(), pv.runs.MLflow())
         kept = list(zip((4, 8), expected(), strict=True))
@@ -126,11 +135,20 @@ def test_a_real_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     read.Reload()
     assert {name.removeprefix("privacy/") for name in read.Tags()["scalars"]} == FIGURES
     epsilons = [(event.step, event.value) for event in read.Scalars("privacy/epsilon")]
-    assert epsilons == [(step, pytest.approx(own["epsilon"])) for step, own in zip((4, 8), expected(), strict=True)]
+    assert epsilons == [
+        (step, pytest.approx(own["epsilon"])) for step, own in zip((4, 8), expected(), strict=True)
+    ]
 
 
 def test_a_logger_that_is_not_installed_is_named() -> None:
-    for name, make in {"wandb": pv.runs.WandB, "mlflow": pv.runs.MLflow, "tensorboard": pv.runs.TensorBoard}.items():
+    for name, make in {
+        "wandb": pv.runs.WandB,
+        "mlflow": pv.runs.MLflow,
+        "tensorboard": pv.runs.TensorBoard,
+    }.items():
         missing = dict.fromkeys((name, f"torch.utils.{name}"))
-        with mock.patch.dict(sys.modules, missing), pytest.raises(BadInput, match=f"pip install {name}"):
+        with (
+            mock.patch.dict(sys.modules, missing),
+            pytest.raises(BadInput, match=f"pip install {name}"),
+        ):
             make()

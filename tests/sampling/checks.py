@@ -28,7 +28,9 @@ from tests.support.nets import one_sample, refused_release, released, seen
 
 @check
 def check_poisson_draws_independently_at_its_rate() -> None:
-    """Each example's frequency, each pair's, and the spread of batch sizes; false alarms below 1e-6 each."""
+    """Each example's frequency, each pair's, and the spread of batch sizes; false alarms below 1e-6
+    each.
+    """
     examples, rate, batches = 40, 0.15, 4000
     sampler = sampling.Poisson(rate)
     stream = streams_module.Streams.new(6).sampling
@@ -55,7 +57,10 @@ def check_empty_batches_are_drawn() -> None:
     sizes = [len(sample) for sample in sampler.draw(5, streams_module.Streams.new(7).sampling)]
     assert len(sizes) == 100
     assert sizes.count(0) > 50
-    sizes = [len(sample) for sample in sampling.Partition(50).draw(5, streams_module.Streams.new(7).sampling)]
+    sizes = [
+        len(sample)
+        for sample in sampling.Partition(50).draw(5, streams_module.Streams.new(7).sampling)
+    ]
     assert len(sizes) == 50
     assert sum(sizes) == 5
 
@@ -88,38 +93,58 @@ def check_samplers_state_their_own_event() -> None:
 
 @check
 def check_batches_are_released_for_the_neighbours_that_they_are_priced_for() -> None:
-    """By a plan and by a release alone: groups by place, and a maximum, are those of a known number of rows."""
+    """By a plan and by a release alone: groups by place, and a maximum, are those of a known number
+    of rows.
+    """
     samplers = {
-        "poisson": sampling.Poisson(0.3), "truncated-poisson": sampling.TruncatedPoisson(0.3, 9, 5),
-        "cyclic-poisson": sampling.CyclicPoisson(0.5, 2), "partition": sampling.Partition(3),
-        "cyclic-partition": sampling.CyclicPartition(2, 2), "shuffle": sampling.Shuffle(3),
-        "fixed": sampling.FixedOrder(3), "full": sampling.FullBatch(),
-    }  # fmt: skip
+        "poisson": sampling.Poisson(0.3),
+        "truncated-poisson": sampling.TruncatedPoisson(0.3, 9, 5),
+        "cyclic-poisson": sampling.CyclicPoisson(0.5, 2),
+        "partition": sampling.Partition(3),
+        "cyclic-partition": sampling.CyclicPartition(2, 2),
+        "shuffle": sampling.Shuffle(3),
+        "fixed": sampling.FixedOrder(3),
+        "full": sampling.FullBatch(),
+    }
     assert samplers.keys() == kinds(sampling.Sampler).keys()
     of_known_rows = {"truncated-poisson", "cyclic-poisson", "cyclic-partition", "shuffle", "fixed"}
     for sampler, adjacency in itertools.product(samplers.values(), Adjacency):
         sample, ledger = next(iter(sampler.draw(9, np.random.default_rng(0)))), Ledger()
         part = Bounded((torch.zeros(1),), 1.0, adjacency, sample, seen())
         if adjacency in sampler.adjacencies:
-            assert Plan(sampler, 1, Constant(2.0), adjacency=adjacency, examples=9).neighbours is adjacency
+            assert (
+                Plan(sampler, 1, Constant(2.0), adjacency=adjacency, examples=9).neighbours
+                is adjacency
+            )
             released(part, 2.0, ledger)
             continue
-        must_raise(UnsupportedEvent, partial(Plan, sampler, 1, Constant(2.0), adjacency=adjacency, examples=9))
+        must_raise(
+            UnsupportedEvent,
+            partial(Plan, sampler, 1, Constant(2.0), adjacency=adjacency, examples=9),
+        )
         must_raise(UnsupportedEvent, partial(refused_release, part, 2.0, ledger))
         assert ledger.event == compose([])
-    refused = {name for name, own in samplers.items() if Adjacency.ADD_REMOVE not in own.adjacencies}
+    refused = {
+        name for name, own in samplers.items() if Adjacency.ADD_REMOVE not in own.adjacencies
+    }
     assert refused == of_known_rows & kinds(sampling.Sampler).keys() == of_known_rows
 
 
 @check
 def check_an_epoch_keeps_its_noise() -> None:
-    """Later batches of an epoch need the same noise, ledger and neighbours as the first, which paid."""
+    """Later batches of an epoch need the same noise, ledger and neighbours as the first, which
+    paid.
+    """
     for sampler in (sampling.Partition(4), sampling.Shuffle(3)):
         first, second, *_ = sampler.draw(9, np.random.default_rng(0))
         ledger, kind = Ledger(), sampler.default_adjacency
         released(Bounded((torch.zeros(1),), 1.0, kind, first, seen()), 2.0, ledger)
         other_kind = next(a for a in Adjacency if a is not kind)
-        for noise, account, neighbours in ((1.0, ledger, kind), (2.0, Ledger(), kind), (2.0, ledger, other_kind)):
+        for noise, account, neighbours in (
+            (1.0, ledger, kind),
+            (2.0, Ledger(), kind),
+            (2.0, ledger, other_kind),
+        ):
             later = Bounded((torch.zeros(1),), 1.0, neighbours, second, seen())
             must_raise(PrivlearnError, lambda a=(later, noise, account): refused_release(*a))
         released(Bounded((torch.zeros(1),), 1.0, kind, second, seen()), 2.0, ledger)
@@ -134,7 +159,12 @@ def check_samples_and_streams_are_never_copied() -> None:
     must_raise(TypeError, lambda: pickle.dumps(sample))
     streams = streams_module.Streams.new(0)
     seen: set[int] = set()
-    for other in (copy.deepcopy(streams).noise, copy.copy(streams).noise, copy.deepcopy(streams.noise), streams.noise):
+    for other in (
+        copy.deepcopy(streams).noise,
+        copy.copy(streams).noise,
+        copy.deepcopy(streams.noise),
+        streams.noise,
+    ):
         words = set(other.words(50).tolist())
         assert not words & seen, "noise was drawn twice"
         seen |= words

@@ -1,4 +1,6 @@
-"""What a sampler of anyone's draws is what its event prices, or the run is refused: named checks."""
+"""What a sampler of anyone's draws is what its event prices, or the run is refused: named
+checks.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from tests.support.training import by_dpsgd, by_make_private, by_train, must_be_
 
 
 class Broken(Sampler):
-    """What a stranger's samplers have in common: Poisson batches of a third of the rows, three in an epoch."""
+    """What a stranger's samplers have in common: Poisson batches of a third of the rows, three in
+    an epoch.
+    """
 
     adjacencies = (Adjacency.ZERO_OUT,)
     kind: ClassVar[str]
@@ -201,7 +205,9 @@ def check_a_sampler_that_breaks_its_event_is_refused_by_name() -> None:
                 continue
             wanted = pv.Plan(sampler, epochs=2, schedule=pv.schedules.Constant(1.0))
             ledger = pv.Ledger()
-            must_be_refused(name, lambda wanted=wanted, ledger=ledger: by_dpsgd(wanted, ledger=ledger), ledger)
+            must_be_refused(
+                name, lambda wanted=wanted, ledger=ledger: by_dpsgd(wanted, ledger=ledger), ledger
+            )
         must_be_refused("BeyondItsMaximum", lambda: Draws(samplers["BeyondItsMaximum"], 4096))
         must_be_refused("Twice", lambda: by_train(sampling="twice", batch_size=20))
         must_be_refused("Twice", lambda: by_make_private(sampling=samplers["Twice"]))
@@ -219,7 +225,9 @@ def check_batches_are_charged_what_the_sampler_says_whoever_made_their_charges()
 
 @check
 def check_a_sampler_that_changes_while_it_runs_is_refused_by_name() -> None:
-    """What a rehearsal of public random numbers does not show is seen in the run, before the batch is released."""
+    """What a rehearsal of public random numbers does not show is seen in the run, before the batch
+    is released.
+    """
     calls = [0]
 
     @final
@@ -249,13 +257,19 @@ def check_a_sampler_that_changes_while_it_runs_is_refused_by_name() -> None:
         class Turning(Broken if name == "Longer" else WholeEpochs):  # type: ignore[misc]
             kind: ClassVar[str] = "turning"
 
-            def draw(self, examples: int, rng: np.random.Generator, name: str = name) -> Iterator[Sample]:
+            def draw(
+                self, examples: int, rng: np.random.Generator, name: str = name
+            ) -> Iterator[Sample]:
                 calls[0] += 1
                 turned, samples = calls[0] > last[0], list(super().draw(examples, rng))
                 if name == "Longer":
                     yield from [*samples, *super().draw(examples, rng)] if turned else samples
                 else:
-                    yield from [Sample(own.indices, self.epoch_charge()) for own in samples] if turned else samples
+                    yield from (
+                        [Sample(own.indices, self.epoch_charge()) for own in samples]
+                        if turned
+                        else samples
+                    )
 
         sampler = final(dataclass(frozen=True)(type(name, (Turning,), {"kind": name.lower()})))()
         last[0] = 10**9
@@ -303,7 +317,9 @@ def check_a_sampler_that_changes_while_it_runs_is_refused_by_name() -> None:
 
 @check
 def check_chance_alone_is_never_refused() -> None:
-    """Every kind of sampler that is registered draws what it prices, over many epochs; and the bound is a bound."""
+    """Every kind of sampler that is registered draws what it prices, over many epochs; and the
+    bound is a bound.
+    """
     rng = pv.Streams.new(3).sampling
     for kind in kinds(Sampler).values():
         draws = Draws(kind.of_size(50, 600), 600)

@@ -1,5 +1,6 @@
-"""Named checks of which rows a Poisson sample takes: the probability of each set of rows, by going through the random
-bits; frequencies; and what it takes to draw from very many rows."""
+"""Named checks of which rows a Poisson sample takes: the probability of each set of rows, by going
+through the random bits; frequencies; and what it takes to draw from very many rows.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def rows_by_words(rows: int, chance: int, *words: int) -> tuple[tuple[int, ...],
 
 
 def sets_by_blocks(rows: int, chance: int, size: int) -> dict[tuple[int, ...], Fraction]:
-    """The probability of each set of rows: of every number of each block, and of every place, one word."""
+    """The probability of each set of rows: of every number of each block, and of every place, one
+    word.
+    """
     low, high = inclusion.thresholds(chance, size, 64)
     edges = [0, *high[:-1], *[2**64] * (2**size + 1 - len(high))]
     word_of = [(first + last) // 2 for first, last in zip(edges, low, strict=True)]
@@ -74,7 +77,9 @@ def sets_by_blocks(rows: int, chance: int, size: int) -> dict[tuple[int, ...], F
 
 @check
 def check_every_set_of_rows_has_its_probability() -> None:
-    """Exactly, as fractions: rows are independent, each with its chance, the first and the last, too."""
+    """Exactly, as fractions: rows are independent, each with its chance, the first and the last,
+    too.
+    """
     for rows, chance, size in ((5, 3 << 50, 1), (6, 5 << 49, 1), (3, 3 << 49, 2), (4, 7 << 48, 2)):
         p, likely = Fraction(chance, ALL), sets_by_blocks(rows, chance, size)
         for number in range(rows + 1):
@@ -99,7 +104,9 @@ def check_bounds_hold_the_distribution_function() -> None:
 
 @check
 def check_undecided_digits_are_followed_by_further_ones() -> None:
-    """At the edge between two numbers of rows, the next words decide: by the digits of the edge itself."""
+    """At the edge between two numbers of rows, the next words decide: by the digits of the edge
+    itself.
+    """
     chance, size, rest = ALL // 70, 6, 2**64
     below = Fraction(0)
     for k, mass in enumerate(binomial(chance, size)[:12]):
@@ -116,10 +123,14 @@ def check_undecided_digits_are_followed_by_further_ones() -> None:
 
 @check
 def check_no_row_is_taken_more_often_than_is_priced() -> None:
-    """The chance is at most the rate, and a number of 53 bits is taken if it is below the chance."""
+    """The chance is at most the rate, and a number of 53 bits is taken if it is below the
+    chance.
+    """
     rates = [*np.random.default_rng(0).random(200), 1 / 3, 0.1, 1e-7, 3e-9, 1.0, 2.0**-53, 2.0**-60]
     for rate in map(float, rates):
-        assert 0 <= Fraction(rate) - Fraction(inclusion.chance_of(rate), ALL) < Fraction(1, ALL), rate
+        assert 0 <= Fraction(rate) - Fraction(inclusion.chance_of(rate), ALL) < Fraction(1, ALL), (
+            rate
+        )
 
     class Numbers:
         def __init__(self, *numbers: int) -> None:
@@ -156,10 +167,16 @@ def check_rows_of_large_tables_are_taken_at_their_rate() -> None:
 
 @check
 def check_samples_of_large_tables_are_rows() -> None:
-    """Through the sampler: different rows, in order, of the whole range, as many as expected; both ends, too."""
+    """Through the sampler: different rows, in order, of the whole range, as many as expected; both
+    ends, too.
+    """
     rows, rate = 3 * inclusion.FEW + 5, 1e-4
-    samples = [sample.indices for sample, _ in zip(sampling.Poisson(rate).draw(rows, Streams.new(5).sampling),
-                                                   range(400), strict=False)]  # fmt: skip
+    samples = [
+        sample.indices
+        for sample, _ in zip(
+            sampling.Poisson(rate).draw(rows, Streams.new(5).sampling), range(400), strict=False
+        )
+    ]
     for own in samples:
         assert (np.diff(own) > 0).all(), "a row is taken twice"
         assert not len(own) or (own[0] >= 0 and own[-1] < rows)
@@ -167,16 +184,29 @@ def check_samples_of_large_tables_are_rows() -> None:
     expected = rows * rate * len(samples)
     assert abs(len(every) - expected) < 5.5 * math.sqrt(expected)
     parts = np.bincount(every * 50 // rows, minlength=50)
-    assert ((parts - expected / 50) ** 2 / (expected / 50)).sum() < 130  # chi-square, 49 degrees of freedom
-    ends = {row for seed in range(300) for row in inclusion.taken(rows, 1 / 80, Streams.new(seed).sampling)[[0, -1]]}
+    # chi-square, 49 degrees of freedom
+    assert ((parts - expected / 50) ** 2 / (expected / 50)).sum() < 130
+    ends = {
+        row
+        for seed in range(300)
+        for row in inclusion.taken(rows, 1 / 80, Streams.new(seed).sampling)[[0, -1]]
+    }
     assert min(ends) < 3
     assert max(ends) >= rows - 3
 
 
 @check
 def check_few_rows_are_drawn_as_ever() -> None:
-    """Up to 2^16 rows, and where many are taken, each row has a number of the stream: samples of earlier versions."""
-    for rows, rate in ((0, 0.5), (1, 1.0), (50_000, 1e-3), (inclusion.FEW, 1e-4), (inclusion._AT_ONCE + 999, 0.3)):
+    """Up to 2^16 rows, and where many are taken, each row has a number of the stream: samples of
+    earlier versions.
+    """
+    for rows, rate in (
+        (0, 0.5),
+        (1, 1.0),
+        (50_000, 1e-3),
+        (inclusion.FEW, 1e-4),
+        (inclusion._AT_ONCE + 999, 0.3),
+    ):
         own = inclusion.taken(rows, rate, np.random.default_rng(1))
         assert np.array_equal(own, np.flatnonzero(np.random.default_rng(1).random(rows) < rate))
 

@@ -44,10 +44,18 @@ def test_a_batch_is_no_larger_than_the_data(name: str) -> None:
 
 
 def test_the_maximum_is_given_with_the_name() -> None:
-    assert sampling.named("truncated-poisson:maximum=700", 600, 60_000) == sampling.TruncatedPoisson(0.01, 60_000, 700)
-    assert sampling.named("truncated-poisson", 600, 60_000) == sampling.TruncatedPoisson(0.01, 60_000, 803)
+    assert sampling.named(
+        "truncated-poisson:maximum=700", 600, 60_000
+    ) == sampling.TruncatedPoisson(0.01, 60_000, 700)
+    assert sampling.named("truncated-poisson", 600, 60_000) == sampling.TruncatedPoisson(
+        0.01, 60_000, 803
+    )
     assert sampling.named("truncated-poisson", 20, 20) == sampling.TruncatedPoisson(1.0, 20, 20)
-    for spec in ("poisson:maximum=700", "truncated-poisson:most=700", "truncated-poisson:maximum=700.5"):
+    for spec in (
+        "poisson:maximum=700",
+        "truncated-poisson:most=700",
+        "truncated-poisson:maximum=700.5",
+    ):
         with pytest.raises(BadInput, match="cannot be read"):
             sampling.named(spec, 600, 60_000)
     with pytest.raises(BadInput, match="at least 602"):
@@ -56,4 +64,6 @@ def test_the_maximum_is_given_with_the_name() -> None:
 
 def test_poisson_epochs_are_long_enough_for_every_row() -> None:
     for rate in (1.0, 0.5, 0.3, 0.1, 1 / 3, 1 / 7, 0.999, 1e-4):
-        assert sampling.Poisson(rate).steps() == math.ceil(Fraction(1) / Fraction(rate).limit_denominator(10**6))
+        assert sampling.Poisson(rate).steps() == math.ceil(
+            Fraction(1) / Fraction(rate).limit_denominator(10**6)
+        )

@@ -20,9 +20,13 @@ from privlearn.publishing import certificate
 
 
 def test_a_run_is_published_and_verified(tmp_path: Path) -> None:
-    """Its certificate holds the event with the maximum, which prices it again; no batch is larger."""
+    """Its certificate holds the event with the maximum, which prices it again; no batch is
+    larger.
+    """
     y = torch.arange(40) % 2
-    x = nn.functional.one_hot(y, 3).float() + 0.1 * torch.randn(40, 3, generator=torch.manual_seed(0))
+    x = nn.functional.one_hot(y, 3).float() + 0.1 * torch.randn(
+        40, 3, generator=torch.manual_seed(0)
+    )
     sampler = pv.sampling.TruncatedPoisson(0.2, 40, 12)
     plan = pv.Plan(sampler, epochs=2).calibrate(epsilon=4.0, delta=1e-5)
     assert certificate.read_plan(plan.to_json()) == plan
@@ -44,9 +48,19 @@ def test_a_run_is_published_and_verified(tmp_path: Path) -> None:
 def test_batches_of_a_loop_have_a_maximum(sampling: Any) -> None:
     model = nn.Linear(4, 2)
     loader = DataLoader(TensorDataset(torch.randn(40, 4), torch.arange(40) % 2), batch_size=8)
-    optimizer, loss = torch.optim.SGD(model.parameters(), 0.1), nn.CrossEntropyLoss(reduction="none")
+    optimizer, loss = (
+        torch.optim.SGD(model.parameters(), 0.1),
+        nn.CrossEntropyLoss(reduction="none"),
+    )
     with pv.make_private(
-        model, optimizer, loader, epsilon=4.0, delta=1e-3, epochs=4, max_grad_norm=1.0, sampling=sampling
+        model,
+        optimizer,
+        loader,
+        epsilon=4.0,
+        delta=1e-3,
+        epochs=4,
+        max_grad_norm=1.0,
+        sampling=sampling,
     ) as private:
         assert max(int(private.step(batch, loss)["examples"]) for batch in private.batches()) <= 12
         assert private.plan.sampling == pv.sampling.TruncatedPoisson(0.2, 40, 12)
@@ -57,6 +71,16 @@ def test_batches_of_a_loop_have_a_maximum(sampling: Any) -> None:
 def test_neighbours_without_a_price_are_refused_before_all_else(examples: int | None) -> None:
     """No number of rows is asked for first, and no feature is computed."""
     with pytest.raises(UnsupportedEvent, match="no sound accounting for add_remove"):
-        TrainRequest(epsilon=2.0, sampling="truncated-poisson:maximum=80", adjacency="add_remove", examples=examples)
+        TrainRequest(
+            epsilon=2.0,
+            sampling="truncated-poisson:maximum=80",
+            adjacency="add_remove",
+            examples=examples,
+        )
     with pytest.raises(UnsupportedEvent, match="no sound accounting for add_remove"):
-        TrainRequest(epsilon=2.0, sampling=pv.sampling.CyclicPoisson(0.5, 2), adjacency="add_remove", examples=examples)
+        TrainRequest(
+            epsilon=2.0,
+            sampling=pv.sampling.CyclicPoisson(0.5, 2),
+            adjacency="add_remove",
+            examples=examples,
+        )

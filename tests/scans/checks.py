@@ -1,4 +1,6 @@
-"""Named checks of scans in files: one scan changes one row, masks lie where their scan does, and a start is public."""
+"""Named checks of scans in files: one scan changes one row, masks lie where their scan does, and a
+start is public.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ OBLIQUE = np.array([[0, -2, 0, 5], [0, 0.2, 1.5, -3], [-1, 0.1, 0, 9], [0, 0, 0,
 SPEC = "8x8x8"
 
 
-def scan_file(path: Path, values: NDArray[Any], affine: NDArray[Any] = PLAIN, kind: Any = nib.Nifti1Image) -> Path:
+def scan_file(
+    path: Path, values: NDArray[Any], affine: NDArray[Any] = PLAIN, kind: Any = nib.Nifti1Image
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     image = kind(values, affine)
     image.header.set_xyzt_units("mm", "sec")
@@ -41,12 +45,17 @@ def scan_file(path: Path, values: NDArray[Any], affine: NDArray[Any] = PLAIN, ki
     return path
 
 
-def folder_of(folder: Path, rows: int, part: str = "", seed: int = 0, shape: tuple[int, ...] = (7, 8, 9)) -> Path:
+def folder_of(
+    folder: Path, rows: int, part: str = "", seed: int = 0, shape: tuple[int, ...] = (7, 8, 9)
+) -> Path:
     """Scans and masks of odd sizes, the last one oblique."""
     rng = np.random.default_rng(seed)
     for row in range(rows):
         affine = OBLIQUE if row == rows - 1 else PLAIN
-        values, mask = rng.gamma(2.0, 50.0, shape).astype(np.float32), rng.integers(0, CLASSES, shape).astype(np.uint8)
+        values, mask = (
+            rng.gamma(2.0, 50.0, shape).astype(np.float32),
+            rng.integers(0, CLASSES, shape).astype(np.uint8),
+        )
         scan_file(folder / f"images{part}" / f"s{row}.nii.gz", values, affine)
         scan_file(folder / f"labels{part}" / f"s{row}.nii.gz", mask, affine)
     return folder
@@ -76,7 +85,9 @@ def check_one_scan_changes_one_row() -> None:
 
 @check
 def check_masks_lie_where_their_scans_do() -> None:
-    """A mask comes back from its file as it was, and nibabel finds its scan's affine, spacing and voxels there."""
+    """A mask comes back from its file as it was, and nibabel finds its scan's affine, spacing and
+    voxels there.
+    """
     with temporary() as folder:
         for number, (affine, kind) in enumerate(
             [(PLAIN, nib.Nifti1Image), (OBLIQUE, nib.Nifti1Image), (OBLIQUE, nib.Nifti2Image)]
@@ -96,7 +107,9 @@ def check_masks_lie_where_their_scans_do() -> None:
 
 @check
 def check_grids_can_be_undone() -> None:
-    """A mask on the grid goes back to where it came from, padded or cropped, along each axis, whole or halved."""
+    """A mask on the grid goes back to where it came from, padded or cropped, along each axis, whole
+    or halved.
+    """
     rng = np.random.default_rng(0)
     for shape in ((6, 9, 11), (13, 8, 7)):
         mask = rng.integers(0, CLASSES, shape)
@@ -107,19 +120,34 @@ def check_grids_can_be_undone() -> None:
         assert not back[~kept].any()
         assert kept.sum() == np.prod([min(side, 8) for side in shape])
     halved = Grid((8, 8, 8), halved=True)
-    blocks = np.random.default_rng(1).integers(0, CLASSES, (4, 4, 4)).repeat(2, 0).repeat(2, 1).repeat(2, 2)
+    blocks = (
+        np.random.default_rng(1)
+        .integers(0, CLASSES, (4, 4, 4))
+        .repeat(2, 0)
+        .repeat(2, 1)
+        .repeat(2, 2)
+    )
     assert np.array_equal(halved.restored(halved.mask(blocks, CLASSES), (8, 8, 8)), blocks)
 
 
 @check
 def check_patients_who_are_trained_on_are_not_tested_on() -> None:
-    """With patients named, several scans are one person's; none of theirs is among those to test on."""
+    """With patients named, several scans are one person's; none of theirs is among those to test
+    on.
+    """
     with temporary() as folder:
         folder_of(folder_of(folder, 3), 2, "_test", 1)
         for path in (folder / "images_test", folder / "labels_test"):
             for own in sorted(path.iterdir()):
                 own.rename(path / f"t{own.name}")
-        lines = ["file,patient", "s0.nii.gz,a", "s1.nii.gz,b", "s2.nii.gz,a", "ts0.nii.gz,c", "ts1.nii.gz,d"]
+        lines = [
+            "file,patient",
+            "s0.nii.gz,a",
+            "s1.nii.gz,b",
+            "s2.nii.gz,a",
+            "ts0.nii.gz,c",
+            "ts1.nii.gz,d",
+        ]
         (folder / "patients.csv").write_text("\n".join(lines))
         data = pv.load(folder, classes=CLASSES, grid=SPEC)
         assert data.groups.tolist() == ["a", "b", "a"]
@@ -132,17 +160,26 @@ def check_patients_who_are_trained_on_are_not_tested_on() -> None:
 
 @check
 def check_a_scan_is_of_one_patient() -> None:
-    """White space and byte order marks change no id; a second patient, or another case of the letters, is refused."""
+    """White space and byte order marks change no id; a second patient, or another case of the
+    letters, is refused.
+    """
     with temporary() as folder:
         folder_of(folder, 3)
         patients = folder / "patients.csv"
-        patients.write_text("\ufefffile, patient\ns0.nii.gz, a\ns1.nii.gz,b \ns2.nii.gz,a\n", encoding="utf-8")
+        patients.write_text(
+            "\ufefffile, patient\ns0.nii.gz, a\ns1.nii.gz,b \ns2.nii.gz,a\n", encoding="utf-8"
+        )
         assert pv.load(folder, classes=CLASSES, grid=SPEC).groups.tolist() == ["a", "b", "a"]
         whole = "file,patient\ns0.nii.gz,a\ns1.nii.gz,b\ns2.nii.gz,a\n"
-        for text, said in ((whole + "s2.nii.gz,b\n", "to two patients"), (whole.replace(",b", ",A"), "letter case"),
-                           (whole.replace(",", ";"), "its columns are file;patient")):  # fmt: skip
+        for text, said in (
+            (whole + "s2.nii.gz,b\n", "to two patients"),
+            (whole.replace(",b", ",A"), "letter case"),
+            (whole.replace(",", ";"), "its columns are file;patient"),
+        ):
             patients.write_text(text)
-            assert said in str(must_raise(pv.errors.BadInput, lambda: pv.load(folder, classes=CLASSES, grid=SPEC)))
+            assert said in str(
+                must_raise(pv.errors.BadInput, lambda: pv.load(folder, classes=CLASSES, grid=SPEC))
+            )
 
 
 def built(input_shape: tuple[int, ...], classes: int) -> torch.nn.Module:
@@ -152,34 +189,55 @@ def built(input_shape: tuple[int, ...], classes: int) -> torch.nn.Module:
 def begun(private: Dataset, labelled: Dataset, **more: Any) -> tuple[Any, dict[str, torch.Tensor]]:
     """A settled run of DP-SGD, and the weights that it begins with."""
     settled, _ = settle_for(
-        private, epsilon=8.0, delta=1e-3, examples=private.examples, model="tests.scans.checks:built", clip="layer",
-        epochs=1, **more,
-    )  # fmt: skip
+        private,
+        epsilon=8.0,
+        delta=1e-3,
+        examples=private.examples,
+        model="tests.scans.checks:built",
+        clip="layer",
+        epochs=1,
+        **more,
+    )
     return settled, starting.starting(settled, private, labelled)()
 
 
 @check
 def check_a_start_of_dpsgd_is_public() -> None:
-    """The weights that DP-SGD begins with are those of public volumes, whatever the private ones hold."""
+    """The weights that DP-SGD begins with are those of public volumes, whatever the private ones
+    hold.
+    """
     labelled = scans_of(3, 7, public=True)
     quick: Any = public_network.__wrapped__
     usual = quick.__kwdefaults__
     quick.__kwdefaults__ = usual | {"learning": Training(steps=5)}
     try:
         one, other = (begun(scans_of(12, seed), labelled)[1] for seed in (1, 2))
-        assert {name: own.tolist() for name, own in one.items()} == {n: own.tolist() for n, own in other.items()}
+        assert {name: own.tolist() for name, own in one.items()} == {
+            n: own.tolist() for n, own in other.items()
+        }
         assert any(bool((one[name] != own).any()) for name, own in small_net().state_dict().items())
         request = Request.of("train", public="public.npz", data="private.npz", start="public")
         for public in (replace(scans_of(12, 1), public=True), replace(labelled, y=None)):
             with_public(
                 public,
-                lambda: must_raise(pv.errors.BadInput, lambda: starting.labelled_volumes(request, scans_of(12, 1))),
+                lambda: must_raise(
+                    pv.errors.BadInput, lambda: starting.labelled_volumes(request, scans_of(12, 1))
+                ),
             )
-        must_raise(pv.errors.BadInput, lambda: begun(scans_of(12, 1), replace(labelled, public=False)))
-        start = Start.learn(labelled, scans_of(4, 8, public=True), small_net(), learning=Training(steps=5),
-                            tuning=Training(steps=1))  # fmt: skip
+        must_raise(
+            pv.errors.BadInput, lambda: begun(scans_of(12, 1), replace(labelled, public=False))
+        )
+        start = Start.learn(
+            labelled,
+            scans_of(4, 8, public=True),
+            small_net(),
+            learning=Training(steps=5),
+            tuning=Training(steps=1),
+        )
         same = public_network(labelled, small_net(), learning=Training(steps=5))
-        assert all(map(torch.equal, start.network.state_dict().values(), same.state_dict().values()))
+        assert all(
+            map(torch.equal, start.network.state_dict().values(), same.state_dict().values())
+        )
     finally:
         quick.__kwdefaults__ = usual
 
@@ -195,13 +253,25 @@ def with_public(public: Dataset, then: Any) -> None:
 
 @check
 def check_dpsgd_begins_with_its_start_at_the_same_price() -> None:
-    """A run that hardly moves ends where it began; what it is charged, and its noise, are those of a run without."""
+    """A run that hardly moves ends where it began; what it is charged, and its noise, are those of
+    a run without.
+    """
     private, given = scans_of(12), small_net(5).state_dict()
     still = settle_for(
-        private, epsilon=8.0, delta=1e-3, examples=12, model="tests.scans.checks:built", clip="layer", epochs=1,
-        learning_rate=1e-30, optimizer="SGD",
-    )[0]  # fmt: skip
-    results = [fit(own, private, Streams.new(1), loss=map_losses) for own in (still, replace(still, initial=given))]
+        private,
+        epsilon=8.0,
+        delta=1e-3,
+        examples=12,
+        model="tests.scans.checks:built",
+        clip="layer",
+        epochs=1,
+        learning_rate=1e-30,
+        optimizer="SGD",
+    )[0]
+    results = [
+        fit(own, private, Streams.new(1), loss=map_losses)
+        for own in (still, replace(still, initial=given))
+    ]
     ended = list(results[1].model.children())[-1].state_dict()
     assert all(torch.allclose(own, ended[name], rtol=0, atol=1e-20) for name, own in given.items())
     assert results[0].ledger.event == results[1].ledger.event

@@ -58,19 +58,52 @@ def bomb(path: Path) -> Path:
 HOSTILE: dict[str, tuple[Callable[[Path], Path], str]] = {
     "missing": (lambda at: at / "no.nii.gz", "there is no file"),
     "empty": (lambda at: cut(at / "a.nii", scan_file(at / "b.nii", VALUES), 0), "not a NIfTI file"),
-    "in the header": (lambda at: cut(at / "a.nii", scan_file(at / "b.nii", VALUES), 0.3), "cut short"),
-    "in the voxels": (lambda at: cut(at / "a.nii", scan_file(at / "b.nii", VALUES), 0.8), "cut short"),
-    "packed, cut": (lambda at: cut(at / "a.nii.gz", scan_file(at / "b.nii.gz", VALUES), 0.8), "cut short or damaged"),
-    "not packed": (lambda at: cut(at / "a.nii.gz", scan_file(at / "b.nii", VALUES), 1), "cannot be read as NIfTI"),
-    "huge": (lambda at: with_header(at / "a.nii", dim=[3, 32767, 32767, 32767, 1, 1, 1, 1]), "expected at most"),
-    "negative": (lambda at: with_header(at / "a.nii", dim=[3, -3, 4, 5, 1, 1, 1, 1]), "three dimensions|NIfTI"),
-    "a series": (lambda at: saved(at / "a.nii", np.zeros((3, 4, 5, 2), np.float32)), "three dimensions"),
+    "in the header": (
+        lambda at: cut(at / "a.nii", scan_file(at / "b.nii", VALUES), 0.3),
+        "cut short",
+    ),
+    "in the voxels": (
+        lambda at: cut(at / "a.nii", scan_file(at / "b.nii", VALUES), 0.8),
+        "cut short",
+    ),
+    "packed, cut": (
+        lambda at: cut(at / "a.nii.gz", scan_file(at / "b.nii.gz", VALUES), 0.8),
+        "cut short or damaged",
+    ),
+    "not packed": (
+        lambda at: cut(at / "a.nii.gz", scan_file(at / "b.nii", VALUES), 1),
+        "cannot be read as NIfTI",
+    ),
+    "huge": (
+        lambda at: with_header(at / "a.nii", dim=[3, 32767, 32767, 32767, 1, 1, 1, 1]),
+        "expected at most",
+    ),
+    "negative": (
+        lambda at: with_header(at / "a.nii", dim=[3, -3, 4, 5, 1, 1, 1, 1]),
+        "three dimensions|NIfTI",
+    ),
+    "a series": (
+        lambda at: saved(at / "a.nii", np.zeros((3, 4, 5, 2), np.float32)),
+        "three dimensions",
+    ),
     "a slice": (lambda at: saved(at / "a.nii", np.zeros((3, 4), np.float32)), "three dimensions"),
     "complex": (lambda at: saved(at / "a.nii", np.zeros((3, 4, 5), np.complex64)), "plain numbers"),
-    "NaN affine": (lambda at: with_header(at / "a.nii", srow_x=[np.nan] * 4), "does not place voxels in space"),
-    "flat affine": (lambda at: with_header(at / "a.nii", srow_x=[0, 1, 0, 0]), "does not place voxels in space"),
-    "NaN voxels": (lambda at: scan_file(at / "a.nii", np.where(VALUES == 7, np.nan, VALUES)), "not finite"),
-    "infinite scale": (lambda at: with_header(at / "a.nii", scl_slope=3e38), "not finite|cannot be read"),
+    "NaN affine": (
+        lambda at: with_header(at / "a.nii", srow_x=[np.nan] * 4),
+        "does not place voxels in space",
+    ),
+    "flat affine": (
+        lambda at: with_header(at / "a.nii", srow_x=[0, 1, 0, 0]),
+        "does not place voxels in space",
+    ),
+    "NaN voxels": (
+        lambda at: scan_file(at / "a.nii", np.where(VALUES == 7, np.nan, VALUES)),
+        "not finite",
+    ),
+    "infinite scale": (
+        lambda at: with_header(at / "a.nii", scl_slope=3e38),
+        "not finite|cannot be read",
+    ),
     "voxels far away": (lambda at: with_header(at / "a.nii", vox_offset=3e9), "behind its header"),
     "a bomb": (lambda at: bomb(at / "a.nii.gz"), "holds more than"),
 }
@@ -86,7 +119,11 @@ def test_hostile_files_are_refused(name: str, tmp_path: Path) -> None:
 
 
 WRONG_MASKS: dict[str, tuple[Any, Any, str]] = {
-    "another shape": (np.zeros((3, 4, 6), np.uint8), PLAIN, r"has shape \(3, 4, 6\), and its scan \(3, 4, 5\)"),
+    "another shape": (
+        np.zeros((3, 4, 6), np.uint8),
+        PLAIN,
+        r"has shape \(3, 4, 6\), and its scan \(3, 4, 5\)",
+    ),
     "another place": (np.zeros((3, 4, 5), np.uint8), OBLIQUE, "lies elsewhere"),
     "too many classes": (np.full((3, 4, 5), CLASSES, np.uint8), PLAIN, "declared classes"),
     "below 0": (np.full((3, 4, 5), -1, np.int16), PLAIN, "declared classes"),
@@ -104,7 +141,9 @@ def test_masks_of_no_such_scan_are_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_written_masks_take_nothing_along(tmp_path: Path) -> None:
-    """Extensions and texts of a scan may name a patient; the same mask makes the same bytes; none is replaced."""
+    """Extensions and texts of a scan may name a patient; the same mask makes the same bytes; none
+    is replaced.
+    """
     image = nib.Nifti1Image(VALUES, OBLIQUE)
     image.header.extensions.append(nib.nifti1.Nifti1Extension("comment", b"Jane Doe"))
     image.header["descrip"] = b"Jane Doe"
@@ -135,23 +174,43 @@ def test_a_grid_is_what_prepared_makes() -> None:
         assert Grid.parse(grid.spec) == grid
         assert np.array_equal(grid.row(image), x)
         assert np.array_equal(grid.mask(mask, CLASSES), y)
-    for wrong in ("8x8", "8x8x8/3", "7x8x8", "0x8x8", "8x8x8 ", "999999999x8x8", "4096x4096x4096", "８x8x8"):
+    for wrong in (
+        "8x8",
+        "8x8x8/3",
+        "7x8x8",
+        "0x8x8",
+        "8x8x8 ",
+        "999999999x8x8",
+        "4096x4096x4096",
+        "８x8x8",
+    ):
         with pytest.raises(BadInput, match="grid"):
             Grid.parse(wrong)
 
 
-def test_folders_that_are_not_whole_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load: Callable[..., Any] = lambda **more: pv.load(tmp_path, **{"classes": CLASSES, "grid": SPEC} | more)  # noqa: E731
+def test_folders_that_are_not_whole_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load: Callable[..., Any] = lambda **more: pv.load(  # noqa: E731
+        tmp_path, **{"classes": CLASSES, "grid": SPEC} | more
+    )
     folder_of(folder_of(tmp_path, 2), 1, "_test", 1)
     (tmp_path / "images" / "._s0.nii.gz").write_bytes(b"of another system")
     data = load()
-    assert (data.x.shape, data.y.shape, data.x_test.shape) == ((2, 1, 8, 8, 8), (2, 8, 8, 8), (1, 1, 8, 8, 8))
+    assert (data.x.shape, data.y.shape, data.x_test.shape) == (
+        (2, 1, 8, 8, 8),
+        (2, 8, 8, 8),
+        (1, 1, 8, 8, 8),
+    )
     assert "2 spacings" in data.remarks[0]
     for more, said in (
-        ({"classes": None}, "declare the classes"), ({"grid": None}, "declare the classes"),
-        ({"value_range": (0, 1)}, "leave out value_range="), ({"grid": "8x8"}, "can't be read"),
-        ({"classes": 2}, "declared classes"), ({"classes": 300}, "classes"),
-    ):  # fmt: skip
+        ({"classes": None}, "declare the classes"),
+        ({"grid": None}, "declare the classes"),
+        ({"value_range": (0, 1)}, "leave out value_range="),
+        ({"grid": "8x8"}, "can't be read"),
+        ({"classes": 2}, "declared classes"),
+        ({"classes": 300}, "classes"),
+    ):
         with pytest.raises(BadInput, match=said):
             load(**more)
     (tmp_path / "labels_test" / "s0.nii.gz").unlink()
@@ -175,10 +234,36 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     folder_of(folder_of(tmp_path / "private", 6), 3, "_test", 1)
     folder_of(tmp_path / "public", 2, seed=2)
     quick: Any = public_network.__wrapped__  # type: ignore[attr-defined]
-    monkeypatch.setattr(quick, "__kwdefaults__", quick.__kwdefaults__ | {"learning": Training(steps=5)})
-    return ["train", "--data", str(tmp_path / "private"), "--classes", "3", "--grid", SPEC, "--public",
-            str(tmp_path / "public"), "--start", "public", "--model", "unet:8,16", "--clip", "layer", "--epochs", "1",
-            "--examples", "6", "--epsilon", "8", "--delta", "1e-3", "--out", str(tmp_path / "model")]  # fmt: skip
+    monkeypatch.setattr(
+        quick, "__kwdefaults__", quick.__kwdefaults__ | {"learning": Training(steps=5)}
+    )
+    return [
+        "train",
+        "--data",
+        str(tmp_path / "private"),
+        "--classes",
+        "3",
+        "--grid",
+        SPEC,
+        "--public",
+        str(tmp_path / "public"),
+        "--start",
+        "public",
+        "--model",
+        "unet:8,16",
+        "--clip",
+        "layer",
+        "--epochs",
+        "1",
+        "--examples",
+        "6",
+        "--epsilon",
+        "8",
+        "--delta",
+        "1e-3",
+        "--out",
+        str(tmp_path / "model"),
+    ]
 
 
 def run(command: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -187,7 +272,9 @@ def run(command: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, st
     return code, out, " ".join(err.split())
 
 
-def test_from_scans_to_masks(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_scans_to_masks(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, err = run(files, capsys)
     assert code == 0, err
     assert "a public network is trained first, on 2 public volumes with masks" in err
@@ -196,17 +283,33 @@ def test_from_scans_to_masks(files: list[str], tmp_path: Path, capsys: pytest.Ca
     stated = json.loads((model / "privacy.json").read_text())["facts"]["public_start"]
     assert (stated["volumes_with_masks"], stated["test_rows"]) == (2, 3)
     card = " ".join((model / "README.md").read_text().split())
-    assert "| began as | a network that learned from 2 public volumes with masks, before any private one" in card
-    assert f"| that network alone, on the 3 test rows | dice {stated['test_metrics']['dice']:.4f}" in card
-    assert "The public volumes that the network had learned from" in (model / "card.html").read_text()
+    assert (
+        "| began as | a network that learned from 2 public volumes with masks, before any "
+        "private one"
+    ) in card
+    assert (
+        f"| that network alone, on the 3 test rows | dice {stated['test_metrics']['dice']:.4f}"
+        in card
+    )
+    assert (
+        "The public volumes that the network had learned from" in (model / "card.html").read_text()
+    )
     assert pv.verify(model).ok
     loaded = pv.load_model(model)
     assert loaded.grid == Grid.parse(SPEC)
 
     source = tmp_path / "private" / "images" / "s5.nii.gz"  # the oblique one
     masks = tmp_path / "masks"
-    assert run(["predict", str(model), "--data", str(source), "--out", str(tmp_path / "m.nii.gz")], capsys)[0] == 0
-    code, _, err = run(["predict", str(model), "--data", str(source.parent), "--out", str(masks)], capsys)
+    assert (
+        run(
+            ["predict", str(model), "--data", str(source), "--out", str(tmp_path / "m.nii.gz")],
+            capsys,
+        )[0]
+        == 0
+    )
+    code, _, err = run(
+        ["predict", str(model), "--data", str(source.parent), "--out", str(masks)], capsys
+    )
     assert code == 0, err
     assert "6 masks are in" in err
     written, scan = nib.load(tmp_path / "m.nii.gz"), read_scan(source)
@@ -216,7 +319,9 @@ def test_from_scans_to_masks(files: list[str], tmp_path: Path, capsys: pytest.Ca
     whole = Grid.parse(SPEC).restored(predicted, scan.values.shape)
     assert np.array_equal(read_scan(tmp_path / "m.nii.gz").values, whole)
     assert (masks / source.name).read_bytes() == (tmp_path / "m.nii.gz").read_bytes()
-    assert sorted(path.name for path in masks.iterdir()) == [f"s{number}.nii.gz" for number in range(6)]
+    assert sorted(path.name for path in masks.iterdir()) == [
+        f"s{number}.nii.gz" for number in range(6)
+    ]
 
     for data, more, said in (
         (source, ["--out", str(tmp_path / "m.nii.gz")], "exists already"),
@@ -233,23 +338,36 @@ def test_from_scans_to_masks(files: list[str], tmp_path: Path, capsys: pytest.Ca
         assert said in err
 
     wide = tmp_path / "windows.nii.gz"
-    assert run(["predict", str(model), "--data", str(source), "--out", str(wide), "--windows"], capsys)[0] == 0
+    assert (
+        run(
+            ["predict", str(model), "--data", str(source), "--out", str(wide), "--windows"], capsys
+        )[0]
+        == 0
+    )
     expected = segmented(loaded.predict_proba, Grid.parse(SPEC), scan.values)
     assert np.array_equal(read_scan(wide).values, expected)
     assert np.array_equal(nib.load(wide).affine, scan.affine)
-    code, _, err = run(["predict", str(model), "--data", str(model / "privacy.json"), "--windows"], capsys)
+    code, _, err = run(
+        ["predict", str(model), "--data", str(model / "privacy.json"), "--windows"], capsys
+    )
     assert (code, "--windows is for NIfTI scans" in err) == (2, True)
 
     damaged = source.parent / "s1.nii.gz"
     damaged.write_bytes(damaged.read_bytes()[:-20])
     rest = tmp_path / "rest"
-    code, _, err = run(["predict", str(model), "--data", str(source.parent), "--out", str(rest)], capsys)
+    code, _, err = run(
+        ["predict", str(model), "--data", str(source.parent), "--out", str(rest)], capsys
+    )
     assert code == 1
     assert "5 masks are in" in err
     assert "s1.nii.gz is cut short or damaged" in err
     assert "1 of 6 scans could not be read" in err
-    assert sorted(path.name for path in rest.iterdir()) == [f"s{number}.nii.gz" for number in (0, 2, 3, 4, 5)]
-    code, _, err = run(["predict", str(model), "--data", str(damaged), "--out", str(tmp_path / "n.nii.gz")], capsys)
+    assert sorted(path.name for path in rest.iterdir()) == [
+        f"s{number}.nii.gz" for number in (0, 2, 3, 4, 5)
+    ]
+    code, _, err = run(
+        ["predict", str(model), "--data", str(damaged), "--out", str(tmp_path / "n.nii.gz")], capsys
+    )
     assert code == 2
     assert "cut short or damaged" in err
 
@@ -257,7 +375,9 @@ def test_from_scans_to_masks(files: list[str], tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize("shape", [(20, 31, 16), (5, 9, 12), (8, 8, 8), (33, 8, 7)], ids=str)
 @pytest.mark.parametrize("spec", ["8x8x8", "8x12x8/2"])
 def test_windows_cover_every_voxel(spec: str, shape: tuple[int, ...]) -> None:
-    """A model that looks at one voxel alone says the same by windows as on the whole scan, whatever its size."""
+    """A model that looks at one voxel alone says the same by windows as on the whole scan, whatever
+    its size.
+    """
     image, seen = np.random.default_rng(0).normal(size=shape), []
 
     def probabilities(rows: torch.Tensor) -> torch.Tensor:
@@ -266,7 +386,9 @@ def test_windows_cover_every_voxel(spec: str, shape: tuple[int, ...]) -> None:
 
     grid = Grid.parse(spec)
     mask = segmented(probabilities, grid, image)
-    even = tuple(side + side % 2 for side in (max(a, b) for a, b in zip(shape, grid.size, strict=True)))
+    even = tuple(
+        side + side % 2 for side in (max(a, b) for a, b in zip(shape, grid.size, strict=True))
+    )
     whole = Grid(even, grid.halved)
     assert mask.shape == shape
     assert np.array_equal(mask, whole.restored((whole.row(image)[0] > 0.5).astype(np.int64), shape))
@@ -281,29 +403,49 @@ def test_windows_need_a_scan_of_three_dimensions() -> None:
 
 
 REFUSED = {
-    "no public volumes": (lambda c: [*c[: c.index("--public")], *c[c.index("--start") :]], "give --public PATH"),
-    "a validation schedule": (lambda c: [*c, "--schedule", "validation:k=0.7"], "leave one of them out"),
+    "no public volumes": (
+        lambda c: [*c[: c.index("--public")], *c[c.index("--start") :]],
+        "give --public PATH",
+    ),
+    "a validation schedule": (
+        lambda c: [*c, "--schedule", "validation:k=0.7"],
+        "leave one of them out",
+    ),
     "features": (lambda c: [*c, "--features", "norm:power=1"], "--features is given"),
     "another method": (
         lambda c: [own for own in [*c, "--method", "pate"] if own not in ("--clip", "layer")],
         "does not go with --start",
     ),
     "no masks of classes": (
-        lambda c: ["train", "--data", "digits", "--start", "public", "--epsilon", "1", "--out", c[-1]],
+        lambda c: [
+            "train",
+            "--data",
+            "digits",
+            "--start",
+            "public",
+            "--epsilon",
+            "1",
+            "--out",
+            c[-1],
+        ],
         "is for maps of classes",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_starts_that_do_not_go_are_refused(name: str, files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_starts_that_do_not_go_are_refused(
+    name: str, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     change, said = REFUSED[name]
     code, _, err = run(change(files), capsys)
     assert code == 2
     assert said in err
 
 
-def test_private_scans_are_no_start(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_private_scans_are_no_start(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files[files.index("--public") + 1] = str(tmp_path / "private")
     code, _, err = run(files, capsys)
     assert code == 2
@@ -329,8 +471,12 @@ def test_a_start_is_explained_and_replayed_by_its_weights(
     assert code == 0, out + err
 
 
-def test_private_scans_are_not_public(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither a copy of one, nor another scan of a patient who has private ones; nothing is trained."""
+def test_private_scans_are_not_public(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a copy of one, nor another scan of a patient who has private ones; nothing is
+    trained.
+    """
     private, public = tmp_path / "private", tmp_path / "public"
     for folder in ("images", "labels"):
         shutil.copy(private / folder / "s0.nii.gz", public / folder / "copy.nii.gz")
@@ -348,7 +494,9 @@ def test_private_scans_are_not_public(files: list[str], tmp_path: Path, capsys: 
     assert not (tmp_path / "model").exists()
 
 
-def test_a_folder_that_is_not_there_is_named(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_there_is_named(
+    files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     files[files.index("--data") + 1] += "e"
     code, _, err = run(files, capsys)
     assert (code, "there is no folder" in err) == (2, True), err
@@ -358,8 +506,12 @@ def test_sizes_are_believed_up_to_a_bound() -> None:
     assert nifti.MOST_VOXELS == 512**3
 
 
-def test_patients_are_the_unit(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With patients named, DP-SGD protects all scans of one, and refuses to take scans for patients."""
+def test_patients_are_the_unit(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With patients named, DP-SGD protects all scans of one, and refuses to take scans for
+    patients.
+    """
     whose = [f"s{scan}.nii.gz,{patient}" for scan, patient in enumerate("aabbcc")]
     (tmp_path / "private" / "images_test").rename(tmp_path / "unused")
     (tmp_path / "private" / "patients.csv").write_text("\n".join(["file,patient", *whose]))

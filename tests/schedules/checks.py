@@ -15,11 +15,22 @@ from privlearn.runs.callbacks import Callback
 from privlearn.schedules import Schedule
 from tests.support.checks import check
 from tests.support.registries import examples, forgotten
-from tests.support.training import CLASSES, LOSS, by_dpsgd, by_make_private, by_train, must_be_refused, net, rows
+from tests.support.training import (
+    CLASSES,
+    LOSS,
+    by_dpsgd,
+    by_make_private,
+    by_train,
+    must_be_refused,
+    net,
+    rows,
+)
 
 
 def broken(values: Iterator[float]) -> dict[str, Schedule]:
-    """Schedules that break their word, each in another way, registered; `values` is what one of them gives."""
+    """Schedules that break their word, each in another way, registered; `values` is what one of
+    them gives.
+    """
     made: dict[str, Schedule] = {}
 
     def enter(cls: type[Any]) -> type[Any]:
@@ -80,14 +91,18 @@ def check_a_schedule_that_breaks_its_price_is_refused_by_name() -> None:
             if name == "Drifting":
                 wanted.event()  # priced with the noise of the beginning
                 wanted.event()
-            must_be_refused(name, lambda wanted=wanted, ledger=ledger: by_dpsgd(wanted, ledger=ledger), ledger)
+            must_be_refused(
+                name, lambda wanted=wanted, ledger=ledger: by_dpsgd(wanted, ledger=ledger), ledger
+            )
         must_be_refused("NotANumber", lambda: by_train(schedule="notanumber"))
         must_be_refused("NotANumber", lambda: by_make_private(schedule=schedules["NotANumber"]))
 
 
 @check
 def check_a_run_has_the_noise_that_it_was_priced_with() -> None:
-    """A schedule that turns in the middle of a run: no step is released with other noise than was priced."""
+    """A schedule that turns in the middle of a run: no step is released with other noise than was
+    priced.
+    """
     with forgotten():
         turned = [False]
 
@@ -110,14 +125,18 @@ def check_a_run_has_the_noise_that_it_was_priced_with() -> None:
 
         x, y = rows()
         data = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES)
-        pv.dpsgd(wanted, net, LOSS, data, streams=pv.Streams.new(0), ledger=ledger, callbacks=Turn())
+        pv.dpsgd(
+            wanted, net, LOSS, data, streams=pv.Streams.new(0), ledger=ledger, callbacks=Turn()
+        )
         assert ledger.event == priced
         must_be_refused("Turning", wanted.event)
 
 
 @check
 def check_a_schedule_computes_every_epoch_or_is_refused() -> None:
-    """Of every kind, with each of its numbers the least and the greatest there are: a value in each epoch, or none."""
+    """Of every kind, with each of its numbers the least and the greatest there are: a value in each
+    epoch, or none.
+    """
     refused = set()
     for example in examples("schedules"):
         for part in fields(example):
@@ -135,7 +154,11 @@ def check_a_schedule_computes_every_epoch_or_is_refused() -> None:
 
 def _computes(schedule: Any, epoch: float) -> bool:
     try:
-        given = [schedule(epoch)] if isinstance(schedule, Schedule) else schedule.noise_multipliers([0.5])
+        given = (
+            [schedule(epoch)]
+            if isinstance(schedule, Schedule)
+            else schedule.noise_multipliers([0.5])
+        )
         return all(math.isfinite(noise) for noise in given)
     except ArithmeticError:
         return False

@@ -22,7 +22,10 @@ KINDS: dict[str, tuple[Callable[..., Decay], Callable[[float], float]]] = {
     "time": (lambda **o: Time(0.2, 8.0, **o), lambda t: 8.0 / (1 + 0.2 * t)),
     "exp": (lambda **o: Exponential(0.1, 8.0, **o), lambda t: 8.0 * math.exp(-0.1 * t)),
     "step": (lambda **o: Step(0.5, 3.0, 8.0, **o), lambda t: 8.0 * 0.5 ** math.floor(t / 3.0)),
-    "poly": (lambda **o: Polynomial(2.0, 1.0, 20.0, 8.0, **o), lambda t: 7.0 * max(0.0, 1 - t / 20) ** 2 + 1.0),
+    "poly": (
+        lambda **o: Polynomial(2.0, 1.0, 20.0, 8.0, **o),
+        lambda t: 7.0 * max(0.0, 1 - t / 20) ** 2 + 1.0,
+    ),
 }
 EPOCHS = [epoch / 4 for epoch in range(200)]
 
@@ -32,7 +35,9 @@ def test_every_decay_is_here() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("first", "last"), [(0.0, math.inf), (10.0, math.inf), (0.0, 12.5), (7.0, 31.0)])
+@pytest.mark.parametrize(
+    ("first", "last"), [(0.0, math.inf), (10.0, math.inf), (0.0, 12.5), (7.0, 31.0)]
+)
 def test_it_is_constant_before_and_after(kind: str, first: float, last: float) -> None:
     make, by_hand = KINDS[kind]
     schedule, plain = make(from_epoch=first, to_epoch=last), make()
@@ -52,21 +57,27 @@ def test_a_period_makes_steps(kind: str) -> None:
     make, by_hand = KINDS[kind]
     schedule = make(period=5.0, from_epoch=2.0)
     for epoch in EPOCHS:
-        assert schedule(epoch) == pytest.approx(by_hand(math.floor(max(0.0, epoch - 2.0) / 5.0)), rel=1e-12)
+        assert schedule(epoch) == pytest.approx(
+            by_hand(math.floor(max(0.0, epoch - 2.0) / 5.0)), rel=1e-12
+        )
 
 
-SPECS = completed("schedules", [
-    "exp:k=0.1,start=10.0,from=10.0,to=20.0,period=5.0",
-    "time:k=0.05,start=3.0,from=3.0",
-    "time:k=0.05,start=3.0,period=0.5",
-    "step:k=0.5,period=10.0,start=10.0,from=2.0,to=25.0",
-    "poly:k=1.0,end=2.0,period=10.0,start=10.0,to=11.0",
-    "exp:k=0.01,start=10.0",
-    "step:k=0.6,period=10.0,start=10.0",
-    "poly:k=3.0,end=2.0,period=100.0,start=10.0",
-    "time:k=0.05,start=10.0",
-    "constant:start=10.0",
-], Schedule)  # fmt: skip
+SPECS = completed(
+    "schedules",
+    [
+        "exp:k=0.1,start=10.0,from=10.0,to=20.0,period=5.0",
+        "time:k=0.05,start=3.0,from=3.0",
+        "time:k=0.05,start=3.0,period=0.5",
+        "step:k=0.5,period=10.0,start=10.0,from=2.0,to=25.0",
+        "poly:k=1.0,end=2.0,period=10.0,start=10.0,to=11.0",
+        "exp:k=0.01,start=10.0",
+        "step:k=0.6,period=10.0,start=10.0",
+        "poly:k=3.0,end=2.0,period=100.0,start=10.0",
+        "time:k=0.05,start=10.0",
+        "constant:start=10.0",
+    ],
+    Schedule,
+)
 
 
 @pytest.mark.parametrize("text", SPECS)
@@ -95,7 +106,9 @@ def test_plans_are_calibrated_with_them(text: str) -> None:
         )
         spent = budget.spent(plan.event(), plan.neighbours)
         assert 0.997 * budget.limit <= spent <= budget.limit
-        assert plan.noise_multipliers()[29] / plan.noise_multipliers()[0] == pytest.approx(shape(29) / shape(0))
+        assert plan.noise_multipliers()[29] / plan.noise_multipliers()[0] == pytest.approx(
+            shape(29) / shape(0)
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,7 +122,9 @@ def test_a_rate_is_found_for_the_epochs_of_decay(kind: str) -> None:
 
 
 def test_a_delayed_decay_lasts_longer() -> None:
-    """By hand: 50 epochs at 10 cost 0.25; what is left of 0.78125 then lasts as long as if noise fell at once."""
+    """By hand: 50 epochs at 10 cost 0.25; what is left of 0.78125 then lasts as long as if noise
+    fell at once.
+    """
     budget = Budget(rho=0.78125)
     late = Plan(Shuffle(600), schedule=Exponential(k=0.02, from_epoch=50.0)).within(budget)
     rest = Plan(Shuffle(600), schedule=Exponential(k=0.02)).within(Budget(rho=0.53125))
@@ -131,7 +146,10 @@ def test_a_delayed_decay_lasts_longer() -> None:
         ("exp:k=0.1,period=0", "period is 0.0"),
         ("time:k=0.1,period=-3", "period is -3.0"),
         ("constant:from=3", "no parameter 'from'"),
-        ("exp:k=0.1,from_epoch=3", "no parameter 'from_epoch'. Its parameters are k, start, from, to, period"),
+        (
+            "exp:k=0.1,from_epoch=3",
+            "no parameter 'from_epoch'. Its parameters are k, start, from, to, period",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:

@@ -1,4 +1,6 @@
-"""Named checks of estimators with a plan and a ledger, in pipelines and searches; mutations must make them fail."""
+"""Named checks of estimators with a plan and a ledger, in pipelines and searches; mutations must
+make them fail.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.support.checks import check, must_raise
 
 @check
 def check_estimators_share_their_ledger() -> None:
-    """Clones, pipelines and grid searches charge the one ledger that was given; none is refused, pickling is."""
+    """Clones, pipelines and grid searches charge the one ledger that was given; none is refused,
+    pickling is.
+    """
     from sklearn.base import clone
     from sklearn.pipeline import make_pipeline
 
@@ -30,7 +34,9 @@ def check_estimators_share_their_ledger() -> None:
     first = settled(SelectionPlan, way="means", noise_multiplier=5.0)
     second = settled(features=2, keep=2, noise_multiplier=6.0, coordinate_bound=None)
     ledger = Ledger()
-    line = make_pipeline(DPFeatureSelector(plan=first, ledger=ledger), DPFisherClassifier(plan=second, ledger=ledger))
+    line = make_pipeline(
+        DPFeatureSelector(plan=first, ledger=ledger), DPFisherClassifier(plan=second, ledger=ledger)
+    )
     for twin in (line, clone(line), copy.deepcopy(line)):
         assert all(step.ledger is ledger for _, step in twin.steps)
         twin.fit(x.numpy(), y.numpy())
@@ -44,7 +50,9 @@ def check_estimators_share_their_ledger() -> None:
 
 @check
 def check_a_pipeline_is_paid_for_in_full_or_not_at_all() -> None:
-    """Where a selector knows what comes after it, it leaves a ledger alone that has no room for both."""
+    """Where a selector knows what comes after it, it leaves a ledger alone that has no room for
+    both.
+    """
     from sklearn.base import clone
     from sklearn.pipeline import make_pipeline
 
@@ -54,30 +62,43 @@ def check_a_pipeline_is_paid_for_in_full_or_not_at_all() -> None:
     for room, fits in ((0.99, 0), (1.0, 1), (1.99, 1), (2.0, 2)):
         ledger = Ledger(pv.Budget(rho=room * (0.5 / 25 + 0.5 / 36)))
         line = make_pipeline(
-            DPFeatureSelector(plan=first, ledger=ledger), DPFisherClassifier(plan=second, ledger=ledger)
+            DPFeatureSelector(plan=first, ledger=ledger),
+            DPFisherClassifier(plan=second, ledger=ledger),
         )
         for _ in range(fits):
             clone(line).fit(x, y, dpfeatureselector__then=second)
         again = clone(line)
-        must_raise(BudgetExceeded, lambda line=again: line.fit(x, y, dpfeatureselector__then=second))  # type: ignore[misc]
+        must_raise(
+            BudgetExceeded, lambda line=again: line.fit(x, y, dpfeatureselector__then=second)
+        )  # type: ignore[misc]
         assert tally(ledger.event) == ({Gaussian(5.0): fits, Gaussian(6.0): fits} if fits else {})
 
 
 @check
 def check_a_budget_for_a_search_pays_for_it_and_no_more() -> None:
-    """Every fit of a search and the last one on all rows, whatever is released; a fit more is refused."""
+    """Every fit of a search and the last one on all rows, whatever is released; a fit more is
+    refused.
+    """
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
 
     x, y = (part.numpy() for part in some_rows(60))
-    for way, delta, size in (("means", 1e-5, 1), ("gumbel", 1e-5, 1), ("gumbel", None, 1), ("means", 1e-5, 3)):
+    for way, delta, size in (
+        ("means", 1e-5, 1),
+        ("gumbel", 1e-5, 1),
+        ("gumbel", None, 1),
+        ("means", 1e-5, 3),
+    ):
         first = settled(SelectionPlan, way=way, noise_multiplier=50.0, group_size=size)
-        second = settled(features=2, keep=2, noise_multiplier=60.0, coordinate_bound=None, group_size=size)
+        second = settled(
+            features=2, keep=2, noise_multiplier=60.0, coordinate_bound=None, group_size=size
+        )
         budget = budget_for(first, second, fits=7, delta=delta)
         assert budget.group_size == size
         ledger = Ledger(budget)
         line = make_pipeline(
-            DPFeatureSelector(plan=first, ledger=ledger), DPFisherClassifier(plan=second, ledger=ledger)
+            DPFeatureSelector(plan=first, ledger=ledger),
+            DPFisherClassifier(plan=second, ledger=ledger),
         )
         grid = {"dpfisherclassifier__plan": [second, second]}
         found = GridSearchCV(line, grid, cv=3, error_score="raise")
@@ -88,7 +109,9 @@ def check_a_budget_for_a_search_pays_for_it_and_no_more() -> None:
 
 @check
 def check_labels_of_any_kind_make_the_same_classifier() -> None:
-    """Declared texts or numbers in place of 0, 1, 2, in whatever order: the same features, weights and predictions."""
+    """Declared texts or numbers in place of 0, 1, 2, in whatever order: the same features, weights
+    and predictions.
+    """
     x, y = (part.numpy() for part in some_rows(60))
     x = x / (1 + abs(x))
     first, second = settled(SelectionPlan, way="means"), settled()
@@ -100,14 +123,25 @@ def check_labels_of_any_kind_make_the_same_classifier() -> None:
         ([0.5, 1.0, 2.5], [2.5, 1.0, 0.5]),
     ):
         labels = np.array(names, dtype=object if isinstance(names[0], str) else None)[y]
-        found = DPFisherClassifier(plan=second, ledger=Ledger(), random_state=0, classes=given).fit(x, labels)
+        found = DPFisherClassifier(plan=second, ledger=Ledger(), random_state=0, classes=given).fit(
+            x, labels
+        )
         assert found.classes_.tolist() == names
         assert found.predict(x).tolist() == [names[number] for number in usual.predict(x)]
         assert (found.decision_function(x) == usual.decision_function(x)).all()
-        again = DPFeatureSelector(plan=first, ledger=Ledger(), random_state=0, classes=given).fit(x, labels)
+        again = DPFeatureSelector(plan=first, ledger=Ledger(), random_state=0, classes=given).fit(
+            x, labels
+        )
         assert again.indices_.tolist() == kept.indices_.tolist()
     ledger = Ledger()
-    for bad in (["a", "b", "d"], ["a", "b"], ["a", "b", "c", "d"], [["a", "b", "c"]], None, [None, "a", "b"]):
+    for bad in (
+        ["a", "b", "d"],
+        ["a", "b"],
+        ["a", "b", "c", "d"],
+        [["a", "b", "c"]],
+        None,
+        [None, "a", "b"],
+    ):
         labels = np.array(["a", "b", "c"])[y]
         for make in (
             DPFisherClassifier(plan=second, ledger=ledger, classes=bad),
@@ -119,12 +153,16 @@ def check_labels_of_any_kind_make_the_same_classifier() -> None:
 
 @check
 def check_kept_columns_stay_in_their_order() -> None:
-    """`transform`, `get_support` and names agree, whichever feature was the best; names of a table are used."""
+    """`transform`, `get_support` and names agree, whichever feature was the best; names of a table
+    are used.
+    """
     x, y = (part.numpy() for part in some_rows(60))
     x = x / (1 + abs(x))
     x[:, 3] += 3 * y
     x[:, 1] += 2 * y
-    plan = settled(SelectionPlan, way="means", row_norm=8.0, noise_multiplier=0.01, coordinate_bound=None)
+    plan = settled(
+        SelectionPlan, way="means", row_norm=8.0, noise_multiplier=0.01, coordinate_bound=None
+    )
     found = DPFeatureSelector(plan=plan, ledger=Ledger()).fit(x, y)
     assert found.indices_.tolist() == [3, 1]
     assert found.get_support().tolist() == [False, True, False, True]

@@ -1,4 +1,6 @@
-"""Named checks of what a fit of an estimator costs, and what is said of it; mutations must make them fail."""
+"""Named checks of what a fit of an estimator costs, and what is said of it; mutations must make
+them fail.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +41,31 @@ Z = X[:, 0] - X[:, 2]
 #: Every estimator, with everything declared, by its name; made with further arguments.
 DECLARED: dict[str, Callable[..., Any]] = {
     "DPClassifier": lambda **more: pv.sklearn.DPClassifier(classes=[0, 1], bounds=(-1, 1), **more),
-    "DPLogisticRegression": lambda **more: pv.sklearn.DPLogisticRegression(classes=[0, 1], bounds=(-1, 1), **more),
-    "DPRegressor": lambda **more: pv.sklearn.DPRegressor(target_bounds=(-2, 3), bounds=(-1, 1), **more),
+    "DPLogisticRegression": lambda **more: pv.sklearn.DPLogisticRegression(
+        classes=[0, 1], bounds=(-1, 1), **more
+    ),
+    "DPRegressor": lambda **more: pv.sklearn.DPRegressor(
+        target_bounds=(-2, 3), bounds=(-1, 1), **more
+    ),
     "DPRidge": lambda **more: pv.sklearn.DPRidge(target_bounds=(-2, 3), bounds=(-1, 1), **more),
-    "DPBoostingClassifier": lambda **more: pv.sklearn.DPBoostingClassifier(classes=[0, 1], bounds=(-1, 1), **more),
-    "DPBoostingRegressor": lambda **more: pv.sklearn.DPBoostingRegressor(target_bounds=(-2, 3), bounds=(-1, 1), **more),
-    "DPFisherClassifier": lambda **more: pv.sklearn.DPFisherClassifier(classes=[0, 1], bounds=(-1, 1), **more),
-    "PATEClassifier": lambda **more: pv.sklearn.PATEClassifier(classes=[0, 1], bounds=(-1, 1), **more),
+    "DPBoostingClassifier": lambda **more: pv.sklearn.DPBoostingClassifier(
+        classes=[0, 1], bounds=(-1, 1), **more
+    ),
+    "DPBoostingRegressor": lambda **more: pv.sklearn.DPBoostingRegressor(
+        target_bounds=(-2, 3), bounds=(-1, 1), **more
+    ),
+    "DPFisherClassifier": lambda **more: pv.sklearn.DPFisherClassifier(
+        classes=[0, 1], bounds=(-1, 1), **more
+    ),
+    "PATEClassifier": lambda **more: pv.sklearn.PATEClassifier(
+        classes=[0, 1], bounds=(-1, 1), **more
+    ),
     "DPStandardScaler": lambda **more: pv.sklearn.DPStandardScaler(bounds=(-1, 1), **more),
     "DPPCA": lambda **more: pv.sklearn.DPPCA(bounds=(-1, 1), **more),
     "DPAutoencoder": lambda **more: pv.sklearn.DPAutoencoder(bounds=(-1, 1), **more),
-    "DPFeatureSelector": lambda **more: pv.sklearn.DPFeatureSelector(classes=[0, 1], bounds=(-1, 1), **more),
+    "DPFeatureSelector": lambda **more: pv.sklearn.DPFeatureSelector(
+        classes=[0, 1], bounds=(-1, 1), **more
+    ),
 }
 
 
@@ -81,7 +97,9 @@ def warned(kind: type[Warning] = PrivacyWarning) -> Iterator[list[str]]:
 
 @check
 def check_a_fit_costs_what_was_asked_for() -> None:
-    """The first fit is charged its plan, once, and `privacy_` is its guarantee; nothing is warned of."""
+    """The first fit is charged its plan, once, and `privacy_` is its guarantee; nothing is warned
+    of.
+    """
     for name in DECLARED:
         with warned() as texts:
             made = fitted(name, epsilon=2.0, delta=1e-4)
@@ -97,7 +115,9 @@ def check_a_fit_costs_what_was_asked_for() -> None:
 
 @check
 def check_estimators_and_their_clones_have_one_ledger() -> None:
-    """A second fit, clones (also of an unfitted one), copies and searches: all is on one ledger, and warned of."""
+    """A second fit, clones (also of an unfitted one), copies and searches: all is on one ledger,
+    and warned of.
+    """
     for name in DECLARED:
         first = DECLARED[name]()
         twins = [copy.copy(first), copy.deepcopy(first), clone(first)]
@@ -107,7 +127,9 @@ def check_estimators_and_their_clones_have_one_ledger() -> None:
             with warned() as texts:
                 twin.fit(X, targets(twin))
             assert twin.result_.ledger is first.result_.ledger, name
-            assert tally(first.result_.ledger.event) == {event: number * times for event, times in once.items()}, name
+            assert tally(first.result_.ledger.event) == {
+                event: number * times for event, times in once.items()
+            }, name
             said = twin.privacy_
             assert said.fits == number, name
             assert said.total.kind == "estimate", name
@@ -116,7 +138,9 @@ def check_estimators_and_their_clones_have_one_ledger() -> None:
             assert len(texts) == 1, texts
             assert f"fit {number} " in texts[0], texts
             assert "nothing limits it" in texts[0], texts
-    search = GridSearchCV(DECLARED["DPBoostingClassifier"](), {"options": [{"passes": 1}, {"passes": 2}]}, cv=2)
+    search = GridSearchCV(
+        DECLARED["DPBoostingClassifier"](), {"options": [{"passes": 1}, {"passes": 2}]}, cv=2
+    )
     with warned() as texts:
         search.fit(X, Y)
     assert search.best_estimator_.privacy_.fits == 5
@@ -125,7 +149,9 @@ def check_estimators_and_their_clones_have_one_ledger() -> None:
 
 @check
 def check_attacks_are_bounded_for_all_that_is_claimed() -> None:
-    """`privacy_` bounds attacks as the card does, for all fits on a ledger; not where there is no guarantee."""
+    """`privacy_` bounds attacks as the card does, for all fits on a ledger; not where there is no
+    guarantee.
+    """
     made = fitted("DPFisherClassifier", epsilon=2.0)
     alone = made.privacy_.attacks
     mu = gaussian_mu(made.result_.plan.event())
@@ -149,7 +175,9 @@ def check_attacks_are_bounded_for_all_that_is_claimed() -> None:
 
 @check
 def check_a_ledger_is_a_limit_for_all_clones() -> None:
-    """With `ledger=`, what exceeds its budget is refused in clones, too; and `privacy_` is the ledger's guarantee."""
+    """With `ledger=`, what exceeds its budget is refused in clones, too; and `privacy_` is the
+    ledger's guarantee.
+    """
     for name in DECLARED:
         plan = fitted(name).result_.plan
         ledger = pv.Ledger(pv.sklearn.budget_for(plan, fits=2, delta=1e-5))
@@ -183,7 +211,8 @@ def at_the_first_price(between: Callable[[], object]) -> Iterator[None]:
 
 @check
 def check_a_fit_holds_what_it_read_when_another_begins() -> None:
-    """A clone is fitted in another thread, or another process charges the file, before the fit has said what it cost.
+    """A clone is fitted in another thread, or another process charges the file, before the fit has
+    said what it cost.
 
     The fit is then still the first, and its guarantee the one that was asked for.
     """
@@ -210,7 +239,9 @@ def check_a_fit_holds_what_it_read_when_another_begins() -> None:
 
 @check
 def check_a_pickled_estimator_predicts_and_fits_no_more() -> None:
-    """Behind a pickle the shared ledger is gone: a fit would be recorded nowhere, and is refused; also of a clone."""
+    """Behind a pickle the shared ledger is gone: a fit would be recorded nowhere, and is refused;
+    also of a clone.
+    """
     for name in DECLARED:
         made = fitted(name)
         other = pickle.loads(pickle.dumps(made))
@@ -231,9 +262,13 @@ def check_a_pickled_estimator_predicts_and_fits_no_more() -> None:
 
 @check
 def check_nothing_is_claimed_of_what_was_not_declared() -> None:
-    """Classes and target bounds that were read off the rows: a warning, no claim, no folder; never on a ledger."""
+    """Classes and target bounds that were read off the rows: a warning, no claim, no folder; never
+    on a ledger.
+    """
     for name in DECLARED:
-        left_out = "target_bounds" if "target_bounds" in DECLARED[name]().get_params() else "classes"
+        left_out = (
+            "target_bounds" if "target_bounds" in DECLARED[name]().get_params() else "classes"
+        )
         if left_out not in DECLARED[name]().get_params():
             continue
         with warned() as texts:
@@ -245,7 +280,9 @@ def check_nothing_is_claimed_of_what_was_not_declared() -> None:
         if hasattr(made, "predict"):
             error = must_raise(BadInput, lambda made=made: made.publish("never"))  # type: ignore[misc]
             assert left_out in str(error), error
-        again = made.set_params(**{left_out: getattr(DECLARED[name](), left_out)}).fit(X, targets(made))
+        again = made.set_params(**{left_out: getattr(DECLARED[name](), left_out)}).fit(
+            X, targets(made)
+        )
         assert again.privacy_.fit is not None, name  # what was released stays released
         assert again.privacy_.total is None, name  # what was released stays released
         ledger = pv.Ledger(pv.Budget(10.0, 1e-5))
@@ -260,7 +297,9 @@ def check_nothing_is_claimed_of_what_was_not_declared() -> None:
 
 @check
 def check_bounds_are_those_that_were_declared() -> None:
-    """A row beyond the bounds counts as one at them, to the last bit; without bounds rows go through a fixed map."""
+    """A row beyond the bounds counts as one at them, to the last bit; without bounds rows go
+    through a fixed map.
+    """
     beyond = X.copy()
     beyond[7] = [40.0, -30.0, 20.0]
     squashed = beyond / (1 + abs(beyond))
@@ -271,12 +310,15 @@ def check_bounds_are_those_that_were_declared() -> None:
         by_hand = fitted(name, squashed, random_state=0)
         if name != "DPFeatureSelector":  # which gives columns as they are
             assert np.array_equal(outcome(bare, beyond), outcome(by_hand, squashed)), name
-        assert bare.privacy_.undeclared == by_hand.privacy_.undeclared, name  # bounds of rows need not be declared
+        # bounds of rows need not be declared
+        assert bare.privacy_.undeclared == by_hand.privacy_.undeclared, name
 
 
 @check
 def check_nothing_is_drawn_beside_what_is_charged() -> None:
-    """A fit draws as much noise as the one run of its plan that was charged: nothing is released twice."""
+    """A fit draws as much noise as the one run of its plan that was charged: nothing is released
+    twice.
+    """
     for name in DECLARED:
         streams = pv.Streams.new(3)
         made = fitted(name, random_state=streams)
@@ -291,7 +333,12 @@ def check_nothing_is_drawn_beside_what_is_charged() -> None:
         elif name == "DPFeatureSelector":
             pv.statistics.select_features(plan, rows, ledger=ledger, streams=drawn)
         elif name == "DPClassifier":
-            pv.train(pv.Dataset(X, Y, classes=2, low=-1.0, high=1.0), epsilon=1.0, ledger=ledger, streams=drawn)
+            pv.train(
+                pv.Dataset(X, Y, classes=2, low=-1.0, high=1.0),
+                epsilon=1.0,
+                ledger=ledger,
+                streams=drawn,
+            )
         elif name == "DPStandardScaler":
             noise = min(event.noise_multiplier for event, _ in walk(plan.event()))
             moments = pv.transforms.Moments(3, noise, 3**0.5)
@@ -304,7 +351,9 @@ def check_nothing_is_drawn_beside_what_is_charged() -> None:
 
 @check
 def check_a_published_estimator_is_what_it_predicts() -> None:
-    """The folder verifies at the epsilon of `privacy_`, and its model predicts as the estimator does."""
+    """The folder verifies at the epsilon of `privacy_`, and its model predicts as the estimator
+    does.
+    """
     for name in DECLARED:
         made = fitted(name, epsilon=50.0)
         if not hasattr(made, "predict"):
@@ -339,7 +388,9 @@ def check_nothing_that_a_fit_keeps_is_without_noise() -> None:
     for name in ("DPLogisticRegression", "DPRidge", "DPStandardScaler", "DPPCA"):
         one, other = (fitted(name, random_state=pv.Streams.new()) for _ in range(2))
         kept = [
-            value for value in ("coef_", "intercept_", "mean_", "scale_", "var_", "components_") if hasattr(one, value)
+            value
+            for value in ("coef_", "intercept_", "mean_", "scale_", "var_", "components_")
+            if hasattr(one, value)
         ]
         assert kept, name
         for value in kept:
@@ -348,11 +399,15 @@ def check_nothing_that_a_fit_keeps_is_without_noise() -> None:
 
 @check
 def check_a_search_costs_what_was_asked_for() -> None:
-    """A private search, its choice included, is charged once; what it is given to search is not fitted."""
+    """A private search, its choice included, is charged once; what it is given to search is not
+    fitted.
+    """
     base = DECLARED["DPClassifier"](options={"epochs": 3})
     for way in ("random-stopping", "blocks"):
         ledger = pv.Ledger(pv.Budget(3.0, 1e-5))
-        search = pv.sklearn.DPSearchCV(base, {"model": ["linear", "mlp:4"]}, epsilon=3.0, way=way, ledger=ledger)
+        search = pv.sklearn.DPSearchCV(
+            base, {"model": ["linear", "mlp:4"]}, epsilon=3.0, way=way, ledger=ledger
+        )
         search.fit(X, Y)
         assert search.best_params_ == {"model": ["linear", "mlp:4"][search.best_index_]}
         assert tally(ledger.event) == tally(search.result_.plan.event())
@@ -376,11 +431,15 @@ GRIDS: dict[str, Any] = {
 
 @check
 def check_every_searched_estimator_is_charged_the_whole_search() -> None:
-    """Also those that descend on nothing: one run on the ledger, held to its plan, that verifies when published."""
+    """Also those that descend on nothing: one run on the ledger, held to its plan, that verifies
+    when published.
+    """
     for name, options in GRIDS.items():
         base, ledger = DECLARED[name](epsilon=50.0), pv.Ledger(pv.Budget(3.0, 1e-5))
         way = "blocks" if name in ("DPRidge", "DPBoostingClassifier") else "random-stopping"
-        search = pv.sklearn.DPSearchCV(base, {"options": options}, epsilon=3.0, way=way, ledger=ledger)
+        search = pv.sklearn.DPSearchCV(
+            base, {"options": options}, epsilon=3.0, way=way, ledger=ledger
+        )
         search.fit(X, targets(base))
         assert tally(ledger.event) == tally(search.result_.plan.event()), name
         assert 2.9 <= search.privacy_.epsilon <= 3.0, name
@@ -389,6 +448,8 @@ def check_every_searched_estimator_is_charged_the_whole_search() -> None:
         assert np.array_equal(search.predict(X), search.best_estimator_.predict(X)), name
         assert hasattr(search, "predict_proba") is not is_regressor(base)
         assert is_regressor(search) is is_regressor(base)
-        must_raise(BudgetExceeded, lambda search=search: clone(search).fit(X, targets(search.estimator)))  # type: ignore[misc]
+        must_raise(
+            BudgetExceeded, lambda search=search: clone(search).fit(X, targets(search.estimator))
+        )  # type: ignore[misc]
         with tempfile.TemporaryDirectory() as folder:
             assert pv.verify(search.publish(Path(folder) / "model")).ok, name

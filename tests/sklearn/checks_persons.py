@@ -27,7 +27,9 @@ KEPT = {"rows_per_person": 2, "examples": 40}
 
 
 def made(name: str, **options: Any) -> Any:
-    return getattr(estimators, name)(epsilon=5.0, delta=1e-3, bounds=(0, 1), **DECLARED[name], **options)
+    return getattr(estimators, name)(
+        epsilon=5.0, delta=1e-3, bounds=(0, 1), **DECLARED[name], **options
+    )
 
 
 def targets(name: str) -> Any:
@@ -40,7 +42,9 @@ def weights(result: pv.Result) -> torch.Tensor:
 
 @check
 def check_a_fit_with_groups_is_a_run_of_persons() -> None:
-    """The same weights as of `train` on rows with these ids; its guarantee is for a person, by itself and in all."""
+    """The same weights as of `train` on rows with these ids; its guarantee is for a person, by
+    itself and in all.
+    """
     for name in DECLARED:
         fitted = made(name, options=KEPT).fit(X, targets(name), groups=IDS)
         for said in (fitted.privacy_.fit, fitted.privacy_.total):
@@ -51,7 +55,9 @@ def check_a_fit_with_groups_is_a_run_of_persons() -> None:
     for texts in (IDS, IDS.astype(str), IDS.astype(str).astype(object)):
         own = made("DPClassifier", options=KEPT, random_state=pv.Streams.new(0))
         ours = weights(own.fit(X, Y, groups=texts).result_)
-        data = pv.Dataset(X, Y, classes=2, **declared | {"groups": texts.astype(str) if texts is not IDS else IDS})
+        data = pv.Dataset(
+            X, Y, classes=2, **declared | {"groups": texts.astype(str) if texts is not IDS else IDS}
+        )
         assert torch.equal(ours, weights(pv.train(data, streams=pv.Streams.new(0), **chosen)))
     last = make_pipeline(FunctionTransformer(), made("DPClassifier", options=KEPT))
     assert last.fit(X, Y, dpclassifier__groups=IDS)[-1].privacy_.fit.rows_per_person == 2
@@ -63,8 +69,12 @@ def check_groups_and_rows_of_a_person_belong_together() -> None:
     ledger = pv.Ledger(pv.Budget(9.0, 1e-3))
     for name in DECLARED:
         alone, several = made(name, ledger=ledger), made(name, options=KEPT, ledger=ledger)
-        assert "groups= says whose row" in str(must_raise(BadInput, lambda own=alone: _fit(own, IDS)))
-        assert "fit(X, y, groups=ids)" in str(must_raise(BadInput, lambda own=several: _fit(own, None)))
+        assert "groups= says whose row" in str(
+            must_raise(BadInput, lambda own=alone: _fit(own, IDS))
+        )
+        assert "fit(X, y, groups=ids)" in str(
+            must_raise(BadInput, lambda own=several: _fit(own, None))
+        )
         for ids in (IDS[:5], IDS.astype(float), np.array([None] * 120), IDS[:, None]):
             must_raise(BadInput, lambda own=several, ids=ids: _fit(own, ids))
         searched = estimators.DPSearchCV(several, epsilon=5.0, delta=1e-3)

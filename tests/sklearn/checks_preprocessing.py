@@ -1,4 +1,6 @@
-"""Named checks of steps before an estimator: encoders that fit nothing, and steps that learned from private rows."""
+"""Named checks of steps before an estimator: encoders that fit nothing, and steps that learned from
+private rows.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,13 @@ from tests.support.checks import check, must_raise
 
 RNG = np.random.default_rng(3)
 SCHEMA = Schema(
-    "ill", ("no", "yes"), (Number("age", 0, 110, missing=50, indicator=True), Category("sex", ("f", "m", "x")))
+    "ill",
+    ("no", "yes"),
+    (Number("age", 0, 110, missing=50, indicator=True), Category("sex", ("f", "m", "x"))),
 )
-TABLE = pandas.DataFrame({"age": [30.0, 70.0, np.nan, 180.0] * 15, "sex": ["f", "m", "m", "?"] * 15, "id": range(60)})
+TABLE = pandas.DataFrame(
+    {"age": [30.0, 70.0, np.nan, 180.0] * 15, "sex": ["f", "m", "m", "?"] * 15, "id": range(60)}
+)
 TOML = """
 target = "ill"
 [columns.age]
@@ -108,7 +114,9 @@ PUBLIC: dict[str, Callable[[], Any]] = {
 
 @check
 def check_steps_that_learned_from_rows_are_seen() -> None:
-    """Behind them nothing is claimed, and published; steps that learn nothing are not complained of."""
+    """Behind them nothing is claimed, and published; steps that learn nothing are not complained
+    of.
+    """
     for name, make in FITTED.items():
         line = make_pipeline(make(), fisher())
         said = claimed_nothing(lambda: line.fit(X, Y))  # noqa: B023
@@ -134,31 +142,57 @@ def check_estimators_around_that_change_rows_or_targets_are_seen() -> None:
     """What hands rows on as they are is not complained of."""
     ridge = DECLARED["DPRidge"]
     search = lambda line, name: GridSearchCV(line, {name: [1.0]}, cv=2, error_score="raise")  # noqa: E731
-    for number, (made, y, seen) in enumerate((
-        (StackingClassifier([("a", LogisticRegression())], final_estimator=fisher()), Y, True),
-        (BaggingClassifier(fisher(), n_estimators=1, random_state=0), Y, True),
-        (TransformedTargetRegressor(ridge(), transformer=StandardScaler()), Z, True),
-        (search(make_pipeline(StandardScaler(), fisher()), "dpfisherclassifier__epsilon"), Y, True),
-        (make_pipeline(StandardScaler(), search(fisher(), "epsilon")), Y, True),
-        (Pipeline([("a", StandardScaler()), ("b", Pipeline([("c", fisher())]))]), Y, True),
-        (MultiOutputRegressor(ridge()), np.stack([Z, Z], 1), False),
-        (search(make_pipeline(FunctionTransformer(), fisher()), "dpfisherclassifier__epsilon"), Y, False),
-        (search(fisher(), "epsilon"), Y, False),
-        (make_column_transformer((DECLARED["DPStandardScaler"](), [0, 2]), ("passthrough", [1])), None, False),
-    )):  # fmt: skip
+    for number, (made, y, seen) in enumerate(
+        (
+            (StackingClassifier([("a", LogisticRegression())], final_estimator=fisher()), Y, True),
+            (BaggingClassifier(fisher(), n_estimators=1, random_state=0), Y, True),
+            (TransformedTargetRegressor(ridge(), transformer=StandardScaler()), Z, True),
+            (
+                search(make_pipeline(StandardScaler(), fisher()), "dpfisherclassifier__epsilon"),
+                Y,
+                True,
+            ),
+            (make_pipeline(StandardScaler(), search(fisher(), "epsilon")), Y, True),
+            (Pipeline([("a", StandardScaler()), ("b", Pipeline([("c", fisher())]))]), Y, True),
+            (MultiOutputRegressor(ridge()), np.stack([Z, Z], 1), False),
+            (
+                search(
+                    make_pipeline(FunctionTransformer(), fisher()), "dpfisherclassifier__epsilon"
+                ),
+                Y,
+                False,
+            ),
+            (search(fisher(), "epsilon"), Y, False),
+            (
+                make_column_transformer(
+                    (DECLARED["DPStandardScaler"](), [0, 2]), ("passthrough", [1])
+                ),
+                None,
+                False,
+            ),
+        )
+    ):
         assert bool(claimed_nothing(lambda: made.fit(X, y))) == seen, number  # noqa: B023
 
 
 @check
 def check_names_of_columns_tell_of_transforms_before() -> None:
-    """Those of `set_output`; not those of a table as people have it, or of privlearn's own steps."""
+    """Those of `set_output`; not those of a table as people have it, or of privlearn's own
+    steps.
+    """
     made = fisher()
     transformed = make_column_transformer((StandardScaler(), ["a"]), ("passthrough", ["b", "c"]))
     table = pandas.DataFrame(X, columns=["a", "b", "c"])
     named = transformed.set_output(transform="pandas").fit_transform(table)
     assert claimed_nothing(lambda: clone(made).fit(named, Y))
-    assert claimed_nothing(lambda: clone(made).fit(PCA(3).set_output(transform="pandas").fit_transform(X), Y))
-    for names in (["a", "b", "c"], ["x0", "x1", "x2"], ["dpstandardscaler__a", "remainder__b", "remainder__c"]):
+    assert claimed_nothing(
+        lambda: clone(made).fit(PCA(3).set_output(transform="pandas").fit_transform(X), Y)
+    )
+    for names in (
+        ["a", "b", "c"],
+        ["x0", "x1", "x2"],
+        ["dpstandardscaler__a", "remainder__b", "remainder__c"],
+    ):
         assert claimed_nothing(lambda: fisher().fit(pandas.DataFrame(X, columns=names), Y)) == []  # noqa: B023
 
 
@@ -167,7 +201,10 @@ def check_every_estimator_sees_the_steps_before_it() -> None:
     """Of the whole registry; and by its parameter, which clones keep, it takes the user's word."""
     for name, kind in estimators().items():
         if name == "DPSearchCV":
-            made = kind(pv.sklearn.DPRidge(target_bounds=(-2, 3)), {"options": [{"row_norm": 1.0}, {"row_norm": 2.0}]})
+            made = kind(
+                pv.sklearn.DPRidge(target_bounds=(-2, 3)),
+                {"options": [{"row_norm": 1.0}, {"row_norm": 2.0}]},
+            )
         else:
             made = DECLARED[name]()
         line = make_pipeline(StandardScaler(), made)
@@ -186,8 +223,12 @@ def check_a_card_repeats_that_the_preprocessing_was_declared_public() -> None:
     """In both cards; and not where nothing was declared."""
     with tempfile.TemporaryDirectory() as folder:
         for number, more in enumerate(({"preprocessing": "public"}, {})):
-            made = make_pipeline(StandardScaler() if more else Normalizer(), fisher(**more)).fit(X, Y)
-            out = made[-1].publish(Path(folder) / str(number), data={"preprocessing": "none at all"} if more else {})
+            made = make_pipeline(StandardScaler() if more else Normalizer(), fisher(**more)).fit(
+                X, Y
+            )
+            out = made[-1].publish(
+                Path(folder) / str(number), data={"preprocessing": "none at all"} if more else {}
+            )
             assert pv.verify(out).ok
             for card in ("README.md", "card.html"):
                 said = "declared the preprocessing public" in (out / card).read_text("utf-8")
@@ -196,7 +237,9 @@ def check_a_card_repeats_that_the_preprocessing_was_declared_public() -> None:
 
 @check
 def check_an_encoder_of_tables_gives_the_features_of_train() -> None:
-    """Of every kind of table, fitted or not, to any rows: the features that `pv.load` gives, each row's by itself."""
+    """Of every kind of table, fitted or not, to any rows: the features that `pv.load` gives, each
+    row's by itself.
+    """
     whole = TABLE.assign(ill=["no", "yes"] * 30)
     expected = np.asarray(pv.load(whole, schema=SCHEMA).x)
     with tempfile.TemporaryDirectory() as folder:
@@ -205,8 +248,14 @@ def check_an_encoder_of_tables_gives_the_features_of_train() -> None:
         for given in (SCHEMA, path, str(path)):
             made = pv.sklearn.DPTableEncoder(given)
             cells = TABLE[["age", "sex"]]
-            for table in (TABLE, whole, TABLE[["sex", "age"]], polars.from_pandas(TABLE), cells.to_numpy(object),
-                          cells.to_numpy(object).tolist()):  # fmt: skip
+            for table in (
+                TABLE,
+                whole,
+                TABLE[["sex", "age"]],
+                polars.from_pandas(TABLE),
+                cells.to_numpy(object),
+                cells.to_numpy(object).tolist(),
+            ):
                 got = clone(made).transform(table)
                 assert got.dtype == np.float32
                 assert np.array_equal(got, expected)
@@ -220,16 +269,26 @@ def check_an_encoder_of_tables_gives_the_features_of_train() -> None:
         kept = pickle.loads(pickle.dumps(fitted))
         assert np.array_equal(kept.transform(TABLE[5:9]), expected[5:9])
     assert (fitted.n_features_in_, fitted.feature_names_in_.tolist()) == (3, ["age", "sex", "id"])
-    assert fitted.get_feature_names_out().tolist() == ["age", "age is missing", "sex=f", "sex=m", "sex=x"]
+    assert fitted.get_feature_names_out().tolist() == [
+        "age",
+        "age is missing",
+        "sex=f",
+        "sex=m",
+        "sex=x",
+    ]
     framed = fitted.set_output(transform="pandas").transform(TABLE)
     assert list(framed.columns) == fitted.get_feature_names_out().tolist()
 
 
 @check
 def check_a_pipeline_of_tables_is_private_and_published() -> None:
-    """An encoder and a classifier: searched, pickled, published with a claim, the same predictions."""
+    """An encoder and a classifier: searched, pickled, published with a claim, the same
+    predictions.
+    """
     encoder = pv.sklearn.DPTableEncoder(SCHEMA).set_output(transform="pandas")
-    made = pv.sklearn.DPFisherClassifier(classes=encoder.classes, bounds=encoder.bounds, epsilon=8.0)
+    made = pv.sklearn.DPFisherClassifier(
+        classes=encoder.classes, bounds=encoder.bounds, epsilon=8.0
+    )
     y = np.array(["no", "yes"])[np.arange(60) % 2]
     line = make_pipeline(encoder, made)
     assert claimed_nothing(lambda: line.fit(TABLE, y)) == []
@@ -240,7 +299,9 @@ def check_a_pipeline_of_tables_is_private_and_published() -> None:
         assert pv.load_model(out).predict(rows).tolist() == line.predict(TABLE).tolist()
     again = pickle.loads(pickle.dumps(line))
     assert again.predict(TABLE[:4]).tolist() == line.predict(TABLE[:4]).tolist()
-    search = GridSearchCV(clone(line), {"dpfisherclassifier__epsilon": [1.0, 2.0]}, cv=2, error_score="raise")
+    search = GridSearchCV(
+        clone(line), {"dpfisherclassifier__epsilon": [1.0, 2.0]}, cv=2, error_score="raise"
+    )
     assert claimed_nothing(lambda: search.fit(TABLE, y)) == []
     assert search.predict(TABLE[:3]).shape == (3,)
 

@@ -27,11 +27,21 @@ def check_a_weighted_row_moves_sums_of_products_by_the_sensitivity_at_most() -> 
     base = np.array([[0.2, 0.1], [0.4, -0.3]])
 
     def sums(row: Any, weight: float, adjacency: Adjacency) -> Any:
-        x, y = (base, [0.5, -0.5]) if row is None else (np.vstack([base, row[:2]]), [0.5, -0.5, row[2]])
+        x, y = (
+            (base, [0.5, -0.5])
+            if row is None
+            else (np.vstack([base, row[:2]]), [0.5, -0.5, row[2]])
+        )
         (sample,) = FullBatch().draw(len(x))
         weights = np.array([1.0, 0.3, weight][: len(x)])
         return ridge_sums(
-            torch.from_numpy(x), torch.tensor(y), sample, adjacency, norm=1.0, constant=0.25, weights=weights
+            torch.from_numpy(x),
+            torch.tensor(y),
+            sample,
+            adjacency,
+            norm=1.0,
+            constant=0.25,
+            weights=weights,
         )
 
     rows = ((9.0, 0.0, 1.0), (-9.0, 0.0, 1.0), (0.0, 9.0, -1.0))
@@ -39,16 +49,34 @@ def check_a_weighted_row_moves_sums_of_products_by_the_sensitivity_at_most() -> 
         each = [sums(row, weight, adjacency) for row in rows for weight in HEAVY]
         others = each if adjacency is Adjacency.REPLACE_ONE else [sums(None, 1.0, adjacency)]
         for part in range(2):
-            moved = [float((one[part].values[0] - other[part].values[0]).norm()) for one in each for other in others]
+            moved = [
+                float((one[part].values[0] - other[part].values[0]).norm())
+                for one in each
+                for other in others
+            ]
             bound = each[0][part].sensitivity
-            assert 0.9 * bound <= max(moved) <= bound * (1 + 1e-9), (adjacency, part, max(moved), bound)
+            assert 0.9 * bound <= max(moved) <= bound * (1 + 1e-9), (
+                adjacency,
+                part,
+                max(moved),
+                bound,
+            )
 
 
 @check
 def check_a_weighted_row_moves_a_step_by_the_clipping_norm_at_most() -> None:
-    """One step on all rows, with hardly any noise: a row less changes the weights by its clipped share at most."""
-    data = pv.Dataset(X[:20].astype(np.float32), (X[:20, 0] > 0).astype(np.int64), classes=2, low=-1.0, high=1.0)
-    chosen: dict[str, Any] = {"noise_multiplier": 1e-6, "sampling": "full", "epochs": 1, "learning_rate": 1.0}
+    """One step on all rows, with hardly any noise: a row less changes the weights by its clipped
+    share at most.
+    """
+    data = pv.Dataset(
+        X[:20].astype(np.float32), (X[:20, 0] > 0).astype(np.int64), classes=2, low=-1.0, high=1.0
+    )
+    chosen: dict[str, Any] = {
+        "noise_multiplier": 1e-6,
+        "sampling": "full",
+        "epochs": 1,
+        "learning_rate": 1.0,
+    }
     settled, data = settle_for(data, clip_norm=0.05, temperature=0.0, features="raw", **chosen)
 
     def stepped(weight: float) -> torch.Tensor:
@@ -72,7 +100,10 @@ def check_rows_of_weight_zero_change_nothing() -> None:
     for name in WEIGHTED:
         made = DECLARED[name](random_state=0)
         y = targets(made)
-        one, two = (DECLARED[name](random_state=0).fit(rows, y, sample_weight=weights) for rows in (X, other))
+        one, two = (
+            DECLARED[name](random_state=0).fit(rows, y, sample_weight=weights)
+            for rows in (X, other)
+        )
         assert np.array_equal(one.predict(X), two.predict(X)), name
         unweighted = DECLARED[name](random_state=0).fit(X, y)
         assert not np.array_equal(one._outputs(X), unweighted._outputs(X)), name
@@ -84,4 +115,6 @@ def check_a_rows_weight_follows_from_that_row() -> None:
     for name in WEIGHTED:
         made = DECLARED[name]()
         for others in (0.1, 1.0, 50.0):
-            assert made._weights([0.5, 3.0, others], 3).tolist() == [0.5, 1.0, min(others, 1.0)], name
+            assert made._weights([0.5, 3.0, others], 3).tolist() == [0.5, 1.0, min(others, 1.0)], (
+                name
+            )

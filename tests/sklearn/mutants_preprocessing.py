@@ -1,4 +1,6 @@
-"""Planted bugs by which an estimator claims what steps before it gave away: each caught by a named check."""
+"""Planted bugs by which an estimator claims what steps before it gave away: each caught by a named
+check.
+"""
 
 from __future__ import annotations
 
@@ -12,42 +14,127 @@ EVERY = "check_every_estimator_sees_the_steps_before_it"
 FEATURES = "check_an_encoder_of_tables_gives_the_features_of_train"
 
 MUTANTS = [
-    Mutant("steps before a fit are not looked at", estimator.PrivateEstimator._release,
-           "reason_of(self, PrivateEstimator)", '""', EVERY),
-    Mutant("nobody's word is needed for what is published", estimator.PrivateEstimator._release,
-           "(*reasons, learned) if learned else reasons", "reasons", STEPS),
-    Mutant("what nothing is claimed of is published from its result", estimator.PrivateEstimator._release,
-           "if reasons and isinstance(result, Result):", "if False:", STEPS),
-    Mutant("every step learned nothing", preprocessing._learned_nothing,
-           "return _alike(_state(step), _state(alone))", "return True", STEPS),
-    Mutant("a step that can't be tried is public", preprocessing._learned_nothing,
-           "except Exception:\n        return False", "except Exception:\n        return True", STEPS),
-    Mutant("of a union one public part is enough", preprocessing._learned_nothing,
-           "return all(_learned_nothing(part, row", "return any(_learned_nothing(part, row", STEPS),
-    Mutant("a step's fitted numbers are compared by their shape", preprocessing._alike,
-           "same and one.tobytes() == other.tobytes()", "same", STEPS),
-    Mutant("rows that meet in a step are not seen", preprocessing._learned, "alone.shape != together.shape or",
-           "False and", STEPS),
-    Mutant("a step with a seed is charged like any other", preprocessing._learned_nothing,
-           "not bool(step.privacy_.undeclared)", "True", STEPS),
-    Mutant("estimators around are trusted", preprocessing._are_rows_of, "    try:", "    return True\n    try:",
-           AROUND),
-    Mutant("targets are not compared", preprocessing._are_rows_of, "if inner.y is not None:", "if False:", AROUND),
-    Mutant("a row may come several times", preprocessing._are_rows_of, "(used <= had).all()",
-           "(had[used > 0] > 0).all()", AROUND),
-    Mutant("columns' names tell nothing", preprocessing._said_by_names, "if names and all(prefixed):", "if False:",
-           NAMES),
-    Mutant("only prefixes tell of a transform", preprocessing._said_by_names, "elif names and all(numbered)",
-           "elif False and all(numbered)", NAMES),
-    Mutant("the card leaves out what was declared", estimator.PrivateEstimator.publish,
-           "if self.preprocessing == PUBLIC else {}", "if False else {}",
-           "check_a_card_repeats_that_the_preprocessing_was_declared_public"),
-    Mutant("an encoder fills gaps by what it saw", table_encoder._cell, "        return None\n    if",
-           "        return 30.0\n    if", FEATURES),
-    Mutant("an encoder takes columns as they come", table_encoder.DPTableEncoder._table, "if is_frame(X):",
-           "X = X.drop(columns=[n for n in X.columns if n not in names]).to_numpy(object) if is_frame(X) else X\n"
-           "    if is_frame(X):", FEATURES),
-]  # fmt: skip
+    Mutant(
+        "steps before a fit are not looked at",
+        estimator.PrivateEstimator._release,
+        "reason_of(self, PrivateEstimator)",
+        '""',
+        EVERY,
+    ),
+    Mutant(
+        "nobody's word is needed for what is published",
+        estimator.PrivateEstimator._release,
+        "(*reasons, learned) if learned else reasons",
+        "reasons",
+        STEPS,
+    ),
+    Mutant(
+        "what nothing is claimed of is published from its result",
+        estimator.PrivateEstimator._release,
+        "if reasons and isinstance(result, Result):",
+        "if False:",
+        STEPS,
+    ),
+    Mutant(
+        "every step learned nothing",
+        preprocessing._learned_nothing,
+        "return _alike(_state(step), _state(alone))",
+        "return True",
+        STEPS,
+    ),
+    Mutant(
+        "a step that can't be tried is public",
+        preprocessing._learned_nothing,
+        "except Exception:\n        return False",
+        "except Exception:\n        return True",
+        STEPS,
+    ),
+    Mutant(
+        "of a union one public part is enough",
+        preprocessing._learned_nothing,
+        "return all(_learned_nothing(part, row",
+        "return any(_learned_nothing(part, row",
+        STEPS,
+    ),
+    Mutant(
+        "a step's fitted numbers are compared by their shape",
+        preprocessing._alike,
+        "same and one.tobytes() == other.tobytes()",
+        "same",
+        STEPS,
+    ),
+    Mutant(
+        "rows that meet in a step are not seen",
+        preprocessing._learned,
+        "alone.shape != together.shape or",
+        "False and",
+        STEPS,
+    ),
+    Mutant(
+        "a step with a seed is charged like any other",
+        preprocessing._learned_nothing,
+        "not bool(step.privacy_.undeclared)",
+        "True",
+        STEPS,
+    ),
+    Mutant(
+        "estimators around are trusted",
+        preprocessing._are_rows_of,
+        "    try:",
+        "    return True\n    try:",
+        AROUND,
+    ),
+    Mutant(
+        "targets are not compared",
+        preprocessing._are_rows_of,
+        "if inner.y is not None:",
+        "if False:",
+        AROUND,
+    ),
+    Mutant(
+        "a row may come several times",
+        preprocessing._are_rows_of,
+        "(used <= had).all()",
+        "(had[used > 0] > 0).all()",
+        AROUND,
+    ),
+    Mutant(
+        "columns' names tell nothing",
+        preprocessing._said_by_names,
+        "if names and all(prefixed):",
+        "if False:",
+        NAMES,
+    ),
+    Mutant(
+        "only prefixes tell of a transform",
+        preprocessing._said_by_names,
+        "elif names and all(numbered)",
+        "elif False and all(numbered)",
+        NAMES,
+    ),
+    Mutant(
+        "the card leaves out what was declared",
+        estimator.PrivateEstimator.publish,
+        "if self.preprocessing == PUBLIC else {}",
+        "if False else {}",
+        "check_a_card_repeats_that_the_preprocessing_was_declared_public",
+    ),
+    Mutant(
+        "an encoder fills gaps by what it saw",
+        table_encoder._cell,
+        "        return None\n    if",
+        "        return 30.0\n    if",
+        FEATURES,
+    ),
+    Mutant(
+        "an encoder takes columns as they come",
+        table_encoder.DPTableEncoder._table,
+        "if is_frame(X):",
+        "X = X.drop(columns=[n for n in X.columns if n not in names]).to_numpy(object) if "
+        "is_frame(X) else X\n    if is_frame(X):",
+        FEATURES,
+    ),
+]
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
     MUTANTS, errors=[ValueError, TypeError, AttributeError]

@@ -1,4 +1,6 @@
-"""Estimators with the rest of scikit-learn: its own checks of estimators, tables, pipelines and searches."""
+"""Estimators with the rest of scikit-learn: its own checks of estimators, tables, pipelines and
+searches.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,14 @@ from privlearn.errors import BadInput, PrivacyWarning
 from tests.sklearn.checks_fits import DECLARED, X, Y, fitted, outcome, targets
 
 #: The others take the same way, or seconds.
-QUICK = {"DPClassifier", "DPBoostingRegressor", "DPFisherClassifier", "DPFeatureSelector", "DPStandardScaler", "DPPCA"}
+QUICK = {
+    "DPClassifier",
+    "DPBoostingRegressor",
+    "DPFisherClassifier",
+    "DPFeatureSelector",
+    "DPStandardScaler",
+    "DPPCA",
+}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +56,11 @@ def test_checks_of_scikit_learn_pass(name: str) -> None:
 def test_classifiers_learn() -> None:
     x = np.random.default_rng(1).uniform(-1, 1, (600, 3))
     y = np.where(x[:, 0] + x[:, 1] > 0, "yes", "no")
-    for kind in (pv.sklearn.DPClassifier, pv.sklearn.DPBoostingClassifier, pv.sklearn.DPFisherClassifier):
+    for kind in (
+        pv.sklearn.DPClassifier,
+        pv.sklearn.DPBoostingClassifier,
+        pv.sklearn.DPFisherClassifier,
+    ):
         made = kind(epsilon=4.0, classes=["yes", "no"], bounds=(-1, 1)).fit(x, y)
         assert made.score(x, y) > 0.85
         assert made.classes_.tolist() == ["no", "yes"]
@@ -58,7 +71,9 @@ def test_a_student_of_votes_learns() -> None:
     y = (x[:, 0] + x[:, 1] > 0).astype(int)
     fitted_before = [LogisticRegression().fit(x[start::20], y[start::20]) for start in range(20)]
     for estimator in (None, LogisticRegression(), fitted_before):
-        made = pv.sklearn.PATEClassifier(estimator, epsilon=8.0, classes=[0, 1], bounds=(-1, 1)).fit(x, y)
+        made = pv.sklearn.PATEClassifier(
+            estimator, epsilon=8.0, classes=[0, 1], bounds=(-1, 1)
+        ).fit(x, y)
         assert made.score(x, y) > 0.8
     with pytest.raises(BadInput, match="given twice"):
         made.set_params(estimator=[fitted_before[0]] * 2).fit(x, y)
@@ -83,7 +98,8 @@ def test_transformers_come_near_those_without_noise() -> None:
 def test_a_pipeline_of_transform_and_classifier_shares_a_ledger() -> None:
     ledger = pv.Ledger(pv.Budget(6.0, 1e-5), measure="renyi")
     line = make_pipeline(
-        DECLARED["DPStandardScaler"](ledger=ledger), pv.sklearn.DPClassifier(classes=[0, 1], ledger=ledger)
+        DECLARED["DPStandardScaler"](ledger=ledger),
+        pv.sklearn.DPClassifier(classes=[0, 1], ledger=ledger),
     )
     assert line.fit(X, Y)[-1].privacy_.total == ledger.guarantee(1e-5)
 
@@ -118,7 +134,9 @@ def test_coefficients_are_those_of_the_scores() -> None:
     made = fitted("DPLogisticRegression")
     assert np.allclose(X @ made.coef_[0] + made.intercept_[0], made.decision_function(X), atol=1e-6)
     ridge = fitted("DPRidge", X / 2)
-    assert np.allclose((X / 2) @ ridge.coef_ + ridge.intercept_, ridge._outputs(X / 2)[:, 0].numpy(), atol=1e-6)
+    assert np.allclose(
+        (X / 2) @ ridge.coef_ + ridge.intercept_, ridge._outputs(X / 2)[:, 0].numpy(), atol=1e-6
+    )
 
 
 def test_names_of_a_table_stay_and_outputs_are_tables() -> None:
@@ -150,7 +168,9 @@ def test_a_search_in_other_processes_is_refused_or_charged_to_a_file(tmp_path: A
     with pytest.raises(BadInput, match="n_jobs=None"):
         GridSearchCV(made, grid, cv=2, n_jobs=2, error_score="raise").fit(X, Y)
     ledger = pv.Ledger.open(tmp_path / "ledger.json", pv.Budget(20.0, 1e-5))
-    search = GridSearchCV(made.set_params(ledger=ledger), grid, cv=2, n_jobs=2, error_score="raise").fit(X, Y)
+    search = GridSearchCV(
+        made.set_params(ledger=ledger), grid, cv=2, n_jobs=2, error_score="raise"
+    ).fit(X, Y)
     assert len(list(pv.accounting.events.walk(ledger.event))) >= 2
     assert search.best_estimator_.predict(X).shape == (60,)
 
@@ -169,7 +189,8 @@ def test_weights_are_bounded() -> None:
     for name in ("DPBoostingClassifier", "DPBoostingRegressor"):
         usual = DECLARED[name](random_state=0)
         ones, loud, less = (
-            outcome(usual.fit(X, targets(usual), sample_weight=weight)) for weight in (None, np.full(60, 1e6), half)
+            outcome(usual.fit(X, targets(usual), sample_weight=weight))
+            for weight in (None, np.full(60, 1e6), half)
         )
         assert np.array_equal(ones, loud)
         assert not np.array_equal(ones, less)
@@ -188,9 +209,14 @@ def test_what_is_no_model_is_not_published(tmp_path: Any) -> None:
 
 def test_metadata_routing_reaches_a_selector() -> None:
     with config_context(enable_metadata_routing=True):
-        first, second = fitted("DPFeatureSelector").result_.plan, fitted("DPFisherClassifier").result_.plan
+        first, second = (
+            fitted("DPFeatureSelector").result_.plan,
+            fitted("DPFisherClassifier").result_.plan,
+        )
         ledger = pv.Ledger(first.budget)
-        line = make_pipeline(pv.sklearn.DPFeatureSelector(plan=first, ledger=ledger).set_fit_request(then=True))
+        line = make_pipeline(
+            pv.sklearn.DPFeatureSelector(plan=first, ledger=ledger).set_fit_request(then=True)
+        )
         with pytest.raises(pv.errors.BudgetExceeded):
             line.fit(X, Y, then=second)
         assert ledger.adjacency is None  # nothing was charged
@@ -217,7 +243,9 @@ def test_what_does_not_fit_is_refused(given: dict[str, Any], said: str) -> None:
         made.fit(X, Y)
 
 
-@pytest.mark.parametrize("name", [name for name in DECLARED if "options" in DECLARED[name]().get_params()])
+@pytest.mark.parametrize(
+    "name", [name for name in DECLARED if "options" in DECLARED[name]().get_params()]
+)
 def test_options_that_are_none_are_refused(name: str) -> None:
     made = DECLARED[name](options={"foo": 1})
     with pytest.raises(BadInput, match="'foo'"):
@@ -235,7 +263,9 @@ def test_weights_are_routed() -> None:
     weights = np.linspace(0, 1, len(X))
     with config_context(enable_metadata_routing=True):
         for name in ("DPLogisticRegression", "DPRidge"):
-            made = DECLARED[name](ledger=pv.Ledger(pv.Budget(30.0, 1e-5))).set_fit_request(sample_weight=True)
+            made = DECLARED[name](ledger=pv.Ledger(pv.Budget(30.0, 1e-5))).set_fit_request(
+                sample_weight=True
+            )
             made.set_score_request(sample_weight=True)
             line = make_pipeline(FunctionTransformer(), made)
             scores = cross_validate(

@@ -23,7 +23,9 @@ BOUNDS = (0.0, 1.0)
 
 def readmitted() -> pv.sklearn.DPClassifier:
     labels = np.where(FRAME["age"] > 0.5, "yes", "no")
-    estimator = pv.sklearn.DPClassifier(epsilon=20.0, delta=1e-3, classes=["yes", "no"], bounds=BOUNDS)
+    estimator = pv.sklearn.DPClassifier(
+        epsilon=20.0, delta=1e-3, classes=["yes", "no"], bounds=BOUNDS
+    )
     return estimator.fit(FRAME, labels)
 
 
@@ -32,12 +34,16 @@ def test_a_published_classifier_predicts_names_from_a_data_frame(tmp_path: Path)
     estimator.publish(tmp_path / "model")
     FRAME.to_csv(tmp_path / "rows.csv", index=False)
     script = (
-        "import sys, json, pandas as pd, privlearn as pv\n"
-        f"model = pv.load_model({str(tmp_path / 'model')!r}); frame = pd.read_csv({str(tmp_path / 'rows.csv')!r})\n"
-        "scores = model.predict_proba(frame[['weight', 'age', 'dose']])\n"
-        "print(json.dumps([model.predict(frame).tolist(), scores['yes'].tolist(), list(scores)]))"
+        "import sys, json, pandas as pd, privlearn as pv\nmodel = "
+        f"pv.load_model({str(tmp_path / 'model')!r}); frame = "
+        f"pd.read_csv({str(tmp_path / 'rows.csv')!r})\nscores = "
+        "model.predict_proba(frame[['weight', 'age', "
+        "'dose']])\nprint(json.dumps([model.predict(frame).tolist(), scores['yes'].tolist(), "
+        "list(scores)]))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     predicted, scores, names = json.loads(done.stdout)
     assert predicted == estimator.predict(FRAME).tolist()
     assert names == ["no", "yes"] == estimator.classes_.tolist()
@@ -47,7 +53,9 @@ def test_a_published_classifier_predicts_names_from_a_data_frame(tmp_path: Path)
         model.predict(FRAME[["age", "dose"]])
 
 
-def test_names_that_do_not_fit_are_refused_and_changed_weights_are_not_published(tmp_path: Path) -> None:
+def test_names_that_do_not_fit_are_refused_and_changed_weights_are_not_published(
+    tmp_path: Path,
+) -> None:
     estimator = readmitted()
     estimator.publish(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())

@@ -35,7 +35,9 @@ def cut(x: Any, size: int) -> Callable[[], Iterator[Any]]:
 
 
 def released(x: Any, y: Any) -> list[Any]:
-    """What statistics, moments and principal directions release of the rows, and the events that they charge."""
+    """What statistics, moments and principal directions release of the rows, and the events that
+    they charge.
+    """
     shared: dict[str, Any] = {
         "features": FEATURES,
         "row_norm": 1.0,
@@ -65,7 +67,9 @@ def require_equal(one: list[Any], other: list[Any]) -> None:
 
 @check
 def check_sums_over_chunks_are_those_over_rows_in_memory() -> None:
-    """Bit for bit, with the same charges: of tensors, memory-mapped arrays, and chunks of any size."""
+    """Bit for bit, with the same charges: of tensors, memory-mapped arrays, and chunks of any
+    size.
+    """
     x, y = arrays()
     whole = released(torch.from_numpy(x), torch.from_numpy(y))
     with tempfile.TemporaryDirectory() as there:
@@ -74,20 +78,30 @@ def check_sums_over_chunks_are_those_over_rows_in_memory() -> None:
         require_equal(released(np.load(path, mmap_mode="r"), y), whole)
     for size in (7, 1000, 1024, ROWS):
         require_equal(released(Chunks(cut(x, size), ROWS), y), whole)
-    inputs, targets = Chunks.labelled(lambda: ((x[n : n + 300], y[n : n + 300]) for n in range(0, ROWS, 300)))
+    inputs, targets = Chunks.labelled(
+        lambda: ((x[n : n + 300], y[n : n + 300]) for n in range(0, ROWS, 300))
+    )
     require_equal(released(inputs, targets), whole)
 
 
 @check
 def check_chunks_with_other_rows_than_were_said_are_refused_before_a_charge() -> None:
-    """Fewer, more, or of another type or shape; and what takes rows in another order than theirs."""
+    """Fewer, more, or of another type or shape; and what takes rows in another order than
+    theirs.
+    """
     x, _ = arrays()
     wide = [x[:1000], np.zeros((1600, FEATURES + 1), np.float32)]
     for own in (
-        Chunks(cut(x, 1000), ROWS + 1), Chunks(cut(x, 1000), ROWS - 1), Chunks(cut(x, 1000), 2000),
-        Chunks(lambda: iter(wide), ROWS), Chunks(lambda: [x[:1000], x[1000:].astype(np.float64)], ROWS),
-    ):  # fmt: skip
-        for release in (pv.transforms.Moments(FEATURES, 2.0, 1.0), pv.transforms.PrivatePCA(2, 2.0)):
+        Chunks(cut(x, 1000), ROWS + 1),
+        Chunks(cut(x, 1000), ROWS - 1),
+        Chunks(cut(x, 1000), 2000),
+        Chunks(lambda: iter(wide), ROWS),
+        Chunks(lambda: [x[:1000], x[1000:].astype(np.float64)], ROWS),
+    ):
+        for release in (
+            pv.transforms.Moments(FEATURES, 2.0, 1.0),
+            pv.transforms.PrivatePCA(2, 2.0),
+        ):
             ledger = Ledger()
             must_raise(BadInput, lambda: release.fit(own, ADD, ledger, pv.Streams.new(2).noise))  # noqa: B023
             assert ledger.event == Ledger().event
@@ -99,7 +113,9 @@ def check_chunks_with_other_rows_than_were_said_are_refused_before_a_charge() ->
 
 @check
 def check_few_chunks_are_in_memory_at_a_time() -> None:
-    """Of a hundred chunks those that 1,024 rows lie in, which are added at once, and one before and after."""
+    """Of a hundred chunks those that 1,024 rows lie in, which are added at once, and one before and
+    after.
+    """
     handed: list[weakref.ref[Any]] = []
     most = [0]
 

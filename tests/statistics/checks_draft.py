@@ -23,14 +23,21 @@ from tests.support.checks import check, must_raise
 
 RNG = np.random.default_rng(0)
 ROWS = 3000
-FRAME = pd.DataFrame({
-    "age": RNG.integers(17, 91, ROWS),
-    "gain": np.where(RNG.random(ROWS) < 0.9, 0.0, RNG.pareto(0.5, ROWS) * 100),  # heavy tails: no mean
-    "work": RNG.choice(["Private", "Self-employed", "State-gov"], ROWS),
-    "ill": RNG.choice(["no", "yes"], ROWS),
-    "gone": [None] * ROWS,
-})  # fmt: skip
-COLUMNS: dict[str, Any] = {"target": "ill", "numbers": ["age", "gain", "gone"], "categories": ["work", "ill"]}
+FRAME = pd.DataFrame(
+    {
+        "age": RNG.integers(17, 91, ROWS),
+        # heavy tails: no mean
+        "gain": np.where(RNG.random(ROWS) < 0.9, 0.0, RNG.pareto(0.5, ROWS) * 100),
+        "work": RNG.choice(["Private", "Self-employed", "State-gov"], ROWS),
+        "ill": RNG.choice(["no", "yes"], ROWS),
+        "gone": [None] * ROWS,
+    }
+)
+COLUMNS: dict[str, Any] = {
+    "target": "ill",
+    "numbers": ["age", "gain", "gone"],
+    "categories": ["work", "ill"],
+}
 
 
 def drafted(frame: Any = FRAME, epsilon: float = 4.0, seed: int = 0, **more: Any) -> draft.Draft:
@@ -40,14 +47,19 @@ def drafted(frame: Any = FRAME, epsilon: float = 4.0, seed: int = 0, **more: Any
 
 @check
 def check_a_drafted_schema_is_useful() -> None:
-    """Bounds on powers of two around most rows, all frequent categories, and nothing of a column without values."""
+    """Bounds on powers of two around most rows, all frequent categories, and nothing of a column
+    without values.
+    """
     made = drafted()
     assert made.bounds["age"] == (16.0, 128.0)
     low, high = made.bounds["gain"] or (1.0, 0.0)
     assert low == 0.0
     assert np.mean(FRAME["gain"] <= high) > 0.97
     assert made.bounds["gone"] is None
-    assert dict(made.categories) == {"work": ("Private", "Self-employed", "State-gov"), "ill": ("no", "yes")}
+    assert dict(made.categories) == {
+        "work": ("Private", "Self-employed", "State-gov"),
+        "ill": ("no", "yes"),
+    }
     schema = parse_schema(made.to_toml(), "draft.toml")
     assert schema.classes == ("no", "yes")
     assert [type(own) for own in schema.features] == [Number, Number, Category]
@@ -55,7 +67,9 @@ def check_a_drafted_schema_is_useful() -> None:
 
 @check
 def check_bounds_of_a_draft_are_on_the_public_grid() -> None:
-    """Whatever the rows hold: bounds are 0 and powers of two; no value and no extreme of the rows is among them."""
+    """Whatever the rows hold: bounds are 0 and powers of two; no value and no extreme of the rows
+    is among them.
+    """
     for scale in (1.0, -3.7e9, 1e-12, 1e300):
         frame = FRAME.assign(age=FRAME["age"].astype(float) * scale)
         for pair in drafted(frame).bounds.values():
@@ -85,11 +99,18 @@ def check_a_row_moves_the_counts_of_a_draft_by_the_sensitivity_at_most() -> None
         return torch.cat(made.values), made.sensitivity
 
     whole, bound = counts([0, 1, 2], Adjacency.ADD_REMOVE, cells)
-    moved = max(float((whole - counts(rows, Adjacency.ADD_REMOVE, cells)[0]).norm()) for rows in ([0, 1], [1, 2]))
+    moved = max(
+        float((whole - counts(rows, Adjacency.ADD_REMOVE, cells)[0]).norm())
+        for rows in ([0, 1], [1, 2])
+    )
     assert moved == bound == math.sqrt(3)
     other = [np.array([3, 1, 1]), np.array([1, 0, -1]), np.array([0, 3, 0])]
     one, bound = counts([0, 1, 2], Adjacency.REPLACE_ONE, cells)
-    assert float((one - counts([0, 1, 2], Adjacency.REPLACE_ONE, other)[0]).norm()) == bound == math.sqrt(6)
+    assert (
+        float((one - counts([0, 1, 2], Adjacency.REPLACE_ONE, other)[0]).norm())
+        == bound
+        == math.sqrt(6)
+    )
 
 
 @check
@@ -101,7 +122,8 @@ def check_a_draft_is_charged_to_its_ledger() -> None:
     assert len(events) == 1
     ((each, times),) = events.items()
     assert isinstance(each, Gaussian)
-    assert 5 <= times <= 17, times  # the numbers, and a level for each two bytes of the longest category
+    # the numbers, and a level for each two bytes of the longest category
+    assert 5 <= times <= 17, times
     whole = compose([Repeated(each, 17)])
     assert 0.99 < guarantee(whole, Adjacency.ZERO_OUT, 1e-5).epsilon <= 1.0
     streams = pv.Streams.new(0)
@@ -111,7 +133,9 @@ def check_a_draft_is_charged_to_its_ledger() -> None:
 
 @check
 def check_the_counts_of_a_draft_have_noise() -> None:
-    """Of columns without values hardly ever something stands out, and of few rows it is the noise that decides."""
+    """Of columns without values hardly ever something stands out, and of few rows it is the noise
+    that decides.
+    """
     empty, seen = pd.DataFrame({name: [None] * 50 for name in FRAME.columns}), set()
     of_numbers: dict[str, Any] = {"target": "age", "categories": ()}
     every = [drafted(empty, seed=seed, **of_numbers).bounds.values() for seed in range(30)]

@@ -1,4 +1,6 @@
-"""Named checks of what is chosen, made of it and published of features; mutations must make them fail."""
+"""Named checks of what is chosen, made of it and published of features; mutations must make them
+fail.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,19 @@ from privlearn.statistics.plan import LeastSquaresPlan, RowsPlan, SelectionPlan,
 from privlearn.transforms import select as mechanism
 from privlearn.transforms.select import SelectFeatures, Statistics
 from privlearn_studies.shen2021.published import literal_release
-from tests.statistics.checks import ADD, EVERY_PLAN, STRANGE, ZERO, B, K, R, carried_out, settled, some_rows, with_last
+from tests.statistics.checks import (
+    ADD,
+    EVERY_PLAN,
+    STRANGE,
+    ZERO,
+    B,
+    K,
+    R,
+    carried_out,
+    settled,
+    some_rows,
+    with_last,
+)
 from tests.support.checks import check, must_raise
 from tests.support.transcripts import require_alike, transcript
 
@@ -36,10 +50,14 @@ from tests.support.transcripts import require_alike, transcript
 
 @check
 def check_distances_and_t_statistics_choose_what_they_say() -> None:
-    """Against class means and variances computed one by one, for three classes of different sizes."""
+    """Against class means and variances computed one by one, for three classes of different
+    sizes.
+    """
     generator = torch.Generator().manual_seed(1)
     y = torch.tensor([0] * 30 + [1] * 50 + [2] * 90)
-    x = torch.randn(170, 6, generator=generator, dtype=torch.float64) * torch.tensor([1, 5, 1, 0.1, 2, 1.0])
+    x = torch.randn(170, 6, generator=generator, dtype=torch.float64) * torch.tensor(
+        [1, 5, 1, 0.1, 2, 1.0]
+    )
     x += y[:, None] * torch.tensor([0.0, 1.5, 0.3, 0.1, 0.9, 0.0])
     groups = [x[y == one] for one in range(3)]
     means = [group.mean(0) for group in groups]
@@ -50,28 +68,44 @@ def check_distances_and_t_statistics_choose_what_they_say() -> None:
     pairs = [(0, 1), (0, 2), (1, 2)]
     distance = torch.stack([(means[a] - means[b]).abs() for a, b in pairs]).amax(0)
     t = torch.stack(
-        [(means[a] - means[b]).abs() / (within * (1 / counts[a] + 1 / counts[b])).sqrt() for a, b in pairs]
+        [
+            (means[a] - means[b]).abs() / (within * (1 / counts[a] + 1 / counts[b])).sqrt()
+            for a, b in pairs
+        ]
     ).amax(0)
-    assert mechanism.ranked(found, 6, "distance").tolist() == distance.argsort(descending=True).tolist()
+    assert (
+        mechanism.ranked(found, 6, "distance").tolist()
+        == distance.argsort(descending=True).tolist()
+    )
     assert mechanism.ranked(found, 6, "t").tolist() == t.argsort(descending=True).tolist()
-    assert mechanism.ranked(found, 2, "t").tolist() != mechanism.ranked(found, 2, "distance").tolist()
+    assert (
+        mechanism.ranked(found, 2, "t").tolist() != mechanism.ranked(found, 2, "distance").tolist()
+    )
 
 
 @check
 def check_welch_statistics_have_the_variance_of_each_class() -> None:
-    """Against scipy's, for classes of different sizes and spreads; pooled variances of the same moments stay."""
+    """Against scipy's, for classes of different sizes and spreads; pooled variances of the same
+    moments stay.
+    """
     generator = torch.Generator().manual_seed(2)
     y = torch.tensor([0] * 40 + [1] * 60 + [2] * 90)
-    x = torch.randn(190, 6, generator=generator, dtype=torch.float64) + y[:, None] * torch.linspace(0, 1, 6)
+    x = torch.randn(190, 6, generator=generator, dtype=torch.float64) + y[:, None] * torch.linspace(
+        0, 1, 6
+    )
     x *= torch.tensor([[1, 1, 2, 9, 1, 3], [1, 9, 2, 1, 1, 1], [1, 1, 1, 1, 5, 1.0]])[y]
     counts = torch.tensor([40.0, 60.0, 90.0], dtype=torch.float64)
     member = (y[:, None] == torch.arange(3)).double()
     found = Statistics(counts, member.T @ x, member.T @ x.square(), 0.0, 0.0)
-    groups = [x[y == one] * math.sqrt((c - 1) / c) for one, c in enumerate(counts)]  # scipy's variances are unbiased
+    # scipy's variances are unbiased
+    groups = [x[y == one] * math.sqrt((c - 1) / c) for one, c in enumerate(counts)]
     shifts = [x[y == one].mean(0) - group.mean(0) for one, group in enumerate(groups)]
     groups = [group + shift for group, shift in zip(groups, shifts, strict=True)]
     welch = np.abs(
-        [stats.ttest_ind(groups[a], groups[b], equal_var=False).statistic for a, b in ((0, 1), (0, 2), (1, 2))]
+        [
+            stats.ttest_ind(groups[a], groups[b], equal_var=False).statistic
+            for a, b in ((0, 1), (0, 2), (1, 2))
+        ]
     )
     score, _ = mechanism.scored(found, "welch", 1.0)
     np.testing.assert_allclose(score, welch.max(0), rtol=1e-9)
@@ -88,7 +122,9 @@ def check_welch_statistics_have_the_variance_of_each_class() -> None:
 
 
 def toy(seed: int, n: int = 400, p: int = 2000, m: int = 20) -> tuple[Tensor, Tensor]:
-    """Two classes of n rows; the first m features have means 1/2 and -1/2, all deviate by 1/2; values in [-1, 1]."""
+    """Two classes of n rows; the first m features have means 1/2 and -1/2, all deviate by 1/2;
+    values in [-1, 1].
+    """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(2 * n, p, generator=generator) / 2
     y = torch.arange(2 * n) % 2
@@ -98,13 +134,19 @@ def toy(seed: int, n: int = 400, p: int = 2000, m: int = 20) -> tuple[Tensor, Te
 
 @check
 def check_recall_is_that_of_the_design() -> None:
-    """Of 20 features among 2000, 400 rows a class, rho 0.5: by means 0.95, by Gumbel noise all of them."""
+    """Of 20 features among 2000, 400 rows a class, rho 0.5: by means 0.95, by Gumbel noise all of
+    them.
+    """
     recalls = {}
     for way in ("means", "gumbel"):
         found = []
         for seed in range(3):
-            plan = pv.statistics.SelectionPlan(2, 2000, 20, math.sqrt(2000), 1.0, way=way).calibrate(rho=0.5)
-            chosen = pv.statistics.select_features(plan, toy(seed), streams=pv.Streams.new(seed)).indices
+            plan = pv.statistics.SelectionPlan(
+                2, 2000, 20, math.sqrt(2000), 1.0, way=way
+            ).calibrate(rho=0.5)
+            chosen = pv.statistics.select_features(
+                plan, toy(seed), streams=pv.Streams.new(seed)
+            ).indices
             found.append(float((chosen < 20).float().mean()))
         recalls[way] = sum(found) / len(found)
     assert recalls["gumbel"] == 1.0, recalls
@@ -116,7 +158,9 @@ def check_recall_is_that_of_the_design() -> None:
 
 @check
 def check_the_fisher_classifier_is_the_independence_rule() -> None:
-    """Without noise its scores are log-posteriors of independent normal features, up to what all classes share."""
+    """Without noise its scores are log-posteriors of independent normal features, up to what all
+    classes share.
+    """
     x, y = some_rows(300)
     x = (x / (1 + x.abs())) + y[:, None] * torch.tensor([0.5, 0.0, 0.2, 0.0])
     plan = settled(keep=4, row_norm=5.0, noise_multiplier=1e-6, coordinate_bound=None)
@@ -125,7 +169,8 @@ def check_the_fisher_classifier_is_the_independence_rule() -> None:
     within = sum(len(group) * group.var(0, unbiased=False) for group in groups) / len(x)
     truth = torch.stack(
         [
-            math.log(len(group) / len(x)) + torch.distributions.Normal(group.mean(0), within.sqrt()).log_prob(x).sum(1)
+            math.log(len(group) / len(x))
+            + torch.distributions.Normal(group.mean(0), within.sqrt()).log_prob(x).sum(1)
             for group in groups
         ],
         dim=1,
@@ -137,16 +182,24 @@ def check_the_fisher_classifier_is_the_independence_rule() -> None:
 
 @check
 def check_empty_classes_and_constant_features_meet_a_floor() -> None:
-    """No rows of a class, a feature that never moves, nothing finite at all: finite weights, and never an error."""
+    """No rows of a class, a feature that never moves, nothing finite at all: finite weights, and
+    never an error.
+    """
     x, y = some_rows(30)
     x[:, 1] = 0.25
     cases = [(x, torch.zeros(30, dtype=torch.int64)), (torch.full((30, 4), math.nan), y), (x, y)]
-    for plan in (*EVERY_PLAN[::3], settled(noise_multiplier=1e-4, keep=4), settled(noise_multiplier=1e3)):
+    for plan in (
+        *EVERY_PLAN[::3],
+        settled(noise_multiplier=1e-4, keep=4),
+        settled(noise_multiplier=1e3),
+    ):
         for data in cases:
             found = carried_out(plan, data)
             if not isinstance(plan, SelectionPlan):
                 model = found.model if not isinstance(plan, RowsPlan) else found.classifier().model
-                assert all(bool(value.isfinite().all()) for value in model.state_dict().values()), plan
+                assert all(bool(value.isfinite().all()) for value in model.state_dict().values()), (
+                    plan
+                )
                 assert bool(model(torch.randn(5, 4)).isfinite().all())
     nothing = Statistics(torch.zeros(2), torch.zeros(2, 4), torch.zeros(4), 0.0, 0.0)
     weight, bias = fisher_weights(nothing, settled())
@@ -159,9 +212,14 @@ def check_randomised_labels_are_undone_in_expectation() -> None:
     generator = torch.Generator().manual_seed(0)
     y = torch.tensor([0] * 6000 + [1] * 3000 + [2] * 3000)
     told = randomised_module.randomised(
-        y, torch.ones_like(y).bool(), epsilon=1.0, categories=3, adjacency=ZERO, ledger=Ledger(),
+        y,
+        torch.ones_like(y).bool(),
+        epsilon=1.0,
+        categories=3,
+        adjacency=ZERO,
+        ledger=Ledger(),
         stream=pv.Streams.new(1).noise,
-    )  # fmt: skip
+    )
     values = torch.randn(12000, generator=generator).double() + y
     found = torch.stack([values[told == one].sum() for one in range(3)])
     true = torch.stack([values[y == one].sum() for one in range(3)])
@@ -185,7 +243,11 @@ def check_neighbouring_feature_releases_look_the_same() -> None:
         plan
         for plan in EVERY_PLAN
         if isinstance(plan, LeastSquaresPlan)
-        or (plan.way == "means" and plan.criterion == "distance" and getattr(plan, "labels", "public") == "public")
+        or (
+            plan.way == "means"
+            and plan.criterion == "distance"
+            and getattr(plan, "labels", "public") == "public"
+        )
     ]
     for number, plan in enumerate(plans):
 
@@ -208,23 +270,32 @@ def check_neighbouring_feature_releases_look_the_same() -> None:
             if number < 2 or (place + number) % 3 == 0:
                 row, label = STRANGE[place]
                 # Where labels are public, neighbours have the same.
-                last = torch.tensor(row, dtype=torch.float64), 0 if isinstance(plan, RowsPlan) else label
+                last = (
+                    torch.tensor(row, dtype=torch.float64),
+                    0 if isinstance(plan, RowsPlan) else label,
+                )
                 found = transcript(training(data_with(last, plan.neighbours)), replay=base)
                 require_alike(base, found, (plan, row))
 
 
 @check
 def check_feature_certificates_are_recomputed() -> None:
-    """A published classifier verifies and predicts the same; another keep, bound of the label or share is found."""
+    """A published classifier verifies and predicts the same; another keep, bound of the label or
+    share is found.
+    """
     x, y = some_rows(60)
     for plan in (
-        settled(), settled(way="gumbel"), settled(RowsPlan, labels="randomised"),
+        settled(),
+        settled(way="gumbel"),
+        settled(RowsPlan, labels="randomised"),
         settled(LeastSquaresPlan),
-    ):  # fmt: skip
+    ):
         result = carried_out(plan, (x, y))
         result = result.classifier() if isinstance(plan, RowsPlan) else result
         with tempfile.TemporaryDirectory() as name:
-            out = publish.publish(result, Path(name) / "model", delta=1e-5, model_spec="linear", classes=K)
+            out = publish.publish(
+                result, Path(name) / "model", delta=1e-5, model_spec="linear", classes=K
+            )
             found = verify.verify(out)
             assert found.ok, found.problems
             assert not any("number of examples" in warning for warning in found.warnings)
@@ -243,12 +314,20 @@ def check_feature_certificates_are_recomputed() -> None:
 def check_the_literal_release_is_never_published() -> None:
     x, y = some_rows(60)
     for unsquared in (False, True):
-        found = literal_release((x, y), classes=K, keep=2, epsilon=1.0, delta=1e-5, unsquared=unsquared)
+        found = literal_release(
+            (x, y), classes=K, keep=2, epsilon=1.0, delta=1e-5, unsquared=unsquared
+        )
         with tempfile.TemporaryDirectory() as name:
             model, out = found.classifier(), Path(name) / "model"
-            must_raise(UnsupportedEvent, lambda model=model, out=out: publish.publish(model, out, delta=1e-5))  # type: ignore[misc]
+            must_raise(
+                UnsupportedEvent,
+                lambda model=model, out=out: publish.publish(model, out, delta=1e-5),
+            )  # type: ignore[misc]
             assert not list(Path(name).iterdir())
-    assert all(reason in str(literal_release.__doc__) for reason in ("1.", "2.", "3.", "4.", "5.", "6.", "NonPrivate"))
+    assert all(
+        reason in str(literal_release.__doc__)
+        for reason in ("1.", "2.", "3.", "4.", "5.", "6.", "NonPrivate")
+    )
 
 
 # In front of training, and in scikit-learn
@@ -256,18 +335,29 @@ def check_the_literal_release_is_never_published() -> None:
 
 @check
 def check_a_selection_before_training_is_in_the_price() -> None:
-    """Its event is first, its transform is published, a ledger has both; labels of other classes are refused first."""
+    """Its event is first, its transform is published, a ledger has both; labels of other classes
+    are refused first.
+    """
     x, y = some_rows(30)
     x = x.float() / (1 + x.float().abs())
     for way in ("means", "gumbel"):
         select = SelectFeatures(2, 4.0, K, R, B, way=way)
         plan = pv.Plan(
-            pv.Poisson(0.3), epochs=1, schedule=pv.schedules.Constant(start=2.0), front=(select,), examples=30
+            pv.Poisson(0.3),
+            epochs=1,
+            schedule=pv.schedules.Constant(start=2.0),
+            front=(select,),
+            examples=30,
         )
         assert math.isclose(zcdp.rho(select.event()), 0.5 / 16)
         assert next(walk(plan.event())) == next(walk(select.event()))
-        result = pv.dpsgd(plan, torch.nn.Linear(2, K), torch.nn.CrossEntropyLoss(reduction="none"), (x, y),
-                          streams=pv.Streams.new(0))  # fmt: skip
+        result = pv.dpsgd(
+            plan,
+            torch.nn.Linear(2, K),
+            torch.nn.CrossEntropyLoss(reduction="none"),
+            (x, y),
+            streams=pv.Streams.new(0),
+        )
         assert result.ledger.event == plan.event()
         with tempfile.TemporaryDirectory() as name:
             out = publish.publish(result, Path(name) / "model", delta=1e-5)
@@ -276,7 +366,11 @@ def check_a_selection_before_training_is_in_the_price() -> None:
         assert result.plan == plan
         ledger = Ledger()
         wrong = lambda plan=plan, ledger=ledger: pv.dpsgd(  # noqa: E731
-            plan, torch.nn.Linear(2, 9), torch.nn.CrossEntropyLoss(reduction="none"), (x, y + 3), ledger=ledger
+            plan,
+            torch.nn.Linear(2, 9),
+            torch.nn.CrossEntropyLoss(reduction="none"),
+            (x, y + 3),
+            ledger=ledger,
         )
         must_raise(pv.errors.BadInput, wrong)
         assert not list(walk(ledger.event))

@@ -1,4 +1,6 @@
-"""Planted bugs in schemas that are drafted from private rows, each of which a named check must catch."""
+"""Planted bugs in schemas that are drafted from private rows, each of which a named check must
+catch.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,55 @@ NOISE = "check_the_counts_of_a_draft_have_noise"
 GRID = "check_bounds_of_a_draft_are_on_the_public_grid"
 
 MUTANTS = [
-    Mutant("a row counts once in several columns", sums.cell_counts, "math.sqrt(moved)", "1.0", MOVED),
+    Mutant(
+        "a row counts once in several columns", sums.cell_counts, "math.sqrt(moved)", "1.0", MOVED
+    ),
     Mutant("a row in another's place moves one cell", sums.cell_counts, "2.0 if", "1.0 if", MOVED),
     Mutant("a draft is not paid", draft._released, "ledger=ledger,", "ledger=Ledger(),", CHARGED),
-    Mutant("all levels cost what one does", draft.draft_schema, "Gaussian(noise * math.sqrt(releases))",
-           "Gaussian(noise)", CHARGED),
-    Mutant("the threshold is off", draft._standing_out, "return float(", "return 0.5 * float(", NOISE),
-    Mutant("a draft has no noise", draft._released, "(made,) = release(",
-           "made = [part.clone() for part in counts.values]; release(", NOISE),
-    Mutant("categories are those that are there", draft._released, "np.flatnonzero(own > least)",
-           "np.flatnonzero(np.bincount(_behind(texts[name], followed[name], level).clip(0), minlength=1))", RARE),
-    Mutant("bounds are taken from the rows", draft._released,
-           "bounds = {name: _bounds_of(own > least) for",
-           "bounds = {name: (float(min(filter(None, table.columns[name]), default=0)), "
-           "float(max(filter(None, table.columns[name]), default=1))) for", GRID),
-    Mutant("the outermost number is a bound", draft._released, "_bounds_of(own > least)",
-           "_bounds_of(np.bincount(_grid(table.columns[name]).clip(0), minlength=_CELLS) > 0)", RARE),
-]  # fmt: skip
+    Mutant(
+        "all levels cost what one does",
+        draft.draft_schema,
+        "Gaussian(noise * math.sqrt(releases))",
+        "Gaussian(noise)",
+        CHARGED,
+    ),
+    Mutant(
+        "the threshold is off", draft._standing_out, "return float(", "return 0.5 * float(", NOISE
+    ),
+    Mutant(
+        "a draft has no noise",
+        draft._released,
+        "(made,) = release(",
+        "made = [part.clone() for part in counts.values]; release(",
+        NOISE,
+    ),
+    Mutant(
+        "categories are those that are there",
+        draft._released,
+        "np.flatnonzero(own > least)",
+        (
+            "np.flatnonzero(np.bincount(_behind(texts[name], followed[name], level).clip(0), "
+            "minlength=1))"
+        ),
+        RARE,
+    ),
+    Mutant(
+        "bounds are taken from the rows",
+        draft._released,
+        "bounds = {name: _bounds_of(own > least) for",
+        "bounds = {name: (float(min(filter(None, table.columns[name]), default=0)), "
+        "float(max(filter(None, table.columns[name]), default=1))) for",
+        GRID,
+    ),
+    Mutant(
+        "the outermost number is a bound",
+        draft._released,
+        "_bounds_of(own > least)",
+        "_bounds_of(np.bincount(_grid(table.columns[name]).clip(0), minlength=_CELLS) > 0)",
+        RARE,
+    ),
+]
 
-test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[IndexError])
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
+    MUTANTS, errors=[IndexError]
+)

@@ -1,4 +1,6 @@
-"""A schema drafted from private rows on the command line, and a model trained by it on the same ledger."""
+"""A schema drafted from private rows on the command line, and a model trained by it on the same
+ledger.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,24 @@ from privlearn.errors import BadInput
 from tests.statistics.checks_draft import COLUMNS, FRAME, drafted
 
 
-def test_a_draft_and_a_training_on_one_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows, ledger, schema = (str(tmp_path / name) for name in ("rows.csv", "ledger.json", "schema.toml"))
+def test_a_draft_and_a_training_on_one_ledger(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, ledger, schema = (
+        str(tmp_path / name) for name in ("rows.csv", "ledger.json", "schema.toml")
+    )
     FRAME.to_csv(rows, index=False)
-    given = ["data", "schema", rows, "--paid", "epsilon=2", "--numbers", "age,gain", "--categories", "work,ill"]
+    given = [
+        "data",
+        "schema",
+        rows,
+        "--paid",
+        "epsilon=2",
+        "--numbers",
+        "age,gain",
+        "--categories",
+        "work,ill",
+    ]
     given += ["--target", "ill", "--ledger", ledger]
     assert main(given) == 2  # there is no ledger
     assert main(["ledger", ledger, "--epsilon", "6", "--measure", "renyi"]) == 0
@@ -24,17 +40,32 @@ def test_a_draft_and_a_training_on_one_ledger(tmp_path: Path, capsys: pytest.Cap
     assert main(given) == 0
     (tmp_path / "schema.toml").write_text(capsys.readouterr().out)
     out = tmp_path / "model"
-    train = ["train", "--data", rows, "--schema", schema, "--epsilon", "2", "--epochs", "3", "--ledger", ledger]
+    train = [
+        "train",
+        "--data",
+        rows,
+        "--schema",
+        schema,
+        "--epsilon",
+        "2",
+        "--epochs",
+        "3",
+        "--ledger",
+        ledger,
+    ]
     assert main([*train, "--out", str(out)]) == 0
     found = pv.verify(out)
     assert found.ok
     assert found.epsilon == pytest.approx(6.0, rel=1e-3)
     assert "chosen after earlier results" in (found.runs or "")
-    assert main(["epsilon=5.9" if part == "epsilon=2" else part for part in given]) == 2  # there is no room
+    # there is no room
+    assert main(["epsilon=5.9" if part == "epsilon=2" else part for part in given]) == 2
     capsys.readouterr()
 
 
-def test_what_cannot_be_drafted_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_drafted_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = str(tmp_path / "rows.csv")
     FRAME.to_csv(rows, index=False)
     for more, said in (
@@ -45,7 +76,12 @@ def test_what_cannot_be_drafted_is_refused(tmp_path: Path, capsys: pytest.Captur
     ):
         assert main(["data", "schema", rows, *more]) == 2
         assert said in capsys.readouterr().err
-    for wrong in ({"target": "age?"}, {"numbers": ["ill"]}, {"numbers": ["elsewhere"]}, {"budget": 1.0}):
+    for wrong in (
+        {"target": "age?"},
+        {"numbers": ["ill"]},
+        {"numbers": ["elsewhere"]},
+        {"budget": 1.0},
+    ):
         with pytest.raises(BadInput):
             drafted(**wrong)
     assert json.loads(json.dumps(COLUMNS))["target"] == "ill"

@@ -36,85 +36,147 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "no bound on rows": (lambda: settled(row_norm=None), ("row_norm is None", "read off")),
     "a bound of 0": (lambda: settled(row_norm=0.0), ("row_norm is 0.0", "from 1e-12")),
     "Gumbel noise without a bound": (
-        lambda: settled(coordinate_bound=None, way="gumbel"), ("coordinate_bound", "way='means'"),
+        lambda: settled(coordinate_bound=None, way="gumbel"),
+        ("coordinate_bound", "way='means'"),
     ),
-    "Gumbel noise on t statistics": (lambda: settled(criterion="t", way="gumbel"), ("criterion='distance'",)),
-    "Gumbel noise on Welch's": (lambda: settled(criterion="welch", way="gumbel"), ("criterion='distance'",)),
-    "an unknown criterion": (lambda: settled(criterion="f"), ("criterion is 'f'", "distance, t, welch")),
+    "Gumbel noise on t statistics": (
+        lambda: settled(criterion="t", way="gumbel"),
+        ("criterion='distance'",),
+    ),
+    "Gumbel noise on Welch's": (
+        lambda: settled(criterion="welch", way="gumbel"),
+        ("criterion='distance'",),
+    ),
+    "an unknown criterion": (
+        lambda: settled(criterion="f"),
+        ("criterion is 'f'", "distance, t, welch"),
+    ),
     "rows of a secret number": (
-        lambda: settled(RowsPlan, adjacency=Adjacency.ADD_REMOVE), ("add_remove", "zero_out or replace_one"),
+        lambda: settled(RowsPlan, adjacency=Adjacency.ADD_REMOVE),
+        ("add_remove", "zero_out or replace_one"),
     ),
     "one class": (lambda: settled(classes=1), ("classes is 1", "at least 2")),
     "a split of two": (lambda: settled(split=(0.5, 0.5)), ("three numbers",)),
-    "a split with nothing for sums": (lambda: settled(split=(0.5, 0.0, 0.5)), ("a part of the split is 0.0",
-                                                                               "from 1e-06")),
-    "all of it for selecting": (lambda: settled(selection_share=1.0), ("selection_share is 1.0", "(0, 1)")),
+    "a split with nothing for sums": (
+        lambda: settled(split=(0.5, 0.0, 0.5)),
+        ("a part of the split is 0.0", "from 1e-06"),
+    ),
+    "all of it for selecting": (
+        lambda: settled(selection_share=1.0),
+        ("selection_share is 1.0", "(0, 1)"),
+    ),
     "no noise yet": (lambda: settled(noise_multiplier=None).event(), ("no noise yet", "calibrate")),
     "a plan for something else": (
-        lambda: pv.statistics.select_features(settled(), (X, Y)), ("a FisherPlan", "SelectionPlan("),
+        lambda: pv.statistics.select_features(settled(), (X, Y)),
+        ("a FisherPlan", "SelectionPlan("),
     ),
-    "no plan": (lambda: pv.statistics.fisher("plan", (X, Y)), ("plan is 'plan'",
-                                                               "FisherPlan")),  # type: ignore[arg-type]
-    "a label beyond the classes": (lambda: pv.statistics.fisher(settled(), (X, Y + 1)), ("labels from 1 to 3",
-                                                                                         "0 to 2")),
-    "a label below": (lambda: pv.statistics.fisher(settled(), (X, Y - 1)), ("labels from -1 to 1",)),
-    "targets that are no classes": (lambda: pv.statistics.fisher(settled(), (X, Y.double())), ("float64", "its class")),
+    "no plan": (lambda: pv.statistics.fisher("plan", (X, Y)), ("plan is 'plan'", "FisherPlan")),  # type: ignore[arg-type]
+    "a label beyond the classes": (
+        lambda: pv.statistics.fisher(settled(), (X, Y + 1)),
+        ("labels from 1 to 3", "0 to 2"),
+    ),
+    "a label below": (
+        lambda: pv.statistics.fisher(settled(), (X, Y - 1)),
+        ("labels from -1 to 1",),
+    ),
+    "targets that are no classes": (
+        lambda: pv.statistics.fisher(settled(), (X, Y.double())),
+        ("float64", "its class"),
+    ),
     "other classes than the plan's": (
-        lambda: pv.statistics.fisher(settled(), pv.Dataset(X, Y, classes=4)), ("4 classes and the plan 3",),
+        lambda: pv.statistics.fisher(settled(), pv.Dataset(X, Y, classes=4)),
+        ("4 classes and the plan 3",),
     ),
-    "rows of another length": (lambda: pv.statistics.fisher(settled(), (X[:, :3], Y)), ("3 features",
-                                                                                        "the plan says 4")),
+    "rows of another length": (
+        lambda: pv.statistics.fisher(settled(), (X[:, :3], Y)),
+        ("3 features", "the plan says 4"),
+    ),
     "no rows": (lambda: pv.statistics.fisher(settled(), (X[:0], Y[:0])), ("0 rows",)),
     "rows of persons": (
         lambda: pv.statistics.fisher(settled(), pv.Dataset(X, Y, groups=np.arange(40) // 2)),
         ("person ids", "group_size=K", "without groups"),
     ),
     "a selection of persons' rows before training": (
-        lambda: pv.Plan(pv.Poisson(0.1), front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),), rows_per_person=2),
+        lambda: pv.Plan(
+            pv.Poisson(0.1),
+            front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),),
+            rows_per_person=2,
+        ),
         ("persons", "pv.transforms.SelectFeatures"),
     ),
     "a selection before dpmac": (
         lambda: pv.dpmac(
-            pv.Plan(pv.Poisson(0.3), epochs=1, front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),),
-                    clip=pv.mac.Derivatives(0.3)),
-            torch.nn.Linear(2, K), "binary_cross_entropy", (X, Y),
-        ), ("dpmac", "pv.transforms.PrivatePCA"),
+            pv.Plan(
+                pv.Poisson(0.3),
+                epochs=1,
+                front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),),
+                clip=pv.mac.Derivatives(0.3),
+            ),
+            torch.nn.Linear(2, K),
+            "binary_cross_entropy",
+            (X, Y),
+        ),
+        ("dpmac", "pv.transforms.PrivatePCA"),
     ),
     "more features than there are before training": (
         lambda: pv.dpsgd(
-            pv.Plan(pv.Poisson(0.3), epochs=1, front=(pv.transforms.SelectFeatures(5, 3.0, K, 1.0),)),
+            pv.Plan(
+                pv.Poisson(0.3), epochs=1, front=(pv.transforms.SelectFeatures(5, 3.0, K, 1.0),)
+            ),
             torch.nn.Linear(5, K),
-            torch.nn.CrossEntropyLoss(reduction="none"), (X, Y),
-        ), ("5 features", "of 4"),
+            torch.nn.CrossEntropyLoss(reduction="none"),
+            (X, Y),
+        ),
+        ("5 features", "of 4"),
     ),
     "the literal release of more features than there are": (
-        lambda: literal_release((X, Y), classes=K, keep=9, epsilon=1.0, delta=1e-5), ("9 features", "of 4"),
+        lambda: literal_release((X, Y), classes=K, keep=9, epsilon=1.0, delta=1e-5),
+        ("9 features", "of 4"),
     ),
     "other features in scikit-learn": (
-        lambda: DPFeatureSelector(plan=settled(SelectionPlan), ledger=pv.Ledger()).fit(X, Y).transform(X[:, :2]),
+        lambda: (
+            DPFeatureSelector(plan=settled(SelectionPlan), ledger=pv.Ledger())
+            .fit(X, Y)
+            .transform(X[:, :2])
+        ),
         ("4 features",),
     ),
     "labels of text that nobody declared": (
-        lambda: DPFisherClassifier(plan=settled(), ledger=pv.Ledger()).fit(X, np.array(["a", "b", "c"])[Y]),
-        ("classes=[...]",
-                                                                                                  "declare"),
+        lambda: DPFisherClassifier(plan=settled(), ledger=pv.Ledger()).fit(
+            X, np.array(["a", "b", "c"])[Y]
+        ),
+        ("classes=[...]", "declare"),
     ),
     "more rows than labels in scikit-learn": (
-        lambda: DPFisherClassifier(plan=settled(), ledger=pv.Ledger()).fit(X, Y[:9]), ("40, 9",),
+        lambda: DPFisherClassifier(plan=settled(), ledger=pv.Ledger()).fit(X, Y[:9]),
+        ("40, 9",),
     ),
     "a budget for nothing": (lambda: budget_for(), ("0 plans",)),
     "a budget for groups of several sizes": (
-        lambda: budget_for(settled(), settled(group_size=2)), ("2 plans", "one group_size"),
+        lambda: budget_for(settled(), settled(group_size=2)),
+        ("2 plans", "one group_size"),
     ),
-    "rows without classes": (lambda: pv.statistics.fisher(settled(), pv.Dataset(X)), ("no targets", "Dataset(x, y)")),
-    "rows of text": (lambda: pv.Dataset(X, np.array(["a"] * 40), name="study.npz").tensors(), ("y of study.npz",
-                                                                                               "<U1")),
-    "rows of nothing": (lambda: pv.Dataset(X, name="study.npz").tensors(), ("y of study.npz", "Dataset(x, y)")),
-    "names of other features": (lambda: pv.Dataset(X, Y, feature_names=("age",)), ("1 feature_names", "4 numbers")),
+    "rows without classes": (
+        lambda: pv.statistics.fisher(settled(), pv.Dataset(X)),
+        ("no targets", "Dataset(x, y)"),
+    ),
+    "rows of text": (
+        lambda: pv.Dataset(X, np.array(["a"] * 40), name="study.npz").tensors(),
+        ("y of study.npz", "<U1"),
+    ),
+    "rows of nothing": (
+        lambda: pv.Dataset(X, name="study.npz").tensors(),
+        ("y of study.npz", "Dataset(x, y)"),
+    ),
+    "names of other features": (
+        lambda: pv.Dataset(X, Y, feature_names=("age",)),
+        ("1 feature_names", "4 numbers"),
+    ),
     "other features to predict": (
-        lambda: DPFisherClassifier(plan=settled(), ledger=pv.Ledger()).fit(X, Y).predict(X[:, :2]), ("4 features",),
+        lambda: DPFisherClassifier(plan=settled(), ledger=pv.Ledger()).fit(X, Y).predict(X[:, :2]),
+        ("4 features",),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -146,7 +208,9 @@ def test_data_of_any_kind_make_the_same_classifier() -> None:
     found = [pv.statistics.fisher(plan, data, streams=pv.Streams.new(0)).model for data in kinds]
     for model in found[1:]:
         assert torch.allclose(model(x.float()), found[0](x.float()), rtol=1e-4, atol=1e-4)
-    bounded = pv.statistics.fisher(plan, pv.Dataset(x, y, low=-1.0, high=1.0), streams=pv.Streams.new(0)).model
+    bounded = pv.statistics.fisher(
+        plan, pv.Dataset(x, y, low=-1.0, high=1.0), streams=pv.Streams.new(0)
+    ).model
     assert torch.allclose(bounded(x.float()), found[0](x.float()), rtol=1e-4, atol=1e-4)
 
 
@@ -168,12 +232,18 @@ def test_groups_are_paid_for() -> None:
 
 
 def test_fewer_features_are_better_under_noise() -> None:
-    """Noisy rows of the toy model: the chosen few beat all, and the classifier comes near the closed form."""
+    """Noisy rows of the toy model: the chosen few beat all, and the classifier comes near the
+    closed form.
+    """
     x, y = toy(0, n=1500, p=400)
     accuracy = {}
     for keep in (20, 400):
-        plan = pv.statistics.RowsPlan(2, 400, keep, 11.0, 1.0, kept_norm=0.55 * math.sqrt(keep), noise_multiplier=3.0)
-        result = pv.statistics.release_features(plan, (x, y), streams=pv.Streams.new(0)).classifier()
+        plan = pv.statistics.RowsPlan(
+            2, 400, keep, 11.0, 1.0, kept_norm=0.55 * math.sqrt(keep), noise_multiplier=3.0
+        )
+        result = pv.statistics.release_features(
+            plan, (x, y), streams=pv.Streams.new(0)
+        ).classifier()
         fresh, labels = toy(1, n=1000, p=400)
         with torch.no_grad():
             accuracy[keep] = float((result.model(fresh).argmax(1) == labels).float().mean())
@@ -182,7 +252,9 @@ def test_fewer_features_are_better_under_noise() -> None:
 
 
 def test_noise_on_a_grid() -> None:
-    result = pv.statistics.fisher(settled(way="gumbel"), (X, Y), streams=pv.Streams.new(0, discrete=True))
+    result = pv.statistics.fisher(
+        settled(way="gumbel"), (X, Y), streams=pv.Streams.new(0, discrete=True)
+    )
     assert result.facts["noise"] == "on a grid"
 
 
@@ -201,12 +273,19 @@ def test_a_pipeline_of_selection_and_classifier() -> None:
     assert line.predict_proba(x).shape == (600, 2)
     assert line[-1].decision_function(x[:, :20]).shape == (600,)
     assert len(line[0].get_feature_names_out()) == 20
-    search = GridSearchCV(DPFisherClassifier(plan=second, ledger=ledger), {"plan": [second]}, cv=2, error_score="raise")
+    search = GridSearchCV(
+        DPFisherClassifier(plan=second, ledger=ledger),
+        {"plan": [second]},
+        cv=2,
+        error_score="raise",
+    )
     with pytest.raises(pv.errors.BudgetExceeded):
         search.fit(x[:, :20], y)
 
 
-def test_the_example_for_scikit_learn_runs_and_costs_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_for_scikit_learn_runs_and_costs_what_it_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
     example = page.split("## In scikit-learn")[1].split("```python\n")[1].split("```")[0]
     exec(compile(example, "docs/methods.md", "exec"), {})
@@ -217,8 +296,24 @@ def test_the_example_for_scikit_learn_runs_and_costs_what_it_says(capsys: pytest
 def test_absurd_numbers_in_the_plan_of_a_certificate_are_refused_or_priced() -> None:
     """Whoever verifies reads what strangers wrote: nothing but errors of privlearn's own."""
     plan = settled().to_json()
-    before = pv.Plan(pv.Poisson(0.1), front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0, 0.5),)).to_json()
-    absurd = [None, "x", -1, 0, 1e-300, 1e300, math.nan, [], {}, True, 10**400, [1e-300, 1e300, 1], [1, 2]]
+    before = pv.Plan(
+        pv.Poisson(0.1), front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0, 0.5),)
+    ).to_json()
+    absurd = [
+        None,
+        "x",
+        -1,
+        0,
+        1e-300,
+        1e300,
+        math.nan,
+        [],
+        {},
+        True,
+        10**400,
+        [1e-300, 1e300, 1],
+        [1, 2],
+    ]
     refused = 0
     for whole, numbers in ((plan, plan), (before, before["front"][0])):
         for name, kept in list(numbers.items()):
@@ -242,21 +337,39 @@ def told(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
     return found
 
 
-def test_a_classifier_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_classifier_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "model"
-    answer = told(capsys, "--method", "features", "--epsilon", "3", "--keep", "40", "--out", str(out), "--seed", "1")
+    answer = told(
+        capsys,
+        "--method",
+        "features",
+        "--epsilon",
+        "3",
+        "--keep",
+        "40",
+        "--out",
+        str(out),
+        "--seed",
+        "1",
+    )
     assert answer["epochs"] is answer["steps"] is answer["noise_multipliers"] is None
     assert 2.99 <= answer["epsilon"] <= 3
     assert answer["test_accuracy"] > 0.85
     assert pv.verify(out).ok
     assert len(answer["chosen"]["indices"]) == len(answer["chosen"]["scores"]) == 40
-    assert cli.main(["predict", str(out), "--data", "digits", "--out", str(tmp_path / "p.csv")]) == 0
+    assert (
+        cli.main(["predict", str(out), "--data", "digits", "--out", str(tmp_path / "p.csv")]) == 0
+    )
     capsys.readouterr()
 
 
 @pytest.mark.parametrize("way", ["means", "gumbel"])
 @pytest.mark.parametrize("adjacency", list(Adjacency))
-def test_the_noise_of_sums_is_known_beforehand(way: str, adjacency: Adjacency, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_noise_of_sums_is_known_beforehand(
+    way: str, adjacency: Adjacency, monkeypatch: pytest.MonkeyPatch
+) -> None:
     released: list[float] = []
     usual = fisher_module.release_statistics
 
@@ -276,11 +389,35 @@ def test_the_noise_of_sums_is_known_beforehand(way: str, adjacency: Adjacency, m
 def test_budgets_are_those_of_the_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`budget` knows of public numbers alone what `train` spends, and prints it with its noise."""
     public = ("--numbers", "64", "--classes", "10")
-    for number, options in enumerate((
-        ("--method", "features", "--epsilon", "3", "--keep", "7"),
-        ("--method", "features", "--rho", "0.1", "--adjacency", "replace_one", "--row-norm", "5", "--criterion", "t"),
-        ("--select", "9", "--epsilon", "4", "--examples", "1437", "--epochs", "1", "--select-share", "0.3"),
-    )):  # fmt: skip
+    for number, options in enumerate(
+        (
+            ("--method", "features", "--epsilon", "3", "--keep", "7"),
+            (
+                "--method",
+                "features",
+                "--rho",
+                "0.1",
+                "--adjacency",
+                "replace_one",
+                "--row-norm",
+                "5",
+                "--criterion",
+                "t",
+            ),
+            (
+                "--select",
+                "9",
+                "--epsilon",
+                "4",
+                "--examples",
+                "1437",
+                "--epochs",
+                "1",
+                "--select-share",
+                "0.3",
+            ),
+        )
+    ):
         assert cli.main(["budget", *options, *public, "--json"]) == 0
         planned = json.loads(capsys.readouterr().out)
         trained = told(capsys, *options, "--out", str(tmp_path / f"m{number}"))
@@ -289,7 +426,11 @@ def test_budgets_are_those_of_the_runs(tmp_path: Path, capsys: pytest.CaptureFix
         assert planned["plan"] == trained["plan"]
         assert cli.main(["budget", *options, *public, "--examples", "1437"]) == 0
         shown = capsys.readouterr().out
-        expected = "before it a selection of 9 features" if "--select" in options else "with 143.7 rows in each class"
+        expected = (
+            "before it a selection of 9 features"
+            if "--select" in options
+            else "with 143.7 rows in each class"
+        )
         assert expected in shown
     for options, said in (
         (["--method", "features", "--epsilon", "1"], "--numbers P"),
@@ -302,7 +443,10 @@ def test_budgets_are_those_of_the_runs(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_budget_needs_no_torch() -> None:
-    code = "import sys; from privlearn import cli; cli.main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    code = (
+        "import sys; from privlearn import cli; cli.main(sys.argv[1:]); assert 'torch' not in "
+        "sys.modules"
+    )
     for options in (["--method", "features"], ["--select", "3", "--examples", "1000"]):
         command = [
             sys.executable,
@@ -323,9 +467,22 @@ def test_a_budget_needs_no_torch() -> None:
 def test_a_selection_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ledger.json"
     answer = told(
-        capsys, "--select", "30", "--epsilon", "6", "--epochs", "5", "--out", str(tmp_path / "model"), "--seed", "1",
-        "--ledger", str(file), "--select-share", "0.1",
-    )  # fmt: skip
+        capsys,
+        "--select",
+        "30",
+        "--epsilon",
+        "6",
+        "--epochs",
+        "5",
+        "--out",
+        str(tmp_path / "model"),
+        "--seed",
+        "1",
+        "--ledger",
+        str(file),
+        "--select-share",
+        "0.1",
+    )
     (select,) = answer["plan"]["before"]
     assert select["kind"] == "select"
     assert answer["ledger"]["epsilon"] == pytest.approx(answer["epsilon"])
@@ -334,7 +491,9 @@ def test_a_selection_before_training(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert pv.verify(tmp_path / "model").ok
 
 
-@pytest.mark.parametrize("options", [("--method", "features", "--keep", "4"), ("--select", "4", "--epochs", "1")])
+@pytest.mark.parametrize(
+    "options", [("--method", "features", "--keep", "4"), ("--select", "4", "--epochs", "1")]
+)
 def test_names_of_chosen_features_are_shown(
     options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -363,7 +522,18 @@ def test_names_of_chosen_features_are_shown(
         (["--mode", "auto", "--epsilon", "1"], "--method features"),
         (["--method", "features", "--mode", "auto", "--epsilon", "1"], "--examples N"),
         (
-            ["--method", "features", "--mode", "auto", "--examples", "9", "--keep", "3", "--epsilon", "1"],
+            [
+                "--method",
+                "features",
+                "--mode",
+                "auto",
+                "--examples",
+                "9",
+                "--keep",
+                "3",
+                "--epsilon",
+                "1",
+            ],
             "leave out --keep",
         ),
     ],
@@ -381,16 +551,24 @@ def test_options_that_do_not_go_together(
 
 def advice(examples: int, epsilon: float = 1.0, **others: Any) -> Any:
     plan = pv.statistics.FisherPlan(
-        **{"classes": 10, "features": 1000, "keep": 1000, "row_norm": 6.0, "coordinate_bound": 1.0} | others
+        **{"classes": 10, "features": 1000, "keep": 1000, "row_norm": 6.0, "coordinate_bound": 1.0}
+        | others
     )
     return pv.statistics.advised(plan.calibrate(epsilon=epsilon, delta=1e-5), examples)
 
 
 def test_all_features_where_noise_is_small_and_few_where_it_is_large() -> None:
-    """All up to t = z k sqrt(p) / n = 0.4, else a quarter of them; for one target, whatever is chosen."""
+    """All up to t = z k sqrt(p) / n = 0.4, else a quarter of them; for one target, whatever is
+    chosen.
+    """
     z = pv.statistics.FisherPlan(10, 1000, 1000, 6.0).calibrate(epsilon=1.0, delta=1e-5).noise
     limit = z * 10 * math.sqrt(1000) / 0.4
-    for examples, expected in ((50_000, 1000), (math.ceil(limit), 1000), (math.floor(limit), 250), (200, 250)):
+    for examples, expected in (
+        (50_000, 1000),
+        (math.ceil(limit), 1000),
+        (math.floor(limit), 250),
+        (200, 250),
+    ):
         found = advice(examples)
         assert found.plan.keep == pytest.approx(expected, abs=1)
         assert isinstance(found.plan, FisherPlan)
@@ -413,7 +591,9 @@ def test_few_features_need_a_bound_and_rows_fewer_of_them_than_classes() -> None
     rows = advice(8)
     assert (rows.plan.kind, rows.plan.labels) == ("rows", "randomised")
     assert rows.plan.guarantee(1e-5).epsilon <= 1.0
-    settled_by_noise = pv.statistics.advised(pv.statistics.FisherPlan(10, 1000, 10, 6.0, noise_multiplier=2.0), 50_000)
+    settled_by_noise = pv.statistics.advised(
+        pv.statistics.FisherPlan(10, 1000, 10, 6.0, noise_multiplier=2.0), 50_000
+    )
     assert (settled_by_noise.plan.noise, settled_by_noise.plan.keep) == (2.0, 1000)
     with pytest.raises(BadInput, match="no noise yet"):
         pv.statistics.advised(pv.statistics.FisherPlan(10, 1000, 10, 6.0), 50_000)
@@ -422,7 +602,9 @@ def test_few_features_need_a_bound_and_rows_fewer_of_them_than_classes() -> None
 
 
 def test_few_features_are_better_where_the_rule_says_so() -> None:
-    """Rows of 400 numbers between 0 and 1, a quarter of which tell classes apart: on fresh rows, three seeds."""
+    """Rows of 400 numbers between 0 and 1, a quarter of which tell classes apart: on fresh rows,
+    three seeds.
+    """
     generator = torch.Generator().manual_seed(0)
     middle = torch.full((4, 400), 0.5)
     middle[torch.arange(100) % 4, torch.arange(100)] += 0.3
@@ -434,7 +616,9 @@ def test_few_features_are_better_where_the_rule_says_so() -> None:
     reached = []
     for own in (few, plan):
         for seed in range(3):
-            model = pv.statistics.fisher(own, (x[:300], y[:300]), streams=pv.Streams.new(seed)).model
+            model = pv.statistics.fisher(
+                own, (x[:300], y[:300]), streams=pv.Streams.new(seed)
+            ).model
             reached.append(float((model(x[300:]).argmax(1) == y[300:]).double().mean()))
     assert sum(reached[:3]) > sum(reached[3:]) + 0.06, reached
     assert pv.statistics.advised(plan, 4000).plan.keep == 400
@@ -449,7 +633,9 @@ def test_modes_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     answer = told(capsys, *common, "--mode", "auto", "--epsilon", "0.2", "--out", out[1])
     assert answer["plan"]["keep"] < 32
     assert answer["epsilon"] <= 0.2
-    answer = told(capsys, *common, "--mode", "rows", "--keep", "20", "--epsilon", "5", "--out", out[2])
+    answer = told(
+        capsys, *common, "--mode", "rows", "--keep", "20", "--epsilon", "5", "--out", out[2]
+    )
     assert (answer["plan"]["kind"], answer["plan"]["labels"]) == ("rows", "randomised")
     assert (answer["adjacency"], answer["epsilon"] <= 5) == ("zero_out", True)
     assert all(pv.verify(folder).ok for folder in out)

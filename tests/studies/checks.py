@@ -1,4 +1,6 @@
-"""Named checks of how the papers' training runs are made: what they are charged, and that pairs are pairs."""
+"""Named checks of how the papers' training runs are made: what they are charged, and that pairs are
+pairs.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def reproduces(check):  # type: ignore[no-untyped-def]
 
 @reproduces
 def check_every_run_pays_for_its_projection() -> None:
-    """The ledger of a run on projected rows holds the projection, also where an earlier run drew it."""
+    """The ledger of a run on projected rows holds the projection, also where an earlier run drew
+    it.
+    """
     for _ in range(2):
         found = mnist("constant:start=20", epochs=1, first=600)(0)
         assert found.rho == pytest.approx(2 * 0.5 / 20**2 + 0.5 / 16**2, rel=1e-9)
@@ -59,7 +63,9 @@ def check_the_reading_as_written_states_what_it_costs() -> None:
     """Noise of the scale times the norm of one layer is worth rho times the number of layers."""
     for hidden in ((10,), (10, 20, 10)):
         written = yu.train(0, Setting("cancer", "constant:start=25", epochs=2, hidden=hidden))
-        sound = yu.train(0, Setting("cancer", "constant:start=25", epochs=2, hidden=hidden, clip="layer"))
+        sound = yu.train(
+            0, Setting("cancer", "constant:start=25", epochs=2, hidden=hidden, clip="layer")
+        )
         assert sound.rho == pytest.approx(2 * 0.5 / 25**2)
         assert written.rho == pytest.approx((len(hidden) + 1) * 2 * 0.5 / 25**2)
         assert written.noise == pytest.approx((25.0, 25.0))
@@ -68,7 +74,9 @@ def check_the_reading_as_written_states_what_it_costs() -> None:
 
 @reproduces
 def check_the_epochs_of_table_two() -> None:
-    """The fixed schedules end exactly where the paper's do, and uniform noise lasts as long as it is solved for."""
+    """The fixed schedules end exactly where the paper's do, and uniform noise lasts as long as it
+    is solved for.
+    """
     for name, (schedule, epochs, *_) in TABLE_2.items():
         if name != "validation":
             assert yu.plan_of(mnist(schedule).setting, 2).epochs == epochs
@@ -82,15 +90,19 @@ def check_equal_seeds_make_pairs() -> None:
     one, same, other = (data._cancer(seed, False) for seed in (0, 0, 1))
     assert torch.equal(one.x, same.x)
     assert not torch.equal(one.x, other.x)
-    falling = Setting("cancer", "exp:k=0.001,start=30", epochs=40)  # in few epochs runs may agree by chance
+    # in few epochs runs may agree by chance
+    falling = Setting("cancer", "exp:k=0.001,start=30", epochs=40)
     for seed in range(3):
         assert yu.train(seed, falling) == yu.train(seed, falling)
     louder = [
-        yu.train(0, Setting("cancer", f"constant:start={s}", epochs=1, learning_rate=1e-9)).test for s in (10, 90)
+        yu.train(0, Setting("cancer", f"constant:start={s}", epochs=1, learning_rate=1e-9)).test
+        for s in (10, 90)
     ]
     assert louder[0] == louder[1]  # the same initial weights
     with pytest.MonkeyPatch.context() as patch:
-        one_split = replace(data.TASKS["cancer"], rows=lambda seed, validate: data._cancer(0, validate))
+        one_split = replace(
+            data.TASKS["cancer"], rows=lambda seed, validate: data._cancer(0, validate)
+        )
         patch.setitem(data.TASKS, "cancer", one_split)
         still = Setting("cancer", "constant", epochs=1, learning_rate=1e-9)
         starts = {yu.train(seed, still).test for seed in range(6)}
@@ -107,7 +119,10 @@ def check_parts_are_disjoint() -> None:
             assert sizes == ((500, 60, 123) if validate else (560, 0, 123))
             everything = torch.cat([parts.x, parts.x_valid, parts.x_test])
             whole = data._cancer(3, False)
-            ordered = [sorted(map(tuple, rows.tolist())) for rows in (everything, torch.cat([whole.x, whole.x_test]))]
+            ordered = [
+                sorted(map(tuple, rows.tolist()))
+                for rows in (everything, torch.cat([whole.x, whole.x_test]))
+            ]
             assert ordered[0] == ordered[1]
     parts = data._mnist(0, True)
     assert (len(parts.x), len(parts.x_valid), len(parts.x_test)) == (55_000, 5_000, 10_000)
@@ -125,8 +140,17 @@ def check_plain_training_reaches_what_is_known() -> None:
 @reproduces
 def check_the_target_includes_the_projection() -> None:
     """A run calibrated to an epsilon ends at it with the projection counted in."""
-    found = mnist("constant", epochs=2, first=2000, epsilon=3.0, sampling="partition", batch_size=500, clip="flat",
-                  clip_norm=0.1, scale="whitened")(0)  # fmt: skip
+    found = mnist(
+        "constant",
+        epochs=2,
+        first=2000,
+        epsilon=3.0,
+        sampling="partition",
+        batch_size=500,
+        clip="flat",
+        clip_norm=0.1,
+        scale="whitened",
+    )(0)
     assert found.epsilon is not None
     assert 3.0 * 0.99 < found.epsilon <= 3.0
 
@@ -136,19 +160,25 @@ def check_the_target_includes_the_projection() -> None:
 
 def _short(claimed: float, **others: object) -> Call:
     """The paper's classifier on few rows, for an epoch."""
-    small = dpmac_mnist.classifier(claimed, quick=True).but(first=600, batch_size=10, epochs=1, z_steps=1)
+    small = dpmac_mnist.classifier(claimed, quick=True).but(
+        first=600, batch_size=10, epochs=1, z_steps=1
+    )
     return small.but(**others)
 
 
 @reproduces
 def check_runs_of_dpmac_pay_for_their_projection() -> None:
-    """What a run says it spent is its plan's guarantee, projection included, at exactly the noise asked for."""
+    """What a run says it spent is its plan's guarantee, projection included, at exactly the noise
+    asked for.
+    """
     for method in ("dpmac", "dpsgd"):
         setting = _short(8.0, method=method).setting
         found = dpmac.train(0, setting)
         assert found.noise == setting.noise == 1.0
         plan = Plan(dpmac._sampler(setting), epochs=1, schedule=dpmac.plan_of(setting).schedule)
-        assert found.epsilon == pytest.approx(dpmac.plan_of(setting).guarantee(1e-5).epsilon, rel=1e-6)
+        assert found.epsilon == pytest.approx(
+            dpmac.plan_of(setting).guarantee(1e-5).epsilon, rel=1e-6
+        )
         assert found.epsilon > plan.guarantee(1e-5).epsilon * 1.05
 
 
@@ -176,7 +206,9 @@ def check_the_papers_settings_cost_what_is_known() -> None:
 @reproduces
 def check_images_are_split_afresh_and_disjoint() -> None:
     """5,000 images each, in [0, 1], none in both sets; other seeds, other images."""
-    one, other, left = (dpmac._images(*how) for how in ((0, None, False), (1, None, False), (0, None, True)))
+    one, other, left = (
+        dpmac._images(*how) for how in ((0, None, False), (1, None, False), (0, None, True))
+    )
     assert len(one.x) == len(one.x_test) == 5000
     assert float(one.x.min()) == 0.0
     assert float(one.x.max()) == 1.0
@@ -192,21 +224,33 @@ def check_images_are_split_afresh_and_disjoint() -> None:
 
 @reproduces
 def check_settings_are_tried_on_images_held_back() -> None:
-    """The last 5,000 of MNIST, none trained on; DP-SGD has as many tries as DP-MAC, and the best is so there."""
+    """The last 5,000 of MNIST, none trained on; DP-SGD has as many tries as DP-MAC, and the best is
+    so there.
+    """
     setting = dpmac_mnist.held_back(_short(2.0, method="dpsgd", noise=None, epsilon=2.0)).setting
     plan, ledger = dpmac.plan_of(setting), Ledger()
-    held, whole = (dpmac._rows(replace(setting, held=each), 0, ledger, plan) for each in (True, False))
+    held, whole = (
+        dpmac._rows(replace(setting, held=each), 0, ledger, plan) for each in (True, False)
+    )
     parts = data.TASKS["mnist"].rows(0, True)
     assert torch.equal(held.y_test, parts.y_valid)
     assert (len(held.x_test), len(whole.x_test)) == (5_000, 10_000)
     every = replace(setting, first=None)
-    assert (dpmac.examples_of(every), dpmac.examples_of(replace(every, held=False))) == (55_000, 60_000)
-    tried, macs = dpmac_mnist.tries_of_dpsgd(2.0, quick=True), dpmac_mnist.tries_of_dpmac(2.0, quick=True)
+    assert (dpmac.examples_of(every), dpmac.examples_of(replace(every, held=False))) == (
+        55_000,
+        60_000,
+    )
+    tried, macs = (
+        dpmac_mnist.tries_of_dpsgd(2.0, quick=True),
+        dpmac_mnist.tries_of_dpmac(2.0, quick=True),
+    )
     assert len(tried) == len(set(tried.values())) == dpmac_mnist.MAC_TRIES + len(macs) - 1
     asked: list[Call] = []
 
     class MadeUp(Runs):  # type: ignore[misc]
-        def __call__(self, calls: Iterable[Call], seeds: Sequence[int]) -> dict[Call, list[Outcome]]:
+        def __call__(
+            self, calls: Iterable[Call], seeds: Sequence[int]
+        ) -> dict[Call, list[Outcome]]:
             asked.extend(calls)
             return {call: [Outcome(test=(0.9 + 0.001 * at,))] for at, call in enumerate(asked)}
 
@@ -219,14 +263,20 @@ def check_settings_are_tried_on_images_held_back() -> None:
 @reproduces
 def check_errors_are_half_sums_over_pixels() -> None:
     """The figure of the paper's table: a grey image for one of noughts is 256 / 8 off."""
-    assert float(dpmac.half_squares(torch.full((1, 256), 0.5), torch.zeros(1, 256))) == pytest.approx(32.0)
+    assert float(
+        dpmac.half_squares(torch.full((1, 256), 0.5), torch.zeros(1, 256))
+    ) == pytest.approx(32.0)
 
 
 @reproduces
 def check_seeds_of_dpmac_make_pairs() -> None:
-    """Equal seeds share images, weights and noise, whatever the method; unequal ones none of them."""
+    """Equal seeds share images, weights and noise, whatever the method; unequal ones none of
+    them.
+    """
     still = dpmac.train.at(
-        dpmac.Setting("usps", 1, 50, 1e-12, "constant:start=1", 1.0, noise=9.0, first=100, z_steps=1, gain=1.0)
+        dpmac.Setting(
+            "usps", 1, 50, 1e-12, "constant:start=1", 1.0, noise=9.0, first=100, z_steps=1, gain=1.0
+        )
     )
     found = [still.but(method=method)(seed) for method in ("dpmac", "dpsgd") for seed in (0, 0, 1)]
     assert found[0] == found[1]
@@ -241,7 +291,9 @@ def check_seeds_of_dpmac_make_pairs() -> None:
 def check_runs_without_noise_say_so() -> None:
     """No epsilon, no noise multiplier, and an error that falls."""
     for method in ("dpmac", "dpsgd"):
-        plain = dpmac.Setting("usps", 4, 20, 0.003, "constant:start=1", 1e6, method, first=300, z_steps=3, gain=1.0)
+        plain = dpmac.Setting(
+            "usps", 4, 20, 0.003, "constant:start=1", 1e6, method, first=300, z_steps=3, gain=1.0
+        )
         found = dpmac.train(0, plain)
         assert found.epsilon is None
         assert found.noise is None

@@ -1,4 +1,6 @@
-"""Named checks of how the studies of PATE are made: what releases cost, what is public, and what is tested on."""
+"""Named checks of how the studies of PATE are made: what releases cost, what is public, and what is
+tested on.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tests.studies.checks import reproduces
 def small_run(seed: int = 0) -> Outcome:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vectors, "LENGTHS", (1, 8))
-        return vectors.train(seed, teachers=20, epsilon=3.0, queries=12, private=400, size=4, epochs=1)
+        return vectors.train(
+            seed, teachers=20, epsilon=3.0, queries=12, private=400, size=4, epochs=1
+        )
 
 
 @cache
@@ -37,19 +41,25 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 @reproduces
 def check_votes_cost_what_is_stated() -> None:
-    """All queries together cost epsilon 2, at noise that follows from the Gaussian curve; each is charged."""
+    """All queries together cost epsilon 2, at noise that follows from the Gaussian curve; each is
+    charged.
+    """
     for queries, noise in ((400, 56.3935), (1000, 89.1660)):
         usual = votes.train.at()
         plan = votes.plan_of(queries, usual.teachers, usual.epsilon)
         assert plan.queries == queries
         assert plan.guarantee(1e-5).epsilon == pytest.approx(2.0, rel=1e-6)
         assert plan.noise_std == pytest.approx(noise, abs=1e-3)
-        assert plan.noise_std == pytest.approx(math.sqrt(2 * queries) / zcdp.gaussian_mu_for(2.0, 1e-5), rel=1e-9)
+        assert plan.noise_std == pytest.approx(
+            math.sqrt(2 * queries) / zcdp.gaussian_mu_for(2.0, 1e-5), rel=1e-9
+        )
 
 
 @reproduces
 def check_codes_cost_what_is_stated() -> None:
-    """Each way's ledger ends at the epsilon of the setting, with noise of sensitivity 2 / K for all queries."""
+    """Each way's ledger ends at the epsilon of the setting, with noise of sensitivity 2 / K for all
+    queries.
+    """
     found = small_run()
     assert found.epsilons == pytest.approx((3.0,) * 3, rel=1e-6)
     mu = zcdp.gaussian_mu_for(3.0, 1e-5)
@@ -60,7 +70,9 @@ def check_codes_cost_what_is_stated() -> None:
 
 @reproduces
 def check_images_of_mnist_are_public_private_or_tested_on() -> None:
-    """The first 9,000 test images are public, without their labels; the last 1,000 are tested on; none is a record."""
+    """The first 9,000 test images are public, without their labels; the last 1,000 are tested on;
+    none is a record.
+    """
     found = votes.parts()
     x, y = digits()
     assert np.array_equal(found.pool.x, x[:9000])
@@ -87,7 +99,9 @@ def check_images_of_usps_are_in_one_part() -> None:
 
 @reproduces
 def check_reducers_never_meet_private_images() -> None:
-    """With other private images reducer, noise and rule are the same; only what teachers say differs."""
+    """With other private images reducer, noise and rule are the same; only what teachers say
+    differs.
+    """
     whole = vectors.images
 
     def others(seed: int, private: int) -> Images:
@@ -97,7 +111,12 @@ def check_reducers_never_meet_private_images() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vectors, "images", others)
         other = small_run()
-    assert (one.noise, one.rule, one.expected, one.public) == (other.noise, other.rule, other.expected, other.public)
+    assert (one.noise, one.rule, one.expected, one.public) == (
+        other.noise,
+        other.rule,
+        other.expected,
+        other.public,
+    )
     assert one.teacher != pytest.approx(other.teacher, rel=0.01)
 
 
@@ -114,12 +133,19 @@ def check_the_lower_half_is_hidden() -> None:
 
 @reproduces
 def check_kept_answers_are_those_of_their_queries() -> None:
-    """The first queries get their own answers, a teacher without any stays without, the number of teachers stays."""
+    """The first queries get their own answers, a teacher without any stays without, the number of
+    teachers stays.
+    """
     said = [torch.arange(6.0)[:, None] + 10 * number for number in range(3)]
     kept = Kept([*said, None])
     assert kept.count == 4
     again = list(kept.answers(torch.zeros(2, 4), Streams.new(0)))
-    assert [None if each is None else each.flatten().tolist() for each in again] == [[0, 1], [10, 11], [20, 21], None]
+    assert [None if each is None else each.flatten().tolist() for each in again] == [
+        [0, 1],
+        [10, 11],
+        [20, 21],
+        None,
+    ]
 
 
 @reproduces
@@ -149,7 +175,9 @@ def check_winners_are_believed_and_counts_weighed() -> None:
         return answers.inputs, torch.zeros(len(answers.inputs), dtype=torch.int64)
 
     scores = torch.tensor([[51.0, 50.0, 2.0]], dtype=torch.float64)
-    answers = Answers(torch.zeros(4, 2), scores.argmax(1), torch.ones(1, dtype=torch.bool), scores, expected=0.02)
+    answers = Answers(
+        torch.zeros(4, 2), scores.argmax(1), torch.ones(1, dtype=torch.bool), scores, expected=0.02
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(votes, "Spread", lambda: spread)
         found = [votes.learnable(way, answers) for way in votes.WAYS]
@@ -161,11 +189,18 @@ def check_winners_are_believed_and_counts_weighed() -> None:
 
 @reproduces
 def check_students_learn_classes_in_every_way() -> None:
-    """A small run: each way's student has a score for each class, and beats chance on labels that are right."""
-    images, labels = torch.from_numpy(digits()[0][:300].copy()), torch.from_numpy(digits()[1][:300]).long()
+    """A small run: each way's student has a score for each class, and beats chance on labels that
+    are right.
+    """
+    images, labels = (
+        torch.from_numpy(digits()[0][:300].copy()),
+        torch.from_numpy(digits()[1][:300]).long(),
+    )
     scores = torch.zeros(200, 10, dtype=torch.float64)
     scores[torch.arange(200), labels[:200]] = 50.0
-    answers = Answers(images.float() / 255, labels[:200], torch.ones(200, dtype=torch.bool), scores, expected=0.02)
+    answers = Answers(
+        images.float() / 255, labels[:200], torch.ones(200, dtype=torch.bool), scores, expected=0.02
+    )
     for way in votes.WAYS:
         network = votes.student(8, 0)(votes.learnable(way, answers))
         found = network(answers.inputs)
@@ -175,11 +210,17 @@ def check_students_learn_classes_in_every_way() -> None:
 
 @reproduces
 def check_public_teachers_have_as_many_images() -> None:
-    """A stand-in learns from as many images as a private teacher has in the mean, whatever their number."""
+    """A stand-in learns from as many images as a private teacher has in the mean, whatever their
+    number.
+    """
     for teachers, expected in ((20, 20), (100, 4)):
         seen: list[int] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(vectors, "completes", lambda x, y, seen=seen: seen.append(len(x)) or (lambda asked: asked))
+            patch.setattr(
+                vectors,
+                "completes",
+                lambda x, y, seen=seen: seen.append(len(x)) or (lambda asked: asked),
+            )
             vectors.public_teachers(data.images(0), teachers, 400)
         assert set(seen) == {expected}
         assert len(seen) == 1000 // expected

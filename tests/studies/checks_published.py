@@ -24,7 +24,9 @@ def check_more_privacy_counts_for_less_and_nothing_else_does() -> None:
 
 @check
 def check_the_page_says_where_we_are_behind() -> None:
-    """Everywhere with accuracies of 0, nowhere with 1; and where more is claimed, the page says "at least"."""
+    """Everywhere with accuracies of 0, nowhere with 1; and where more is claimed, the page says "at
+    least".
+    """
     data = dict.fromkeys(each.data for each in PUBLISHED)
     low, high = (
         others.compared({(name, epsilon): accuracy for name in data for epsilon in (1.0, 8.0)})

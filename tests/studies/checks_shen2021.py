@@ -1,4 +1,6 @@
-"""Named checks of how the studies of feature selection are made: costs, who is private, and what choices look at."""
+"""Named checks of how the studies of feature selection are made: costs, who is private, and what
+choices look at.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ GRID = Grid("digits", 64, 10, 1437, (1.0, 3.0), (10, 20, 64), (50, None), 2, (No
 
 @check
 def check_errors_of_the_toy_are_shares_of_rows() -> None:
-    """The exact error is what is counted on many fresh rows, noise included; the closed forms are maths by hand."""
+    """The exact error is what is counted on many fresh rows, noise included; the closed forms are
+    maths by hand.
+    """
     model = Sparse(30, 40)
     x, y = model.draw(np.random.default_rng(1))
     indices = np.arange(5, 25)
@@ -59,14 +63,19 @@ def check_errors_of_the_toy_are_shares_of_rows() -> None:
     said = (many[:, indices] @ weight.double().T + bias).argmax(1)
     assert told == pytest.approx(float((said != truth).double().mean()), abs=0.006)
     whole = Sparse()
-    assert [whole.bayes(10, noise**2) for noise in (0.0, 2.0)] == pytest.approx([0.056923, 0.239750], abs=1e-6)
+    assert [whole.bayes(10, noise**2) for noise in (0.0, 2.0)] == pytest.approx(
+        [0.056923, 0.239750], abs=1e-6
+    )
     assert [whole.bayes(kept, 0.0) for kept in (10, 1000)] == [whole.bayes(10, 0.0)] * 2
-    assert whole.bayes(2, 0.0) == pytest.approx(0.239750, abs=1e-6)  # sqrt(2) / 2 = sqrt(10 / 5) / 2
+    # sqrt(2) / 2 = sqrt(10 / 5) / 2
+    assert whole.bayes(2, 0.0) == pytest.approx(0.239750, abs=1e-6)
 
 
 @check
 def check_learned_means_cost_what_the_closed_form_says() -> None:
-    """Measured errors are within a hundredth of the closed form, from few features to all, with and without noise."""
+    """Measured errors are within a hundredth of the closed form, from few features to all, with and
+    without noise.
+    """
     model = Sparse(400, 200)
     for kept, noise in ((10, 0.0), (100, 0.0), (400, 0.0), (400, 2.0)):
         errors = []
@@ -76,13 +85,18 @@ def check_learned_means_cost_what_the_closed_form_says() -> None:
             x = x + noise * torch.from_numpy(rng.standard_normal(x.shape))
             at = np.arange(kept)
             errors.append(model.error(*toy.fisher_of(x[:, at], y), at, noise**2))
-        assert float(np.mean(errors)) == pytest.approx(model.learned(kept, noise**2), abs=0.01), (kept, noise)
+        assert float(np.mean(errors)) == pytest.approx(model.learned(kept, noise**2), abs=0.01), (
+            kept,
+            noise,
+        )
     assert model.learned(400, 0.0) > model.bayes(400, 0.0) + 0.02
 
 
 @check
 def check_rows_of_the_toy_are_released_at_the_epsilon() -> None:
-    """Epsilon 10 together with the selection; noise in proportion to the root of the number of features."""
+    """Epsilon 10 together with the selection; noise in proportion to the root of the number of
+    features.
+    """
     for kept in (1, 50, 1000):
         for plan in (toy.plan_of(kept, 1000), toy.plan_of(kept, kept, selects=False)):
             assert plan.guarantee(1e-5).epsilon == pytest.approx(10.0, rel=3e-3)
@@ -96,10 +110,14 @@ def check_rows_of_the_toy_are_released_at_the_epsilon() -> None:
 
 @check
 def check_releases_cost_what_is_stated() -> None:
-    """The ledger ends at the epsilon of the setting; where a part is not private no epsilon is told."""
+    """The ledger ends at the epsilon of the setting; where a part is not private no epsilon is
+    told.
+    """
     with with_digits():
         for release in ("rows", "statistics"):
-            assert releases.release(0, on_digits(release)).epsilons == pytest.approx((3.0, 3.0), rel=3e-3)
+            assert releases.release(0, on_digits(release)).epsilons == pytest.approx(
+                (3.0, 3.0), rel=3e-3
+            )
         assert releases.release(0, on_digits("literal", keeps=(10,))).epsilons == (0.0,)
         assert releases.release(0, on_digits(chosen="without privacy")).epsilons[0] == 0.0
         assert releases.release(0, on_digits("statistics", epsilon=None)).epsilons == (0.0, 0.0)
@@ -109,13 +127,18 @@ def check_releases_cost_what_is_stated() -> None:
 
 @check
 def check_private_rows_are_not_chosen_by() -> None:
-    """As many rows of each class as asked for, others to choose by, the data's test rows; other seeds, other rows."""
+    """As many rows of each class as asked for, others to choose by, the data's test rows; other
+    seeds, other rows.
+    """
     with with_digits():
         found, other = (releases.parts("digits", 50, seed) for seed in (0, 1))
         whole = releases.parts("digits", None, 0)
         data = load("digits")
     assert np.bincount(np.asarray(found.private.y)).tolist() == [50] * 10
-    scaled = {row.tobytes() for row in (np.asarray(found.private.x).reshape(500, -1) / 16).astype(np.float32)}
+    scaled = {
+        row.tobytes()
+        for row in (np.asarray(found.private.x).reshape(500, -1) / 16).astype(np.float32)
+    }
     assert not scaled & {row.tobytes() for row in found.held.numpy()}
     assert len(found.held) == len(data.x) - 500
     assert len(whole.private.x) == len(data.x)
@@ -139,10 +162,13 @@ def check_features_without_privacy_are_those_of_the_private_rows() -> None:
 
 @check
 def check_a_choice_without_privacy_leaves_all_for_the_rows() -> None:
-    """The same clipping, and noise as if nothing had been spent on choosing; a tenth of rho less otherwise."""
+    """The same clipping, and noise as if nothing had been spent on choosing; a tenth of rho less
+    otherwise.
+    """
     with with_digits():
         given, chosen = (
-            releases.plan_of(on_digits(chosen=how, way="means"), 10) for how in ("without privacy", "privately")
+            releases.plan_of(on_digits(chosen=how, way="means"), 10)
+            for how in ("without privacy", "privately")
         )
         found = releases.release(0, on_digits(chosen="without privacy"))
         equal = releases.plan_of(on_digits(chosen="without privacy, equal noise", way="means"), 10)
@@ -154,7 +180,9 @@ def check_a_choice_without_privacy_leaves_all_for_the_rows() -> None:
 
 @check
 def check_the_published_noise_is_the_published_noise() -> None:
-    """The largest norm times sqrt(2 ln(1/delta)) over epsilon, of the features of each criterion."""
+    """The largest norm times sqrt(2 ln(1/delta)) over epsilon, of the features of each
+    criterion.
+    """
     with with_digits():
         x = np.asarray(load("digits").x).reshape(1437, -1) / 16
         for criterion in ("distance", "t", "welch"):
@@ -165,17 +193,26 @@ def check_the_published_noise_is_the_published_noise() -> None:
                 means = np.stack([x[y == one].mean(0) for one in range(10)])
                 best = torch.from_numpy(np.argsort(means.min(0) - means.max(0))[:10].copy())
             longest = x[:, best.numpy()].sum(1).max()
-            assert found.noise[0] == pytest.approx(longest * math.sqrt(2 * math.log(1e5)) / 3.0, rel=1e-5)
+            assert found.noise[0] == pytest.approx(
+                longest * math.sqrt(2 * math.log(1e5)) / 3.0, rel=1e-5
+            )
         # Rows to be classified are not cut short, since none that were learned from are.
         told = published.literal_release(
-            releases._whole("digits"), classes=10, keep=10, epsilon=3.0, delta=1e-5, streams=Streams.new(0)
+            releases._whole("digits"),
+            classes=10,
+            keep=10,
+            epsilon=3.0,
+            delta=1e-5,
+            streams=Streams.new(0),
         )
     assert told.plan.rest_norm == pytest.approx(told.noise_std * 3.0 / math.sqrt(2 * math.log(1e5)))
 
 
 def _found(seeds: int = 2) -> Tried:
     """Made-up outcomes: on test rows 20 features are best, on others 10."""
-    outcome = Outcome(test=(0.5, 0.9, 0.6), held=(0.8, 0.3, 0.2), noise=(1.0,) * 3, epsilons=(1.0,) * 3)
+    outcome = Outcome(
+        test=(0.5, 0.9, 0.6), held=(0.8, 0.3, 0.2), noise=(1.0,) * 3, epsilons=(1.0,) * 3
+    )
     settings = [GRID.row(1.0), GRID.row(1.0, "t"), *GRID.statistics(1.0, None)]
     heads = {GRID.head(1.0, None): [Outcome(test=0.9, epsilon=1.0)] * seeds}
     return Tried(GRID, {one: [outcome] * seeds for one in settings}, heads, seeds)
@@ -208,12 +245,18 @@ def check_each_number_of_features_is_its_own_release() -> None:
         noise = releases.release(0, on_digits(keeps=(10, 40))).noise
     assert noise[1] / noise[0] == pytest.approx(2.0, rel=0.1)
     grid = grids.GRIDS["dfs-cifar10"]
-    assert (grid.keeps[-1], grid.seeds, grid.epsilons) == (grid.features, 10, (0.5, 1.0, 2.0, 5.0, 10.0))
+    assert (grid.keeps[-1], grid.seeds, grid.epsilons) == (
+        grid.features,
+        10,
+        (0.5, 1.0, 2.0, 5.0, 10.0),
+    )
 
 
 @check
 def check_advice_goes_by_public_numbers_and_keeps_the_target() -> None:
-    """A quarter of the features from t = z k sqrt(p) / n = 0.4 on, at the plan's epsilon; rows protect their labels."""
+    """A quarter of the features from t = z k sqrt(p) / n = 0.4 on, at the plan's epsilon; rows
+    protect their labels.
+    """
     plan = FisherPlan(10, 1000, 1000, 6.0, 1.0).calibrate(epsilon=1.0, delta=1e-5)
     limit = plan.noise * 10 * math.sqrt(1000) / 0.4
     few = advised(plan, math.floor(limit)).plan
@@ -258,7 +301,9 @@ def check_rates_are_chosen_on_held_back_images() -> None:
 
 @reproduces
 def check_sizes_cost_what_is_stated_and_hold_images_back() -> None:
-    """The ledger's epsilon; 5,000 of the training images are not trained on; equal seeds, equal runs."""
+    """The ledger's epsilon; 5,000 of the training images are not trained on; equal seeds, equal
+    runs.
+    """
     setting = sizes.train.at(model="mlp:10", epsilon=2.0, rate=10.0, epochs=1, first=500)
     found = setting(0)
     assert found.epsilon == pytest.approx(2.0, rel=3e-3)

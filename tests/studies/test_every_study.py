@@ -1,7 +1,8 @@
 """Every study of the registry runs: in small by default, and as `--quick` has it at night.
 
-In small a study is run as `--quick` runs it, with its page, but each run that it asks for is made with few rows, for an
-epoch or two, and with the numbers of the first of its kind. A study of another kind of run needs an entry in `SMALL`.
+In small a study is run as `--quick` runs it, with its page, but each run that it asks for is made
+with few rows, for an epoch or two, and with the numbers of the first of its kind. A study of
+another kind of run needs an entry in `SMALL`.
 """
 
 from __future__ import annotations
@@ -30,23 +31,34 @@ from privlearn_studies.shen2021 import releases
 from tests.studies.test_training_studies import MadeUp
 
 _SCHEDULES = {
-    "constant": "constant:start=8", "time": "time:k=0.05", "step": "step:k=0.6,period=10", "exp": "exp:k=0.01",
-    "poly": "poly:k=3,end=2,period=100", "validation": "validation:k=0.7,m=5,threshold=0.01,period=10",
-}  # fmt: skip
+    "constant": "constant:start=8",
+    "time": "time:k=0.05",
+    "step": "step:k=0.6,period=10",
+    "exp": "exp:k=0.01",
+    "poly": "poly:k=3,end=2,period=100",
+    "validation": "validation:k=0.7,m=5,threshold=0.01,period=10",
+}
 _BRIEF = Settings(public=2, teacher=1, alone=1, epochs=1)
 
 
 def _of_yu(run: Call) -> Call:
     schedule = None if run.schedule is None else _SCHEDULES[run.schedule.partition(":")[0]]
     size = None if run.task == "cancer" else 100
-    own = run.but(schedule=schedule, epochs=2, first=200, batch_size=size, rho=None, learning_rate=None)
+    own = run.but(
+        schedule=schedule, epochs=2, first=200, batch_size=size, rho=None, learning_rate=None
+    )
     return own.but(hidden=None if run.hidden is None else (10,) * len(run.hidden))
 
 
 def _of_dpmac(run: Call) -> Call:
     epochs = 2 if run.learned else 1  # thresholds are learned after the first
-    own = run.but(epochs=epochs, first=200, batch_size=50, rate=0.01, learning_rates="constant:start=1")
-    noises = {name: None if getattr(run, name) is None else 4.0 for name in ("noise", "epsilon", "pca_noise")}
+    own = run.but(
+        epochs=epochs, first=200, batch_size=50, rate=0.01, learning_rates="constant:start=1"
+    )
+    noises = {
+        name: None if getattr(run, name) is None else 4.0
+        for name in ("noise", "epsilon", "pca_noise")
+    }
     return own.but(**noises)
 
 
@@ -63,10 +75,14 @@ SMALL: dict[str, Callable[[Call], Call]] = {
     "best, tables centred": lambda run: run.but(epsilon=3.0, first=150),
     "small-data, plain": lambda run: run.but(first=150),
     "six-tables": lambda run: run.but(epsilon=3.0, first=150),
-    "correlated noise": lambda run: run.but(network="mlp:100", epsilon=8.0, rate=20.0, first=200, epochs=1),
+    "correlated noise": lambda run: run.but(
+        network="mlp:100", epsilon=8.0, rate=20.0, first=200, epochs=1
+    ),
     "persons": lambda run: run.but(epsilon=8.0, first=300, epochs=1),
     "pate-mnist": lambda run: run.but(teachers=3, epochs=1, first=300),
-    "pate-vectors": lambda run: run.but(teachers=20, epsilon=8.0, queries=12, private=400, size=4, epochs=1),
+    "pate-vectors": lambda run: run.but(
+        teachers=20, epsilon=8.0, queries=12, private=400, size=4, epochs=1
+    ),
     "dfs-release": lambda run: run.but(epsilon=run.epsilon and 10.0, per_class=50, share=0.1),
     "dfs-head": lambda run: run.but(epsilon=10.0, per_class=50),
     "dfs-size": _of_sizes,
@@ -79,7 +95,9 @@ SMALL: dict[str, Callable[[Call], Call]] = {
 
 def small(run: Call) -> Call:
     name = run.function.name
-    assert name in SMALL, f"a study asks for a run called {name}: say in SMALL how it runs in a second"
+    assert name in SMALL, (
+        f"a study asks for a run called {name}: say in SMALL how it runs in a second"
+    )
     return SMALL[name](run)
 
 
@@ -102,10 +120,13 @@ class Small(runs.Runs):
             return brief
         [[long]] = MadeUp()([run], [seed]).values()
         lists = {
-            name: (own, getattr(long, name)) for name, own in vars(brief).items() if isinstance(own, tuple) and own
+            name: (own, getattr(long, name))
+            for name, own in vars(brief).items()
+            if isinstance(own, tuple) and own
         }
         stretched = {
-            name: tuple(own[at % len(own)] for at in range(len(wanted))) for name, (own, wanted) in lists.items()
+            name: tuple(own[at % len(own)] for at in range(len(wanted)))
+            for name, (own, wanted) in lists.items()
         }
         return Outcome(**vars(brief) | stretched)
 
@@ -115,7 +136,13 @@ def _cut(rows: int | None, tests: int | None) -> Callable[[str], Dataset]:
 
     def read(name: str) -> Dataset:
         data = load(name)
-        return replace(data, x=data.x[:rows], y=data.y[:rows], x_test=data.x_test[:tests], y_test=data.y_test[:tests])
+        return replace(
+            data,
+            x=data.x[:rows],
+            y=data.y[:rows],
+            x_test=data.x_test[:tests],
+            y_test=data.y_test[:tests],
+        )
 
     return read
 
@@ -124,7 +151,10 @@ def _cut(rows: int | None, tests: int | None) -> Callable[[str], Dataset]:
 def _cropped(name: str) -> Dataset:
     """Volumes of 8 x 8 x 8 voxels."""
     data, middle = load(name), (slice(6, 14), slice(10, 18), slice(6, 14))
-    parts = {part: np.ascontiguousarray(getattr(data, part)[(..., *middle)]) for part in ("x", "y", "x_test", "y_test")}
+    parts = {
+        part: np.ascontiguousarray(getattr(data, part)[(..., *middle)])
+        for part in ("x", "y", "x_test", "y_test")
+    }
     return replace(data, **parts)
 
 
@@ -138,10 +168,18 @@ def _drawn() -> Dataset:
 
 def _forget() -> None:
     remembered = (
-        persons._features, data._flat, data._projected, releases.parts, releases._whole, releases.plan_of,
-        releases._order, scans.parts,
-        scans.public_side, scans.pool_truth, _drawn,
-    )  # fmt: skip
+        persons._features,
+        data._flat,
+        data._projected,
+        releases.parts,
+        releases._whole,
+        releases.plan_of,
+        releases._order,
+        scans.parts,
+        scans.public_side,
+        scans.pool_truth,
+        _drawn,
+    )
     for one in remembered:
         one.cache_clear()
 
@@ -154,9 +192,13 @@ def little(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         patch.setattr(runs, "Runs", Small)
         trained = hidden_units.trained
         patch.setattr(
-            hidden_units, "trained", lambda setting, seed: trained(_of_dpmac(train.at(setting)).setting, seed)
+            hidden_units,
+            "trained",
+            lambda setting, seed: trained(_of_dpmac(train.at(setting)).setting, seed),
         )
-        patch.setattr(data, "load", lambda name: load(name) if name == "usps-all" else _cut(None, 200)(name))
+        patch.setattr(
+            data, "load", lambda name: load(name) if name == "usps-all" else _cut(None, 200)(name)
+        )
         patch.setattr(releases, "load", _cut(2000, 200))
         patch.setattr(best, "load", _cut(None, 50))
         patch.setattr(correlated, "load", _cut(None, 50))
@@ -200,10 +242,14 @@ def test_a_study_without_a_small_run_is_noticed() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("study", registry.STUDIES, ids=lambda study: study.name)
-def test_quick_runs(study: registry.Study, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_runs(
+    study: registry.Study, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PRIVLEARN_DATA", str(data_dir))
     findings = study.run(quick=True, folder=tmp_path)
     _require_whole(study, findings, tmp_path)
-    tests = [row.ours for row in findings.rows if row.metric.startswith(("test accuracy", "test error"))]
+    tests = [
+        row.ours for row in findings.rows if row.metric.startswith(("test accuracy", "test error"))
+    ]
     # The mean: a curve over training begins at chance.
     assert not tests or sum(tests) / len(tests) > 0.1

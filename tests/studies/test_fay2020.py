@@ -24,14 +24,24 @@ def test_the_loss_by_hand_and_the_papers_noise() -> None:
         assert losses[str(length)].paper == expected
     assert next(row.ours for row in pca._by_hand() if row.metric == "components by the rule") == 3
     noise, truth = pca._noises()
-    assert (noise.paper, noise.ours) == (pytest.approx(1.282564, abs=1e-6), pytest.approx(1.073343, abs=1e-6))
+    assert (noise.paper, noise.ours) == (
+        pytest.approx(1.282564, abs=1e-6),
+        pytest.approx(1.073343, abs=1e-6),
+    )
     assert (truth.paper, truth.ours) == (8.0, pytest.approx(6.337492, abs=1e-5))
 
 
 def test_the_activation_is_as_uniform_as_it_is_said_to_be() -> None:
-    rows = {(row.label, row.metric): row.ours for row in registry.find("pate-activation").run(quick=True).rows}
-    assert activation.sup_distance() == (pytest.approx(-1.7318, abs=1e-3), pytest.approx(0.0176712, abs=1e-7))
-    by_chance = 2.2 / math.sqrt(20_000)  # a Kolmogorov distance that chance exceeds once in 8,000 times
+    rows = {
+        (row.label, row.metric): row.ours
+        for row in registry.find("pate-activation").run(quick=True).rows
+    }
+    assert activation.sup_distance() == (
+        pytest.approx(-1.7318, abs=1e-3),
+        pytest.approx(0.0176712, abs=1e-7),
+    )
+    # a Kolmogorov distance that chance exceeds once in 8,000 times
+    by_chance = 2.2 / math.sqrt(20_000)
     for (label, metric), ours in rows.items():
         if metric.startswith("radius^l"):
             assert 0.0177 - by_chance < ours < 0.0177 + by_chance
@@ -47,7 +57,9 @@ def test_the_activation_is_as_uniform_as_it_is_said_to_be() -> None:
     assert radius["radius"] == pytest.approx(0.224017, abs=1e-6)
     # Where the printed form does not overflow, both are one.
     for first in (-50.0, -3.0, 0.0, 4.0):
-        assert activation._stable(first, 64) == pytest.approx(float(activation.printed(first, 64)), rel=1e-5)
+        assert activation._stable(first, 64) == pytest.approx(
+            float(activation.printed(first, 64)), rel=1e-5
+        )
 
 
 def test_images_are_moved_by_two_pixels_at_most_and_nothing_is_added() -> None:
@@ -62,28 +74,48 @@ def test_images_are_moved_by_two_pixels_at_most_and_nothing_is_added() -> None:
 
 
 def test_runs_of_pate_are_found_again(tmp_path: Path) -> None:
-    """What is written for a run gives the same outcome; different settings have different keys, also across studies."""
+    """What is written for a run gives the same outcome; different settings have different keys,
+    also across studies.
+    """
     reached = Outcome(
-        teacher=0.9, plurality=0.92, answers=(0.9, 0.8), test=((0.8, 0.9, 0.95),) * 2, epsilons=(2.0, 2.0)
+        teacher=0.9,
+        plurality=0.92,
+        answers=(0.9, 0.8),
+        test=((0.8, 0.9, 0.95),) * 2,
+        epsilons=(2.0, 2.0),
     )
     for call in (votes.train.at(), vectors.train.at(teachers=250, epsilon=1.0)):
         store = Store(tmp_path / f"{call.function.name}.jsonl")
         store.keep(call.key(3), reached)
         assert list(store.read().values()) == [reached]
     vote, vector = votes.train.at(), vectors.train.at(teachers=250, epsilon=2.0)
-    keys = [json.dumps(one.key(seed), sort_keys=True) for seed in (0, 1) for one in (
-        vote, vote.but(teachers=100), vote.but(queries=(400,)), vote.but(epsilon=1.0), vote.but(first=9),
-        vector, vector.but(epsilon=1.0), vector.but(teachers=100), vector.but(private=9),
-    )]  # fmt: skip
+    keys = [
+        json.dumps(one.key(seed), sort_keys=True)
+        for seed in (0, 1)
+        for one in (
+            vote,
+            vote.but(teachers=100),
+            vote.but(queries=(400,)),
+            vote.but(epsilon=1.0),
+            vote.but(first=9),
+            vector,
+            vector.but(epsilon=1.0),
+            vector.but(teachers=100),
+            vector.but(private=9),
+        )
+    ]
     assert len(set(keys)) == len(keys)
 
 
 def test_the_closed_form_is_what_is_measured_where_it_must_be() -> None:
-    """Targets of known variances, without clipping: the loss by formula, and the rule at its least."""
+    """Targets of known variances, without clipping: the loss by formula, and the rule at its
+    least.
+    """
     rng = np.random.default_rng(0)
     variances = np.array([9.0, 4.0, 1.0, 0.25, 0.01])
     public, unseen = (
-        torch.from_numpy(rng.standard_normal((rows, 5)) * np.sqrt(variances)).float() for rows in (4000, 1000)
+        torch.from_numpy(rng.standard_normal((rows, 5)) * np.sqrt(variances)).float()
+        for rows in (4000, 1000)
     )
     from privlearn import Dataset
     from privlearn.teachers import Ball, PatePlan, PublicPCA

@@ -12,7 +12,12 @@ from privlearn_studies.others import PUBLISHED, best_known, compared, more_is_cl
 from privlearn_studies.report import blocks, read_rows
 
 ROOT = Path(__file__).parents[2]
-_NAMES = {"MNIST": "mnist", "Fashion-MNIST": "fashion-mnist", "CIFAR-10, no public data": "cifar10", "Adult": "adult"}
+_NAMES = {
+    "MNIST": "mnist",
+    "Fashion-MNIST": "fashion-mnist",
+    "CIFAR-10, no public data": "cifar10",
+    "Adult": "adult",
+}
 
 
 def reached(data: str, epsilon: float) -> float:
@@ -40,12 +45,16 @@ def test_the_page_says_where_we_are_behind() -> None:
     page = " ".join((folder / "best.md").read_text(encoding="utf-8").split())
     assert "cifar10 at epsilon 1, 8; cifar10-features at epsilon 1, 2, 3, 4, 8" in page
     data = dict.fromkeys(each.data for each in PUBLISHED)
-    ours = {(name, epsilon): reached(name, epsilon) for name in data for epsilon in (0.5, 1, 2, 3, 4, 8)}
+    ours = {
+        (name, epsilon): reached(name, epsilon) for name in data for epsilon in (0.5, 1, 2, 3, 4, 8)
+    }
     said = list(blocks(compared(ours)))
     notes = json.loads((folder / "best.json").read_text(encoding="utf-8"))["notes"]
     start = notes.index(said[0])
     assert notes[start : start + len(said)] == said
-    (behind,) = (each for each in said if isinstance(each, str) and each.startswith("**Where ours is below"))
+    (behind,) = (
+        each for each in said if isinstance(each, str) and each.startswith("**Where ours is below")
+    )
     assert behind in page
 
 
@@ -70,11 +79,15 @@ def test_the_readme_has_the_figures_of_the_study() -> None:
                 assert figure, cell
                 assert abs(float(figure[3]) - known.accuracy) <= 0.0005
                 assert bool(figure[2]) == (known.accuracy > ours)
-                assert bool(figure[1]) == (more_is_claimed(data, epsilon) and known.accuracy <= ours)
+                assert bool(figure[1]) == (
+                    more_is_claimed(data, epsilon) and known.accuracy <= ours
+                )
     assert checked == 28
 
 
-@pytest.mark.parametrize(("page", "data"), [("docs/settings.md", ("mnist", "fashion-mnist", "cifar10"))])
+@pytest.mark.parametrize(
+    ("page", "data"), [("docs/settings.md", ("mnist", "fashion-mnist", "cifar10"))]
+)
 def test_the_pages_have_the_figures_of_the_study(page: str, data: tuple[str, ...]) -> None:
     text = " ".join((ROOT / page).read_text().split())
     for name in data:
@@ -84,11 +97,16 @@ def test_the_pages_have_the_figures_of_the_study(page: str, data: tuple[str, ...
 
 def test_the_pages_agree_on_what_was_looked_at() -> None:
     """One account, in docs/settings.md, and no other page denies it."""
-    pages = {page.name: " ".join(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md")}
+    pages = {
+        page.name: " ".join(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md")
+    }
     account = pages["settings.md"].split("## What was looked at")[1].split(" ## ")[0]
     for said in (
         "Test figures were seen in between",
-        "Of **Adult**, breast cancer and Wisconsin, rules for [tables](#tables) were chosen on training rows held back",
+        (
+            "Of **Adult**, breast cancer and Wisconsin, rules for [tables](#tables) were chosen on "
+            "training rows held back"
+        ),
         "least squares",
         "No default was chosen on **USPS**",
     ):

@@ -1,4 +1,6 @@
-"""The study of six tables: no default is worse than the base rate, and what its page and its runs are."""
+"""The study of six tables: no default is worse than the base rate, and what its page and its runs
+are.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,24 @@ import pytest
 from privlearn.errors import BadInput
 from privlearn_studies.runs import Outcome
 from privlearn_studies.six_tables import comparison, elsewhere, rows, ways
-from privlearn_studies.six_tables.ways import BASE, BOOSTING, DEFAULT, HERE, LINEAR, OPACUS, PLAIN, TREES
+from privlearn_studies.six_tables.ways import (
+    BASE,
+    BOOSTING,
+    DEFAULT,
+    HERE,
+    LINEAR,
+    OPACUS,
+    PLAIN,
+    TREES,
+)
 
 #: Of larger tables so many training rows, to save time, by table and epsilon.
-_FIRST = {("adult", 0.1): 8000, ("adult", 1.0): 2000, ("imbalanced", 1.0): 2000, ("categories", 1.0): 2000}
+_FIRST = {
+    ("adult", 0.1): 8000,
+    ("adult", 1.0): 2000,
+    ("imbalanced", 1.0): 2000,
+    ("categories", 1.0): 2000,
+}
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
@@ -29,7 +45,9 @@ def test_no_default_is_worse_than_the_base_rate(
     figure = "rmse" if split.target else "log_loss"
     base = ways.measured(split, HERE[BASE](split, 0.0, 0))[figure]
     for way in (DEFAULT, BOOSTING):
-        reached = [ways.measured(split, HERE[way](split, epsilon, seed))[figure] for seed in range(2)]
+        reached = [
+            ways.measured(split, HERE[way](split, epsilon, seed))[figure] for seed in range(2)
+        ]
         assert np.mean(reached) < base, f"{way}: {reached}, base rate {base}"
 
 
@@ -74,7 +92,9 @@ def test_another_environment_gets_numbers_and_categories_by_their_declared_bound
     assert own.tolist() == [[5.0, 2.0], [2.0, 0.0]]
     assert types == ["continuous", "nominal"]
     assert bounds == {0: (0.0, 5.0)}
-    imports = [line for line in Path(elsewhere.__file__).read_text().splitlines() if "import" in line]
+    imports = [
+        line for line in Path(elsewhere.__file__).read_text().splitlines() if "import" in line
+    ]
     assert imports
     assert not any("privlearn" in line for line in imports if not line.startswith('"'))
 
@@ -105,7 +125,9 @@ def test_an_environment_is_given_what_is_declared_and_its_predictions_come_back(
     predicted = ways.predicted_elsewhere("interpret", split, (0.5, 2.0), 0)
     assert list(predicted) == ["DP-EBM"]
     assert [set(each.tolist()) for each in predicted["DP-EBM"]] == [{0.5}, {2.0}]
-    outcome = comparison.predict_elsewhere(0, name="values", package="interpret", epsilons=(0.5, 2.0), first=50)
+    outcome = comparison.predict_elsewhere(
+        0, name="values", package="interpret", epsilons=(0.5, 2.0), first=50
+    )
     assert json.dumps([vars(each) for each in getattr(outcome, "DP-EBM")])
 
 

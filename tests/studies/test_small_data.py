@@ -1,4 +1,6 @@
-"""The study of few rows and small epsilon: which rows are trained on, and what is read off its points."""
+"""The study of few rows and small epsilon: which rows are trained on, and what is read off its
+points.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,25 @@ def point(examples: int, epsilon: float, accuracy: float, plain: float = 0.9) ->
 def test_rows_are_the_first_of_an_order_of_each_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     few = pv.load("digits")
     monkeypatch.setattr(best, "load", lambda name: few)
-    long, short, other = best.rows_of("digits", 300, 1), best.rows_of("digits", 100, 1), best.rows_of("digits", 100, 2)
+    long, short, other = (
+        best.rows_of("digits", 300, 1),
+        best.rows_of("digits", 100, 1),
+        best.rows_of("digits", 100, 2),
+    )
     assert np.array_equal(np.asarray(long.x)[:100], short.x)
     assert np.array_equal(np.asarray(long.y)[:100], short.y)
     assert not np.array_equal(short.y, other.y)
-    assert {row.tobytes() for row in np.asarray(long.x)} <= {row.tobytes() for row in np.asarray(few.x)}
+    assert {row.tobytes() for row in np.asarray(long.x)} <= {
+        row.tobytes() for row in np.asarray(few.x)
+    }
     for seed in (None, 1):
         assert np.array_equal(best.rows_of("digits", None, seed).x, few.x)
     assert np.array_equal(best.rows_of("digits", 50).x, np.asarray(few.x)[:50])
 
 
-def test_private_runs_and_those_without_privacy_have_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_runs_and_those_without_privacy_have_the_same_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     few = pv.load("digits")
     asked = []
 
@@ -60,7 +70,12 @@ def test_every_private_run_is_of_shuffled_rows_but_for_all_of_them() -> None:
 
 
 def test_parts_of_the_way_from_the_majority_class_to_no_privacy() -> None:
-    points = [point(100, 0.1, 0.105), point(100, 1.0, 0.3), point(1000, 1.0, 0.6), point(1000, 3.0, 0.85)]
+    points = [
+        point(100, 0.1, 0.105),
+        point(100, 1.0, 0.3),
+        point(1000, 1.0, 0.6),
+        point(1000, 3.0, 0.85),
+    ]
     assert [round(each.part, 3) for each in points] == [0.006, 0.25, 0.625, 0.938]
     assert [least_for(points, part) for part in (0.1, 0.5, 0.9)] == [100.0, 1000.0, 3000.0]
     assert limits_of(points) == ("10", "100", "1,000", "3,000")

@@ -42,7 +42,11 @@ def text_of(name: str, ending: str = "md") -> str:
 def notes_of(name: str) -> str:
     """The committed notes of a study, with their tables, as Markdown on one line."""
     notes = json.loads(text_of(name, "json"))["notes"]
-    return flat("\n\n".join(each if isinstance(each, str) else table(each["heads"], each["lines"]) for each in notes))
+    return flat(
+        "\n\n".join(
+            each if isinstance(each, str) else table(each["heads"], each["lines"]) for each in notes
+        )
+    )
 
 
 def test_every_study_has_its_page_and_picture_and_nothing_else() -> None:
@@ -63,7 +67,12 @@ def test_a_page_is_written_by_a_program(name: str) -> None:
     """Nobody edits it, nor the JSON that it is made from."""
     text, study = text_of(name, "json"), registry.find(name)
     saved = json.loads(text)
-    assert (saved["name"], saved["source"], saved["what"], saved["quick"]) == (name, study.source, study.what, False)
+    assert (saved["name"], saved["source"], saved["what"], saved["quick"]) == (
+        name,
+        study.source,
+        study.what,
+        False,
+    )
     assert read_rows(text)
     assert text == write_json(saved)
     assert text_of(name) == write_page(saved)
@@ -74,7 +83,9 @@ def test_the_figures_in_the_text_of_a_page_are_in_its_json(name: str) -> None:
     text = text_of(name)
     prose = " ".join(line for line in text.splitlines() if not line.startswith(("|", "![")))
     rows = read_rows(text_of(name, "json"))
-    values = [value for row in rows for value in (row.ours, row.paper, row.ours_std) if value is not None]
+    values = [
+        value for row in rows for value in (row.ours, row.paper, row.ours_std) if value is not None
+    ]
     notes = notes_of(name)
     for figure in _FIGURE.findall(prose):
         digits = len(figure.partition(".")[2])
@@ -109,8 +120,14 @@ def test_what_was_found_is_said_of_the_rows_that_it_was_found_in_and_of_no_other
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_line_that_the_text_of_a_page_names_is_on_the_page(name: str) -> None:
-    text = PAGES.parents[1].joinpath("src", "privlearn_studies", "pages", f"{name}.md").read_text(encoding="utf-8")
-    assert text.splitlines()[0] == f"<!-- of the rows {digest(read_rows(text_of(name, 'json')))} -->"
+    text = (
+        PAGES.parents[1]
+        .joinpath("src", "privlearn_studies", "pages", f"{name}.md")
+        .read_text(encoding="utf-8")
+    )
+    assert (
+        text.splitlines()[0] == f"<!-- of the rows {digest(read_rows(text_of(name, 'json')))} -->"
+    )
     chosen = [block for block in blocks(text) if not isinstance(block, str)]
     written = [block for block in blocks(text_of(name)) if not isinstance(block, str)]
     assert chosen
@@ -121,7 +138,9 @@ def test_every_line_that_the_text_of_a_page_names_is_on_the_page(name: str) -> N
             assert all(cell in ("", other) for cell, other in zip(cells, line, strict=True))
 
 
-def test_lines_that_a_study_does_not_have_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_lines_that_a_study_does_not_have_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     saved = json.loads(text_of("pate-mnist", "json"))
     place = tmp_path / "pages" / "pate-mnist.md"
     place.parent.mkdir()
@@ -135,13 +154,19 @@ def test_lines_that_a_study_does_not_have_are_left_out(monkeypatch: pytest.Monke
     assert line in write_page(saved)
     place.write_text(choice + "| 401 | |\n", encoding="utf-8")
     assert line in write_page(saved)
-    for wrong in (("400 |", "401 |"), ("no spreading", "no such column"), ("| 400 | |", "| 400 | 0.95 |")):
+    for wrong in (
+        ("400 |", "401 |"),
+        ("no spreading", "no such column"),
+        ("| 400 | |", "| 400 | 0.95 |"),
+    ):
         place.write_text(choice.replace(*wrong), encoding="utf-8")
         assert "| queries |" not in write_page(saved)
 
 
 def test_blocks_keep_every_word_of_a_text() -> None:
-    text = "One\nline.\n\n- an item\n  of two lines\n- another\n\n| a | b |\n| --- | ---: |\n| c | 1 |"
+    text = (
+        "One\nline.\n\n- an item\n  of two lines\n- another\n\n| a | b |\n| --- | ---: |\n| c | 1 |"
+    )
     assert list(blocks(text)) == [
         "One line.",
         "- an item of two lines",
@@ -152,11 +177,20 @@ def test_blocks_keep_every_word_of_a_text() -> None:
 
 def test_the_notes_of_dp_macs_classifier_follow_from_its_numbers() -> None:
     """From all their digits, which the committed JSON does not have."""
-    rows = [Row(*row) for row in json.loads((PAGES.parents[1] / "tests" / "studies" / "dpmac-mnist.json").read_text())]
+    rows = [
+        Row(*row)
+        for row in json.loads(
+            (PAGES.parents[1] / "tests" / "studies" / "dpmac-mnist.json").read_text()
+        )
+    ]
     assert flat(mnist.notes_of(rows)) in notes_of("dpmac-mnist")
-    shorter = [(row.label, row.metric, number(row.ours), number(row.ours_std), row.seeds) for row in rows]
+    shorter = [
+        (row.label, row.metric, number(row.ours), number(row.ours_std), row.seeds) for row in rows
+    ]
     committed = read_rows(text_of("dpmac-mnist", "json"))
-    assert shorter == [(r.label, r.metric, number(r.ours), number(r.ours_std), r.seeds) for r in committed]
+    assert shorter == [
+        (r.label, r.metric, number(r.ours), number(r.ours_std), r.seeds) for r in committed
+    ]
 
 
 @pytest.mark.parametrize(
@@ -186,20 +220,29 @@ def test_notes_say_what_their_generators_say_of_settings(name: str, text: str) -
 
 
 def test_tables_and_lists_in_a_text_of_notes_stay_tables_and_lists() -> None:
-    notes, ceiling = json.loads(text_of("best", "json"))["notes"], list(blocks(page("best-parts:ceiling")))
+    notes, ceiling = (
+        json.loads(text_of("best", "json"))["notes"],
+        list(blocks(page("best-parts:ceiling"))),
+    )
     start = notes.index(ceiling[0])
     assert notes[start : start + len(ceiling)] == ceiling
     assert len([block for block in ceiling if not isinstance(block, str)]) == 3
 
 
-def test_places_are_filled_and_empty_paragraphs_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_places_are_filled_and_empty_paragraphs_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "made.md").write_text("One {x:.1f}\nline.\n\n{table}\n\n{no}\n", encoding="utf-8")
+    (tmp_path / "notes" / "made.md").write_text(
+        "One {x:.1f}\nline.\n\n{table}\n\n{no}\n", encoding="utf-8"
+    )
     monkeypatch.setattr("privlearn_studies.report.files", lambda package: tmp_path)
     assert page("made", x=0.25, table="| a |\n| b |", no="") == "One 0.2 line.\n\n| a |\n| b |"
     for study in PAGES.parents[1].joinpath("src", "privlearn_studies", "notes").glob("*.md"):
         lines = study.read_text(encoding="utf-8").splitlines()
-        assert not [line for line in lines if len(line) > 120 or re.search(r"\s$", line)], study.name
+        assert not [line for line in lines if len(line) > 120 or re.search(r"\s$", line)], (
+            study.name
+        )
 
 
 def test_lines_are_wrapped_but_for_tables_headings_pictures_and_code() -> None:

@@ -15,7 +15,9 @@ from tests.studies.test_training_studies import MadeUp
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_both_sides_meet_the_target_with_the_histogram_counted(epsilon: float) -> None:
     calls = tries(epsilon)
-    given, learned = ([call for key, call in calls.items() if key[1] == side] for side in (GIVEN, LEARNED))
+    given, learned = (
+        [call for key, call in calls.items() if key[1] == side] for side in (GIVEN, LEARNED)
+    )
     assert len(given) == len(learned) == len(thresholds.QUANTILES)
     fixed, by_histogram = plan_of(given[0].setting), plan_of(learned[0].setting)
     for plan in (fixed, by_histogram):
@@ -26,7 +28,12 @@ def test_both_sides_meet_the_target_with_the_histogram_counted(epsilon: float) -
 
 
 def test_each_side_is_chosen_on_images_held_back() -> None:
-    held = {(2.0, GIVEN, 0.1): 0.9, (2.0, GIVEN, 0.3): 0.95, (2.0, LEARNED, 0.5): 0.99, (8.0, GIVEN, 1.0): 0.98}
+    held = {
+        (2.0, GIVEN, 0.1): 0.9,
+        (2.0, GIVEN, 0.3): 0.95,
+        (2.0, LEARNED, 0.5): 0.99,
+        (8.0, GIVEN, 1.0): 0.98,
+    }
     assert thresholds.chosen(held, 2.0, GIVEN) == (2.0, GIVEN, 0.3)
     assert thresholds.chosen(held, 2.0, LEARNED) == (2.0, LEARNED, 0.5)
     findings = thresholds.run(False, None, MadeUp())

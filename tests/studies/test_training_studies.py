@@ -30,7 +30,8 @@ from privlearn_studies.runs import Call, Outcome
 from privlearn_studies.yu2019 import training
 from privlearn_studies.yu2019.training import Setting
 
-#: Studies of which every run is made by `Runs`; those of feature selection and segmentation have tests of their own.
+#: Studies of which every run is made by `Runs`; those of feature selection and segmentation have
+#: tests of their own.
 TRAINED = [
     study.name
     for study in registry.STUDIES
@@ -38,7 +39,9 @@ TRAINED = [
     and not study.name.startswith("dfs-")
     and study.name not in ("dpmac-features", "pate-segmentation", "pate-tumours")
 ]
-OUTCOME = Outcome(test=(0.5, 0.75), train=(), train_end=0.7, noise=(10.0, 9.0), rho=0.01, epsilon=0.5)
+OUTCOME = Outcome(
+    test=(0.5, 0.75), train=(), train_end=0.7, noise=(10.0, 9.0), rho=0.01, epsilon=0.5
+)
 
 
 def call(*given: Any, **named: Any) -> Call:
@@ -63,22 +66,31 @@ class MadeUp(runs.Runs):
         }
         return {
             call: [
-                made[call.function.name](call, np.random.default_rng([seed, len(str(call.given))])) for seed in seeds
+                made[call.function.name](call, np.random.default_rng([seed, len(str(call.given))]))
+                for seed in seeds
             ]
             for call in calls
         }
 
     def _best(self, call: Call, draw: np.random.Generator) -> Outcome:
-        return Outcome(accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, seconds=10.0, weights=7850)
+        return Outcome(
+            accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, seconds=10.0, weights=7850
+        )
 
     def _plain(self, call: Call, draw: np.random.Generator) -> Outcome:
-        return Outcome(accuracy=0.95 + draw.normal(0, 0.01), majority=0.1, examples=call.first or 60_000)
+        return Outcome(
+            accuracy=0.95 + draw.normal(0, 0.01), majority=0.1, examples=call.first or 60_000
+        )
 
     def _correlated(self, call: Call, draw: np.random.Generator) -> Outcome:
-        return Outcome(accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=1.0, bands=4)
+        return Outcome(
+            accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=1.0, bands=4
+        )
 
     def _persons(self, call: Call, draw: np.random.Generator) -> Outcome:
-        return Outcome(accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=0.01, examples=4000)
+        return Outcome(
+            accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, noise=0.01, examples=4000
+        )
 
     def _table(self, call: Call, draw: np.random.Generator) -> Outcome:
         if call.name == "values":
@@ -96,18 +108,35 @@ class MadeUp(runs.Runs):
 
     def _votes(self, call: Call, draw: np.random.Generator) -> Outcome:
         each = tuple((0.9 + draw.normal(0, 0.01, len(call.queries))).tolist())
-        noise = tuple(votes.plan_of(queries, call.teachers, call.epsilon).noise_std for queries in call.queries)
-        several = {"epsilons": (call.epsilon,) * len(each), "test": ((0.8, 0.9, 0.95),) * len(each), "noise": noise}
+        noise = tuple(
+            votes.plan_of(queries, call.teachers, call.epsilon).noise_std
+            for queries in call.queries
+        )
+        several = {
+            "epsilons": (call.epsilon,) * len(each),
+            "test": ((0.8, 0.9, 0.95),) * len(each),
+            "noise": noise,
+        }
         return Outcome(teacher=0.9, plurality=0.92, answers=each, seen=each, **several)
 
     def _vectors(self, call: Call, draw: np.random.Generator) -> Outcome:
         curve = tuple((3 + draw.random(len(LENGTHS) + 1)).tolist())
         errors = tuple((20 + draw.random(3)).tolist())
         return Outcome(
-            noise=0.3, autoencoder_noise=0.1, rule=8, size=16, teacher=20.0, ensemble=15.0, answers=errors,
+            noise=0.3,
+            autoencoder_noise=0.1,
+            rule=8,
+            size=16,
+            teacher=20.0,
+            ensemble=15.0,
+            answers=errors,
             students=errors,
-            public=12.0, mean=31.0, epsilons=(call.epsilon,) * 3, by_length=curve, expected=curve[:-1],
-        )  # fmt: skip
+            public=12.0,
+            mean=31.0,
+            epsilons=(call.epsilon,) * 3,
+            by_length=curve,
+            expected=curve[:-1],
+        )
 
     def _yu(self, call: Call, draw: np.random.Generator) -> Outcome:
         setting, plain = call.setting, call.schedule is None
@@ -118,25 +147,48 @@ class MadeUp(runs.Runs):
         else:
             share = training._written(setting, 2) if setting.task == "mnist" else 2.0
             epochs = max(1, training.plan_of(setting, round(share**2)).epochs)
-        test = tuple(np.round(0.9 - 0.5 * np.exp(-np.arange(epochs) / 5) + draw.normal(0, 0.002, epochs), 5).tolist())
-        noise = () if plain else tuple(
-            8.0 if setting.schedule.startswith("validation") else parse(setting.schedule)(t) for t in range(epochs)
-        )  # fmt: skip
+        test = tuple(
+            np.round(
+                0.9 - 0.5 * np.exp(-np.arange(epochs) / 5) + draw.normal(0, 0.002, epochs), 5
+            ).tolist()
+        )
+        noise = (
+            ()
+            if plain
+            else tuple(
+                8.0 if setting.schedule.startswith("validation") else parse(setting.schedule)(t)
+                for t in range(epochs)
+            )
+        )
         rho, epsilon = (None, None) if plain else (0.8, 6.7)
         return Outcome(
-            test=test, train=test if plain else (), train_end=test[-1], noise=noise, rho=rho, epsilon=epsilon
+            test=test,
+            train=test if plain else (),
+            train_end=test[-1],
+            noise=noise,
+            rho=rho,
+            epsilon=epsilon,
         )
 
 
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("name", TRAINED)
 def test_files_and_words(
-    name: str, quick: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    quick: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runs, "Runs", MadeUp)
-    assert main(["reproduce", name, "--out", str(tmp_path), "--json", *(["--quick"] if quick else [])]) == 0
+    assert (
+        main(["reproduce", name, "--out", str(tmp_path), "--json", *(["--quick"] if quick else [])])
+        == 0
+    )
     printed = json.loads(capsys.readouterr().out)
-    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.{end}" for end in ("json", "md", "png")}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{name}.{end}" for end in ("json", "md", "png")
+    }
     labels = [(row["label"], row["metric"]) for row in printed["rows"]]
     assert len(set(labels)) == len(labels)
     assert all(math.isfinite(row["ours"]) for row in printed["rows"])
@@ -152,19 +204,34 @@ def test_files_and_words(
 def test_the_papers_numbers_stand_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "Runs", MadeUp)
     rows = registry.find("yu-table2").run(quick=True).rows
-    papers = {row.label: row.paper for row in rows if row.metric == "test accuracy" and row.paper is not None}
+    papers = {
+        row.label: row.paper
+        for row in rows
+        if row.metric == "test accuracy" and row.paper is not None
+    }
     assert papers["uniform (constant:start=8)"] == 0.919
     assert papers["polynomial (poly:k=3,end=2,period=100)"] == 0.932
     assert papers["uniform, 44 epochs"] == 0.929
     assert papers["step: plain training, as many epochs"] == 0.954
     epochs = {row.label.split(" ")[0]: row.ours for row in rows if row.metric == "epochs"}
-    assert epochs == {"uniform": 100, "time": 38, "step": 31, "exponential": 71, "polynomial": 44, "validation": 64}
+    assert epochs == {
+        "uniform": 100,
+        "time": 38,
+        "step": 31,
+        "exponential": 71,
+        "polynomial": 44,
+        "validation": 64,
+    }
 
 
-def test_features_are_those_of_the_released_weights(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_are_those_of_the_released_weights(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Weights behind the projection come back as images that the network sees through it."""
     monkeypatch.setenv("PRIVLEARN_DATA", str(data_dir))
-    setting = MacSetting("mnist", 1, 100, 0.01, "constant:start=1", 0.3, noise=1.0, pca_noise=4.0, first=500)
+    setting = MacSetting(
+        "mnist", 1, 100, 0.01, "constant:start=1", 0.3, noise=1.0, pca_noise=4.0, first=500
+    )
     network = torch.nn.Sequential(torch.nn.Linear(60, 8), torch.nn.ReLU(), torch.nn.Linear(8, 10))
     with torch.no_grad():
         network[2].weight.zero_()[3, 5] = 1.0  # the fifth unit is what speaks for a 3
@@ -200,7 +267,9 @@ def test_a_run_is_found_again(tmp_path: Path) -> None:
     assert setting.key(3) != setting.key(4)
     assert setting.but(rho=0.5).key(3) != setting.key(3)
     # The same setting said otherwise is the same run.
-    assert call("cancer", "exp:k=0.001,start=30", clip="as written", hidden=(10, 20)).key(3) == setting.key(3)
+    assert call("cancer", "exp:k=0.001,start=30", clip="as written", hidden=(10, 20)).key(
+        3
+    ) == setting.key(3)
     whole = call("cancer", "exp:start=30,k=0.001", hidden=(10, 20, 10), learning_rate=0.1, rho=0.4)
     assert whole.key(3) == call("cancer", "exp:k=0.001,start=30").key(3) != setting.key(3)
 
@@ -237,7 +306,13 @@ def test_a_line_that_was_cut_off_is_run_again(tmp_path: Path) -> None:
     for setting in settings:
         keep(setting)
     whole = store.path.read_bytes()
-    for cut in (whole[:-1], whole[:-20], whole + b'{"run": [', whole + b"\xc3"[:0] + b"null\n", whole[:-40] + b"\n"):
+    for cut in (
+        whole[:-1],
+        whole[:-20],
+        whole + b'{"run": [',
+        whole + b"\xc3"[:0] + b"null\n",
+        whole[:-40] + b"\n",
+    ):
         store.path.write_bytes(cut)
         assert {round(kept.train_end, 3) for kept in store.read().values()} >= {0.1, 0.2}
         keep(settings[2])
@@ -247,11 +322,15 @@ def test_a_line_that_was_cut_off_is_run_again(tmp_path: Path) -> None:
         store.read()
 
 
-def test_runs_go_on_where_they_ended(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_go_on_where_they_ended(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PRIVLEARN_DATA", str(data_dir))
     settings = [call("cancer", "constant:start=25", epochs=2), call("cancer", None, epochs=2)]
     seen: list[tuple[int, int]] = []
-    first = runs.Runs(tmp_path, jobs=2, progress=lambda done, total: seen.append((done, total)))(settings, range(2))
+    first = runs.Runs(tmp_path, jobs=2, progress=lambda done, total: seen.append((done, total)))(
+        settings, range(2)
+    )
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
     # In another process, the same as here.
     here = settings[0](1)
@@ -265,14 +344,30 @@ def test_runs_go_on_where_they_ended(data_dir: Path, tmp_path: Path, monkeypatch
     assert again == first
 
 
-def test_an_interruption_ends_at_once_and_keeps_what_is_done(data_dir: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "privlearn", "reproduce", "yu-fig14", "--jobs", "2", "--out", str(tmp_path)]
+def test_an_interruption_ends_at_once_and_keeps_what_is_done(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "privlearn",
+        "reproduce",
+        "yu-fig14",
+        "--jobs",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
     running = subprocess.Popen(
-        command, env={**os.environ, "PRIVLEARN_DATA": str(data_dir)}, stderr=subprocess.PIPE, text=True,
+        command,
+        env={**os.environ, "PRIVLEARN_DATA": str(data_dir)},
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
-        # Where the tests run in the background, interruptions may be ignored, and children would ignore them, too.
+        # Where the tests run in the background, interruptions may be ignored, and children would
+        # ignore them, too.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    )
     store = runs.Store(tmp_path / runs.FILE)
     for _ in range(3000):  # a busy machine takes a minute to begin
         if store.read():

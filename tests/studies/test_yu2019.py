@@ -1,4 +1,6 @@
-"""The studies of Yu et al. 2019: their golden figures, the files they write, and the command that runs them."""
+"""The studies of Yu et al. 2019: their golden figures, the files they write, and the command that
+runs them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,16 @@ def test_the_command_writes_three_files(
 ) -> None:
     if name in ON_DATA:
         monkeypatch.setenv("PRIVLEARN_DATA", str(request.getfixturevalue("data_dir")))
-    options = ["reproduce", name, "--quick", "--seeds", "2", "--out", str(tmp_path / "out"), "--json"]
+    options = [
+        "reproduce",
+        name,
+        "--quick",
+        "--seeds",
+        "2",
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    ]
     assert main(options) == 0
     printed = json.loads(capsys.readouterr().out)
     assert set(printed) == {"name", "source", "what", "quick", "rows", "notes"}
@@ -87,7 +98,9 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert [study["name"] for study in json.loads(capsys.readouterr().out)["studies"]] == NAMES
 
 
-@pytest.mark.parametrize("options", [["yu-fig99"], [], ["yu-fig1", "--seeds", "0"], ["yu-fig1", "--out", __file__]])
+@pytest.mark.parametrize(
+    "options", [["yu-fig99"], [], ["yu-fig1", "--seeds", "0"], ["yu-fig1", "--out", __file__]]
+)
 def test_refusals(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", *options]) == 2
     said = capsys.readouterr().err
@@ -97,10 +110,16 @@ def test_refusals(options: list[str], capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_figure_one() -> None:
-    change = rows("yu-fig1")["changing point: where the logarithm of the divergence bends most", "order"]
+    change = rows("yu-fig1")[
+        "changing point: where the logarithm of the divergence bends most", "order"
+    ]
     assert change["ours"] == change["paper"] == 147
-    assert ours("yu-fig1", "with sampling, order 147", "Renyi divergence") == pytest.approx(5.886e-4, abs=5e-8)
-    assert ours("yu-fig1", "with sampling, order 100", "Renyi divergence") == pytest.approx(3.450544e-4, rel=1e-6)
+    assert ours("yu-fig1", "with sampling, order 147", "Renyi divergence") == pytest.approx(
+        5.886e-4, abs=5e-8
+    )
+    assert ours("yu-fig1", "with sampling, order 100", "Renyi divergence") == pytest.approx(
+        3.450544e-4, rel=1e-6
+    )
     assert ours("yu-fig1", "without sampling, order 100", "Renyi divergence") == 3.125
 
 
@@ -129,8 +148,14 @@ def test_figure_two_says_what_is_no_guarantee() -> None:
     kinds = dict(rows("yu-fig2").keys())
     assert "estimate" in kinds["random sampling: zCDP, the paper's RS"]
     assert "lower bound" in kinds["random reshuffling: attack of Chua et al."]
-    low = ours("yu-fig2", "random reshuffling: attack of Chua et al.", "epsilon, lower bound after 400 epochs")
-    assert 0 < low < ours("yu-fig2", "random reshuffling: exact Gaussian", "epsilon after 400 epochs")
+    low = ours(
+        "yu-fig2",
+        "random reshuffling: attack of Chua et al.",
+        "epsilon, lower bound after 400 epochs",
+    )
+    assert (
+        0 < low < ours("yu-fig2", "random reshuffling: exact Gaussian", "epsilon after 400 epochs")
+    )
     # The paper's 34.3 is not determined by its text; whatever the split of delta, ours is sound.
     strong = ours("yu-fig2", "random sampling: strong composition", "epsilon after 400 epochs")
     assert ours("yu-fig2", "random sampling: PLD", "epsilon after 400 epochs") < strong < 34.3
@@ -139,7 +164,10 @@ def test_figure_two_says_what_is_no_guarantee() -> None:
 def test_figure_three() -> None:
     flat = [ours("yu-fig3", f"3a, q {q}: zCDP(RF)", "epsilon") for q in ("0.002", "0.005", "0.01")]
     assert flat == pytest.approx([14.0880] * 3, abs=1e-4)
-    rising = [ours("yu-fig3", f"3a, q {q}: zCDP(RS)", "epsilon, estimate") for q in ("0.002", "0.005", "0.01")]
+    rising = [
+        ours("yu-fig3", f"3a, q {q}: zCDP(RS)", "epsilon, estimate")
+        for q in ("0.002", "0.005", "0.01")
+    ]
     assert rising == sorted(rising)
     for sigma in (5, 6, 8, 10, 14):
         exact = ours("yu-fig3", f"3b, sigma {sigma}: sampling, PLD", "epsilon")
@@ -148,12 +176,15 @@ def test_figure_three() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "golden"), [(2, 0.006166761), (3, 0.010668604), (3.7, 0.015001033), (3.81, 0.01582525)]
+    ("order", "golden"),
+    [(2, 0.006166761), (3, 0.010668604), (3.7, 0.015001033), (3.81, 0.01582525)],
 )
 def test_figure_sixteen_counterexample(order: float, golden: float) -> None:
     label = f"q 0.06, sigma 1, order {order:g}"
     assert ours("yu-fig16", label, "exact divergence") == pytest.approx(golden, abs=1e-7)
-    assert ours("yu-fig16", label, "the conjectured bound") == pytest.approx(order * 0.0036, rel=1e-12)
+    assert ours("yu-fig16", label, "the conjectured bound") == pytest.approx(
+        order * 0.0036, rel=1e-12
+    )
 
 
 def test_figure_sixteen() -> None:
@@ -163,15 +194,24 @@ def test_figure_sixteen() -> None:
     assert accounting.worst(0.0625, 1.0) == pytest.approx(1.157, abs=1e-3)
     for sigma, largest in ((1.15, 0.95), (2.0, 0.63), (6.0, 0.52)):
         metric = "largest divergence over the bound"
-        assert ours("yu-fig16", f"sigma {sigma:g}, all q and orders", metric) == pytest.approx(largest, abs=0.01)
+        assert ours("yu-fig16", f"sigma {sigma:g}, all q and orders", metric) == pytest.approx(
+            largest, abs=0.01
+        )
     # Below the first threshold small rates break the bound at every order.
     assert np.all(accounting.ratio(1e-4, 0.88, np.linspace(1.01, 6, 40)) > 1)
     assert np.all(accounting.ratio(1e-4, 0.90, np.linspace(1.01, 4, 40)) < 1)
-    assert rows("yu-fig16")["sigma 1, the paper's grid of q and orders", "points where the bound fails"]["ours"] > 1000
+    assert (
+        rows("yu-fig16")[
+            "sigma 1, the paper's grid of q and orders", "points where the bound fails"
+        ]["ours"]
+        > 1000
+    )
 
 
 TABLE_THREE = [
-    (kind, epochs, k) for kind, papers in tables.PAPER.items() for epochs, k in zip(tables.EPOCHS, papers, strict=True)
+    (kind, epochs, k)
+    for kind, papers in tables.PAPER.items()
+    for epochs, k in zip(tables.EPOCHS, papers, strict=True)
 ]
 
 
@@ -180,18 +220,29 @@ def test_table_three() -> None:
     for kind, epochs, k in TABLE_THREE:
         label = f"{kind.__name__.lower()}, {epochs} epochs"
         assert ours("yu-table3", label, "epochs with the paper's k") == epochs
-        low, high = ours("yu-table3", label, "k, the least of all"), ours("yu-table3", label, "k, the greatest of all")
+        low, high = (
+            ours("yu-table3", label, "k, the least of all"),
+            ours("yu-table3", label, "k, the greatest of all"),
+        )
         least = ours("yu-table3", label, "k, the least on the grid of 0.0001")
         assert low <= least <= k <= high
         assert k - least < 7.5e-4
-        fewer = [tables.epochs_of(kind(k=end)) for end in (low - 2e-7, low, least, high, high + 2e-7)]  # type: ignore[call-arg]
+        fewer = [
+            tables.epochs_of(kind(k=end)) for end in (low - 2e-7, low, least, high, high + 2e-7)
+        ]  # type: ignore[call-arg]
         assert fewer[1:4] == [epochs] * 3
         assert sorted([fewer[0], fewer[4]]) == [epochs - 1, epochs + 1]
 
 
 @pytest.mark.parametrize(
     ("schedule", "epochs"),
-    [(Constant(8.0), 100), (Time(0.05), 38), (Step(0.6), 31), (Exponential(0.01), 71), (Polynomial(3.0), 44)],
+    [
+        (Constant(8.0), 100),
+        (Time(0.05), 38),
+        (Step(0.6), 31),
+        (Exponential(0.01), 71),
+        (Polynomial(3.0), 44),
+    ],
 )
 def test_table_two(schedule: Schedule, epochs: int) -> None:
     assert tables.epochs_of(schedule) == epochs
@@ -209,8 +260,12 @@ def test_table_one() -> None:
     assert once == pytest.approx(10 * 10 * 0.1 * 0.9**9, abs=0.35)  # four standard errors
     assert epochs[0] == tables.METHODS[2][1](0)
     assert {metric: row["paper"] for (name, metric), row in found.items() if name == "Poisson"} == {
-        "batches": 10, "empty batches": 3, "largest batch": 3, "items drawn exactly once": 4, "items never drawn": 3,
-    }  # fmt: skip
+        "batches": 10,
+        "empty batches": 3,
+        "largest batch": 3,
+        "items drawn exactly once": 4,
+        "items never drawn": 3,
+    }
 
 
 def test_budgets_and_checks_never_import_matplotlib() -> None:

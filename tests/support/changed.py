@@ -1,8 +1,9 @@
-"""`pytest --changed`: the tests of what changed since `main`, first the nearest, for as long as `--seconds` says.
+"""`pytest --changed`: the tests of what changed since `main`, first the nearest, for as long as
+`--seconds` says.
 
-A changed test file counts as a whole. A changed file of the package counts by its planted bugs, by the checks that
-catch them, and by the tests of its room (`tests/<room>`), which also follow what they share. The laws of the house
-always count.
+A changed test file counts as a whole. A changed file of the package counts by its planted bugs, by
+the checks that catch them, and by the tests of its room (`tests/<room>`), which also follow what
+they share. The laws of the house always count.
 """
 
 from __future__ import annotations
@@ -20,13 +21,23 @@ _LAWS = "tests/laws/test_house.py"
 
 
 def changed_files() -> set[str]:
-    """What differs from the branch's beginning on `main`, and new files that git does not ignore."""
-    base = next((base for name in ("main", "origin/main") if (base := _git("merge-base", name, "HEAD"))), "HEAD")
-    return {*_git("diff", "--name-only", base).splitlines(), *_git("ls-files", "-o", "--exclude-standard").splitlines()}
+    """What differs from the branch's beginning on `main`, and new files that git does not
+    ignore.
+    """
+    base = next(
+        (base for name in ("main", "origin/main") if (base := _git("merge-base", name, "HEAD"))),
+        "HEAD",
+    )
+    return {
+        *_git("diff", "--name-only", base).splitlines(),
+        *_git("ls-files", "-o", "--exclude-standard").splitlines(),
+    }
 
 
 def _git(*arguments: str) -> str:
-    answer = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return answer.stdout.strip() if answer.returncode == 0 else ""
 
 
@@ -39,10 +50,17 @@ def rank(file: str, parameters: dict[str, Any], changed: set[str], checks: set[s
         return 1 if parameters.get("name") in checks else None
     if file == _LAWS or file in changed:
         return 0
-    rooms = {Path(name).parts[2].removesuffix(".py") for name in changed if name.startswith("src/privlearn/")}
+    rooms = {
+        Path(name).parts[2].removesuffix(".py")
+        for name in changed
+        if name.startswith("src/privlearn/")
+    }
     rooms |= {"studies" for name in changed if name.startswith("src/privlearn_studies/")}
-    parts = [Path(name).parts for name in changed if name.startswith("tests/") and name.count("/") > 1]
-    rooms |= {room for _, room, *_, own in parts if not own.startswith("test_")}  # what its tests share
+    parts = [
+        Path(name).parts for name in changed if name.startswith("tests/") and name.count("/") > 1
+    ]
+    # what its tests share
+    rooms |= {room for _, room, *_, own in parts if not own.startswith("test_")}
     return 3 if Path(file).parts[1] in rooms else None
 
 
@@ -54,8 +72,12 @@ def _home(mutant: Any) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--changed", action="store_true", help="only the tests of what changed since main")
-    parser.addoption("--seconds", type=float, help="begin no test after so many seconds; the others are skipped")
+    parser.addoption(
+        "--changed", action="store_true", help="only the tests of what changed since main"
+    )
+    parser.addoption(
+        "--seconds", type=float, help="begin no test after so many seconds; the others are skipped"
+    )
 
 
 @pytest.hookimpl(trylast=True)
@@ -68,10 +90,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     mutants = [own["mutant"] for own in values.values() if "mutant" in own]
     checks = {mutant.caught_by for mutant in mutants if _home(mutant) in changed}
     ranks = {
-        item: rank(item.path.relative_to(ROOT).as_posix(), values[item], changed, checks) for item in items
-    }  # fmt: skip
+        item: rank(item.path.relative_to(ROOT).as_posix(), values[item], changed, checks)
+        for item in items
+    }
     config.hook.pytest_deselected(items=[item for item in items if ranks[item] is None])
-    items[:] = sorted((item for item in items if ranks[item] is not None), key=lambda item: ranks[item] or 0)
+    items[:] = sorted(
+        (item for item in items if ranks[item] is not None), key=lambda item: ranks[item] or 0
+    )
 
 
 _BEGAN = time.monotonic()

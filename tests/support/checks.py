@@ -1,7 +1,8 @@
-"""The registry of named checks: `check_...` functions in every room's `checks*.py`, entered when these are imported.
+"""The registry of named checks: `check_...` functions in every room's `checks*.py`, entered when
+these are imported.
 
-Every check raises (an AssertionError or an error of privlearn's) if its property does not hold. All are seeded. Tests
-run them on the code as it is; planted bugs must make them fail.
+Every check raises (an AssertionError or an error of privlearn's) if its property does not hold. All
+are seeded. Tests run them on the code as it is; planted bugs must make them fail.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
     """Enter a check by its name, which no other has."""
     name = function.__name__
     assert name.startswith("check_"), name
-    assert name not in CHECKS or CHECKS[name].__module__ == function.__module__, f"two checks are called {name}"
+    assert name not in CHECKS or CHECKS[name].__module__ == function.__module__, (
+        f"two checks are called {name}"
+    )
     CHECKS[name] = function
     return function
 
 
 def compared_or_not(function: Callable[[], None]) -> Callable[[], None]:
-    """A check that also holds where no example of the data is compared with autograd: by what comes before that."""
+    """A check that also holds where no example of the data is compared with autograd: by what comes
+    before that.
+    """
 
     @wraps(function)
     def both() -> None:

@@ -1,7 +1,9 @@
-"""Models and losses that couple the examples of a batch, and how far one example moves the sum of a door's step.
+"""Models and losses that couple the examples of a batch, and how far one example moves the sum of a
+door's step.
 
-A door trains a network for one step, as its users write it. What is compared is what reaches the noise: the `Bounded`
-that the step of the run hands to `release`, of data with one row and without it.
+A door trains a network for one step, as its users write it. What is compared is what reaches the
+noise: the `Bounded` that the step of the run hands to `release`, of data with one row and without
+it.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Coupling:
 
     Attributes:
         network: makes the model; it takes the columns by name.
-        columns: of the data, each of shape (ROWS, ...); the last row is the one that others are not to notice.
+        columns: of the data, each of shape (ROWS, ...); the last row is the one that others are not
+            to notice.
         loss: one value for each example, of outputs and targets.
     """
 
@@ -53,20 +56,29 @@ class Coupling:
 
     def data(self, number: int) -> list[Row]:
         """The first rows."""
-        return [{name: column[row] for name, column in self.columns.items()} for row in range(number)]
+        return [
+            {name: column[row] for name, column in self.columns.items()} for row in range(number)
+        ]
 
 
-#: Trains `network` on `data` for one step by a plan, with a loss of outputs and targets; `moved` is called with
-#: the network between the checks on made-up rows and the step. Returns how gradients were computed.
-Door = Callable[[nn.Module, list[Row], pv.Plan, ExampleLosses, Callable[[nn.Module], None]], str | None]
+#: Trains `network` on `data` for one step by a plan, with a loss of outputs and targets; `moved` is
+#: called with the network between the checks on made-up rows and the step. Returns how gradients
+#: were computed.
+Door = Callable[
+    [nn.Module, list[Row], pv.Plan, ExampleLosses, Callable[[nn.Module], None]], str | None
+]
 
 
 def plan() -> pv.Plan:
     """One step on all rows, of which the last may be missing."""
     return pv.Plan(
-        pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(CLIP_NORM),
-        adjacency="add_remove", examples=ROWS,
-    )  # fmt: skip
+        pv.sampling.FullBatch(),
+        1,
+        schedule=pv.schedules.Constant(1.0),
+        clip=pv.Flat(CLIP_NORM),
+        adjacency="add_remove",
+        examples=ROWS,
+    )
 
 
 @contextmanager
@@ -92,13 +104,17 @@ def move(network: nn.Module) -> None:
 
 
 def ratio(door: Door, coupling: Coupling) -> tuple[float, str | None]:
-    """How far the last row moves the sum, over the stated sensitivity; and the way of the gradients, or `refused`."""
+    """How far the last row moves the sum, over the stated sensitivity; and the way of the
+    gradients, or `refused`.
+    """
     sums, ways = [], []
     for number in (ROWS, ROWS - 1):
         with sums_before_noise() as own, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                ways.append(door(coupling.made(), coupling.data(number), plan(), coupling.loss, move))
+                ways.append(
+                    door(coupling.made(), coupling.data(number), plan(), coupling.loss, move)
+                )
             except (NotPerExample, BadInput):
                 assert not own, "it was refused after a release"
                 ways.append("refused")
@@ -116,7 +132,10 @@ class Pixels(nn.Module):
 
     def __init__(self, scale: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.scale, self.net = scale, nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.scale, self.net = (
+            scale,
+            nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(self.scale(x.float()))  # type: ignore[no-any-return]
@@ -142,7 +161,9 @@ def pixels(scale: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Coupling:
 
 
 class Table(nn.Module):
-    """Columns with missing values, which are filled from the batch, or of a scale that is read off it."""
+    """Columns with missing values, which are filled from the batch, or of a scale that is read off
+    it.
+    """
 
     def __init__(self, fill: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -206,11 +227,15 @@ def texts(network: Callable[[], nn.Module], *, times: bool = False) -> Coupling:
     if times:
         lengths = lengths * 100
         lengths[-1] = 300000
-    return Coupling(network, {"ids": ids, "lengths": lengths, "labels": torch.zeros(ROWS, dtype=torch.long)})
+    return Coupling(
+        network, {"ids": ids, "lengths": lengths, "labels": torch.zeros(ROWS, dtype=torch.long)}
+    )
 
 
 class Reordered(nn.Module):
-    """Frames of all examples as one batch, in another order, behind a gain, as that of a residual branch."""
+    """Frames of all examples as one batch, in another order, behind a gain, as that of a residual
+    branch.
+    """
 
     def __init__(self, gain: float) -> None:
         super().__init__()
@@ -219,7 +244,9 @@ class Reordered(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows, number, width = x.shape
-        h = torch.relu(self.body(x.transpose(0, 1).reshape(number * rows, width))).view(number, rows, -1)
+        h = torch.relu(self.body(x.transpose(0, 1).reshape(number * rows, width))).view(
+            number, rows, -1
+        )
         return self.head(self.mean(x.mean(1)) + self.gain * h.mean(0))  # type: ignore[no-any-return]
 
 
@@ -257,8 +284,12 @@ def written() -> dict[str, Coupling]:
         "missing values, by the mean of a column": table(
             lambda x: torch.where(x.isnan(), x.nanmean(0, keepdim=True).nan_to_num(), x), math.nan
         ),
-        "missing values, by the mean of all": table(lambda x: torch.where(x.isnan(), x.nanmean(), x), math.nan),
-        "missing values, by a number": table(lambda x: x.nan_to_num(float(x[~x.isnan()].mean())), math.nan),
+        "missing values, by the mean of all": table(
+            lambda x: torch.where(x.isnan(), x.nanmean(), x), math.nan
+        ),
+        "missing values, by a number": table(
+            lambda x: x.nan_to_num(float(x[~x.isnan()].mean())), math.nan
+        ),
         "a sentinel, by the mean of a column": table(with_the_mean_of_others, -1.0),
         "12 or 16 bits": table(lambda x: x / (65535.0 if x.max() > 4095 else 4095.0), 0.0),
         "times over the last": texts(Times, times=True),
@@ -267,7 +298,8 @@ def written() -> dict[str, Coupling]:
             for kind in ("mean", "last", "mean of states")
         },
         **{
-            f"frames in another order, gain {gain:g}": frames(lambda gain=gain: Reordered(gain)) for gain in (1e-6, 0.0)
+            f"frames in another order, gain {gain:g}": frames(lambda gain=gain: Reordered(gain))
+            for gain in (1e-6, 0.0)
         },
         "two views": frames(lambda: Views(zero=False)),
         "two views, head at zero": frames(lambda: Views(zero=True)),
@@ -299,19 +331,24 @@ def drawn(mixes: Mapping[str, Callable[[Tensor], Tensor]]) -> dict[str, Coupling
     return couplings
 
 
-#: Of which some are tried in each run of the tests: every fifth, 13th and tenth, so that all three places come.
+#: Of which some are tried in each run of the tests: every fifth, 13th and tenth, so that all three
+#: places come.
 DAILY = {"written": 5, "drawn": 13, "harmless": 10}
 
 
-def require_apart(door: Door, *, whole: bool = False, at_once: bool = True, recorded: bool = False) -> None:
-    """No coupling moves the sum of a door's step by more than its sensitivity, and what keeps examples apart trains.
+def require_apart(
+    door: Door, *, whole: bool = False, at_once: bool = True, recorded: bool = False
+) -> None:
+    """No coupling moves the sum of a door's step by more than its sensitivity, and what keeps
+    examples apart trains.
 
     Args:
         door: trains for one step.
         whole: whether all couplings are tried, and not some of them.
-        at_once: whether the door's loss is computed for many examples at once where they stay apart.
-        recorded: whether the door records what a loss does to outputs: it leaves out hooks on their gradients, and may
-            refuse what it can't record.
+        at_once: whether the door's loss is computed for many examples at once where they stay
+            apart.
+        recorded: whether the door records what a loss does to outputs: it leaves out hooks on their
+            gradients, and may refuse what it can't record.
     """
     kinds = {"written": written(), "drawn": drawn(MIXES), "harmless": drawn(HARMLESS)}
     with collected():
@@ -330,7 +367,9 @@ def require_apart(door: Door, *, whole: bool = False, at_once: bool = True, reco
 
 @contextmanager
 def collected() -> Iterator[None]:
-    """A block in which collecting garbage is quick: trainers do it at their ends, over all that was imported."""
+    """A block in which collecting garbage is quick: trainers do it at their ends, over all that was
+    imported.
+    """
     gc.collect()
     gc.freeze()
     try:
@@ -340,7 +379,9 @@ def collected() -> Iterator[None]:
 
 
 def gate_off(where: str) -> tuple[str, str]:
-    """What becomes what in `SeparationCheck.require_apart` where the verdict on each program is that it is apart."""
+    """What becomes what in `SeparationCheck.require_apart` where the verdict on each program is
+    that it is apart.
+    """
     passing = "type('Passing', (dict,), {'get': lambda *_: ''})()"
     old = "examples = len(leaves[0])"
     return old, f"if {where}:\n        self._seen.verdicts = {passing}\n        return\n    {old}"
@@ -350,6 +391,9 @@ def losses_of_batch(losses: ExampleLosses) -> Callable[[nn.Module, dict[str, Ten
     """A loss of the model and a batch of named columns."""
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        return losses(model(**{name: leaf for name, leaf in batch.items() if name != "labels"}), batch["labels"])
+        return losses(
+            model(**{name: leaf for name, leaf in batch.items() if name != "labels"}),
+            batch["labels"],
+        )
 
     return loss

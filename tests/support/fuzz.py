@@ -1,6 +1,7 @@
 """Fuzzing of file formats: seeded ways of damaging a file that somebody might send.
 
-A reader that is given a damaged file must read it as what it says now, or refuse it with an error of its own:
+A reader that is given a damaged file must read it as what it says now, or refuse it with an error
+of its own:
 
     for damaged in mutations(content, seed=0, count=300):
         path.write_bytes(damaged)
@@ -18,21 +19,73 @@ from collections.abc import Callable, Iterator
 
 #: What parsers trip over: numbers at the edge, delimiters, bytes that are no text, code.
 TOKENS = (
-    b"nan", b"NaN", b"inf", b"-inf", b"Infinity", b"1e999", b"-1e999", b"1e-400", b"-1", b"-0", b"0", b"0x10", b"1_0",
-    b"2147483648", b"9223372036854775808", b"9" * 400, b"1" * 5000, b"true", b"false", b"null", b"None", b"",
-    b'"', b"'", b'"""', b",", b";", b"\t", b"\n", b"\r", b"\r\n", b"\n\n", b"\x00", b"\xff", b"\xff\xfe",
+    b"nan",
+    b"NaN",
+    b"inf",
+    b"-inf",
+    b"Infinity",
+    b"1e999",
+    b"-1e999",
+    b"1e-400",
+    b"-1",
+    b"-0",
+    b"0",
+    b"0x10",
+    b"1_0",
+    b"2147483648",
+    b"9223372036854775808",
+    b"9" * 400,
+    b"1" * 5000,
+    b"true",
+    b"false",
+    b"null",
+    b"None",
+    b"",
+    b'"',
+    b"'",
+    b'"""',
+    b",",
+    b";",
+    b"\t",
+    b"\n",
+    b"\r",
+    b"\r\n",
+    b"\n\n",
+    b"\x00",
+    b"\xff",
+    b"\xff\xfe",
     b"\xef\xbb\xbf",
-    b"\xc3\x28", b"\xed\xa0\x80", "\u202e".encode(), "\u0663".encode(), b"[", b"]", b"{", b"}", b"[[" * 200,
+    b"\xc3\x28",
+    b"\xed\xa0\x80",
+    "\u202e".encode(),
+    "\u0663".encode(),
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b"[[" * 200,
     b'{"a":' * 200,
-    b"=", b"#", b"\\", b"\\ud800", b"../", b"/dev/zero", b"__proto__", b"__class__", b"__import__('os').abort()",
-    b"\x80\x04cos\nabort\n(tR.", b"PK\x03\x04", b"\x1f\x8b", b" " * 3000,
-)  # fmt: skip
+    b"=",
+    b"#",
+    b"\\",
+    b"\\ud800",
+    b"../",
+    b"/dev/zero",
+    b"__proto__",
+    b"__class__",
+    b"__import__('os').abort()",
+    b"\x80\x04cos\nabort\n(tR.",
+    b"PK\x03\x04",
+    b"\x1f\x8b",
+    b" " * 3000,
+)
 
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def mutations(content: bytes, seed: int, count: int) -> Iterator[bytes]:
-    """Yield `count` damaged versions of `content`, each different from it; the same ones for the same seed.
+    """Yield `count` damaged versions of `content`, each different from it; the same ones for the
+    same seed.
 
     Each takes one to three steps out of `WAYS`, chosen at random.
     """
@@ -114,5 +167,10 @@ def _piece(length: int, draw: random.Random) -> tuple[int, int]:
 
 #: The ways of damaging a file.
 WAYS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
-    flip_bits, truncate, splice, insert_token, disturb_lines, replace_number,
-)  # fmt: skip
+    flip_bits,
+    truncate,
+    splice,
+    insert_token,
+    disturb_lines,
+    replace_number,
+)

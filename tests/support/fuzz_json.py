@@ -18,20 +18,65 @@ from typing import Any
 _TWICE = "\x00twice"
 #: Values of the wrong type, at the edge, or meant to hurt whoever prints or adds them up.
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2, 0.5, -0.0, 1e-300, 5e-324, 1e300, -1e300, float("nan"), float("inf"), float("-inf"),
-    10**6, 10**15, 10**15 + 1, 2**63, 10**19, 10**400, "", "0", "1e-5", "NaN", "linear", "mlp:1000000000000",
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2,
+    0.5,
+    -0.0,
+    1e-300,
+    5e-324,
+    1e300,
+    -1e300,
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+    10**6,
+    10**15,
+    10**15 + 1,
+    2**63,
+    10**19,
+    10**400,
+    "",
+    "0",
+    "1e-5",
+    "NaN",
+    "linear",
+    "mlp:1000000000000",
     "os:system",
-    "add_remove", "replace_one", "seeded", "gaussian", "\ud800", "\u202e", "\x1b[2J", "[/]", "[bold]", "a\nprivlearn: "
-                                                                                                       "fine",
-    "\x00", "x" * 100_000, [], {}, [[]], [None], {"": None}, [0.0] * 1000,
+    "add_remove",
+    "replace_one",
+    "seeded",
+    "gaussian",
+    "\ud800",
+    "\u202e",
+    "\x1b[2J",
+    "[/]",
+    "[bold]",
+    "a\nprivlearn: fine",
+    "\x00",
+    "x" * 100_000,
+    [],
+    {},
+    [[]],
+    [None],
+    {"": None},
+    [0.0] * 1000,
     {"kind": "gaussian", "noise_multiplier": 1e-6},
-    {"kind": "non_private", "reason": "[/]"}, {"kind": "composed", "events": []}, {"kind": "pure_dp", "epsilon": 1e-12},
+    {"kind": "non_private", "reason": "[/]"},
+    {"kind": "composed", "events": []},
+    {"kind": "pure_dp", "epsilon": 1e-12},
     {"kind": "filter", "rho": 1e-24, "orders": [], "bounds": []},
-)  # fmt: skip
+)
 
 
 def structures(value: Any, seed: int, count: int) -> Iterator[bytes]:
-    """Yield `count` damaged spellings of the JSON `value`, each of which differs; the same ones for the same seed."""
+    """Yield `count` damaged spellings of the JSON `value`, each of which differs; the same ones for
+    the same seed.
+    """
     draw = random.Random(seed)
     original, made = json.dumps(value), 0
     while made < count:
@@ -50,7 +95,9 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     waiting = [value]
     while waiting:
         at = waiting.pop()
-        items = at.items() if isinstance(at, dict) else enumerate(at) if isinstance(at, list) else ()
+        items = (
+            at.items() if isinstance(at, dict) else enumerate(at) if isinstance(at, list) else ()
+        )
         for key, inner in list(items)[:50]:
             found.append((at, key))
             waiting.append(inner)
@@ -146,5 +193,14 @@ def bury(root: dict[str, Any], draw: random.Random) -> None:
 
 #: The ways of damaging a structure.
 WAYS: tuple[Callable[[dict[str, Any], random.Random], None], ...] = (
-    delete, double, move, swap, rename, retype, retype, scale, scale, bury,
-)  # fmt: skip
+    delete,
+    double,
+    move,
+    swap,
+    rename,
+    retype,
+    retype,
+    scale,
+    scale,
+    bury,
+)

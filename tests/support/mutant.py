@@ -17,13 +17,15 @@ from privlearn.accounting.pld import pairs
 from privlearn.errors import PrivlearnError
 from tests.support.checks import every_check
 
-#: Cached functions that prices go through: what a bug made of them must not be there for the next test.
+#: Cached functions that prices go through: what a bug made of them must not be there for the next
+#: test.
 _PRICES = (filters._widest_in_rho, filters.of_ledger, pairs.sketch, rdp._poisson, trees.gamma)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug: in `target` (a function, method or property), `old` becomes `new`, wherever `changed` sees it.
+    """A bug: in `target` (a function, method or property), `old` becomes `new`, wherever `changed`
+    sees it.
 
     `caught_by` is the named check that must fail.
     """
@@ -40,11 +42,16 @@ class Mutant:
         try:
             changed_source = changed(source, self.old, self.new)
         except LookupError:
-            raise AssertionError(f"{self.name}: {self.old!r} is not in {function.__qualname__} any more") from None
+            raise AssertionError(
+                f"{self.name}: {self.old!r} is not in {function.__qualname__} any more"
+            ) from None
         module = sys.modules[function.__module__]
         namespace: dict[str, Any] = {}
         code = compile(
-            "from __future__ import annotations\n" + changed_source, f"<mutant {self.name}>", "exec", dont_inherit=True
+            "from __future__ import annotations\n" + changed_source,
+            f"<mutant {self.name}>",
+            "exec",
+            dont_inherit=True,
         )
         exec(code, vars(module), namespace)
         mutated = namespace[name]
@@ -54,7 +61,9 @@ class Mutant:
             _replace_imports(patch, replaced, mutated)
 
     def _place(self) -> tuple[Any, Any, str]:
-        """The plain function (or class), and where it is to be replaced: a module or class, and the name in it."""
+        """The plain function (or class), and where it is to be replaced: a module or class, and the
+        name in it.
+        """
         target = self.target.fget if isinstance(self.target, property) else self.target
         target = inspect.unwrap(getattr(target, "__func__", target))
         owner: Any = sys.modules[target.__module__]
@@ -64,8 +73,8 @@ class Mutant:
         return target, owner, name
 
 
-#: A string, a comment, a number, a name, or signs. It takes pieces of source that tokenize refuses: brackets that are
-#: not closed or not opened, and lines further out than the first.
+#: A string, a comment, a number, a name, or signs. It takes pieces of source that tokenize refuses:
+#: brackets that are not closed or not opened, and lines further out than the first.
 _TOKEN = re.compile(
     r"""
     (?P<string> (?<!\w)(?:[bfru]|br|fr|rb|rf)?(?:\'{3}(?:\\.|[^\\])*?\'{3} | \"{3}(?:\\.|[^\\])*?\"{3})
@@ -75,16 +84,17 @@ _TOKEN = re.compile(
     | \w+
     | \*\*= | //= | >>= | <<= | \.\.\. | -> | := | [-!=<>+*/%@&|^]= | \*\* | // | << | >>
     | [^\w\s]
-    """,
+    """,  # noqa: E501
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 
 
 def changed(source: str, old: str, new: str) -> str:
-    """`source` with `new` at each place where its tokens are those of `old`, or where a string holds that text.
+    """`source` with `new` at each place where its tokens are those of `old`, or where a string
+    holds that text.
 
-    Whitespace, line breaks, comments and a comma before a closing bracket don't count, so that a bug stays planted
-    when the code around it is formatted anew.
+    Whitespace, line breaks, comments and a comma before a closing bracket don't count, so that a
+    bug stays planted when the code around it is formatted anew.
 
     Raises:
         LookupError: `old` is nowhere in `source`.
@@ -135,15 +145,19 @@ def _replace_imports(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:
 
 
 def suite_of(
-    mutants: Sequence[Mutant], *, caches: Sequence[Any] = (), errors: Sequence[type[BaseException]] = ()
+    mutants: Sequence[Mutant],
+    *,
+    caches: Sequence[Any] = (),
+    errors: Sequence[type[BaseException]] = (),
 ) -> tuple[Callable[..., None], Callable[[], None]]:
-    """Two tests for a module: that each mutant is caught by its check, and that all these checks exist.
+    """Two tests for a module: that each mutant is caught by its check, and that all these checks
+    exist.
 
     Args:
         mutants: the bugs.
         caches: cached functions that may remember what a mutant computed, besides those of prices.
-        errors: what a check may raise besides an AssertionError or one of privlearn's own. Anything else, a NameError
-            say, would be a broken mutant, not a catch.
+        errors: what a check may raise besides an AssertionError or one of privlearn's own. Anything
+            else, a NameError say, would be a broken mutant, not a catch.
     """
 
     @pytest.mark.parametrize("mutant", mutants, ids=lambda mutant: mutant.name.replace(" ", "-"))
@@ -166,6 +180,7 @@ def suite_of(
 def _forget(caches: Sequence[Any]) -> None:
     for cached in {*_PRICES, *caches}:
         cached.cache_clear()
-    # A compiled kernel that was compared with sound operations would draw in place of a bug in these.
+    # A compiled kernel that was compared with sound operations would draw in place of a bug in
+    # these.
     if noise := sys.modules.get("privlearn.mechanisms.noise"):
         noise.kernel.cache_clear()

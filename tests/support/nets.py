@@ -48,8 +48,12 @@ def seen(bound: float = 1.0) -> Contributions:
     return Contributions.of(torch.tensor([bound]), bound, "a test")
 
 
-def bounded(value: torch.Tensor, sensitivity: float = 1.0, sample: sampling.Sample | None = None) -> Bounded:
-    return Bounded((value,), sensitivity, Adjacency.ADD_REMOVE, sample or one_sample(), seen(sensitivity))
+def bounded(
+    value: torch.Tensor, sensitivity: float = 1.0, sample: sampling.Sample | None = None
+) -> Bounded:
+    return Bounded(
+        (value,), sensitivity, Adjacency.ADD_REMOVE, sample or one_sample(), seen(sensitivity)
+    )
 
 
 def cross_entropy(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -80,7 +84,9 @@ def clipped_by_the_loop(
     for row in range(len(x)):
         value = loss(net(x[row : row + 1]), y[row : row + 1]).sum()
         found = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
-        weight = min(1.0, kept(clip_norm, {p.dtype for p in trained}) / max(flat_norm(found), 1e-300))
+        weight = min(
+            1.0, kept(clip_norm, {p.dtype for p in trained}) / max(flat_norm(found), 1e-300)
+        )
         total = [sums + weight * part for sums, part in zip(total, found, strict=True)]
     return total
 
@@ -96,10 +102,17 @@ def require_the_loops_sum(
 
 
 def clipped(
-    clip: Any, adjacency: Adjacency, x: torch.Tensor, y: torch.Tensor, net: nn.Module | None = None, **options: Any
+    clip: Any,
+    adjacency: Adjacency,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    net: nn.Module | None = None,
+    **options: Any,
 ) -> Bounded:
     net = net or small_net()
-    return clipping.ClippedGradients(net, cross_entropy, clip, adjacency, **options)(one_sample(examples=len(x)), x, y)
+    return clipping.ClippedGradients(net, cross_entropy, clip, adjacency, **options)(
+        one_sample(examples=len(x)), x, y
+    )
 
 
 def require_standard_deviation(draws: np.ndarray[Any, Any], std: float) -> None:
@@ -120,11 +133,15 @@ def _moves(
             one[0] = two[0] = x[0].sign() * scale
             labels, others = y.clone(), y.clone()
             labels[0], others[0] = target, other
-            before, after = (clipped(clip, adjacency, a, b).values for a, b in ((one, labels), (two, others)))
+            before, after = (
+                clipped(clip, adjacency, a, b).values for a, b in ((one, labels), (two, others))
+            )
             yield flat_norm(tuple(a - b for a, b in zip(before, after, strict=True)))
     else:
         more = torch.cat([x, x[:1].sign() * scale]), torch.cat([y, torch.tensor([target])])
-        yield flat_norm(tuple(a - b for a, b in zip(clipped(clip, adjacency, *more).values, base, strict=True)))
+        yield flat_norm(
+            tuple(a - b for a, b in zip(clipped(clip, adjacency, *more).values, base, strict=True))
+        )
 
 
 # Samplers
@@ -138,7 +155,9 @@ SAMPLERS: list[sampling.Sampler] = [
 
 
 def released(part: Bounded, noise: float, account: Ledger) -> None:
-    release_module.release(part, noise_multiplier=noise, ledger=account, stream=streams_module.Streams.new(9).noise)
+    release_module.release(
+        part, noise_multiplier=noise, ledger=account, stream=streams_module.Streams.new(9).noise
+    )
 
 
 def refused_release(part: Bounded, noise: float, account: Ledger) -> None:

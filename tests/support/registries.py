@@ -1,7 +1,9 @@
-"""New kinds that are known only as long as a block runs, and examples of all kinds that are registered.
+"""New kinds that are known only as long as a block runs, and examples of all kinds that are
+registered.
 
-An example is made from what every kind of its registry has: `of_size` of samplers, `tried` of correlations, and of
-others a number for each field without a default. So a new kind takes part in every law over `examples`.
+An example is made from what every kind of its registry has: `of_size` of samplers, `tried` of
+correlations, and of others a number for each field without a default. So a new kind takes part in
+every law over `examples`.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ REGISTRIES: dict[str, Kinds] = {
     "schedules": lambda: _public.kinds(NoiseSchedule),
     "correlations": lambda: _public.kinds(Correlation),
     "transforms": base.kinds,
-    "mechanisms": lambda: {name: cls for name, cls in events._KINDS.items() if issubclass(cls, events.Mechanism)},
+    "mechanisms": lambda: {
+        name: cls for name, cls in events._KINDS.items() if issubclass(cls, events.Mechanism)
+    },
     "plans": lambda: _public.kinds(AbstractPlan),
     "heads": lambda: HEADS,
 }
@@ -80,22 +84,31 @@ def examples(registry: str) -> list[Any]:
 
 
 def completed(
-    registry: str, listed: Iterable[Any], of: type[Any] = object, like: Callable[[Any], Any] = lambda example: example
+    registry: str,
+    listed: Iterable[Any],
+    of: type[Any] = object,
+    like: Callable[[Any], Any] = lambda example: example,
 ) -> list[Any]:
-    """What a test lists, with numbers that it needs, and after that an example of every kind that it does not name.
+    """What a test lists, with numbers that it needs, and after that an example of every kind that
+    it does not name.
 
     Args:
         registry: of which kinds.
         listed: instances, texts such as `exp:k=0.1`, or tuples that begin with one.
         of: only kinds of this class are added.
-        like: what is listed in place of an example; of texts its name, or its spec if it is a schedule.
+        like: what is listed in place of an example; of texts its name, or its spec if it is a
+            schedule.
     """
     here = list(listed)
     first = [own[0] if isinstance(own, tuple) else own for own in here]
     texts = any(isinstance(own, str) for own in first)
-    names = {own.partition(":")[0] if isinstance(own, str) else getattr(own, "kind", None) for own in first}
+    names = {
+        own.partition(":")[0] if isinstance(own, str) else getattr(own, "kind", None)
+        for own in first
+    }
     for kind, cls in REGISTRIES[registry]().items():
-        if kind in names or not issubclass(cls, of) or (texts and cls is PerEpoch):  # which no text names
+        # which no text names
+        if kind in names or not issubclass(cls, of) or (texts and cls is PerEpoch):
             continue
         example = EXAMPLES[registry](cls)
         text = spec(example) if isinstance(example, Schedule) else kind

@@ -1,4 +1,6 @@
-"""Callbacks for tests: one that calls a function after each step, and one that notes all that it is given."""
+"""Callbacks for tests: one that calls a function after each step, and one that notes all that it is
+given.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,17 @@ class EachStep(Callback):
 
 @final
 class Noted(Callback):
-    """Notes all of what callbacks are given but for the seconds, and at the ends of epochs the price so far."""
+    """Notes all of what callbacks are given but for the seconds, and at the ends of epochs the
+    price so far.
+    """
 
     def __init__(self, seen: list[Any]) -> None:
         self._seen = seen
 
     def _note(self, name: str, progress: TrainingProgress) -> None:
-        held = {key: value for key, value in vars(progress).items() if key not in ("_ledger", "seconds")}
+        held = {
+            key: value for key, value in vars(progress).items() if key not in ("_ledger", "seconds")
+        }
         self._seen.append((name, repr(progress), sorted(held.items())))
 
     def on_step(self, progress: TrainingProgress) -> None:

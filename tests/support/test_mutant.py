@@ -27,7 +27,12 @@ def total(x, noise):
 
 @pytest.mark.parametrize("source", [SOURCE, FORMATTED])
 @pytest.mark.parametrize(
-    ("old", "new"), [("x.sum(dim=0) + noise * 2.0", "x.sum(dim=0)"), ("noise *  2.0", "noise"), ("(dim=0)", "(dim=1)")]
+    ("old", "new"),
+    [
+        ("x.sum(dim=0) + noise * 2.0", "x.sum(dim=0)"),
+        ("noise *  2.0", "noise"),
+        ("(dim=0)", "(dim=1)"),
+    ],
 )
 def test_the_same_bug_is_planted_however_code_is_laid_out(source: str, old: str, new: str) -> None:
     planted = ast.dump(ast.parse(changed(source, old, new)))

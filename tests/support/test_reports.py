@@ -25,7 +25,9 @@ def test_is_skipped_for_something_else():
 """
 
 
-def test_tests_that_had_no_data_are_counted_last(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tests_that_had_no_data_are_counted_last(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The line before pytest's own closing line, which scripts read, and which stays as it is."""
     pytester.makeconftest((Path(__file__).parents[1] / "conftest.py").read_text())
     pytester.makepyfile(WITHOUT_DATA)

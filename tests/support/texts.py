@@ -1,4 +1,6 @@
-"""Made-up texts, and models of transformers for them: small enough for a test, with random weights."""
+"""Made-up texts, and models of transformers for them: small enough for a test, with random
+weights.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def require_transformers() -> Any:
 
 
 def texts(rows: int = 40, seed: int = 0, *, shortest: int = 5) -> list[dict[str, Any]]:
-    """Sentences of a little grammar: each word follows from the one before, with some noise. Lengths differ."""
+    """Sentences of a little grammar: each word follows from the one before, with some noise.
+    Lengths differ.
+    """
     rng = torch.Generator().manual_seed(seed)
     made = []
     for _ in range(rows):
@@ -49,7 +53,9 @@ def translated(rows: int = 40, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def padded(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """A collate function that pads to the longest, as transformers' do; a text without a target is its own target."""
+    """A collate function that pads to the longest, as transformers' do; a text without a target is
+    its own target.
+    """
     longest = max(len(row["input_ids"]) for row in rows)
 
     def filled(values: list[int], fill: int) -> list[int]:
@@ -61,7 +67,9 @@ def padded(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     }
     labels = [row.get("labels", row["input_ids"]) for row in rows]
     whole = isinstance(labels[0], int)
-    return batch | {"labels": torch.tensor(labels if whole else [filled(own, -100) for own in labels])}
+    return batch | {
+        "labels": torch.tensor(labels if whole else [filled(own, -100) for own in labels])
+    }
 
 
 def gpt2(seed: int = 1, **changes: Any) -> Any:
@@ -70,7 +78,9 @@ def gpt2(seed: int = 1, **changes: Any) -> Any:
 
     torch.manual_seed(seed)
     sizes = {"vocab_size": WORDS, "n_positions": LENGTH, "n_embd": 16, "n_layer": 1, "n_head": 2}
-    return GPT2LMHeadModel(GPT2Config(**{**sizes, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, **changes}))
+    return GPT2LMHeadModel(
+        GPT2Config(**{**sizes, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, **changes})
+    )
 
 
 def still_gpt2(seed: int = 1) -> Any:
@@ -84,9 +94,15 @@ def bert(kind: str, seed: int = 1, **changes: Any) -> Any:
 
     torch.manual_seed(seed)
     config = transformers.BertConfig(
-        vocab_size=WORDS, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=LENGTH, pad_token_id=0, **changes,
-    )  # fmt: skip
+        vocab_size=WORDS,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=LENGTH,
+        pad_token_id=0,
+        **changes,
+    )
     return getattr(transformers, f"Bert{kind}")(config)
 
 
@@ -96,7 +112,15 @@ def t5(seed: int = 1) -> Any:
 
     torch.manual_seed(seed)
     return T5ForConditionalGeneration(
-        T5Config(vocab_size=WORDS, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
+        T5Config(
+            vocab_size=WORDS,
+            d_model=16,
+            d_kv=8,
+            d_ff=32,
+            num_layers=1,
+            num_heads=2,
+            decoder_start_token_id=0,
+        )
     )
 
 
@@ -104,7 +128,13 @@ def lora(model: Any, **changes: Any) -> Any:
     """A model with adapters of PEFT, which alone are trained."""
     peft = pytest.importorskip("peft", reason="peft is not installed")
     torch.manual_seed(2)
-    given = {"r": 2, "task_type": "CAUSAL_LM", "target_modules": ["c_attn"], "fan_in_fan_out": True, **changes}
+    given = {
+        "r": 2,
+        "task_type": "CAUSAL_LM",
+        "target_modules": ["c_attn"],
+        "fan_in_fan_out": True,
+        **changes,
+    }
     return peft.get_peft_model(model, peft.LoraConfig(**given))
 
 
@@ -113,8 +143,14 @@ def arguments(folder: Any, **changes: Any) -> Any:
     from transformers import TrainingArguments
 
     given = {
-        "per_device_train_batch_size": 8, "num_train_epochs": 2, "learning_rate": 0.01, "report_to": [],
+        "per_device_train_batch_size": 8,
+        "num_train_epochs": 2,
+        "learning_rate": 0.01,
+        "report_to": [],
         "logging_steps": 2,
-        "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False,
-    }  # fmt: skip
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "dataloader_pin_memory": False,
+    }
     return TrainingArguments(output_dir=str(folder), **{**given, **changes})

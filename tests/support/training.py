@@ -19,7 +19,9 @@ LOSS = nn.CrossEntropyLoss(reduction="none")
 
 def rows() -> tuple[Tensor, Tensor]:
     y = torch.arange(ROWS) % CLASSES
-    x = nn.functional.one_hot(y, FEATURES).float() + 0.1 * torch.randn(ROWS, FEATURES, generator=torch.manual_seed(0))
+    x = nn.functional.one_hot(y, FEATURES).float() + 0.1 * torch.randn(
+        ROWS, FEATURES, generator=torch.manual_seed(0)
+    )
     return x, y
 
 
@@ -50,12 +52,19 @@ def by_make_private(**options: Any) -> None:
 def by_train(**options: Any) -> pv.Result:
     """`pv.train`."""
     x, y = rows()
-    given = {"epsilon": 4.0, "epochs": 2, "learning_rate": 1.0, "streams": pv.Streams.new(0)} | options
+    given = {
+        "epsilon": 4.0,
+        "epochs": 2,
+        "learning_rate": 1.0,
+        "streams": pv.Streams.new(0),
+    } | options
     return pv.train(pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES), **given)
 
 
 def must_be_refused(name: str, action: Callable[[], Any], ledger: pv.Ledger | None = None) -> None:
-    """`action` is refused, by the name of the class that breaks its word; a ledger was not charged."""
+    """`action` is refused, by the name of the class that breaks its word; a ledger was not
+    charged.
+    """
     error = must_raise(UnsoundExtension, action)
     assert name in str(error), error
     assert ledger is None or not ledger.event.events, ledger.event

@@ -1,11 +1,11 @@
 """Record and replay: everything that can be seen of a run.
 
-A run is recorded on some data. On neighbouring data it is run again with the same random numbers, and each of its
-releases is replaced by the recorded one. Everything that can be seen of both, but for the time they took, must then be
-the same,
-byte by byte: calls of the random streams, charges, releases (noise, sensitivity, shapes), progress, output, warnings,
-errors, files, weights. What the sums were before the noise may differ by the sensitivity. That is what composition asks
-for: given what was released so far, the next release is the same mechanism on both.
+A run is recorded on some data. On neighbouring data it is run again with the same random numbers,
+and each of its releases is replaced by the recorded one. Everything that can be seen of both, but
+for the time they took, must then be the same, byte by byte: calls of the random streams, charges,
+releases (noise, sensitivity, shapes), progress, output, warnings, errors, files, weights. What the
+sums were before the noise may differ by the sensitivity. That is what composition asks for: given
+what was released so far, the next release is the same mechanism on both.
 """
 
 from __future__ import annotations
@@ -47,11 +47,25 @@ from privlearn.tuning import tune
 
 #: All modules that release. Imported before a run is recorded: their calls of `release` are.
 RELEASING = (
-    answers, classifiers, draft, dpmac, dpsgd, features, fitted_temperature, installation, metrics, pca, regression,
-    rounds, select, tune, validation,
-)  # fmt: skip
+    answers,
+    classifiers,
+    draft,
+    dpmac,
+    dpsgd,
+    features,
+    fitted_temperature,
+    installation,
+    metrics,
+    pca,
+    regression,
+    rounds,
+    select,
+    tune,
+    validation,
+)
 
-#: More rows than any data here have: with the same key, row i draws the same numbers whoever else is there.
+#: More rows than any data here have: with the same key, row i draws the same numbers whoever else
+#: is there.
 _MOST_ROWS = 64
 #: What differs between two runs on the same data: how long they took.
 _TIMES = re.compile(r'"seconds": [\d.e-]+|seconds +[\d.]+|\d:\d\d:\d\d|-:--:--')
@@ -59,7 +73,9 @@ _TIMES = re.compile(r'"seconds": [\d.e-]+|seconds +[\d.]+|\d:\d\d:\d\d|-:--:--')
 
 @dataclass
 class Transcript:
-    """What can be seen of a run (`seen`, in order), what it released, and, unseen, its sums before the noise."""
+    """What can be seen of a run (`seen`, in order), what it released, and, unseen, its sums before
+    the noise.
+    """
 
     seen: list[Any] = field(default_factory=list)
     released: list[list[Tensor]] = field(default_factory=list)
@@ -68,7 +84,9 @@ class Transcript:
 
 
 class Stream:
-    """A random stream that records what is asked of it. With `rows`, how many rows ask for numbers stays secret."""
+    """A random stream that records what is asked of it. With `rows`, how many rows ask for numbers
+    stays secret.
+    """
 
     def __init__(self, name: str, stream: Any, seen: list[Any], rows: bool = False) -> None:
         self._name, self._stream, self._seen, self._rows = name, stream, seen, rows
@@ -84,16 +102,23 @@ class Stream:
                 if name == "random":
                     return found(_MOST_ROWS)[: args[0]]
                 return found(*args, **{**kwargs, "size": _MOST_ROWS})[: kwargs["size"]]
-            # Sums before their noise are compared by `require_alike`: what is seen of them is their shapes.
-            noted = tree_map_only(torch.Tensor, lambda values: (tuple(values.shape), values.dtype), (args, kwargs))
+            # Sums before their noise are compared by `require_alike`: what is seen of them is their
+            # shapes.
+            noted = tree_map_only(
+                torch.Tensor, lambda values: (tuple(values.shape), values.dtype), (args, kwargs)
+            )
             self._seen.append((self._name, name, *noted))
             return found(*args, **kwargs)
 
         return call
 
 
-def transcript(run: Callable[[streams_module.Streams, Path], Any], *, replay: Transcript | None = None) -> Transcript:
-    """Run `run` on watched streams, in an empty folder, with the releases of `replay` if it is given."""
+def transcript(
+    run: Callable[[streams_module.Streams, Path], Any], *, replay: Transcript | None = None
+) -> Transcript:
+    """Run `run` on watched streams, in an empty folder, with the releases of `replay` if it is
+    given.
+    """
     record = Transcript()
     seen = record.seen
     streams = _watched(streams_module.Streams.new(3), seen)
@@ -116,11 +141,17 @@ def transcript(run: Callable[[streams_module.Streams, Path], Any], *, replay: Tr
             run(streams, folder)
         except Exception as error:
             seen.append(("error", type(error).__name__, str(error)))
-        found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        found = {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
     seen += [("text", _TIMES.sub("", text.getvalue().replace(name, ""))) for text in texts]
-    # But for the one of a look at rows before anything is spent, which only their curator sees: it is outside the
-    # guarantee.
-    seen += [("warning", str(warning.message)) for warning in warned if str(warning.message) != ABSENT]
+    # But for the one of a look at rows before anything is spent, which only their curator sees: it
+    # is outside the guarantee.
+    seen += [
+        ("warning", str(warning.message)) for warning in warned if str(warning.message) != ABSENT
+    ]
     seen += [("file", path, content) for path, content in sorted(found.items())]
     seen.append(("generators", torch.get_rng_state().tolist()[:32], random.random()))
     return record
@@ -181,13 +212,19 @@ def _charges(seen: list[Any]) -> Iterator[None]:
 def _releases(record: Transcript, replay: Transcript | None) -> Iterator[None]:
     real = release_module.release
 
-    def release(*parts: Any, noise_multiplier: float, ledger: Any, stream: Any, **split: Any) -> Any:
+    def release(
+        *parts: Any, noise_multiplier: float, ledger: Any, stream: Any, **split: Any
+    ) -> Any:
         values = [value for part in parts for value in part.values]
         record.sums.append([value.clone() for value in values])
         record.sensitivities.append(math.hypot(*(part.sensitivity for part in parts)))
         shapes = [(tuple(value.shape), value.dtype) for value in values]
-        record.seen.append(("release", noise_multiplier, [part.sensitivity for part in parts], shapes))
-        found = real(*parts, noise_multiplier=noise_multiplier, ledger=ledger, stream=stream, **split)
+        record.seen.append(
+            ("release", noise_multiplier, [part.sensitivity for part in parts], shapes)
+        )
+        found = real(
+            *parts, noise_multiplier=noise_multiplier, ledger=ledger, stream=stream, **split
+        )
         number = len(record.released)
         record.released.append([value.clone() for value in values])
         record.seen.append("released")
@@ -206,19 +243,29 @@ def _releases(record: Transcript, replay: Transcript | None) -> Iterator[None]:
 
 
 def require_alike(one: Transcript, other: Transcript, what: Any, rounding: float = 1e-9) -> None:
-    """Everything seen is the same, and sums differ by at most the sensitivity (and `rounding` of their length)."""
+    """Everything seen is the same, and sums differ by at most the sensitivity (and `rounding` of
+    their length).
+    """
     for number, (a, b) in enumerate(zip(one.seen, other.seen, strict=False)):
         assert a == b, f"{what}: {_difference(a, b)} tell neighbouring data apart (item {number})"
-    assert len(one.seen) == len(other.seen), f"{what}: {len(one.seen)} and {len(other.seen)} things were seen"
+    assert len(one.seen) == len(other.seen), (
+        f"{what}: {len(one.seen)} and {len(other.seen)} things were seen"
+    )
     for a, b, sensitivity in zip(one.sums, other.sums, one.sensitivities, strict=True):
-        moved = math.sqrt(sum(float((p.double() - q.double()).square().sum()) for p, q in zip(a, b, strict=True)))
+        moved = math.sqrt(
+            sum(float((p.double() - q.double()).square().sum()) for p, q in zip(a, b, strict=True))
+        )
         length = math.sqrt(sum(float(p.double().square().sum()) for p in a))
-        assert moved <= sensitivity * (1 + 1e-9) + rounding * (1 + length), f"{what}: a sum moved by {moved}"
+        assert moved <= sensitivity * (1 + 1e-9) + rounding * (1 + length), (
+            f"{what}: a sum moved by {moved}"
+        )
 
 
 def _difference(one: Any, other: Any) -> str:
     """Where two items begin to differ."""
     a, b = repr(one), repr(other)
-    start = next((place for place, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), 0)
+    start = next(
+        (place for place, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), 0
+    )
     place = max(0, start - 60)
     return f"{a[:40]} ... {a[place : start + 100]} and {b[place : start + 100]}"

@@ -1,9 +1,9 @@
 """torchvision beside a PyTorch that it was not built for.
 
-Where PyTorch is a build for processors alone and torchvision comes from the package registry, torchvision's own
-operators can't be loaded, and importing it (or transformers or timm, which import it) fails for want of two of them.
-Networks for
-classification use neither: they are declared here, without anything behind them.
+Where PyTorch is a build for processors alone and torchvision comes from the package registry,
+torchvision's own operators can't be loaded, and importing it (or transformers or timm, which import
+it) fails for want of two of them. Networks for classification use neither: they are declared here,
+without anything behind them.
 """
 
 from __future__ import annotations

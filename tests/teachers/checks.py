@@ -35,7 +35,9 @@ SIZE = (2, 3)  # of a small target
 def public(rows: int = 30, shape: tuple[int, ...] = SIZE, seed: int = 0, **more: Any) -> pv.Dataset:
     made_up = torch.Generator().manual_seed(seed)
     targets = (
-        torch.randn(rows, *shape, generator=made_up) * torch.linspace(0.2, 2.0, math.prod(shape)).view(shape) + 0.4
+        torch.randn(rows, *shape, generator=made_up)
+        * torch.linspace(0.2, 2.0, math.prod(shape)).view(shape)
+        + 0.4
     )
     return pv.Dataset(torch.randn(rows, 4, generator=made_up), targets, **{"public": True, **more})
 
@@ -70,7 +72,9 @@ class Said(teachers.Teachers):
 
 
 class Recorder:
-    """An account that takes everything, and remembers when: how many noise bits were drawn before each charge."""
+    """An account that takes everything, and remembers when: how many noise bits were drawn before
+    each charge.
+    """
 
     def __init__(self, stream: Any = None) -> None:
         self.charged: list[Event] = []
@@ -82,7 +86,9 @@ class Recorder:
         self.positions.append(self._stream.position if self._stream else 0)
 
 
-def released(plan: pv.teachers.PatePlan, said: Any, reducer: Any = None, seed: int = 0, ledger: Any = None) -> Any:
+def released(
+    plan: pv.teachers.PatePlan, said: Any, reducer: Any = None, seed: int = 0, ledger: Any = None
+) -> Any:
     streams = Streams.new(seed)
     inputs = torch.zeros(plan.queries, 4)
     sums, _ = answers.sum_answers(plan, Said(*said), reducer, inputs, streams)
@@ -115,16 +121,18 @@ def check_noise_is_that_of_the_paper_and_of_exact_composition() -> None:
 
 @check
 def check_the_plan_is_every_query() -> None:
-    """One Gaussian release for each query; its rho and its groups as they should be; tests and answers in one limit."""
+    """One Gaussian release for each query; its rho and its groups as they should be; tests and
+    answers in one limit.
+    """
     plan = pv.teachers.PatePlan(100, 10, pv.teachers.Votes(3), noise_multiplier=20.0)
     assert plan.event() == compose([Repeated(Gaussian(20.0), 100)])
     assert math.isclose(zcdp.rho(plan.event()), 100 / 800)
     together = pv.teachers.PatePlan(100, 10, pv.teachers.Votes(3), group_size=3).calibrate(rho=0.2)
     assert math.isclose(9 * zcdp.rho(together.event()), 0.2)
     for share in (0.1, 0.5):
-        confident = pv.teachers.PatePlan(100, 10, pv.teachers.ConfidentVotes(3, 8.0, 25, share)).calibrate(
-            epsilon=2.0, delta=1e-5
-        )
+        confident = pv.teachers.PatePlan(
+            100, 10, pv.teachers.ConfidentVotes(3, 8.0, 25, share)
+        ).calibrate(epsilon=2.0, delta=1e-5)
         tests, answers = 100 / (2 * confident.test_noise**2), 25 / (2 * confident.noise**2)
         assert math.isclose(zcdp.rho(confident.event()), tests + answers)
         assert math.isclose(tests, share * (tests + answers))
@@ -135,7 +143,9 @@ def check_the_plan_is_every_query() -> None:
 
 
 def _attacks(seed: int = 0) -> list[Any]:
-    """What one teacher might say to two queries: ordinary, huge, tiny, extreme, broken, or nothing."""
+    """What one teacher might say to two queries: ordinary, huge, tiny, extreme, broken, or
+    nothing.
+    """
     made_up = torch.Generator().manual_seed(seed)
     ordinary = torch.randn(2, *SIZE, generator=made_up)
     broken = ordinary.clone()
@@ -143,11 +153,27 @@ def _attacks(seed: int = 0) -> list[Any]:
     infinite = ordinary.clone()
     infinite[1, 1, 2] = -math.inf
     corners = [
-        torch.tensor(signs).float().view(1, *SIZE).expand(2, *SIZE) for signs in itertools.product((0, 1), repeat=6)
+        torch.tensor(signs).float().view(1, *SIZE).expand(2, *SIZE)
+        for signs in itertools.product((0, 1), repeat=6)
     ]
-    far = [scale * torch.randn(2, *SIZE, generator=made_up) for scale in (1e-3, 1.0, 1e3, 1e30, 3e38) for _ in range(4)]
+    far = [
+        scale * torch.randn(2, *SIZE, generator=made_up)
+        for scale in (1e-3, 1.0, 1e3, 1e30, 3e38)
+        for _ in range(4)
+    ]
     longest = torch.full((2, *SIZE), 3.4e38)  # in single precision, sums of these are infinite
-    return [ordinary, -ordinary, broken, infinite, None, longest, -longest, *far, *(-each for each in far), *corners]
+    return [
+        ordinary,
+        -ordinary,
+        broken,
+        infinite,
+        None,
+        longest,
+        -longest,
+        *far,
+        *(-each for each in far),
+        *corners,
+    ]
 
 
 def _sums(aggregate: Any, reducer: Any, said: Any) -> tuple[Tensor, float]:
@@ -162,7 +188,9 @@ def _sums(aggregate: Any, reducer: Any, said: Any) -> tuple[Tensor, float]:
 @check
 def check_one_teacher_moves_codes_by_at_most_the_sensitivity() -> None:
     """Whatever it says, for every reducer, ball and box; the ball's bound is reached."""
-    others = [torch.randn(2, *SIZE, generator=torch.Generator().manual_seed(seed)) for seed in (5, 6)]
+    others = [
+        torch.randn(2, *SIZE, generator=torch.Generator().manual_seed(seed)) for seed in (5, 6)
+    ]
     for name, reducer in all_reducers().items():
         for aggregate in (pv.teachers.Ball(0.7), pv.teachers.Ball(1.0), pv.teachers.Box(6)):
             if isinstance(aggregate, pv.teachers.Box) and name == "autoencoder":
@@ -184,23 +212,39 @@ def check_one_teacher_moves_codes_by_at_most_the_sensitivity() -> None:
 
 @check
 def check_box_bounds_hold_for_every_corner() -> None:
-    """Against the maximum over all corners; never above sqrt(d) for orthonormal rows; tight for a single coordinate."""
+    """Against the maximum over all corners; never above sqrt(d) for orthonormal rows; tight for a
+    single coordinate.
+    """
     made_up = torch.Generator().manual_seed(3)
     for size, kept in ((8, 1), (8, 3), (10, 10)):
-        rows = torch.linalg.qr(torch.randn(size, size, generator=made_up, dtype=torch.float64))[0][:kept]
+        rows = torch.linalg.qr(torch.randn(size, size, generator=made_up, dtype=torch.float64))[0][
+            :kept
+        ]
         signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=size)), dtype=torch.float64)
         for scale in (1.0, 3.0):
             exact = float((signs @ (scale * rows).T).norm(dim=1).max())
             found = codes_module.box_sensitivity(scale * rows, size)
-            assert exact <= found <= scale * math.sqrt(size) * (1 + 1e-8), (size, kept, exact, found)
+            assert exact <= found <= scale * math.sqrt(size) * (1 + 1e-8), (
+                size,
+                kept,
+                exact,
+                found,
+            )
     assert math.isclose(codes_module.box_sensitivity(torch.eye(6)[:1], 6), 1.0, rel_tol=1e-6)
-    must_raise(BadInput, lambda: codes_module.CodeSums(pv.teachers.Box(6), all_reducers()["autoencoder"], 2))
-    must_raise(BadInput, lambda: codes_module.CodeSums(pv.teachers.Box(5), teachers.Identity(SIZE), 2))
+    must_raise(
+        BadInput,
+        lambda: codes_module.CodeSums(pv.teachers.Box(6), all_reducers()["autoencoder"], 2),
+    )
+    must_raise(
+        BadInput, lambda: codes_module.CodeSums(pv.teachers.Box(5), teachers.Identity(SIZE), 2)
+    )
 
 
 @check
 def check_centres_lie_in_the_box() -> None:
-    """A teacher that can't be used takes the place of a target in the box, also if the reducer's centre is outside."""
+    """A teacher that can't be used takes the place of a target in the box, also if the reducer's
+    centre is outside.
+    """
     far = teachers.Identity(SIZE, 5.0)
     for corner in (torch.zeros(2, *SIZE), torch.ones(2, *SIZE)):
         one, bound = _sums(pv.teachers.Box(6), far, [corner])
@@ -213,10 +257,14 @@ def check_one_teacher_moves_votes_by_at_most_the_sensitivity() -> None:
     """Labels, scores, classes that there aren't, fractions and NaN; and both bounds are reached."""
     scores = torch.tensor([[9.0, 1, 2], [1, math.nan, 3], [0, 0, math.inf], [0.0, 0, 1]])
     votes = [
-        torch.tensor([0, 1, 2, 0]), torch.tensor([1, 2, 0, 0]), torch.tensor([7, -1, 3, 0]),
+        torch.tensor([0, 1, 2, 0]),
+        torch.tensor([1, 2, 0, 0]),
+        torch.tensor([7, -1, 3, 0]),
         torch.tensor([0.5, math.nan, 2.0, 1e30]),
-        torch.tensor([math.inf, -math.inf, 1.0, -0.5]), scores, None,
-    ]  # fmt: skip
+        torch.tensor([math.inf, -math.inf, 1.0, -0.5]),
+        scores,
+        None,
+    ]
     base = [torch.tensor([0, 1, 2, 0]), torch.tensor([0, 0, 2, 1])]
     found = []
     for vote in votes:
@@ -229,20 +277,28 @@ def check_one_teacher_moves_votes_by_at_most_the_sensitivity() -> None:
         assert tops[0].sensitivity == 1.0
         tested = codes_module.VoteCounts(pv.teachers.ConfidentVotes(3, 2.0, 1), 4)
         assert tested.bounded(0, one_sample(), ADD).sensitivity == math.sqrt(2)
-        found.append((torch.stack([p.values[0] for p in parts]), torch.stack([t.values[0] for t in tops])))
+        found.append(
+            (torch.stack([p.values[0] for p in parts]), torch.stack([t.values[0] for t in tops]))
+        )
     moved = [
         (float((a - b).norm(dim=1).max()), float((c - d).abs().max()))
         for (a, c), (b, d) in itertools.combinations(found, 2)
     ]
     assert math.isclose(max(m for m, _ in moved), math.sqrt(2)), moved
     assert max(m for _, m in moved) == 1.0
-    assert found[5][0].sum(1).tolist() == [3.0, 2.0, 2.0, 3.0], "scores that are not finite are no vote"
-    assert found[3][0].sum(1).tolist() == [2.0, 2.0, 3.0, 2.0], "numbers that are no classes are no vote"
+    assert found[5][0].sum(1).tolist() == [3.0, 2.0, 2.0, 3.0], (
+        "scores that are not finite are no vote"
+    )
+    assert found[3][0].sum(1).tolist() == [2.0, 2.0, 3.0, 2.0], (
+        "numbers that are no classes are no vote"
+    )
 
 
 @check
 def check_a_teacher_that_cannot_be_used_gives_the_centre() -> None:
-    """Only for the query it can't answer: as a teacher that says the centre, or code 0 where codes are bounded."""
+    """Only for the query it can't answer: as a teacher that says the centre, or code 0 where codes
+    are bounded.
+    """
     for name, reducer in all_reducers().items():
         said = torch.randn(2, *SIZE, generator=torch.Generator().manual_seed(1))
         broken, central = said.clone(), said.clone()
@@ -289,18 +345,40 @@ def check_targets_that_are_encoded_in_parts_add_up_to_the_same() -> None:
 
 def _odd(queries: int) -> list[Any]:
     """What teachers may say that is of no use: other shapes, other types, and no arrays at all."""
-    shapes = [(queries, 2), (queries, 4), (queries + 1,), (queries - 1, *SIZE), (), (queries, 0), (queries, *SIZE, 1)]
+    shapes = [
+        (queries, 2),
+        (queries, 4),
+        (queries + 1,),
+        (queries - 1, *SIZE),
+        (),
+        (queries, 0),
+        (queries, *SIZE, 1),
+    ]
     zeros = torch.zeros(queries, 3)
     return [
-        *(torch.zeros(shape) for shape in shapes), zeros.to(torch.complex64), zeros[:, 0].to(torch.complex64),
-        zeros.to_sparse(), zeros.to("meta"), np.array(["a"] * queries), "a secret", 3, [[1], [2, 3]], object(), None,
-    ]  # fmt: skip
+        *(torch.zeros(shape) for shape in shapes),
+        zeros.to(torch.complex64),
+        zeros[:, 0].to(torch.complex64),
+        zeros.to_sparse(),
+        zeros.to("meta"),
+        np.array(["a"] * queries),
+        "a secret",
+        3,
+        [[1], [2, 3]],
+        object(),
+        None,
+    ]
 
 
 @check
 def check_what_a_teacher_says_is_never_refused() -> None:
-    """Whatever its shape and type: no error, no warning, nothing in its place, and the others' answers as they were."""
-    votes, maps = torch.tensor([0, 1, 2]), torch.randn(3, *SIZE, generator=torch.Generator().manual_seed(0))
+    """Whatever its shape and type: no error, no warning, nothing in its place, and the others'
+    answers as they were.
+    """
+    votes, maps = (
+        torch.tensor([0, 1, 2]),
+        torch.randn(3, *SIZE, generator=torch.Generator().manual_seed(0)),
+    )
     cases: list[tuple[pv.teachers.PatePlan, Any, Tensor, list[Any]]] = [
         (pv.teachers.PatePlan(3, 3, pv.teachers.Votes(3), 5.0), None, votes, [maps]),
         (
@@ -309,7 +387,12 @@ def check_what_a_teacher_says_is_never_refused() -> None:
             maps,
             [votes, torch.zeros(3, 3, 2)],
         ),
-        (pv.teachers.PatePlan(3, 3, pv.teachers.Box(6), 5.0), teachers.Identity(SIZE), maps, [votes]),
+        (
+            pv.teachers.PatePlan(3, 3, pv.teachers.Box(6), 5.0),
+            teachers.Identity(SIZE),
+            maps,
+            [votes],
+        ),
     ]
     for plan, reducer, fine, more in cases:
         for odd in [*_odd(3), *more]:
@@ -318,19 +401,26 @@ def check_what_a_teacher_says_is_never_refused() -> None:
                 sums, silent = answers.sum_answers(
                     plan, Said(fine, odd, fine), reducer, torch.zeros(3, 4), Streams.new(0)
                 )
-                alone, _ = answers.sum_answers(plan, Said(fine, None, fine), reducer, torch.zeros(3, 4), Streams.new(0))
+                alone, _ = answers.sum_answers(
+                    plan, Said(fine, None, fine), reducer, torch.zeros(3, 4), Streams.new(0)
+                )
             assert silent == 1
             for query in range(3):
-                one, two = (each.bounded(query, one_sample(), ADD).values[0] for each in (sums, alone))
+                one, two = (
+                    each.bounded(query, one_sample(), ADD).values[0] for each in (sums, alone)
+                )
                 assert torch.equal(one, two), odd
     for kind in (torch.float16, torch.bfloat16, torch.bool, torch.uint8):
         counts = codes_module.VoteCounts(pv.teachers.Votes(3), 3)
         assert counts.add(torch.eye(3).to(kind))
         assert torch.equal(counts.counts, torch.eye(3, dtype=torch.float64)), kind
     for kind, kept in (
-        (torch.float64, torch.float64), (torch.float32, torch.float32), (torch.float16, torch.float32),
-        (torch.uint8, torch.int64), (torch.bool, torch.int64),
-    ):  # fmt: skip
+        (torch.float64, torch.float64),
+        (torch.float32, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.uint8, torch.int64),
+        (torch.bool, torch.int64),
+    ):
         found = codes_module.plain(torch.ones(2, 3, dtype=kind))
         assert found is not None
         assert found.dtype == kept, kind
@@ -359,11 +449,17 @@ class _Fails(teachers.Reducer):
 
 @check
 def check_an_encoder_that_fails_on_a_teacher_says_nothing() -> None:
-    """What fails on a teacher's targets is the centre; failing on the centre, too, is the encoder's fault, and told."""
+    """What fails on a teacher's targets is the centre; failing on the centre, too, is the encoder's
+    fault, and told.
+    """
     large, fine = torch.full((2, *SIZE), 10.0), torch.ones(2, *SIZE)
-    one, two = (_sums(pv.teachers.Ball(9.0), _Fails(), said)[0] for said in ([fine, large], [fine, None]))
+    one, two = (
+        _sums(pv.teachers.Ball(9.0), _Fails(), said)[0] for said in ([fine, large], [fine, None])
+    )
     assert torch.equal(one, two)
-    error = must_raise(RuntimeError, lambda: _sums(pv.teachers.Ball(9.0), _Fails(always=True), [fine, large]))
+    error = must_raise(
+        RuntimeError, lambda: _sums(pv.teachers.Ball(9.0), _Fails(always=True), [fine, large])
+    )
     assert str(error).startswith("0.0 is")
 
 
@@ -372,9 +468,14 @@ def check_an_encoder_that_fails_on_a_teacher_says_nothing() -> None:
 
 @check
 def check_every_query_is_charged_before_its_noise() -> None:
-    """As many events as queries, each before a bit of its noise; nothing is drawn where the ledger refuses."""
+    """As many events as queries, each before a bit of its noise; nothing is drawn where the ledger
+    refuses.
+    """
     said = [torch.zeros(5, *SIZE)] * 4
-    for aggregate, reducer in ((pv.teachers.Ball(1.0), teachers.Identity(SIZE)), (pv.teachers.Votes(3), None)):
+    for aggregate, reducer in (
+        (pv.teachers.Ball(1.0), teachers.Identity(SIZE)),
+        (pv.teachers.Votes(3), None),
+    ):
         plan = pv.teachers.PatePlan(5, 4, aggregate, noise_multiplier=3.0)
         votes = said if reducer else [torch.zeros(5)] * 4
         streams = Streams.new(0)
@@ -383,7 +484,9 @@ def check_every_query_is_charged_before_its_noise() -> None:
         answers.release_answers(plan, sums, reducer, account, streams)
         assert compose(account.charged) == plan.event()
         assert account.positions[0] == 0
-        assert all(a < b for a, b in itertools.pairwise([*account.positions, streams.noise.position]))
+        assert all(
+            a < b for a, b in itertools.pairwise([*account.positions, streams.noise.position])
+        )
         ledger = Ledger(pv.Budget(rho=2.5 / 18))
         silent = replace(streams, noise=NoDraws())  # type: ignore[arg-type]
         full = Ledger(pv.Budget(rho=1e-9))
@@ -400,7 +503,9 @@ def check_every_query_is_charged_before_its_noise() -> None:
 
 @check
 def check_the_noise_is_fresh_and_of_the_size_that_was_planned() -> None:
-    """On means of codes noise_std, on counts sqrt(2) times the multiplier, all independent; the divisor is K."""
+    """On means of codes noise_std, on counts sqrt(2) times the multiplier, all independent; the
+    divisor is K.
+    """
     shape = (40, 50)
     plan = pv.teachers.PatePlan(6, 4, pv.teachers.Ball(0.5), noise_multiplier=8.0)
     target = 0.01 * torch.ones(6, *shape)
@@ -416,7 +521,9 @@ def check_the_noise_is_fresh_and_of_the_size_that_was_planned() -> None:
         assert abs(float(row.mean()) - min(expected, 0.005)) < 4 * plan.noise_std / math.sqrt(2000)
     assert math.isclose(plan.noise_std, 8.0 * 2 * 0.5 / 4)
     for one, two in itertools.combinations(noise - noise.mean(1, keepdim=True), 2):
-        assert abs(float((one * two).mean())) / plan.noise_std**2 < 0.12, "two queries share their noise"
+        assert abs(float((one * two).mean())) / plan.noise_std**2 < 0.12, (
+            "two queries share their noise"
+        )
     votes = pv.teachers.PatePlan(2000, 3, pv.teachers.Votes(2), noise_multiplier=9.0)
     _, _, counts = released(votes, [torch.zeros(2000)] * 3)
     assert abs(float(counts[:, 0].mean()) - 3) < 1.5
@@ -426,7 +533,9 @@ def check_the_noise_is_fresh_and_of_the_size_that_was_planned() -> None:
 
 @check
 def check_quiet_answers_are_what_the_teachers_said() -> None:
-    """With next to no noise: the mean is recovered, about any centre and through a box too; the plurality wins."""
+    """With next to no noise: the mean is recovered, about any centre and through a box too; the
+    plurality wins.
+    """
     for origin in (0.0, 0.5):
         target = torch.rand(2, *SIZE, generator=torch.Generator().manual_seed(1))
         for aggregate in (pv.teachers.Ball(5.0), pv.teachers.Box(6)):
@@ -435,7 +544,9 @@ def check_quiet_answers_are_what_the_teachers_said() -> None:
                 found, _, _ = released(plan, [target] * 3, reducer)
                 assert torch.allclose(found, target, atol=1e-3), (aggregate, type(reducer).__name__)
     votes = [torch.tensor([0, 1, 2]), torch.tensor([0, 2, 2]), torch.tensor([1, 2, 2])]
-    labels, _, _ = released(pv.teachers.PatePlan(3, 3, pv.teachers.Votes(3), noise_multiplier=1e-3), votes)
+    labels, _, _ = released(
+        pv.teachers.PatePlan(3, 3, pv.teachers.Votes(3), noise_multiplier=1e-3), votes
+    )
     assert labels.tolist() == [0, 2, 2]
 
 
@@ -466,44 +577,65 @@ def codes_as_released(said: Any, reducer: Any, aggregate: Any) -> Tensor:
     """What `pv.pate` releases with next to no noise, for teachers that say this."""
     plan = pv.teachers.PatePlan(said[0].shape[0], len(said), aggregate, noise_multiplier=1e-6)
     heard: list[Any] = []
-    pv.pate(plan, Said(*said), reducer, torch.zeros(plan.queries, 4),
-            lambda answers: heard.append(answers) or nn.ReLU(),
-            streams=Streams.new(0))  # fmt: skip
+    pv.pate(
+        plan,
+        Said(*said),
+        reducer,
+        torch.zeros(plan.queries, 4),
+        lambda answers: heard.append(answers) or nn.ReLU(),
+        streams=Streams.new(0),
+    )
     found: Tensor = heard[0].targets
     return found
 
 
 @check
 def check_noiseless_codes_are_the_mean_of_encode() -> None:
-    """Fay et al. 2020, Algorithms 1 and 2: the mean over all teachers of their encoded answers, decoded.
+    """Fay et al. 2020, Algorithms 1 and 2: the mean over all teachers of their encoded answers,
+    decoded.
 
-    No code of the autoencoder is clipped, wherever in the unit ball it lies, and an unusable teacher has code 0.
+    No code of the autoencoder is clipped, wherever in the unit ball it lies, and an unusable
+    teacher has code 0.
     """
     fitted = all_reducers()
-    said = [2.0 * target for target in torch.randn(3, 4, *SIZE, generator=torch.Generator().manual_seed(2))]
+    said = [
+        2.0 * target
+        for target in torch.randn(3, 4, *SIZE, generator=torch.Generator().manual_seed(2))
+    ]
     for name, reducer in [*fitted.items(), ("another", Another())]:
         codes = torch.stack([reducer.encode(each) for each in said])
-        found = codes_as_released(said, reducer, pv.teachers.Ball(1.0 if name == "autoencoder" else 50.0))
+        found = codes_as_released(
+            said, reducer, pv.teachers.Ball(1.0 if name == "autoencoder" else 50.0)
+        )
         torch.testing.assert_close(found, reducer.decode(codes.mean(0)), rtol=1e-3, atol=1e-3)
     torch.manual_seed(3)
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(6, 7))
-    encoder[1].weight.data[0], encoder[1].bias.data[0] = 0.0, 3.0  # near the sphere, as by training with noise
+    # near the sphere, as by training with noise
+    encoder[1].weight.data[0], encoder[1].bias.data[0] = 0.0, 3.0
     reducer = teachers.Autoencoder(encoder, Codes(), "mse", torch.full(SIZE, 0.4))
     codes = torch.stack([reducer.encode(each) for each in said])
     assert float(codes.norm(dim=2).min()) > 0.9
     for missing in ([], [None], [torch.full((4, *SIZE), math.nan), None]):
         found = codes_as_released([*said, *missing], reducer, pv.teachers.Ball(1.0))
-        torch.testing.assert_close(found.flatten(1), codes.sum(0) / (3 + len(missing)), rtol=0, atol=2e-5)
+        torch.testing.assert_close(
+            found.flatten(1), codes.sum(0) / (3 + len(missing)), rtol=0, atol=2e-5
+        )
     assert reducer.describe()["codes"] == "in the unit ball, clipped about 0"
     assert reducer.radius(public()) <= 1 + 1e-6
 
 
 @check
 def check_confident_votes_pay_for_every_test() -> None:
-    """Each query asked pays for its test, each answer for itself, until as many are given as were paid for; no more."""
+    """Each query asked pays for its test, each answer for itself, until as many are given as were
+    paid for; no more.
+    """
     agreed = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
-    votes = [agreed if k < 12 else torch.where(torch.arange(8) % 4 == 3, 0, agreed) for k in range(30)]
-    plan = pv.teachers.PatePlan(8, 30, pv.teachers.ConfidentVotes(2, 25.0, 3, 0.4), noise_multiplier=0.05)
+    votes = [
+        agreed if k < 12 else torch.where(torch.arange(8) % 4 == 3, 0, agreed) for k in range(30)
+    ]
+    plan = pv.teachers.PatePlan(
+        8, 30, pv.teachers.ConfidentVotes(2, 25.0, 3, 0.4), noise_multiplier=0.05
+    )
     account, ledger = Recorder(), Ledger()
 
     def opened(ledger: Ledger, limit: Event, adjacency: Adjacency) -> Recorder:
@@ -515,10 +647,14 @@ def check_confident_votes_pay_for_every_test() -> None:
     assert ledger.event == plan.event()
     assert answered.tolist() == [True, True, True, False, False, False, False, False]
     assert labels[:3].tolist() == [0, 1, 0]
-    assert float(counts[~answered].abs().sum()) == 0.0, "counts of queries without an answer are given away"
+    assert float(counts[~answered].abs().sum()) == 0.0, (
+        "counts of queries without an answer are given away"
+    )
     test, answer = Gaussian(plan.test_noise), Gaussian(plan.noise)
     assert account.charged == [test, answer] * 3
-    few = pv.teachers.PatePlan(8, 30, pv.teachers.ConfidentVotes(2, 25.0, 7, 0.4), noise_multiplier=0.05)
+    few = pv.teachers.PatePlan(
+        8, 30, pv.teachers.ConfidentVotes(2, 25.0, 7, 0.4), noise_multiplier=0.05
+    )
     ledger = Ledger()
     _, answered, _ = released(few, votes, ledger=ledger)
     assert answered.tolist() == [True, True, True, False, True, True, True, False]
@@ -527,21 +663,32 @@ def check_confident_votes_pay_for_every_test() -> None:
 
 @check
 def check_a_threshold_out_of_reach_costs_nothing() -> None:
-    """Refused where the probability of any answer is below 1 %, by a target or given noise; allowed where it is more.
+    """Refused where the probability of any answer is below 1 %, by a target or given noise; allowed
+    where it is more.
 
     A plan that was made before is still read, priced and verified.
     """
     for noise in (0.05, 5.0):
-        plan = pv.teachers.PatePlan(30, 6, pv.teachers.ConfidentVotes(3, 4.0, 5), noise_multiplier=noise)
+        plan = pv.teachers.PatePlan(
+            30, 6, pv.teachers.ConfidentVotes(3, 4.0, 5), noise_multiplier=noise
+        )
         for deviations, refused in ((3.3, False), (3.5, True), (100.0, True)):
             # 30 queries, all agreed on: 30 x 4.8e-4 is 1.5 %, 30 x 2.3e-4 is 0.7 %
-            asked = replace(plan, aggregate=replace(plan.aggregate, threshold=6 + deviations * plan.test_noise))
+            asked = replace(
+                plan, aggregate=replace(plan.aggregate, threshold=6 + deviations * plan.test_noise)
+            )
             assert asked.event() == plan.event()
             ledger, said = Ledger(), Said(*[torch.zeros(30)] * 6)
             if refused:
                 error = must_raise(
                     BadInput,
-                    lambda: teachers.ask_teachers(asked, said, None, torch.zeros(30, 4), ledger=ledger),  # noqa: B023
+                    lambda: teachers.ask_teachers(
+                        asked,  # noqa: B023
+                        said,  # noqa: B023
+                        None,
+                        torch.zeros(30, 4),
+                        ledger=ledger,  # noqa: B023
+                    ),
                 )
                 assert "is out of reach of 6 teachers" in str(error)
                 assert ledger.event.events == ()
@@ -555,24 +702,35 @@ def check_a_threshold_out_of_reach_costs_nothing() -> None:
 
 @check
 def check_the_noisy_count_decides_who_is_answered() -> None:
-    """With noise as large as the counts, queries pass the test as often as the normal curve says, on either side."""
+    """With noise as large as the counts, queries pass the test as often as the normal curve says,
+    on either side.
+    """
     queries = 400
     unanimous = [torch.zeros(queries)] * 30
     for threshold in (30.0, 40.0, 20.0):
         plan = pv.teachers.PatePlan(
-            queries, 30, pv.teachers.ConfidentVotes(2, threshold, queries, 0.5), noise_multiplier=20.0
+            queries,
+            30,
+            pv.teachers.ConfidentVotes(2, threshold, queries, 0.5),
+            noise_multiplier=20.0,
         )
         assert math.isclose(plan.test_noise, 20.0)
         _, answered, _ = released(plan, unanimous)
         share = 0.5 * math.erfc((threshold - 30.0) / plan.test_noise / math.sqrt(2))
-        assert abs(float(answered.double().mean()) - share) < 5 * math.sqrt(share * (1 - share) / queries), threshold
+        assert abs(float(answered.double().mean()) - share) < 5 * math.sqrt(
+            share * (1 - share) / queries
+        ), threshold
 
 
 @check
 def check_answers_that_were_tested_for_have_the_noise_of_their_sensitivity() -> None:
-    """A vote that moves changes two counts: noise of sqrt(2) times the multiplier on each, after a test as well."""
+    """A vote that moves changes two counts: noise of sqrt(2) times the multiplier on each, after a
+    test as well.
+    """
     queries = 2000
-    plan = pv.teachers.PatePlan(queries, 3, pv.teachers.ConfidentVotes(2, 0.0, queries, 0.5), noise_multiplier=9.0)
+    plan = pv.teachers.PatePlan(
+        queries, 3, pv.teachers.ConfidentVotes(2, 0.0, queries, 0.5), noise_multiplier=9.0
+    )
     _, answered, counts = released(plan, [torch.zeros(queries)] * 3)
     noise = counts[answered] - torch.tensor([3.0, 0.0])
     assert len(noise) > 900

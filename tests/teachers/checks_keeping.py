@@ -1,4 +1,6 @@
-"""Named checks of what PATE keeps, describes and tries beforehand; mutations must make them fail."""
+"""Named checks of what PATE keeps, describes and tries beforehand; mutations must make them
+fail.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from tests.teachers.checks_teachers import private
 
 POOL = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
 VOTES = [(torch.arange(30) + number // 5) % 3 for number in range(6)]
-MAPS = [torch.randn(30, *SIZE, generator=torch.Generator().manual_seed(number)) for number in range(6)]
+MAPS = [
+    torch.randn(30, *SIZE, generator=torch.Generator().manual_seed(number)) for number in range(6)
+]
 VOTE_PLAN = pv.teachers.PatePlan(30, 6, pv.teachers.Votes(3)).calibrate(epsilon=20.0, delta=1e-5)
 
 
@@ -64,7 +68,9 @@ class Asleep(teachers.Teachers):
     def describe(self) -> dict[str, Any]:
         return self._like.describe()
 
-    def answers(self, inputs: Tensor, streams: Streams, progress: Any = None, shapes: Any = None) -> Iterator[Tensor]:
+    def answers(
+        self, inputs: Tensor, streams: Streams, progress: Any = None, shapes: Any = None
+    ) -> Iterator[Tensor]:
         raise AssertionError("teachers are asked again")
 
 
@@ -80,7 +86,9 @@ def mapper(shape: tuple[int, ...]) -> nn.Module:
 CASES: list[tuple[pv.teachers.PatePlan, Said, Any, Callable[[tuple[int, ...]], nn.Module]]] = [
     (VOTE_PLAN, Said(*VOTES), None, linear),
     (
-        pv.teachers.PatePlan(30, 6, pv.teachers.ConfidentVotes(3, 3.0, 9)).calibrate(epsilon=20.0, delta=1e-5),
+        pv.teachers.PatePlan(30, 6, pv.teachers.ConfidentVotes(3, 3.0, 9)).calibrate(
+            epsilon=20.0, delta=1e-5
+        ),
         Said(*VOTES),
         None,
         linear,
@@ -94,11 +102,19 @@ CASES: list[tuple[pv.teachers.PatePlan, Said, Any, Callable[[tuple[int, ...]], n
 ]
 
 
-def go(case: Any, student: Any = None, said: Any = None, seed: int | None = 3, **more: Any) -> pv.Result:
+def go(
+    case: Any, student: Any = None, said: Any = None, seed: int | None = 3, **more: Any
+) -> pv.Result:
     plan, own, reducer, make = case
     streams = more.pop("streams", None) or Streams.new(seed)
     return pv.pate(
-        plan, said or own, reducer, POOL, student or pv.teachers.Student(make, epochs=2), streams=streams, **more
+        plan,
+        said or own,
+        reducer,
+        POOL,
+        student or pv.teachers.Student(make, epochs=2),
+        streams=streams,
+        **more,
     )
 
 
@@ -122,7 +138,9 @@ def require_one_charge(path: Path, plan: pv.teachers.PatePlan) -> None:
 
 @check
 def check_kept_answers_are_paid_for_once() -> None:
-    """Killed in the student: taken up without teachers or noise, the same weights and settings, one charge in all."""
+    """Killed in the student: taken up without teachers or noise, the same weights and settings, one
+    charge in all.
+    """
     for case in CASES:
         whole = go(case)
         with folder() as here:
@@ -136,7 +154,9 @@ def check_kept_answers_are_paid_for_once() -> None:
                 if ledger is not None:
                     require_one_charge(ledger, case[0])
                 for _ in range(2):
-                    again = go(case, said=Asleep(case[1]), streams=silent(), ledger=opened(), keep=keep)
+                    again = go(
+                        case, said=Asleep(case[1]), streams=silent(), ledger=opened(), keep=keep
+                    )
                     assert torch.equal(weights(again), weights(whole))
                     assert again.facts | {"teacher": None} == whole.facts | {"teacher": None}
                     assert again.ledger.event == case[0].event()
@@ -148,7 +168,9 @@ def check_kept_answers_are_paid_for_once() -> None:
 
 @check
 def check_killed_while_asking_draws_the_same_noise() -> None:
-    """In the midst of the releases, or just before the books are closed: the same sums, the same noise, one charge."""
+    """In the midst of the releases, or just before the books are closed: the same sums, the same
+    noise, one charge.
+    """
     release, settle = answers._released, Ledger.settle
     for case in CASES:
         whole = go(case)
@@ -168,12 +190,20 @@ def check_killed_while_asking_draws_the_same_noise() -> None:
 
             with folder() as here:
                 path, keep = here / "ledger.json", here / "kept"
-                with mock.patch.object(answers, "_released", released), mock.patch.object(Ledger, "settle", settled):
-                    must_raise(Stopped, lambda: go(case, ledger=Ledger.open(path, case[0].budget), keep=keep))  # type: ignore[arg-type] # noqa: B023
+                with (
+                    mock.patch.object(answers, "_released", released),
+                    mock.patch.object(Ledger, "settle", settled),
+                ):
+                    must_raise(
+                        Stopped,
+                        lambda: go(case, ledger=Ledger.open(path, case[0].budget), keep=keep),  # noqa: B023
+                    )  # type: ignore[arg-type]
                 assert keep.exists()
                 assert keep.stat().st_mode & 0o077 == 0
                 ledger = Ledger.open(path, case[0].budget)
-                again = go(case, said=Asleep(case[1]), streams=Streams.new(11), ledger=ledger, keep=keep)
+                again = go(
+                    case, said=Asleep(case[1]), streams=Streams.new(11), ledger=ledger, keep=keep
+                )
                 assert torch.equal(weights(again), weights(whole)), last
                 assert again.facts | {"teacher": None} == whole.facts | {"teacher": None}
                 require_one_charge(path, case[0])
@@ -201,8 +231,12 @@ def check_kept_answers_belong_to_their_run() -> None:
     plan, said, _, _ = CASES[0]
     maps = CASES[2]
 
-    def ask(plan: Any, said: Any, reducer: Any, pool: Tensor, keep: Path, ledger: Ledger | None = None) -> Any:
-        return pate_module.ask_teachers(plan, said, reducer, pool, streams=Streams.new(1), ledger=ledger, keep=keep)
+    def ask(
+        plan: Any, said: Any, reducer: Any, pool: Tensor, keep: Path, ledger: Ledger | None = None
+    ) -> Any:
+        return pate_module.ask_teachers(
+            plan, said, reducer, pool, streams=Streams.new(1), ledger=ledger, keep=keep
+        )
 
     with folder() as here:
         ask(plan, said, None, POOL, here / "votes")
@@ -212,7 +246,14 @@ def check_kept_answers_belong_to_their_run() -> None:
         louder = replace(plan, noise_multiplier=2 * plan.noise)
         others: list[tuple[Any, ...]] = [
             (louder, said, None, POOL, here / "votes", ledger),
-            (replace(plan, adjacency=pv.accounting.Adjacency.REPLACE_ONE), said, None, POOL, here / "votes", ledger),
+            (
+                replace(plan, adjacency=pv.accounting.Adjacency.REPLACE_ONE),
+                said,
+                None,
+                POOL,
+                here / "votes",
+                ledger,
+            ),
             (plan, said, None, POOL + 1, here / "votes", ledger),
             (plan, teachers.Trained(private(), described, 6), None, POOL, here / "votes", ledger),
             (maps[0], said, teachers.PublicPCA.fit(public(seed=1), 2), POOL, here / "maps", ledger),
@@ -227,7 +268,9 @@ def check_kept_answers_belong_to_their_run() -> None:
 
 @check
 def check_a_kept_folder_ends_as_it_would_have() -> None:
-    """Killed in the student, by streams of nobody's seed: streams, teachers and answers come from the folder."""
+    """Killed in the student, by streams of nobody's seed: streams, teachers and answers come from
+    the folder.
+    """
     plan = pv.teachers.PatePlan(30, 4, pv.teachers.Votes(3)).calibrate(epsilon=20.0, delta=1e-5)
     with folder() as here:
         kept = pv.teachers.KeptFolder(str(here / "kept"))
@@ -238,13 +281,19 @@ def check_a_kept_folder_ends_as_it_would_have() -> None:
         assert kept.answers.exists()
         assert kept.teachers.exists()
         first = go(case, streams=kept.streams(), keep=kept.answers)
-        with mock.patch.object(trained, "taught", side_effect=AssertionError("a teacher is trained again")):
+        with mock.patch.object(
+            trained, "taught", side_effect=AssertionError("a teacher is trained again")
+        ):
             again = go(case, streams=kept.streams(3), keep=kept.answers)
         assert torch.equal(weights(first), weights(again))
         assert not again.seeded
         kept.answers.unlink()  # as if it was killed before they were asked
-        with mock.patch.object(trained, "taught", side_effect=AssertionError("a teacher is trained again")):
-            assert torch.equal(weights(first), weights(go(case, streams=kept.streams(), keep=kept.answers)))
+        with mock.patch.object(
+            trained, "taught", side_effect=AssertionError("a teacher is trained again")
+        ):
+            assert torch.equal(
+                weights(first), weights(go(case, streams=kept.streams(), keep=kept.answers))
+            )
         kept.delete()
         assert not kept.folder.exists()
 
@@ -263,13 +312,17 @@ class Moody(teachers.Teachers):
     def require_covered(self, adjacency: Any, unit: Any) -> None:
         pass
 
-    def answers(self, inputs: Tensor, streams: Streams, progress: Any = None, shapes: Any = None) -> Iterator[Tensor]:
+    def answers(
+        self, inputs: Tensor, streams: Streams, progress: Any = None, shapes: Any = None
+    ) -> Iterator[Tensor]:
         yield from self._votes
 
 
 @check
 def check_noise_of_a_kept_folder_is_for_one_question() -> None:
-    """Another plan, pool or teachers get other noise, with the answers deleted, in another file or in none at all."""
+    """Another plan, pool or teachers get other noise, with the answers deleted, in another file or
+    in none at all.
+    """
     votes = torch.stack([nn.functional.one_hot(own, 3) for own in VOTES]).sum(0).double()
     plan = replace(VOTE_PLAN, noise_multiplier=5.0)
     louder = replace(plan, noise_multiplier=10.0)
@@ -291,7 +344,9 @@ def check_noise_of_a_kept_folder_is_for_one_question() -> None:
         warnings.simplefilter("ignore")
         kept = teachers.KeptFolder(here / "kept")
         first = ask(plan, given(), keep=kept.answers)
-        assert "differs" in str(must_raise(BadInput, lambda: ask(louder, given(), keep=kept.answers)))
+        assert "differs" in str(
+            must_raise(BadInput, lambda: ask(louder, given(), keep=kept.answers))
+        )
         kept.answers.unlink()
         noise = first - votes
         for scores, factor in (
@@ -305,7 +360,9 @@ def check_noise_of_a_kept_folder_is_for_one_question() -> None:
         moody = ask(plan, Moody(VOTES))
         assert torch.equal(moody, ask(plan, Moody(VOTES)))
         changed = [(VOTES[0] + 1) % 3, *VOTES[1:]]
-        assert "the same noise on other sums" in str(must_raise(BadInput, lambda: ask(plan, Moody(changed))))
+        assert "the same noise on other sums" in str(
+            must_raise(BadInput, lambda: ask(plan, Moody(changed)))
+        )
         seeded = teachers.KeptFolder(here / "seeded")
         assert seeded.streams(3).noise.key == seeded.streams().noise.key == Streams.new(3).noise.key
         old = teachers.KeptFolder(here / "old")
@@ -327,7 +384,9 @@ def other(x: Tensor, y: Tensor) -> Any:
 
 @check
 def check_teachers_of_another_recipe_are_not_taken() -> None:
-    """From a folder: estimators by class and parameters, networks by layers, functions by name and code."""
+    """From a folder: estimators by class and parameters, networks by layers, functions by name and
+    code.
+    """
     from sklearn.ensemble import ExtraTreesClassifier
     from sklearn.linear_model import LogisticRegression
 
@@ -365,7 +424,9 @@ def check_teachers_of_another_recipe_are_not_taken() -> None:
             mixed = teachers.Trained(data, recipe, 4, folder=here / "own")
             error = must_raise(BadInput, lambda t=mixed: list(t.answers(asked, Streams.new(0))))  # type: ignore[misc]
             assert "another recipe" in str(error)
-        moved = teachers.Trained(replace(data, y=data.y.copy() * 0), made[9], 4, folder=here / "own")
+        moved = teachers.Trained(
+            replace(data, y=data.y.copy() * 0), made[9], 4, folder=here / "own"
+        )
         must_raise(BadInput, lambda: moved.require_same(asked))
         teachers.Trained(data, made[9], 4, folder=here / "own").require_same(asked)
         assert moved.describe() == teachers.Trained(data, made[9], 4).describe()
@@ -399,21 +460,30 @@ UNFIT: list[tuple[int, pv.teachers.Student]] = [
     (0, pv.teachers.Student(linear, augment=lambda inputs: inputs[:, :2])),
     (2, pv.teachers.Student(linear)),
     (2, pv.teachers.Student(lambda shape: nn.Linear(4, 6))),
-    (2, pv.teachers.Student(lambda shape: nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (1, 3))), nn.MSELoss())),
+    (
+        2,
+        pv.teachers.Student(
+            lambda shape: nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (1, 3))), nn.MSELoss()
+        ),
+    ),
     (2, pv.teachers.Student(mapper, spread=pv.teachers.Spread())),
 ]
 
 
 @check
 def check_students_that_fail_cost_nothing() -> None:
-    """What is wrong with them shows on made-up answers, before a teacher is asked or anything is charged."""
+    """What is wrong with them shows on made-up answers, before a teacher is asked or anything is
+    charged.
+    """
     for number, student in UNFIT:
         plan, said, reducer, _ = CASES[number]
         ledger = Ledger()
         asleep = Asleep(said)
         must_raise(
             BadInput,
-            lambda p=plan, t=asleep, r=reducer, s=student, own=ledger: pv.pate(p, t, r, POOL, s, ledger=own),  # type: ignore[misc]
+            lambda p=plan, t=asleep, r=reducer, s=student, own=ledger: pv.pate(
+                p, t, r, POOL, s, ledger=own
+            ),  # type: ignore[misc]
         )
         assert ledger.event == Ledger().event
 
@@ -424,14 +494,19 @@ def check_trying_a_student_changes_nothing() -> None:
     for case in CASES:
         plan, said, reducer, make = case
         asked = pv.teachers.ask_teachers(plan, said, reducer, POOL, streams=Streams.new(3))
-        for student in (pv.teachers.Student(make, epochs=2), pv.teachers.Student(make, epochs=1, seed=4)):
+        for student in (
+            pv.teachers.Student(make, epochs=2),
+            pv.teachers.Student(make, epochs=1, seed=4),
+        ):
             alone = pv.teachers.teach_student(asked, student)
             assert torch.equal(weights(go(case, student)), weights(alone))
             assert torch.equal(weights(pv.teachers.teach_student(asked, student)), weights(alone))
     one = Counting()
     state = np.random.get_state()[1].copy(), random.getstate(), torch.get_rng_state()  # type: ignore[index,union-attr] # noqa: NPY002
     go(CASES[0], pv.teachers.Student(lambda shape: one, epochs=1))
-    assert float(one.get_buffer("runs")) == 1.0, "the network that was tried is the one that is taught"
+    assert float(one.get_buffer("runs")) == 1.0, (
+        "the network that was tried is the one that is taught"
+    )
     assert np.array_equal(state[0], np.random.get_state()[1])  # type: ignore[index] # noqa: NPY002
     assert state[1] == random.getstate()
     assert torch.equal(state[2], torch.get_rng_state())
@@ -439,10 +514,17 @@ def check_trying_a_student_changes_nothing() -> None:
 
 @check
 def check_losses_follow_from_the_answers() -> None:
-    """Cross-entropy for classes, squared errors for what is decoded; functions of their values' mean."""
-    told = [go(case, pv.teachers.Student(case[3], epochs=1)).facts["student"]["loss"] for case in CASES]
+    """Cross-entropy for classes, squared errors for what is decoded; functions of their values'
+    mean.
+    """
+    told = [
+        go(case, pv.teachers.Student(case[3], epochs=1)).facts["student"]["loss"] for case in CASES
+    ]
     assert told == ["cross_entropy", "cross_entropy", "mse"]
-    for number, name, function in ((0, "cross_entropy", nn.CrossEntropyLoss), (2, "mse", nn.MSELoss)):
+    for number, name, function in (
+        (0, "cross_entropy", nn.CrossEntropyLoss),
+        (2, "mse", nn.MSELoss),
+    ):
         case = CASES[number]
         by_name, by_rows, whole = (
             go(case, pv.teachers.Student(case[3], loss, epochs=2))

@@ -46,7 +46,9 @@ def private(rows: int = 60, seed: int = 0, **more: Any) -> pv.Dataset:
 
 @check
 def check_each_record_is_with_one_teacher() -> None:
-    """Drawn by position alone, whatever a record holds; independently; persons stay together; overlaps are refused."""
+    """Drawn by position alone, whatever a record holds; independently; persons stay together;
+    overlaps are refused.
+    """
     data, other = private(600), private(600, seed=1)
     place = shards_module.drawn(data, 5, Streams.new(3).sampling)
     assert np.array_equal(place, shards_module.drawn(other, 5, Streams.new(3).sampling))
@@ -60,16 +62,27 @@ def check_each_record_is_with_one_teacher() -> None:
     for person in range(600 // 7):
         assert len(set(place[np.arange(600) // 7 == person])) == 1
     for overlapping in ([[0, 1], [1, 2]], [[0, 0], [1]]):
-        must_raise(BadInput, lambda shards=overlapping: teachers.Trained(data, lambda x, y: None, shards=shards))  # type: ignore[misc,arg-type,return-value]
-    must_raise(BadInput, lambda: shards_module.by_rows(private(60, groups=np.arange(60) // 2), [[0, 2], [1, 3]]))
-    must_raise(BadInput, lambda: shards_module.by_site(private(60, groups=np.arange(60) // 2), np.arange(60) % 2))
+        must_raise(
+            BadInput,
+            lambda shards=overlapping: teachers.Trained(data, lambda x, y: None, shards=shards),
+        )  # type: ignore[misc,arg-type,return-value]
+    must_raise(
+        BadInput,
+        lambda: shards_module.by_rows(private(60, groups=np.arange(60) // 2), [[0, 2], [1, 3]]),
+    )
+    must_raise(
+        BadInput,
+        lambda: shards_module.by_site(private(60, groups=np.arange(60) // 2), np.arange(60) % 2),
+    )
     place, number = shards_module.by_site(private(6), ["a", "b", "a", "c", "b", "a"])
     assert (place.tolist(), number) == ([0, 1, 0, 2, 1, 0], 3)
 
 
 @check
 def check_persons_are_protected_where_they_are_known() -> None:
-    """At the price of a record, if the data say whose each row is; and nowhere by plans that draw rows."""
+    """At the price of a record, if the data say whose each row is; and nowhere by plans that draw
+    rows.
+    """
     rows = pv.teachers.PatePlan(2, 6, pv.teachers.Votes(3), noise_multiplier=5.0)
     plan = replace(rows, persons=True)
     assert plan.event() == rows.event()
@@ -77,8 +90,12 @@ def check_persons_are_protected_where_they_are_known() -> None:
     assert str(plan.guarantee(1e-5).unit).startswith("one person")
     assert plan.unit != rows.unit
     said = teachers.Trained(private(), lambda x, y: lambda inputs: inputs[:, 0], 6)
-    must_raise(BadInput, lambda: answers.sum_answers(plan, said, None, torch.zeros(2, 4), Streams.new(0)))
-    known = teachers.Trained(private(groups=np.arange(60) // 4), lambda x, y: lambda inputs: inputs[:, 0], 6)
+    must_raise(
+        BadInput, lambda: answers.sum_answers(plan, said, None, torch.zeros(2, 4), Streams.new(0))
+    )
+    known = teachers.Trained(
+        private(groups=np.arange(60) // 4), lambda x, y: lambda inputs: inputs[:, 0], 6
+    )
     answers.sum_answers(plan, known, None, torch.zeros(2, 4), Streams.new(0))
     must_raise(BadInput, lambda: replace(plan, group_size=2))
     must_raise(BadInput, lambda: pv.Plan(pv.Poisson(0.1), rows_per_person="all"))  # type: ignore[arg-type]
@@ -90,13 +107,20 @@ def check_sites_are_not_for_replaced_records() -> None:
     """A record that is replaced by one of another site would move two teachers."""
     at_sites = teachers.Trained(private(), lambda x, y: lambda q: q[:, 0], sites=np.arange(60) % 3)  # type: ignore[arg-type,return-value]
     plan = pv.teachers.PatePlan(2, 3, pv.teachers.Votes(3), noise_multiplier=5.0, adjacency=REPLACE)
-    must_raise(BadInput, lambda: answers.sum_answers(plan, at_sites, None, torch.zeros(2, 4), Streams.new(0)))
-    answers.sum_answers(replace(plan, adjacency=ADD), at_sites, None, torch.zeros(2, 4), Streams.new(0))
+    must_raise(
+        BadInput,
+        lambda: answers.sum_answers(plan, at_sites, None, torch.zeros(2, 4), Streams.new(0)),
+    )
+    answers.sum_answers(
+        replace(plan, adjacency=ADD), at_sites, None, torch.zeros(2, 4), Streams.new(0)
+    )
 
 
 @check
 def check_records_of_persons_are_not_for_replaced_records() -> None:
-    """Assigned by person, a record that becomes another person's moves two teachers: refused, for any group size."""
+    """Assigned by person, a record that becomes another person's moves two teachers: refused, for
+    any group size.
+    """
     ids = np.repeat(np.arange(20), 3)
 
     def votes(groups: Any) -> Tensor:
@@ -104,13 +128,21 @@ def check_records_of_persons_are_not_for_replaced_records() -> None:
             return lambda inputs: torch.full((len(inputs),), len(x) % 2)
 
         counts, _ = answers.sum_answers(
-            plan, teachers.Trained(private(groups=groups), recipe, 8), None, torch.zeros(2, 4), Streams.new(5)
+            plan,
+            teachers.Trained(private(groups=groups), recipe, 8),
+            None,
+            torch.zeros(2, 4),
+            Streams.new(5),
         )
         return counts.bounded(0, one_sample(), ADD).values[0]
 
     plan = pv.teachers.PatePlan(2, 8, pv.teachers.Votes(3), noise_multiplier=5.0)
-    moved = max(float((votes(ids) - votes(np.array([other, *ids[1:]]))).norm()) for other in range(20))
-    assert math.isclose(moved, 2 * plan.aggregate.sensitivity), "so it is one teacher: why is it refused?"
+    moved = max(
+        float((votes(ids) - votes(np.array([other, *ids[1:]]))).norm()) for other in range(20)
+    )
+    assert math.isclose(moved, 2 * plan.aggregate.sensitivity), (
+        "so it is one teacher: why is it refused?"
+    )
     known = teachers.Trained(private(groups=ids), lambda x, y: lambda q: q[:, 0], 8)  # type: ignore[arg-type,return-value]
     through = Seen(known, lambda said: said)
     inputs, student = torch.zeros(2, 4), pv.teachers.Student(lambda shape: nn.Linear(4, 3))
@@ -118,11 +150,18 @@ def check_records_of_persons_are_not_for_replaced_records() -> None:
         replaced = replace(plan, adjacency=REPLACE, group_size=size)
         for said in (known, through):
             ledger = pv.Ledger()
-            must_raise(BadInput, lambda p=replaced, s=said, b=ledger: pv.pate(p, s, None, inputs, student, ledger=b))  # type: ignore[misc]
+            must_raise(
+                BadInput,
+                lambda p=replaced, s=said, b=ledger: pv.pate(p, s, None, inputs, student, ledger=b),
+            )  # type: ignore[misc]
             assert ledger.event.events == ()
         for adjacency in (ADD, Adjacency.ZERO_OUT):
-            answers.sum_answers(replace(replaced, adjacency=adjacency), known, None, inputs, Streams.new(0))
-    answers.sum_answers(replace(plan, adjacency=REPLACE, persons=True), known, None, inputs, Streams.new(0))
+            answers.sum_answers(
+                replace(replaced, adjacency=adjacency), known, None, inputs, Streams.new(0)
+            )
+    answers.sum_answers(
+        replace(plan, adjacency=REPLACE, persons=True), known, None, inputs, Streams.new(0)
+    )
     rows = teachers.Trained(private(), lambda x, y: lambda q: q[:, 0], 8)  # type: ignore[arg-type,return-value]
     assert (rows.describe()["assigned_by"], through.describe()["assigned_by"]) == ("row", "person")
     answers.sum_answers(replace(plan, adjacency=REPLACE), rows, None, inputs, Streams.new(0))
@@ -130,19 +169,34 @@ def check_records_of_persons_are_not_for_replaced_records() -> None:
 
 @check
 def check_certificates_say_that_a_record_changes_one_teacher() -> None:
-    """Those for replaced records say that teachers were assigned row by row, or are for persons; others are refused."""
+    """Those for replaced records say that teachers were assigned row by row, or are for persons;
+    others are refused.
+    """
 
     def recipe(x: Tensor, y: Tensor) -> Any:
         return lambda inputs: torch.zeros(len(inputs), dtype=torch.int64)
 
     def published(groups: Any, teacher: dict[str, Any], **plan: Any) -> pv.Verification:
-        own = pv.teachers.PatePlan(30, 6, pv.teachers.Votes(3), **plan).calibrate(epsilon=20.0, delta=1e-5)
+        own = pv.teachers.PatePlan(30, 6, pv.teachers.Votes(3), **plan).calibrate(
+            epsilon=20.0, delta=1e-5
+        )
         student = pv.teachers.Student(
             lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=1
         )
-        result = pv.pate(own, teachers.Trained(private(groups=groups), recipe, 6), None, torch.zeros(30, 4), student)
-        result = replace(result, facts=result.facts | {"teacher": result.facts["teacher"] | teacher})
-        with tempfile.TemporaryDirectory() as folder, mock.patch.object(publish, "_require_own_facts"):
+        result = pv.pate(
+            own,
+            teachers.Trained(private(groups=groups), recipe, 6),
+            None,
+            torch.zeros(30, 4),
+            student,
+        )
+        result = replace(
+            result, facts=result.facts | {"teacher": result.facts["teacher"] | teacher}
+        )
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            mock.patch.object(publish, "_require_own_facts"),
+        ):
             return pv.verify(pv.publish(result, Path(folder) / "m", model_spec="linear", classes=3))
 
     ids = np.arange(60) // 3
@@ -165,7 +219,9 @@ def check_certificates_say_that_a_record_changes_one_teacher() -> None:
 
 
 def _drawing(x: Tensor, y: Tensor) -> Any:
-    """A teacher that draws from every global generator, more or less often as its records have it."""
+    """A teacher that draws from every global generator, more or less often as its records have
+    it.
+    """
     for _ in range(int(x[:, 0].abs().sum() * 10) % 17):
         np.random.random(), random.random(), torch.rand(1)  # noqa: NPY002
     drawn = [np.random.random(), random.random(), float(torch.rand(1))]  # noqa: NPY002
@@ -186,7 +242,9 @@ def check_a_record_reaches_no_other_teacher() -> None:
     one, two = said(data), said(changed)
     own = shards_module.drawn(data, 6, Streams.new(0).sampling)[7]
     for number, (before, after) in enumerate(zip(one, two, strict=True)):
-        assert number == own or torch.equal(before, after), f"teacher {number} moved with a record of teacher {own}"
+        assert number == own or torch.equal(before, after), (
+            f"teacher {number} moved with a record of teacher {own}"
+        )
     for column in range(3):
         assert len({float(each[0, column]) for each in one}) == 6, "teachers draw the same"
     assert np.array_equal(state[0], np.random.get_state()[1])  # type: ignore[index] # noqa: NPY002
@@ -196,7 +254,9 @@ def check_a_record_reaches_no_other_teacher() -> None:
 
 @check
 def check_a_teacher_that_fails_says_nothing() -> None:
-    """No error, no warning: a count for the curator alone. What fails on made-up rows is refused beforehand."""
+    """No error, no warning: a count for the curator alone. What fails on made-up rows is refused
+    beforehand.
+    """
     data = private()
     cursed = replace(data, x=np.where(np.arange(60)[:, None] == 7, 1e9, data.x))
 
@@ -216,21 +276,27 @@ def check_a_teacher_that_fails_says_nothing() -> None:
         raise RuntimeError("always")
 
     error = must_raise(
-        BadInput, lambda: list(teachers.Trained(data, wrong, 6).answers(torch.zeros(2, 4), Streams.new(0)))
+        BadInput,
+        lambda: list(teachers.Trained(data, wrong, 6).answers(torch.zeros(2, 4), Streams.new(0))),
     )
     assert "always" in str(error)
 
 
 @check
 def check_a_teacher_of_fewer_classes_says_nothing() -> None:
-    """Scores for the classes that a shard has, only: no vote, no word; and columns in their places with `classes`."""
+    """Scores for the classes that a shard has, only: no vote, no word; and columns in their places
+    with `classes`.
+    """
     from sklearn.linear_model import LogisticRegression
 
     def knows(x: Tensor, y: Tensor) -> Any:
         return lambda inputs: torch.zeros(len(inputs), 3 if len(y) > 30 or 2 in y else 2)
 
     data = private()
-    few = replace(data, y=np.where(shards_module.drawn(data, 6, Streams.new(0).sampling) == 2, data.y % 2, data.y))
+    few = replace(
+        data,
+        y=np.where(shards_module.drawn(data, 6, Streams.new(0).sampling) == 2, data.y % 2, data.y),
+    )
     plan = pv.teachers.PatePlan(2, 6, pv.teachers.Votes(3), noise_multiplier=5.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -245,7 +311,9 @@ def check_a_teacher_of_fewer_classes_says_nothing() -> None:
         return lambda inputs: fitted.predict_proba(inputs.numpy())
 
     wrong = teachers.Trained(data, in_its_own_columns, 6)
-    error = must_raise(BadInput, lambda: answers.sum_answers(plan, wrong, None, torch.zeros(2, 4), Streams.new(0)))
+    error = must_raise(
+        BadInput, lambda: answers.sum_answers(plan, wrong, None, torch.zeros(2, 4), Streams.new(0))
+    )
     assert "made-up rows of two classes" in str(error)
     recipe = teachers.Estimator(lambda: LogisticRegression(), classes=5)
     for labels in ([1, 3], [-1, 3], [3, 9]):
@@ -264,14 +332,19 @@ def check_a_teacher_that_leaves_says_nothing() -> None:
         raise SystemExit(f"{len(x)} records are a secret")
 
     try:
-        assert recipes_module.taught(leaves, torch.zeros(3, 4), torch.zeros(3), torch.zeros(2, 4), 0) is None
+        assert (
+            recipes_module.taught(leaves, torch.zeros(3, 4), torch.zeros(3), torch.zeros(2, 4), 0)
+            is None
+        )
     except SystemExit as error:
         raise AssertionError("a recipe ended the run") from error
 
     def interrupted(x: Tensor, y: Tensor) -> Any:
         raise KeyboardInterrupt
 
-    must_raise(KeyboardInterrupt, lambda: recipes_module.taught(interrupted, *[torch.zeros(3, 4)] * 3, 0))  # type: ignore[arg-type]
+    must_raise(
+        KeyboardInterrupt, lambda: recipes_module.taught(interrupted, *[torch.zeros(3, 4)] * 3, 0)
+    )  # type: ignore[arg-type]
 
 
 @check
@@ -287,13 +360,17 @@ def check_teachers_are_no_one_object() -> None:
     ):
         must_raise(
             BadInput,
-            lambda r=recipe: list(teachers.Trained(private(), r, 3).answers(torch.zeros(2, 4), Streams.new(0))),
+            lambda r=recipe: list(
+                teachers.Trained(private(), r, 3).answers(torch.zeros(2, 4), Streams.new(0))
+            ),
         )  # type: ignore[misc]
 
 
 @check
 def check_interrupted_teachers_go_on() -> None:
-    """From the folder: the same assignment, seeds and answers, none trained twice; another data set is refused."""
+    """From the folder: the same assignment, seeds and answers, none trained twice; another data set
+    is refused.
+    """
     data, asked = private(), torch.zeros(2, 4)
     trained: list[int] = []
 
@@ -317,14 +394,17 @@ def check_interrupted_teachers_go_on() -> None:
 
 @check
 def check_one_teacher_is_held_at_a_time() -> None:
-    """Each teacher's answers are gone when the next teacher answers: memory does not grow with their number."""
+    """Each teacher's answers are gone when the next teacher answers: memory does not grow with
+    their number.
+    """
     alive: list[weakref.ref[Any]] = []
     held: list[int] = []
 
     def recipe(x: Tensor, y: Tensor) -> Any:
         def predict(inputs: Tensor) -> Any:
             held.append(sum(each() is not None for each in alive))
-            found = np.zeros((len(inputs), *SIZE), dtype=np.float32)  # becomes a tensor without a copy
+            # becomes a tensor without a copy
+            found = np.zeros((len(inputs), *SIZE), dtype=np.float32)
             alive.append(weakref.ref(found))
             return found
 
@@ -339,28 +419,49 @@ def check_one_teacher_is_held_at_a_time() -> None:
 
 @check
 def check_given_predictions_are_read_one_by_one() -> None:
-    """A file for each teacher; one that is given twice, answers to other queries or with no class, is refused."""
+    """A file for each teacher; one that is given twice, answers to other queries or with no class,
+    is refused.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for number in range(3):
             np.savez(Path(folder) / f"hospital-{number}.npz", predictions=np.full(4, number))
         found = teachers.Given(folder)
         assert found.count == 3
-        assert [int(each[0]) for each in found.answers(torch.zeros(4, 2), Streams.new(0))] == [0, 1, 2]  # type: ignore[index]
+        assert [int(each[0]) for each in found.answers(torch.zeros(4, 2), Streams.new(0))] == [
+            0,
+            1,
+            2,
+        ]  # type: ignore[index]
         files = sorted(Path(folder).glob("*.npz"))
         must_raise(BadInput, lambda: teachers.Given([files[0], files[1], files[0]]))
         must_raise(BadInput, lambda: list(found.answers(torch.zeros(3, 2), Streams.new(0))))
-        must_raise(BadInput, lambda: list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(2,)])))
+        must_raise(
+            BadInput, lambda: list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(2,)]))
+        )
         assert len(list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(), (3,)]))) == 3
-        must_raise(BadInput, lambda: list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(), (2,)])))
-        for wrong in (np.full(4, 0.5), np.full(4, -1), np.array([0, 1, np.nan, 1]), np.full((4, 3), np.inf)):
+        must_raise(
+            BadInput,
+            lambda: list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(), (2,)])),
+        )
+        for wrong in (
+            np.full(4, 0.5),
+            np.full(4, -1),
+            np.array([0, 1, np.nan, 1]),
+            np.full((4, 3), np.inf),
+        ):
             np.savez(files[1], predictions=wrong)
-            must_raise(BadInput, lambda: list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(), (3,)])))
+            must_raise(
+                BadInput,
+                lambda: list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(), (3,)])),
+            )
         must_raise(BadInput, lambda: found.require_covered(Adjacency.REPLACE_ONE, PrivacyUnit()))
 
 
 @check
 def check_copies_of_predictions_are_noticed() -> None:
-    """Under another name: refused where they are fractions, warned of where teachers may agree; other files pass."""
+    """Under another name: refused where they are fractions, warned of where teachers may agree;
+    other files pass.
+    """
     made_up = np.random.default_rng(0)
     scores, labels = made_up.random((8, 3)), made_up.integers(3, size=8)
     near = scores.copy()
@@ -374,23 +475,33 @@ def check_copies_of_predictions_are_noticed() -> None:
         (labels, labels, "warned"),
         (labels, moved, "passes"),
         (np.eye(3)[labels], np.eye(3)[labels], "warned"),
-        (np.eye(3)[labels] / 2, np.eye(3)[labels] / 2, "warned"),  # few fractions, as of small forests
+        # few fractions, as of small forests
+        (np.eye(3)[labels] / 2, np.eye(3)[labels] / 2, "warned"),
     ):
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            warnings.catch_warnings(record=True) as caught,
+        ):
             warnings.simplefilter("always")
             for name, said in (("a", one), ("b", other)):
                 np.savez(Path(folder) / f"{name}.npz", predictions=said)
             ledger = pv.Ledger()
 
             def ask(given: Any = folder, book: Any = ledger) -> Any:
-                return teachers.ask_teachers(votes, teachers.Given(given), None, torch.zeros(8, 2), ledger=book)
+                return teachers.ask_teachers(
+                    votes, teachers.Given(given), None, torch.zeros(8, 2), ledger=book
+                )
 
             if outcome == "refused":
                 assert "b.npz holds the same numbers as" in str(must_raise(BadInput, ask))
                 assert not list(walk(ledger.event))
             else:
                 ask()
-        heard = [str(each.message) for each in caught if "holds the same predictions as" in str(each.message)]
+        heard = [
+            str(each.message)
+            for each in caught
+            if "holds the same predictions as" in str(each.message)
+        ]
         assert len(heard) == (outcome == "warned"), (one, other, heard)
 
 
@@ -408,9 +519,14 @@ def check_reducers_are_fitted_on_public_data() -> None:
 
 @check
 def check_components_are_chosen_by_the_noise() -> None:
-    """Golden 32: losses 9.6, 5.2, 2.8, 2.4, 2.5, 3.0 for eigenvalues 5, 3, 1, .5, .1 and noise variance .6: three."""
+    """Golden 32: losses 9.6, 5.2, 2.8, 2.4, 2.5, 3.0 for eigenvalues 5, 3, 1, .5, .1 and noise
+    variance .6: three.
+    """
     data = public(200, (5,))
-    found = replace(teachers.PublicPCA.fit(data), eigenvalues=torch.tensor([5, 3, 1, 0.5, 0.1], dtype=torch.float64))
+    found = replace(
+        teachers.PublicPCA.fit(data),
+        eigenvalues=torch.tensor([5, 3, 1, 0.5, 0.1], dtype=torch.float64),
+    )
     std = math.sqrt(0.6)
     losses = [found.loss(std, kept) for kept in range(6)]
     assert np.allclose(losses, [9.6, 5.2, 2.8, 2.4, 2.5, 3.0]), losses
@@ -437,10 +553,14 @@ def check_the_closed_form_loss_is_what_is_measured() -> None:
 
 @check
 def check_the_activation_fills_the_unit_ball() -> None:
-    """Golden 33 and 34; no input leaves the ball or overflows; directions in both signs, radii as uniform as stated."""
+    """Golden 33 and 34; no input leaves the ball or overflows; directions in both signs, radii as
+    uniform as stated.
+    """
     grid = np.linspace(-8, 8, 200_001)
     logistic = 1 / (1 + np.exp(-math.sqrt(8 / math.pi) * grid))
-    assert math.isclose(float(np.abs(logistic - stats.norm.cdf(grid)).max()), 0.0176712, abs_tol=1e-6)
+    assert math.isclose(
+        float(np.abs(logistic - stats.norm.cdf(grid)).max()), 0.0176712, abs_tol=1e-6
+    )
     far = torch.zeros(1, 65)
     far[0, 0], far[0, 1] = -60.0, 3.0
     assert math.isclose(float(reducers.unit_ball(far).norm()), 0.224017, rel_tol=1e-5)
@@ -462,9 +582,14 @@ def check_the_activation_fills_the_unit_ball() -> None:
 
 @check
 def check_autoencoders_code_into_the_ball() -> None:
-    """Codes within norm 1 for any targets, so a ball of radius 1 clips nothing; they are trained with noise."""
+    """Codes within norm 1 for any targets, so a ball of radius 1 clips nothing; they are trained
+    with noise.
+    """
     data = public(200)
-    learned = {noise: teachers.Autoencoder.fit(data, 3, noise, epochs=15, learning_rate=3e-3) for noise in (0.0, 0.6)}
+    learned = {
+        noise: teachers.Autoencoder.fit(data, 3, noise, epochs=15, learning_rate=3e-3)
+        for noise in (0.0, 0.6)
+    }
     targets = torch.cat([data.y, 1e6 * data.y])
     for each in learned.values():
         assert float(each.encode(targets).norm(dim=1).max()) <= 1 + 1e-6
@@ -475,15 +600,18 @@ def check_autoencoders_code_into_the_ball() -> None:
         codes = codes + noise * torch.randn(codes.shape, generator=torch.Generator().manual_seed(0))
         return float((each.decode(codes) - data.y).square().sum((1, 2)).mean())
 
-    assert error(learned[0.0], 0.0) < float((data.y - data.y.mean(0)).square().sum((1, 2)).mean()) * 0.8, (
-        "nothing was learned"
-    )
+    assert (
+        error(learned[0.0], 0.0)
+        < float((data.y - data.y.mean(0)).square().sum((1, 2)).mean()) * 0.8
+    ), "nothing was learned"
     assert error(learned[0.6], 0.6) < error(learned[0.0], 0.6), "it was trained without the noise"
 
 
 @check
 def check_neighbours_leave_the_same_traces() -> None:
-    """A record more or less, broken or fatal to its teacher: what is said, charged, drawn and stated is the same."""
+    """A record more or less, broken or fatal to its teacher: what is said, charged, drawn and
+    stated is the same.
+    """
     data = private()
     others = [
         replace(data, x=data.x[1:], y=data.y[1:]),
@@ -492,7 +620,9 @@ def check_neighbours_leave_the_same_traces() -> None:
     ]
     made_up = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
     plan = pv.teachers.PatePlan(10, 6, pv.teachers.Votes(3)).calibrate(epsilon=30.0, delta=1e-5)
-    student = pv.teachers.Student(lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=1)
+    student = pv.teachers.Student(
+        lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=1
+    )
 
     def recipe(x: Tensor, y: Tensor) -> Any:
         if not bool(x.isfinite().all()):
@@ -502,12 +632,31 @@ def check_neighbours_leave_the_same_traces() -> None:
 
     def traces(own: pv.Dataset) -> Any:
         streams, out, done = Streams.new(0), io.StringIO(), []
-        with redirect_stdout(out), redirect_stderr(out), warnings.catch_warnings(record=True) as said:
+        with (
+            redirect_stdout(out),
+            redirect_stderr(out),
+            warnings.catch_warnings(record=True) as said,
+        ):
             warnings.simplefilter("always")
-            result = pv.pate(plan, teachers.Trained(own, recipe, 6), None, made_up, student, streams=streams,
-                             progress=lambda *own: done.append(own))  # fmt: skip
+            result = pv.pate(
+                plan,
+                teachers.Trained(own, recipe, 6),
+                None,
+                made_up,
+                student,
+                streams=streams,
+                progress=lambda *own: done.append(own),
+            )
         shapes = {name: value.shape for name, value in result.model.state_dict().items()}
-        return result.facts, result.ledger.event, streams.noise.position, out.getvalue(), len(said), done, shapes
+        return (
+            result.facts,
+            result.ledger.event,
+            streams.noise.position,
+            out.getvalue(),
+            len(said),
+            done,
+            shapes,
+        )
 
     expected = traces(data)
     assert expected[3:5] == ("", 1)  # of the target, which is public
@@ -523,8 +672,12 @@ def run(aggregate: Any = None, *, persons: bool = False, **more: Any) -> pv.Resu
     plan = plan.calibrate(epsilon=20.0, delta=1e-5)
     votes = [torch.arange(30) % 3] * 6
     made_up = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
-    student = pv.teachers.Student(lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=2)
-    return pv.pate(plan, Said(*votes), None, made_up, student, **{"streams": Streams.new(0), **more})
+    student = pv.teachers.Student(
+        lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=2
+    )
+    return pv.pate(
+        plan, Said(*votes), None, made_up, student, **{"streams": Streams.new(0), **more}
+    )
 
 
 @check
@@ -539,11 +692,16 @@ def check_what_is_published_is_what_was_asked() -> None:
             assert found.ok, found.problems
             assert not any("number of examples" in warning for warning in found.warnings)
             assert (
-                "teachers_without_answers" not in (out / "README.md").read_text() + (out / "privacy.json").read_text()
+                "teachers_without_answers"
+                not in (out / "README.md").read_text() + (out / "privacy.json").read_text()
             )
             body = json.loads((out / "privacy.json").read_text())
             assert certificate.read_plan(body["plan"]) == result.plan
-            more = pv.teachers.Votes(3) if isinstance(aggregate, pv.teachers.Votes) else replace(aggregate, answers=20)
+            more = (
+                pv.teachers.Votes(3)
+                if isinstance(aggregate, pv.teachers.Votes)
+                else replace(aggregate, answers=20)
+            )
             lies: dict[str, Any] = {"noise_multiplier": 0.1, "aggregate": more}
             if isinstance(aggregate, pv.teachers.Votes):
                 lies = {"noise_multiplier": 0.1, "queries": 60}
@@ -551,7 +709,10 @@ def check_what_is_published_is_what_was_asked() -> None:
                 lied = replace(result.plan, budget=None, **{name: value})
                 lie = replace(result, plan=lied, facts=result.facts | lied.noise_figures())
                 to = Path(folder) / f"lie-{name}"
-                must_raise(BadInput, lambda: pv.publish(lie, to, delta=1e-5, model_spec="linear", classes=3))  # noqa: B023
+                must_raise(
+                    BadInput,
+                    lambda: pv.publish(lie, to, delta=1e-5, model_spec="linear", classes=3),  # noqa: B023
+                )
                 with (
                     mock.patch.object(certificate, "_among", return_value=True),
                     mock.patch.object(publish, "_require_own_facts"),
@@ -563,29 +724,63 @@ def check_what_is_published_is_what_was_asked() -> None:
 
 @check
 def check_cards_of_pate_speak_of_teachers() -> None:
-    """Both cards: who saw exact votes, what a record moves, what neighbours differ in; nothing of sums or clipping."""
-    files, own = {"source": "given"}, {"source": "trained", "records": "by chance", "assigned_by": "row"}
+    """Both cards: who saw exact votes, what a record moves, what neighbours differ in; nothing of
+    sums or clipping.
+    """
+    files, own = (
+        {"source": "given"},
+        {"source": "trained", "records": "by chance", "assigned_by": "row"},
+    )
     own["recipe"] = {"kind": "spreading"}  # type: ignore[assignment]
     for aggregate, persons, released in (
         (pv.teachers.Votes(3), False, "Noisy counts of the teachers' votes"),
-        (pv.teachers.ConfidentVotes(3, 4.0, 10), True, "Noisy tests and counts of the teachers' votes"),
+        (
+            pv.teachers.ConfidentVotes(3, 4.0, 10),
+            True,
+            "Noisy tests and counts of the teachers' votes",
+        ),
     ):
         made = run(aggregate, persons=persons)
-        for teacher, trusted in ((files, "A trusted aggregator: the publisher saw each teacher's exact votes"),
-                                 (own, "Central: the publisher held all private records, trained the")):  # fmt: skip
+        for teacher, trusted in (
+            (files, "A trusted aggregator: the publisher saw each teacher's exact votes"),
+            (own, "Central: the publisher held all private records, trained the"),
+        ):
             result = replace(made, facts=made.facts | {"teacher": teacher})
-            with tempfile.TemporaryDirectory() as folder, mock.patch.object(publish, "_require_own_facts"):
-                out = pv.publish(result, Path(folder) / "m", delta=1e-5, model_spec="linear", classes=3)
-                texts = {name: unescape((out / name).read_text()) for name in ("README.md", "card.html")}
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                mock.patch.object(publish, "_require_own_facts"),
+            ):
+                out = pv.publish(
+                    result, Path(folder) / "m", delta=1e-5, model_spec="linear", classes=3
+                )
+                texts = {
+                    name: unescape((out / name).read_text()) for name in ("README.md", "card.html")
+                }
             for text in texts.values():
                 assert trusted in text
                 assert "The number of teachers and the public inputs are the same in both" in text
-                assert ("all private records of one person, which" if persons else "one private record, which") in text
-                for wrong in ("over all examples", "lipping", "training data in the clear", "adds to a sum"):
+                assert (
+                    "all private records of one person, which"
+                    if persons
+                    else "one private record, which"
+                ) in text
+                for wrong in (
+                    "over all examples",
+                    "lipping",
+                    "training data in the clear",
+                    "adds to a sum",
+                ):
                     assert wrong not in text, wrong
             assert released in texts["card.html"]
-            assert texts["card.html"].count("The public inputs that the teachers were asked about, and") == 1
-            assert all(words in texts["card.html"] for words in made.plan.card_words(result.facts).values())
+            assert (
+                texts["card.html"].count(
+                    "The public inputs that the teachers were asked about, and"
+                )
+                == 1
+            )
+            assert all(
+                words in texts["card.html"] for words in made.plan.card_words(result.facts).values()
+            )
 
 
 @check
@@ -601,5 +796,10 @@ def check_teachers_do_not_share_random_generators() -> None:
     with joblib.parallel_config("threading", n_jobs=2):
         for jobs in (2, -1, None):
             ensemble = teachers.Trained(data, recipe, 3, jobs=jobs)
-            must_raise(BadInput, lambda own=ensemble: list(own.answers(torch.randn(5, 2), Streams.new(0))))
-        assert len(list(teachers.Trained(data, recipe, 3).answers(torch.randn(5, 2), Streams.new(0)))) == 3
+            must_raise(
+                BadInput, lambda own=ensemble: list(own.answers(torch.randn(5, 2), Streams.new(0)))
+            )
+        assert (
+            len(list(teachers.Trained(data, recipe, 3).answers(torch.randn(5, 2), Streams.new(0))))
+            == 3
+        )

@@ -1,4 +1,6 @@
-"""PATE on the command line: what a run says and keeps, what votes cost, persons, and what is refused."""
+"""PATE on the command line: what a run says and keeps, what votes cost, persons, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return code, "".join(capsys.readouterr())
 
 
-def test_train_by_pate_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_by_pate_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = str(tmp_path / "m")
     words = [
         "train",
@@ -59,7 +63,10 @@ def test_train_by_pate_on_the_command_line(tmp_path: Path, capsys: pytest.Captur
 def test_jobs_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words, given = [*PATE, "--teachers", "4", "--queries", "40", "--teacher", "logistic", "--epochs", "2"], []
+    words, given = (
+        [*PATE, "--teachers", "4", "--queries", "40", "--teacher", "logistic", "--epochs", "2"],
+        [],
+    )
     made = pv.teachers.Trained
 
     def trained(*rest: Any, jobs: int, **more: Any) -> Any:
@@ -96,7 +103,11 @@ def test_confident_votes_and_interrupted_runs_on_the_command_line(
         out,
     ]
     with monkeypatch.context() as patch:
-        patch.setattr(train_command, "publish", lambda *_, **__: (_ for _ in ()).throw(BadInput("no space is left")))
+        patch.setattr(
+            train_command,
+            "publish",
+            lambda *_, **__: (_ for _ in ()).throw(BadInput("no space is left")),
+        )
         assert cli.main(words) == 2
     assert (tmp_path / "m.teachers").is_dir()
     code, said = command(capsys, *words)
@@ -111,23 +122,45 @@ def test_confident_votes_and_interrupted_runs_on_the_command_line(
 def test_an_interrupted_student_costs_nothing_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interrupted in the student, or while answers are released: the same model as in one go, for one charge."""
+    """Interrupted in the student, or while answers are released: the same model as in one go, for
+    one charge.
+    """
     from privlearn.teachers import answers
 
     def stop(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    base = [*PATE, "--teachers", "5", "--queries", "40", "--model", "mlp:8", "--epochs", "3", "--seed", "2"]
+    base = [
+        *PATE,
+        "--teachers",
+        "5",
+        "--queries",
+        "40",
+        "--model",
+        "mlp:8",
+        "--epochs",
+        "3",
+        "--seed",
+        "2",
+    ]
 
     def words(name: str) -> list[str]:
         out, ledger = str(tmp_path / name), str(tmp_path / f"{name}.json")
         return [*base, "--ledger", ledger, "--out", out]
 
     def files(name: str) -> list[bytes]:
-        return [(tmp_path / name / file).read_bytes() for file in ("model.safetensors", "privacy.json", "README.md")]
+        return [
+            (tmp_path / name / file).read_bytes()
+            for file in ("model.safetensors", "privacy.json", "README.md")
+        ]
 
     for name in ("whole", "student", "answers", "teachers"):
-        assert cli.main(["ledger", str(tmp_path / f"{name}.json"), "--epsilon", "8.5", "--delta", "1e-5"]) == 0
+        assert (
+            cli.main(
+                ["ledger", str(tmp_path / f"{name}.json"), "--epsilon", "8.5", "--delta", "1e-5"]
+            )
+            == 0
+        )
     assert command(capsys, *words("whole"))[0] == 0
     for name, place, told in (
         ("student", (pv.teachers.Student, "_lesson"), "epsilon 8.0000 is spent"),
@@ -155,25 +188,36 @@ def test_an_interrupted_student_costs_nothing_more(
         code, said = command(capsys, "ledger", str(tmp_path / f"{name}.json"), "--json")
         assert json.loads(said)["epsilon"] == pytest.approx(8.0)
     left.mkdir()
-    assert command(capsys, *words("teachers"), "--resume")[0] == 0, "it was published, and only the folder was left"
+    assert command(capsys, *words("teachers"), "--resume")[0] == 0, (
+        "it was published, and only the folder was left"
+    )
     assert not left.exists()
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--method", "pate", "--epsilon", "1", "--optimizer", "SGD"], "--method pate does not go with --optimizer"),
+        (
+            ["--method", "pate", "--epsilon", "1", "--optimizer", "SGD"],
+            "--method pate does not go with --optimizer",
+        ),
         (["--method", "pate", "--epsilon", "1", "--tune", "x.toml"], "does not go with --tune"),
         (["--method", "pate", "--epsilon", "1", "--clip", "layer"], "does not go with --clip"),
         (["--method", "pate"], "give what may be spent"),
         (["--method", "pate", "--epsilon", "1", "--noise-multiplier", "3"], "one of them"),
-        (["--method", "pate", "--epsilon", "1", "--threshold", "3"], "--threshold and --answers go together"),
+        (
+            ["--method", "pate", "--epsilon", "1", "--threshold", "3"],
+            "--threshold and --answers go together",
+        ),
         (["--method", "pate", "--epsilon", "1", "--teacher", "oracle"], "--teacher is 'oracle'"),
         (
             ["--method", "pate", "--epsilon", "1", "--queries", "1000"],
             "--queries is 1000, and there are 324 public inputs",
         ),
-        (["--method", "pate", "--epsilon", "1", "--rows-per-person", "1"], "protected at the same price"),
+        (
+            ["--method", "pate", "--epsilon", "1", "--rows-per-person", "1"],
+            "protected at the same price",
+        ),
         (["--method", "pate", "--epsilon", "1", "--epochs", "0"], "epochs is 0"),
         (["--method", "pate", "--epsilon", "1", "--resume"], "no interrupted run"),
         (["--epsilon", "1", "--teachers", "3"], "--teachers is for --method pate"),
@@ -205,7 +249,18 @@ def test_the_price_of_votes_beforehand(capsys: pytest.CaptureFixture[str], tmp_p
     code, said = command(capsys, *words, "--teachers", "20")
     assert "nine teachers in ten agree, their class wins with probability 0.70" in said
     assert "noise of 8.489 votes on each count, 42% of the teachers" in said
-    code, said = command(capsys, *words, "--teachers", "20", "--threshold", "40", "--answers", "30", "--examples", "30")
+    code, said = command(
+        capsys,
+        *words,
+        "--teachers",
+        "20",
+        "--threshold",
+        "40",
+        "--answers",
+        "30",
+        "--examples",
+        "30",
+    )
     assert "more than the 20 teachers have" in said
     assert "20 teachers share 30 examples" in said
     assert "answered" in said
@@ -216,9 +271,14 @@ def test_the_price_of_votes_beforehand(capsys: pytest.CaptureFixture[str], tmp_p
         code, said = command(capsys, *words, *refused)
         assert code == 2
         assert reason in said
-    assert command(capsys, "budget", "--examples", "100", "--epsilon", "1", "--teachers", "3")[0] == 2
+    assert (
+        command(capsys, "budget", "--examples", "100", "--epsilon", "1", "--teachers", "3")[0] == 2
+    )
     config = tmp_path / "run.toml"
-    config.write_text('method = "pate"\nteachers = 20\nqueries = 100\nepsilon = 8\nteacher = "forest"\nmodel = "cnn"\n')
+    config.write_text(
+        'method = "pate"\nteachers = 20\nqueries = 100\nepsilon = 8\nteacher = "forest"\nmodel = '
+        '"cnn"\n'
+    )
     code, said = command(capsys, "budget", "--config", str(config), "--json")
     assert code == 0, said
     assert json.JSONDecoder().raw_decode(said)[0]["plan"]["noise_std"] == few["plan"]["noise_std"]
@@ -227,7 +287,9 @@ def test_the_price_of_votes_beforehand(capsys: pytest.CaptureFixture[str], tmp_p
 def test_chances_to_win_are_those_of_a_simulation() -> None:
     made_up = np.random.default_rng(0)
     for classes, share, noise in ((3, 0.6, 4.0), (10, 0.75, 6.0), (2, 0.6, 9.0)):
-        plan = pv.teachers.PatePlan(9, 20, pv.teachers.Votes(classes), noise_multiplier=noise / math.sqrt(2))
+        plan = pv.teachers.PatePlan(
+            9, 20, pv.teachers.Votes(classes), noise_multiplier=noise / math.sqrt(2)
+        )
         for together in (True, False):
             counts = np.full(classes, (1 - share) * 20 / (classes - 1))
             if together:
@@ -235,14 +297,21 @@ def test_chances_to_win_are_those_of_a_simulation() -> None:
             counts[0] = share * 20
             noisy = counts + noise * made_up.standard_normal((40_000, classes))
             expected = float((noisy.argmax(1) == 0).mean())
-            assert abs(chances.chance_to_win(plan, share, together=together) - expected) < 0.012, (classes, together)
-    confident = pv.teachers.PatePlan(50, 20, pv.teachers.ConfidentVotes(3, 14.0, 10), noise_multiplier=2.0)
+            assert abs(chances.chance_to_win(plan, share, together=together) - expected) < 0.012, (
+                classes,
+                together,
+            )
+    confident = pv.teachers.PatePlan(
+        50, 20, pv.teachers.ConfidentVotes(3, 14.0, 10), noise_multiplier=2.0
+    )
     passed = (0.9 * 20 + confident.test_noise * made_up.standard_normal(40_000) >= 14.0).mean()
     assert abs(chances.chance_to_be_answered(confident, 0.9) - passed) < 0.012
 
 
 def persons(path: Path, seed: int = 0) -> None:
-    """Three rows of each of 60 persons, and test rows; beside them public rows of others, in public.npz."""
+    """Three rows of each of 60 persons, and test rows; beside them public rows of others, in
+    public.npz.
+    """
     made_up = np.random.default_rng(seed)
     x = made_up.normal(size=(280, 4)).clip(-3, 3)
     y = (x[:, 0] > 0).astype(int)
@@ -250,12 +319,37 @@ def persons(path: Path, seed: int = 0) -> None:
     np.savez(path.with_name("public.npz"), x=x[180:270], y=y[180:270])
 
 
-def test_persons_are_protected_at_the_same_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_persons_are_protected_at_the_same_price(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     persons(tmp_path / "rows.npz")
-    words = ["train", "--method", "pate", "--data", str(tmp_path / "rows.npz"), "--classes", "2", "--range", "-3,3"]
+    words = [
+        "train",
+        "--method",
+        "pate",
+        "--data",
+        str(tmp_path / "rows.npz"),
+        "--classes",
+        "2",
+        "--range",
+        "-3,3",
+    ]
     words += ["--public", str(tmp_path / "public.npz")]
-    words += ["--teachers", "12", "--queries", "40", "--teacher", "logistic", "--epsilon", "20", "--epochs", "2"]
-    code, said = command(capsys, *words, "--out", str(tmp_path / "m"), "--ledger", str(tmp_path / "ledger.json"))
+    words += [
+        "--teachers",
+        "12",
+        "--queries",
+        "40",
+        "--teacher",
+        "logistic",
+        "--epsilon",
+        "20",
+        "--epochs",
+        "2",
+    ]
+    code, said = command(
+        capsys, *words, "--out", str(tmp_path / "m"), "--ledger", str(tmp_path / "ledger.json")
+    )
     assert code == 0, said
     assert "for a person with all their rows" in said
     assert "If one person, with all their rows, is added or removed" in said
@@ -267,7 +361,9 @@ def test_persons_are_protected_at_the_same_price(tmp_path: Path, capsys: pytest.
     assert "unit: one person" in card
     assert "on 10 rows |" in card
     assert "40 (of 90 public inputs)" in card
-    assert json.loads((tmp_path / "m" / "privacy.json").read_text())["facts"]["student"]["epochs"] == 2
+    assert (
+        json.loads((tmp_path / "m" / "privacy.json").read_text())["facts"]["student"]["epochs"] == 2
+    )
     code, said = command(capsys, "ledger", str(tmp_path / "ledger.json"))
     assert "What is protected: one person" in said
     code, said = command(capsys, *words, "--group-size", "3", "--out", str(tmp_path / "g"))
@@ -284,7 +380,9 @@ def test_persons_are_protected_at_the_same_price(tmp_path: Path, capsys: pytest.
     assert pv.verify(tmp_path / "r").ok
 
 
-def test_cards_say_what_was_asked_and_of_whom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cards_say_what_was_asked_and_of_whom(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [
         *PATE,
         "--teachers",
@@ -307,32 +405,61 @@ def test_cards_say_what_was_asked_and_of_whom(tmp_path: Path, capsys: pytest.Cap
     assert "| each teacher | ExtraTreesClassifier(), records assigned by chance |" in card
     assert body["facts"]["teacher"]["recipe"]["class"].endswith(":ExtraTreesClassifier")
     assert "reaches 3 votes; at most 40 times" in card
-    assert "60 tests (sensitivity 1, 0.3 of the price) and 40 answers (sensitivity sqrt 2) are together rho" in card
-    plan = pv.teachers.PatePlan(60, 6, pv.teachers.ConfidentVotes(10, 3, 40)).calibrate(epsilon=8.0, delta=1e-5)
+    assert (
+        "60 tests (sensitivity 1, 0.3 of the price) and 40 answers (sensitivity sqrt 2) are "
+        "together rho"
+    ) in card
+    plan = pv.teachers.PatePlan(60, 6, pv.teachers.ConfidentVotes(10, 3, 40)).calibrate(
+        epsilon=8.0, delta=1e-5
+    )
     assert certificate.read_plan(body["plan"]) == plan
     assert f"with noise of {plan.test_noise:.4g}, reaches" in card
 
 
 def test_public_inputs_need_no_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Votes ask for none; what learns from public labels says that they are missing, and what to give."""
+    """Votes ask for none; what learns from public labels says that they are missing, and what to
+    give.
+    """
     x, y = pv.load("digits").x, pv.load("digits").y
     np.savez(tmp_path / "private.npz", x=x[:400], y=y[:400])
     np.savez(tmp_path / "public.npz", x=x[400:500])
     np.savez(tmp_path / "labels.npz", y=y[400:500])
     np.savez(tmp_path / "unequal.npz", x=x[400:500], y=y[400:450])
-    words = ["train", "--data", str(tmp_path / "private.npz"), "--classes", "10", "--range=0,16", "--epsilon", "8"]
+    words = [
+        "train",
+        "--data",
+        str(tmp_path / "private.npz"),
+        "--classes",
+        "10",
+        "--range=0,16",
+        "--epsilon",
+        "8",
+    ]
     pate_words = [*words, "--method", "pate", "--teachers", "5", "--queries", "40", "--epochs", "2"]
 
     def run(words: list[str], public: str) -> tuple[int, str]:
         code, said = command(
-            capsys, *words, "--public", str(tmp_path / public), "--out", str(tmp_path / f"to-{public}")
+            capsys,
+            *words,
+            "--public",
+            str(tmp_path / public),
+            "--out",
+            str(tmp_path / f"to-{public}"),
         )
         return code, " ".join(said.split())
 
-    for public, reason in (("labels.npz", "expected x and y"), ("unequal.npz", "100 inputs and 50 targets")):
+    for public, reason in (
+        ("labels.npz", "expected x and y"),
+        ("unequal.npz", "100 inputs and 50 targets"),
+    ):
         code, said = run(pate_words, public)
         assert (code, reason in said) == (2, True), said
-    validation = ["--epochs", "3", "--schedule", "validation:k=0.7,m=1,threshold=0.01,period=1,start=20"]
+    validation = [
+        "--epochs",
+        "3",
+        "--schedule",
+        "validation:k=0.7,m=1,threshold=0.01,period=1,start=20",
+    ]
     code, said = run([*words, *validation, "--examples", "400"], "public.npz")
     assert code == 2
     assert "the targets of the public validation rows are missing" in said
@@ -342,7 +469,15 @@ def test_public_inputs_need_no_labels(tmp_path: Path, capsys: pytest.CaptureFixt
     volumes = np.random.default_rng(0).random((6, 1, 4, 4, 4)).astype(np.float32)
     np.savez(tmp_path / "volumes.npz", x=volumes, y=np.zeros((6, 4, 4, 4), np.int64))
     np.savez(tmp_path / "no-masks.npz", x=volumes + 0.01, x_test=volumes + 0.02)
-    maps = ["--data", str(tmp_path / "volumes.npz"), "--classes", "3", "--range=0,2", "--method", "pate"]
+    maps = [
+        "--data",
+        str(tmp_path / "volumes.npz"),
+        "--classes",
+        "3",
+        "--range=0,2",
+        "--method",
+        "pate",
+    ]
     code, said = run(["train", *maps, "--epsilon", "8", "--model", "unet"], "no-masks.npz")
     assert (code, "has no y: expected the masks of x" in said) == (2, True), said
     with pytest.raises(BadInput, match="expected x and y"):  # they are not declared public

@@ -1,4 +1,6 @@
-"""Named checks of public features: each example alone, kept for the rows they are of, and certified as they were."""
+"""Named checks of public features: each example alone, kept for the rows they are of, and certified
+as they were.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,16 @@ def images(rows: int = 12, seed: int = 0) -> pv.Dataset:
     generator = np.random.default_rng(seed)
     x = generator.integers(0, 256, (rows, SIZE, SIZE), dtype=np.uint8)
     x_test = np.random.default_rng(seed + 100).integers(0, 256, (6, SIZE, SIZE), dtype=np.uint8)
-    return pv.Dataset(x, np.arange(rows) % 3, x_test, np.arange(6) % 3, classes=3, low=0.0, high=255.0, name="images")
+    return pv.Dataset(
+        x,
+        np.arange(rows) % 3,
+        x_test,
+        np.arange(6) % 3,
+        classes=3,
+        low=0.0,
+        high=255.0,
+        name="images",
+    )
 
 
 def encoder(spec: str, shape: Any = (), *cached: Any) -> Any:
@@ -52,7 +63,9 @@ def encoder(spec: str, shape: Any = (), *cached: Any) -> Any:
 
 def run(data: pv.Dataset, features: str = "raw", **more: Any) -> pv.Result:
     front, data = read_features(features, data)
-    plan = pv.Plan(pv.Poisson(0.5), epochs=2, clip=pv.Flat(0.1), front=front).calibrate(epsilon=3.0, delta=1e-3)
+    plan = pv.Plan(pv.Poisson(0.5), epochs=2, clip=pv.Flat(0.1), front=front).calibrate(
+        epsilon=3.0, delta=1e-3
+    )
     loss = nn.CrossEntropyLoss(reduction="none")
     make = lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0))  # noqa: E731
     return pv.dpsgd(plan, make, loss, data, streams=pv.Streams.new(0), **more)
@@ -63,7 +76,9 @@ def code(text: str, name: str = "made_up_encoder") -> Iterator[str]:
     """A module on the path with a function `make`, which has `text` for its body."""
     with tempfile.TemporaryDirectory() as folder:
         body = "\n    ".join(text.splitlines())
-        (Path(folder) / f"{name}.py").write_text(f"import torch\nfrom torch import nn\ndef make():\n    {body}\n")
+        (Path(folder) / f"{name}.py").write_text(
+            f"import torch\nfrom torch import nn\ndef make():\n    {body}\n"
+        )
         sys.path.insert(0, folder)
         try:
             yield f"{name}:make"
@@ -92,7 +107,9 @@ def check_features_of_an_example_are_its_own() -> None:
             torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-4, atol=1e-4)
             others = torch.rand(shape, generator=torch.Generator().manual_seed(2)) * 100
             others[row] = x[row]
-            torch.testing.assert_close(Scattering()(others)[row], together[row], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                Scattering()(others)[row], together[row], rtol=1e-4, atol=1e-4
+            )
     made = random_units()
     x = torch.rand(6, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
     others = torch.rand(6, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(2))
@@ -123,7 +140,9 @@ def few_images(number: int = 300) -> Iterator[None]:
 
 @check
 def check_directions_are_of_made_up_images_alone() -> None:
-    """The same ones whenever and for whomever; by hand, from the same images; rows of one length."""
+    """The same ones whenever and for whomever; by hand, from the same images; rows of one
+    length.
+    """
     with few_images():
         one, other = (Scattering.learned(2, 20, (SIZE, SIZE)) for _ in range(2))
     assert torch.equal(one.get_buffer("components"), other.get_buffer("components"))
@@ -132,7 +151,9 @@ def check_directions_are_of_made_up_images_alone() -> None:
     assert 0 <= float(made_up.min()) < float(made_up.max()) <= 1
     rows = Scattering(2)(made_up).flatten(1).double()
     torch.testing.assert_close(one.get_buffer("mean").double(), rows.mean(0), rtol=1e-3, atol=1e-4)
-    spread = torch.linalg.eigvalsh((rows - rows.mean(0)).T @ (rows - rows.mean(0)) / len(rows)).flip(0)[:20]
+    spread = torch.linalg.eigvalsh(
+        (rows - rows.mean(0)).T @ (rows - rows.mean(0)) / len(rows)
+    ).flip(0)[:20]
     projected = (rows - rows.mean(0)) @ one.get_buffer("components").double()
     expected = spread * (spread + 0.1 * spread.mean()) ** -0.7
     torch.testing.assert_close(projected.square().mean(0), expected, rtol=1e-2, atol=1e-3)
@@ -167,7 +188,9 @@ def check_kept_directions_are_those_of_this_shape() -> None:
 
 @check
 def check_random_units_by_hand() -> None:
-    """Logarithms, whitened at each place, units' answers averaged over a grid, from made-up images alone."""
+    """Logarithms, whitened at each place, units' answers averaged over a grid, from made-up images
+    alone.
+    """
     made = random_units(mirror=0)
     assert (made.local, made.shape) == ([243, 9], [144, 20])
     x = torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
@@ -175,22 +198,30 @@ def check_random_units_by_hand() -> None:
     assert answers.shape == (2, 9, 4, 4)
     logarithms = (scattered(x, 2) + 0.01).log()
     place = (logarithms[1, :, 3, 0] - made.get_buffer("local_mean")) @ made.get_buffer("whitening")
-    expected = (place / place.norm() @ made.get_buffer("units")).clamp(min=0)  # the grid is as fine as the maps
+    # the grid is as fine as the maps
+    expected = (place / place.norm() @ made.get_buffer("units")).clamp(min=0)
     torch.testing.assert_close(answers[1, :, 3, 0], expected, rtol=1e-3, atol=1e-4)
     made_up = torch.from_numpy(made_up_images((3, SIZE, SIZE), 300))
     assert 0 <= float(made_up.min()) < float(made_up.max()) <= 1
-    places = (scattered(made_up, 2).clamp(min=0) + 0.01).log().permute(0, 2, 3, 1).flatten(0, 2).double()
-    torch.testing.assert_close(places.mean(0), made.get_buffer("local_mean").double(), rtol=1e-3, atol=1e-4)
+    places = (
+        (scattered(made_up, 2).clamp(min=0) + 0.01).log().permute(0, 2, 3, 1).flatten(0, 2).double()
+    )
+    torch.testing.assert_close(
+        places.mean(0), made.get_buffer("local_mean").double(), rtol=1e-3, atol=1e-4
+    )
     white = torch.cov(((places - places.mean(0)) @ made.get_buffer("whitening").double()).T)
     spread = torch.linalg.eigvalsh(torch.cov(places.T))
     expected = (spread / (spread + 0.1 * spread.mean()).sqrt()).sort().values
     torch.testing.assert_close(torch.linalg.eigvalsh(white), expected, rtol=1e-2, atol=1e-4)
     torch.testing.assert_close(made.get_buffer("units").norm(dim=0), torch.ones(9))
-    torch.testing.assert_close(made.get_buffer("mean"), made.answers(made_up).flatten(1).mean(0), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        made.get_buffer("mean"), made.answers(made_up).flatten(1).mean(0), rtol=1e-3, atol=1e-4
+    )
     torch.testing.assert_close(made(x).norm(dim=1), torch.full((2,), 20**0.5))
     wide = RandomUnits.empty(2, False, made.local, made.shape)
     wide.load_state_dict(made.state_dict())
-    assert wide.answers(torch.rand(2, 3, 40, 50)).shape == (2, 9, 4, 4)  # averaged in parts of larger images
+    # averaged in parts of larger images
+    assert wide.answers(torch.rand(2, 3, 40, 50)).shape == (2, 9, 4, 4)
 
 
 @check
@@ -208,12 +239,24 @@ def check_what_is_usual_follows_from_public_facts() -> None:
     assert usual((3, 32, 32), 0.0) == "scatter-random:J=2,units=400,mirror=1,kept=2000,encoded=500"
     assert usual((16, 16), 0.0) == "scatter:J=2"
     assert usual((64, 64), 0.0) == "scatter:J=2,kept=1000"
-    assert usual((3, 65, 64), 0.0) is usual((224, 224), 0.0) is usual((3, 64, 65), 0.0) is usual((), 0.0) is None
+    assert (
+        usual((3, 65, 64), 0.0)
+        is usual((224, 224), 0.0)
+        is usual((3, 64, 65), 0.0)
+        is usual((), 0.0)
+        is None
+    )
     assert usual((28, 28), 0.0, 2999.0) == "scatter:J=2,kept=300"
     assert usual((3, 32, 32), 0.0, 2999.0) == "scatter-random:J=2,units=400,mirror=1,kept=300"
     assert usual((3, 32, 32), 0.0, 3000.0) == usual((3, 32, 32), 0.0)
     assert usual((300,), 0.0) == "norm:power=0.5"
-    assert usual((3, 12, 12), 0.0) is usual((300,), -1.0) is usual((300,), None) is usual((30,), 0.0) is None
+    assert (
+        usual((3, 12, 12), 0.0)
+        is usual((300,), -1.0)
+        is usual((300,), None)
+        is usual((30,), 0.0)
+        is None
+    )
 
 
 @check
@@ -237,7 +280,9 @@ def check_published_directions_come_back() -> None:
 
 @check
 def check_training_on_images_is_training_on_their_features() -> None:
-    """The same noise, and the same weights, whether the features were made beforehand or on the way: scaled images."""
+    """The same noise, and the same weights, whether the features were made beforehand or on the
+    way: scaled images.
+    """
     data = images()
     made = Scattering()(torch.from_numpy(data.x).float() / 255)
     direct = run(replace(data, x=made, x_test=None, y_test=None, low=None, high=None))
@@ -263,7 +308,9 @@ def check_kept_features_are_those_of_these_rows() -> None:
 
         def features(data: pv.Dataset, spec: str) -> Tensor:
             with feature_cache(folder, lambda *own: done.append(own)):
-                return features_of(encoder(spec, (SIZE, SIZE)), torch.from_numpy(data.x).float() / 255)
+                return features_of(
+                    encoder(spec, (SIZE, SIZE)), torch.from_numpy(data.x).float() / 255
+                )
 
         first = features(images(), "scatter:J=2")
         assert done == [(12, 12)]
@@ -291,7 +338,10 @@ def check_long_data_are_encoded_in_blocks() -> None:
 def check_an_encoder_that_mixes_rows_is_refused() -> None:
     for body in (
         "return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(256, track_running_stats=False))",
-        "class Mean(nn.Module):\n    def forward(self, x): return x.flatten(1) - x.flatten(1).mean(0)\nreturn Mean()",
+        (
+            "class Mean(nn.Module):\n    def forward(self, x): return x.flatten(1) - "
+            "x.flatten(1).mean(0)\nreturn Mean()"
+        ),
     ):
         with code(body) as spec:
             # Before anything is charged, for the features are made before.
@@ -315,8 +365,13 @@ def check_an_encoder_that_is_another_each_time_is_refused() -> None:
 
 @check
 def check_features_that_are_no_numbers_are_refused_before_anything_is_spent() -> None:
-    """Of all rows, or of one that is finite itself; test rows, which are looked at afterwards, end no run."""
-    bad, body = images(), "class Bad(nn.Module):\n    def forward(self, x): return x.flatten(1) / {}\nreturn Bad()"
+    """Of all rows, or of one that is finite itself; test rows, which are looked at afterwards, end
+    no run.
+    """
+    bad, body = (
+        images(),
+        "class Bad(nn.Module):\n    def forward(self, x): return x.flatten(1) / {}\nreturn Bad()",
+    )
     bad.x[3] = 0
     for divisor, said in (("0.0", "made-up"), ("x.flatten(1).sum(1, keepdim=True)", "some rows")):
         with code(body.format(divisor)) as spec:
@@ -325,24 +380,31 @@ def check_features_that_are_no_numbers_are_refused_before_anything_is_spent() ->
             assert said in told
             assert "row 3" not in told
             assert not list(walk(ledger.event))
-    broken = LINEAR.replace("return ", "made = ") + "\nmade[1].weight.data[2, 3] = float('nan')\nreturn made"
+    broken = (
+        LINEAR.replace("return ", "made = ")
+        + "\nmade[1].weight.data[2, 3] = float('nan')\nreturn made"
+    )
     with code(broken) as spec:
         assert "1.weight" in str(must_raise(BadInput, lambda: run(bad, spec)))
     with code(body.format("x.flatten(1).sum(1, keepdim=True)")) as spec:
         good = replace(images(seed=1), x_test=bad.x, y_test=bad.y)
         good.x[3] = 1
-        assert jobs.test_metrics(run(good, spec).model, good) is None  # figures would not be of all rows
+        # figures would not be of all rows
+        assert jobs.test_metrics(run(good, spec).model, good) is None
 
 
 BATCH_NORM = (
-    "torch.manual_seed(0)\nnorm = nn.BatchNorm1d(256)\nnorm.running_mean.uniform_()\nnorm.running_var.uniform_(0.5, "
-    "2)\nreturn nn.Sequential(nn.Flatten(), norm, nn.Linear(256, 9))"
+    "torch.manual_seed(0)\nnorm = "
+    "nn.BatchNorm1d(256)\nnorm.running_mean.uniform_()\nnorm.running_var.uniform_(0.5, 2)\nreturn "
+    "nn.Sequential(nn.Flatten(), norm, nn.Linear(256, 9))"
 )
 
 
 @check
 def check_batch_norm_of_an_encoder_is_a_fixed_map() -> None:
-    """By its running statistics, in whatever mode the model is; unlike that of a network that is trained."""
+    """By its running statistics, in whatever mode the model is; unlike that of a network that is
+    trained.
+    """
     with code(BATCH_NORM) as spec, tempfile.TemporaryDirectory() as folder:
         result = run(images(), spec)
         pv.publish(result, Path(folder) / "model", model_spec="linear", classes=3)
@@ -402,7 +464,9 @@ def check_another_encoder_of_that_name_is_refused() -> None:
 
 @check
 def check_other_features_than_the_certified_ones_do_not_verify() -> None:
-    """Certificate and configuration must name the same features, also where all digests are right."""
+    """Certificate and configuration must name the same features, also where all digests are
+    right.
+    """
     changes: list[tuple[Callable[[Any], Any], str]] = [
         (lambda facts: facts.pop("public_features"), "than config.json"),
         (lambda facts: facts["public_features"].update(spec="scatter:J=3"), "than config.json"),
@@ -426,7 +490,9 @@ def check_other_features_than_the_certified_ones_do_not_verify() -> None:
 
 @check
 def check_a_front_is_made_in_its_order_and_users_code_comes_first() -> None:
-    """Public transforms of a plan: as by hand, before a release and behind it; kept by what they were made of."""
+    """Public transforms of a plan: as by hand, before a release and behind it; kept by what they
+    were made of.
+    """
     data = replace(images(), low=None, high=None)
     x = torch.from_numpy(data.x).float()
     transforms = pv.transforms
@@ -435,15 +501,21 @@ def check_a_front_is_made_in_its_order_and_users_code_comes_first() -> None:
         own = transforms.External(spec)
 
         def trained(*front: transforms.Transform, **more: Any) -> pv.Result:
-            plan = pv.Plan(pv.Poisson(0.5), epochs=1, schedule=pv.schedules.Constant(start=1.0), front=front)
+            plan = pv.Plan(
+                pv.Poisson(0.5), epochs=1, schedule=pv.schedules.Constant(start=1.0), front=front
+            )
             make = lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0))  # noqa: E731
             loss = nn.CrossEntropyLoss(reduction="none")
-            return pv.dpsgd(plan, make, loss, (x, torch.from_numpy(data.y)), streams=pv.Streams.new(0), **more)
+            return pv.dpsgd(
+                plan, make, loss, (x, torch.from_numpy(data.y)), streams=pv.Streams.new(0), **more
+            )
 
         result = trained(scaled, own, transforms.PrivatePCA(4, 1.0), transforms.RowNorm(power=1.0))
         by_hand = own.module(x.shape[1:])(scaled.module(x.shape[1:])(x))
         behind = result.model[2](by_hand)  # type: ignore[index]
-        expected = (behind - behind.mean(1, keepdim=True)) / behind.std(1, keepdim=True, correction=0)
+        expected = (behind - behind.mean(1, keepdim=True)) / behind.std(
+            1, keepdim=True, correction=0
+        )
         torch.testing.assert_close(result.model[:4](x), expected, rtol=1e-3, atol=1e-3)  # type: ignore[index]
         assert result.plan.follows(result.facts) == []
         (stated, norm) = result.facts["public_features"]
@@ -458,7 +530,8 @@ def check_a_front_is_made_in_its_order_and_users_code_comes_first() -> None:
                 range_ = transforms.Rescale(0.0, most)
                 found = trained(range_, transforms.RowNorm(power=1.0)).model
                 torch.testing.assert_close(
-                    front_module.encoded([range_.module(x.shape[1:])], x), range_.module(x.shape[1:])(x)
+                    front_module.encoded([range_.module(x.shape[1:])], x),
+                    range_.module(x.shape[1:])(x),
                 )
                 assert float(found[0].get_buffer("high")) == most  # type: ignore[index]
 

@@ -1,4 +1,6 @@
-"""Named checks of the encoder that was trained on drawn images, and of its features beside those of random units."""
+"""Named checks of the encoder that was trained on drawn images, and of its features beside those of
+random units.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def photographs(seed: int = 1, rows: int = 6) -> torch.Tensor:
 
 @check
 def check_the_encoder_by_hand() -> None:
-    """Convolutions that are added to what they were given where shapes allow, averaged over 4 x 4 parts."""
+    """Convolutions that are added to what they were given where shapes allow, averaged over 4 x 4
+    parts.
+    """
     weights = encoder_module._weights()
     x = photographs()
     maps = 2 * x.double() - 1
@@ -57,7 +61,8 @@ def check_joined_features_of_an_example_are_its_own() -> None:
     torch.testing.assert_close(made(x[2:3])[0], made(x)[2], rtol=1e-3, atol=1e-3)
     assert made(x[:0]).shape == (0, 50)
     torch.testing.assert_close(made(x)[:, :20], made.units(x))
-    torch.testing.assert_close(made(x).norm(dim=1), torch.full((6,), 50**0.5))  # as `normalises` says
+    # as `normalises` says
+    torch.testing.assert_close(made(x).norm(dim=1), torch.full((6,), 50**0.5))
 
 
 @check
@@ -83,7 +88,9 @@ def check_shipped_weights_are_those_of_the_recipe() -> None:
     encoder_module._weights.cache_clear()
     made = joined()
     assert encoder_module.DIGEST in str(made.describe())
-    empty = ScatterRandom.empty({"spec": made.spec, "shape": made.units.shape, "local": made.units.local})
+    empty = ScatterRandom.empty(
+        {"spec": made.spec, "shape": made.units.shape, "local": made.units.local}
+    )
     empty.load_state_dict(made.state_dict())
     torch.testing.assert_close(empty(photographs()), made(photographs()))
 
@@ -93,7 +100,8 @@ def check_the_encoder_is_for_images_in_colour_and_written_where_it_is() -> None:
     own = ScatterRandom(encoded=500)
     assert own.output_shape((3, 32, 32)) == (2500,)
     assert parse(own.spec) == from_json(own.to_json()) == own
-    assert "encoded" not in ScatterRandom().spec + str(ScatterRandom().to_json())  # as before there was one
+    # as before there was one
+    assert "encoded" not in ScatterRandom().spec + str(ScatterRandom().to_json())
     odd: tuple[Any, ...] = ((32, 32), (1, 32, 32), (4, 32, 32))
     for shape in odd:
         must_raise(BadInput, lambda shape=shape: own.output_shape(shape))

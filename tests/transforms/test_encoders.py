@@ -34,7 +34,20 @@ def rows(tmp_path: Path) -> str:
     return str(path)
 
 
-COMMON = ["--classes", "3", "--range", "0,255", "--epsilon", "5", "--delta", "1e-3", "--epochs", "2", "--seed", "1"]
+COMMON = [
+    "--classes",
+    "3",
+    "--range",
+    "0,255",
+    "--epsilon",
+    "5",
+    "--delta",
+    "1e-3",
+    "--epochs",
+    "2",
+    "--seed",
+    "1",
+]
 
 
 def test_images_are_scattered_in_front_of_a_linear_model(
@@ -43,7 +56,10 @@ def test_images_are_scattered_in_front_of_a_linear_model(
     out = tmp_path / "model"
     assert main(["train", "--data", rows, *COMMON, "--out", str(out)]) == 0
     assert "--features raw" in capsys.readouterr().err
-    assert json.loads((out / "privacy.json").read_text())["facts"]["public_features"]["spec"] == "scatter:J=2"
+    assert (
+        json.loads((out / "privacy.json").read_text())["facts"]["public_features"]["spec"]
+        == "scatter:J=2"
+    )
     assert pv.verify(out).ok
     assert main(["predict", str(out), "--data", rows]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 61
@@ -56,7 +72,21 @@ def test_images_are_scattered_in_front_of_a_linear_model(
 def test_a_small_network_stands_on_maps_of_features(rows: str, tmp_path: Path) -> None:
     out = tmp_path / "model"
     assert (
-        main(["train", "--data", rows, *COMMON, "--features", "scatter:J=2", "--model", "cnn", "--out", str(out)]) == 0
+        main(
+            [
+                "train",
+                "--data",
+                rows,
+                *COMMON,
+                "--features",
+                "scatter:J=2",
+                "--model",
+                "cnn",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
     )
     assert pv.verify(out).ok
     model = pv.load_model(out)
@@ -73,7 +103,9 @@ def test_features_are_kept_where_told_and_refused_where_unfit(
         options = ["--features", "scatter:J=1", "--features-cache", str(kept)]
         assert main(["train", "--data", rows, *COMMON, *options, "--out", str(out)]) == 0
     assert len(list(kept.iterdir())) == 2  # training and test rows
-    weights = [(tmp_path / f"model{number}" / "model.safetensors").read_bytes() for number in range(2)]
+    weights = [
+        (tmp_path / f"model{number}" / "model.safetensors").read_bytes() for number in range(2)
+    ]
     assert weights[0] == weights[1]
     capsys.readouterr()
     out = str(tmp_path / "refused")
@@ -92,7 +124,10 @@ def test_features_are_kept_where_told_and_refused_where_unfit(
         (["--method", "dpmac", "--explain"], "--explain"),
         (["--tune", "tune.toml", "--features", "scatter:J=2"], "--features"),
     ):
-        assert main(["train", "--data", rows, *COMMON[:4], *options, "--epsilon", "5", "--out", out]) == 2
+        assert (
+            main(["train", "--data", rows, *COMMON[:4], *options, "--epsilon", "5", "--out", out])
+            == 2
+        )
         assert said in capsys.readouterr().err
 
 
@@ -106,7 +141,9 @@ def test_an_interrupted_run_on_features_goes_on(rows: str, tmp_path: Path) -> No
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        encoder_checks.run(data, features, checkpoint=Checkpoint(file, every=1e-9), callbacks=EachStep(stop))
+        encoder_checks.run(
+            data, features, checkpoint=Checkpoint(file, every=1e-9), callbacks=EachStep(stop)
+        )
     resumed = encoder_checks.run(data, features, checkpoint=file)
     for name, value in whole.model.state_dict().items():
         assert value.equal(resumed.model.state_dict()[name])
@@ -120,7 +157,18 @@ def test_train_needs_no_settings(tmp_path: Path) -> None:
     assert result.facts["public_features"]["spec"] == "scatter:J=2"
     path, out = tmp_path / "images.npz", tmp_path / "model"
     np.savez(path, x=data.x, y=data.y)
-    target = ["--classes", "3", "--range", "0,255", "--epsilon", "5", "--delta", "1e-3", "--seed", "1"]
+    target = [
+        "--classes",
+        "3",
+        "--range",
+        "0,255",
+        "--epsilon",
+        "5",
+        "--delta",
+        "1e-3",
+        "--seed",
+        "1",
+    ]
     assert main(["train", "--data", str(path), *target, "--out", str(out)]) == 0
     published = pv.load_model(out)
     for name, value in result.model.state_dict().items():
@@ -129,29 +177,64 @@ def test_train_needs_no_settings(tmp_path: Path) -> None:
         pv.train((data.x, data.y), epsilon=1.0)  # type: ignore[arg-type]
 
 
-def test_what_train_takes_is_what_the_command_line_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_train_takes_is_what_the_command_line_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The same weights; and what it returns is published with all that `predict` asks for."""
     data = encoder_checks.images(60)
     path = tmp_path / "images.npz"
     np.savez(path, x=data.x, y=data.y)
-    target = ["--classes", "3", "--range", "0,255", "--epsilon", "5", "--delta", "1e-3", "--seed", "1"]
+    target = [
+        "--classes",
+        "3",
+        "--range",
+        "0,255",
+        "--epsilon",
+        "5",
+        "--delta",
+        "1e-3",
+        "--seed",
+        "1",
+    ]
     for number, (options, more, transforms) in enumerate(
         (
-            (["--normalise", "moments:share=0.1", "--average", "0.5", "--label-smoothing", "0.1"],
-             {"normalise": "moments:share=0.1", "average": 0.5, "label_smoothing": 0.1}, ["Scale", "Standardise"]),
-            (["--features", "norm:power=1", "--normalise", "moments"],
-             {"features": "norm:power=1", "normalise": "moments"}, ["Scale", "Normalised", "Standardise"]),
-            (["--features", "raw", "--views", "2", "--augment", "flip", "--model", "cnn"],
-             {"features": "raw", "augmentation": pv.clipping.Augmentation(2, "flip"), "model": "cnn"}, ["Scale"]),
+            (
+                [
+                    "--normalise",
+                    "moments:share=0.1",
+                    "--average",
+                    "0.5",
+                    "--label-smoothing",
+                    "0.1",
+                ],
+                {"normalise": "moments:share=0.1", "average": 0.5, "label_smoothing": 0.1},
+                ["Scale", "Standardise"],
+            ),
+            (
+                ["--features", "norm:power=1", "--normalise", "moments"],
+                {"features": "norm:power=1", "normalise": "moments"},
+                ["Scale", "Normalised", "Standardise"],
+            ),
+            (
+                ["--features", "raw", "--views", "2", "--augment", "flip", "--model", "cnn"],
+                {
+                    "features": "raw",
+                    "augmentation": pv.clipping.Augmentation(2, "flip"),
+                    "model": "cnn",
+                },
+                ["Scale"],
+            ),
         )
-    ):  # fmt: skip
+    ):
         ours, theirs = tmp_path / f"ours{number}", tmp_path / f"theirs{number}"
         result = pv.train(data, epsilon=5.0, delta=1e-3, streams=pv.Streams.new(1), **more)  # type: ignore[arg-type]
         assert [type(part).__name__ for part in result.model.children()][:-1] == transforms
         assert 4.9 < result.ledger.guarantee(1e-3).epsilon <= 5.0
         pv.publish(result, ours)
         assert main(["train", "--data", str(path), *target, *options, "--out", str(theirs)]) == 0
-        assert (ours / "model.safetensors").read_bytes() == (theirs / "model.safetensors").read_bytes()
+        assert (ours / "model.safetensors").read_bytes() == (
+            theirs / "model.safetensors"
+        ).read_bytes()
         assert (ours / "config.json").read_bytes() == (theirs / "config.json").read_bytes()
         capsys.readouterr()
         assert main(["predict", str(ours), "--data", str(path)]) == 0
@@ -184,7 +267,9 @@ def test_rows_of_many_numbers_are_normalised_one_by_one() -> None:
     assert "public_features" not in pv.train(few, epsilon=5.0, delta=1e-3).facts
 
 
-def test_what_was_chosen_is_told(rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_chosen_is_told(
+    rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "model"
     assert main(["train", "--data", rows, *COMMON, "--explain", "--out", str(out)]) == 0
     told = " ".join(capsys.readouterr().err.split())
@@ -196,7 +281,9 @@ def test_what_was_chosen_is_told(rows: str, tmp_path: Path, capsys: pytest.Captu
 def test_moments_stand_behind_rows_of_many_numbers_where_they_pay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By examples x epsilon, the same by Python and the command line; `--normalise none` for none."""
+    """By examples x epsilon, the same by Python and the command line; `--normalise none` for
+    none.
+    """
     x = np.random.default_rng(0).integers(0, 200, (80, 256), dtype=np.uint8)
     data = pv.Dataset(x, np.arange(80) % 3, classes=3, low=0.0, high=200.0)
     kinds = lambda result: [type(release).__name__ for release in result.model.children()]  # noqa: E731
@@ -243,15 +330,33 @@ def test_few_examples_have_few_directions(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "images.npz"
     data = encoder_checks.images(60)
     np.savez(path, x=data.x, y=data.y)
-    target = ["--data", str(path), "--classes", "3", "--range", "0,255", "--epsilon", "5", "--delta", "1e-3"]
+    target = [
+        "--data",
+        str(path),
+        "--classes",
+        "3",
+        "--range",
+        "0,255",
+        "--epsilon",
+        "5",
+        "--delta",
+        "1e-3",
+    ]
     with encoder_checks.few_images(350):
         for few, kept in ((301, 20), (300, 30)):
-            for name, number in (("_FEW", few), ("_LEAST_DIRECTIONS", 20), ("_DIRECTIONS", (30, 40))):
+            for name, number in (
+                ("_FEW", few),
+                ("_LEAST_DIRECTIONS", 20),
+                ("_DIRECTIONS", (30, 40)),
+            ):
                 monkeypatch.setattr(specs, name, number)
             spec = f"scatter:J=2,kept={kept}"
             result = pv.train(data, epsilon=5.0, delta=1e-3)
             assert result.facts["public_features"]["spec"] == spec
             out = tmp_path / f"model{kept}"
             assert main(["train", *target, "--out", str(out)]) == 0
-            assert json.loads((out / "privacy.json").read_text())["facts"]["public_features"]["spec"] == spec
+            assert (
+                json.loads((out / "privacy.json").read_text())["facts"]["public_features"]["spec"]
+                == spec
+            )
             assert main(["predict", str(out), "--data", str(path)]) == 0

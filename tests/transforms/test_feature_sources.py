@@ -1,4 +1,6 @@
-"""Where features come from, and heads from noisy sums (tests/transforms/checks_sources.py), and on the command line."""
+"""Where features come from, and heads from noisy sums (tests/transforms/checks_sources.py), and on
+the command line.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +60,16 @@ def plan_of(out: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_folder_of_features_takes_the_place_of_rows(rows: str, folder: str, tmp_path: Path, capsys: Capture) -> None:
+def test_a_folder_of_features_takes_the_place_of_rows(
+    rows: str, folder: str, tmp_path: Path, capsys: Capture
+) -> None:
     out = tmp_path / "model"
-    assert main(["train", "--data", rows, *COMMON, "--features", folder, "--explain", "--out", str(out)]) == 0
+    assert (
+        main(
+            ["train", "--data", rows, *COMMON, "--features", folder, "--explain", "--out", str(out)]
+        )
+        == 0
+    )
     told = capsys.readouterr()
     assert "you declare public" in told.err
     assert "order is not checked" not in told.err
@@ -84,7 +93,9 @@ def test_a_folder_of_features_takes_the_place_of_rows(rows: str, folder: str, tm
     assert "shape" in capsys.readouterr().err
 
 
-def test_folders_that_do_not_fit_are_refused(rows: str, folder: str, tmp_path: Path, capsys: Capture) -> None:
+def test_folders_that_do_not_fit_are_refused(
+    rows: str, folder: str, tmp_path: Path, capsys: Capture
+) -> None:
     out, raw, made = tmp_path / "model", tmp_path / "raw", tmp_path / "made"
     assert main(["train", "--data", rows, *COMMON, "--features", folder, "--out", str(out)]) == 0
     assert main(["train", "--data", rows, *COMMON, "--features", "raw", "--out", str(raw)]) == 0
@@ -97,7 +108,9 @@ def test_folders_that_do_not_fit_are_refused(rows: str, folder: str, tmp_path: P
     ):
         assert main(["predict", str(model), "--data", data]) == 2
         assert said in capsys.readouterr().err
-    pv.transforms.save_features(tmp_path / "ours", np.zeros((60, 9), np.float32), encoder="a net of ours")
+    pv.transforms.save_features(
+        tmp_path / "ours", np.zeros((60, 9), np.float32), encoder="a net of ours"
+    )
     assert main(["predict", str(out), "--data", str(tmp_path / "ours"), "--part", "test"]) == 2
     assert "test" in capsys.readouterr().err
     end = ["--out", str(tmp_path / "refused")]
@@ -113,7 +126,12 @@ def test_folders_that_do_not_fit_are_refused(rows: str, folder: str, tmp_path: P
 
 def test_an_interrupted_run_with_moments_on_a_folder_goes_on(folder: str, tmp_path: Path) -> None:
     front, data = pv.transforms.read_features(folder, encoder_checks.images(60))
-    plan = pv.Plan(pv.Poisson(0.5), epochs=2, clip=pv.Flat(0.1), front=(*front, pv.transforms.Moments(9, 5.0, 3.0)))
+    plan = pv.Plan(
+        pv.Poisson(0.5),
+        epochs=2,
+        clip=pv.Flat(0.1),
+        front=(*front, pv.transforms.Moments(9, 5.0, 3.0)),
+    )
     plan = plan.calibrate(epsilon=3.0, delta=1e-3)
 
     def run(**more: object) -> pv.Result:
@@ -158,19 +176,28 @@ def test_what_a_folder_does_not_say_is_said(rows: str, tmp_path: Path, capsys: C
             pv.transforms.save_features(tmp_path / "wrong", **wrong, encoder="theirs")
 
 
-def test_code_of_ones_own_is_named_where_it_is_needed(rows: str, tmp_path: Path, capsys: Capture) -> None:
-    """By the card, and by the refusal to predict without it; a folder of features is not what it takes."""
+def test_code_of_ones_own_is_named_where_it_is_needed(
+    rows: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """By the card, and by the refusal to predict without it; a folder of features is not what it
+    takes.
+    """
     out, made = tmp_path / "model", tmp_path / "made"
     pv.transforms.save_features(made, np.zeros((60, 9)), encoder="theirs")
     with encoder_checks.code(encoder_checks.LINEAR) as spec:
         assert main(["train", "--data", rows, *COMMON, "--features", spec, "--out", str(out)]) == 0
-        assert f"privlearn predict . --data DATA --features {spec}\n" in (out / "README.md").read_text()
+        assert (
+            f"privlearn predict . --data DATA --features {spec}\n"
+            in (out / "README.md").read_text()
+        )
         capsys.readouterr()
         assert main(["predict", str(out), "--data", rows]) == 2
         assert f"give it yourself with --features {spec}" in capsys.readouterr().err
         assert main(["predict", str(out), "--data", rows, "--features", spec]) == 0
         assert main(["predict", str(out), "--data", str(made), "--features", spec]) == 2
-        assert f"makes features of them itself, by {spec}" in " ".join(capsys.readouterr().err.split())
+        assert f"makes features of them itself, by {spec}" in " ".join(
+            capsys.readouterr().err.split()
+        )
 
 
 def test_advice_on_budgets_of_moments(capsys: Capture) -> None:
@@ -181,20 +208,50 @@ def test_advice_on_budgets_of_moments(capsys: Capture) -> None:
     for more, said, unsaid in (
         (["--epsilon", "2"], "--numbers P", "--classes"),
         (["--numbers", "64", "--noise-multiplier", "2"], "--epsilon E", "--rho"),
-        (["--numbers", "64", "--noise-multiplier", "2", "--sampling", "shuffle"], "--rho R", "--classes"),
+        (
+            ["--numbers", "64", "--noise-multiplier", "2", "--sampling", "shuffle"],
+            "--rho R",
+            "--classes",
+        ),
     ):
         assert main([*common, *more]) == 2
         told = capsys.readouterr().err
         assert said in told
         assert unsaid not in told
-    assert main(["budget", "--examples", "6000", "--select", "4", "--numbers", "64", "--epsilon", "2"]) == 2
+    assert (
+        main(["budget", "--examples", "6000", "--select", "4", "--numbers", "64", "--epsilon", "2"])
+        == 2
+    )
     assert "--classes K" in capsys.readouterr().err
 
 
-def test_paid_components_are_the_same_by_either_name(rows: str, tmp_path: Path, capsys: Capture) -> None:
+def test_paid_components_are_the_same_by_either_name(
+    rows: str, tmp_path: Path, capsys: Capture
+) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    assert main(["train", "--data", rows, *COMMON, "--pca", "4", "--pca-noise", "9", "--out", str(one)]) == 0
-    assert main(["train", "--data", rows, *COMMON, "--features", "pca:4", "--pca-noise", "9", "--out", str(other)]) == 0
+    assert (
+        main(
+            ["train", "--data", rows, *COMMON, "--pca", "4", "--pca-noise", "9", "--out", str(one)]
+        )
+        == 0
+    )
+    assert (
+        main(
+            [
+                "train",
+                "--data",
+                rows,
+                *COMMON,
+                "--features",
+                "pca:4",
+                "--pca-noise",
+                "9",
+                "--out",
+                str(other),
+            ]
+        )
+        == 0
+    )
     for file in ("model.safetensors", "config.json", "privacy.json", "README.md", "card.html"):
         assert (one / file).read_bytes() == (other / file).read_bytes()
     capsys.readouterr()
@@ -211,18 +268,37 @@ def test_paid_components_are_the_same_by_either_name(rows: str, tmp_path: Path, 
         assert said in capsys.readouterr().err
 
 
-def test_moments_are_paid_for_on_the_command_line(rows: str, tmp_path: Path, capsys: Capture) -> None:
+def test_moments_are_paid_for_on_the_command_line(
+    rows: str, tmp_path: Path, capsys: Capture
+) -> None:
     out = tmp_path / "model"
     for more, numbers, norm in (([], 256, 8.0), (["--features", "scatter:J=1"], 576, 24.0)):
         target = tmp_path / f"model{numbers}"
         assert (
-            main(["train", "--data", rows, *COMMON, *more, "--normalise", "moments", "--explain", "--out", str(target)])
+            main(
+                [
+                    "train",
+                    "--data",
+                    rows,
+                    *COMMON,
+                    *more,
+                    "--normalise",
+                    "moments",
+                    "--explain",
+                    "--out",
+                    str(target),
+                ]
+            )
             == 0
         )
         assert pv.verify(target).ok
         before = plan_of(target)["front"][-1]  # type: ignore[index]
         assert len(plan_of(target)["front"]) == 1 + bool(more)  # type: ignore[arg-type]
-        assert (before["kind"], before["features"], before["row_norm"]) == ("moments", numbers, pytest.approx(norm))  # type: ignore[index]
+        assert (before["kind"], before["features"], before["row_norm"]) == (
+            "moments",
+            numbers,
+            pytest.approx(norm),
+        )  # type: ignore[index]
         assert main(["predict", str(target), "--data", rows]) == 0
         rate = facts_of(target)["optimizer"]["lr"]  # type: ignore[index]
         assert f"{rate:.4g}" in capsys.readouterr().err
@@ -237,7 +313,17 @@ def test_moments_are_paid_for_on_the_command_line(rows: str, tmp_path: Path, cap
     ):
         assert main(["train", "--data", rows, *TARGET, *more, "--out", str(out)]) == 2
         assert said in capsys.readouterr().err
-    budget = ["budget", "--examples", "60000", "--epsilon", "2", "--classes", "10", "--numbers", "64"]
+    budget = [
+        "budget",
+        "--examples",
+        "60000",
+        "--epsilon",
+        "2",
+        "--classes",
+        "10",
+        "--numbers",
+        "64",
+    ]
     assert main([*budget, "--normalise", "moments:share=0.1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["epsilon"] <= 2.0
@@ -247,7 +333,9 @@ def test_moments_are_paid_for_on_the_command_line(rows: str, tmp_path: Path, cap
 
 
 @pytest.mark.parametrize("mode", ["statistics", "least-squares", "rows"])
-def test_heads_from_statistics_behind_public_features(mode: str, rows: str, tmp_path: Path, capsys: Capture) -> None:
+def test_heads_from_statistics_behind_public_features(
+    mode: str, rows: str, tmp_path: Path, capsys: Capture
+) -> None:
     out = tmp_path / "model"
     options = ["--method", "features", "--mode", mode, "--features", "scatter:J=1"]
     assert main(["train", "--data", rows, *TARGET, *options, "--out", str(out)]) == 0
@@ -265,27 +353,65 @@ def test_heads_from_statistics_behind_public_features(mode: str, rows: str, tmp_
     assert model(torch.zeros(2, 16, 16)).shape == (2, 3)
 
 
-def test_least_squares_on_a_folder_and_in_a_budget(rows: str, folder: str, tmp_path: Path, capsys: Capture) -> None:
+def test_least_squares_on_a_folder_and_in_a_budget(
+    rows: str, folder: str, tmp_path: Path, capsys: Capture
+) -> None:
     out, least = tmp_path / "model", ["--method", "features", "--mode", "least-squares"]
-    assert main(["train", "--data", rows, *TARGET, *least, "--features", folder, "--out", str(out)]) == 0
+    assert (
+        main(["train", "--data", rows, *TARGET, *least, "--features", folder, "--out", str(out)])
+        == 0
+    )
     assert pv.verify(out).ok
     assert "least squares" in (out / "README.md").read_text()
     assert main(["predict", str(out), "--data", folder]) == 0
-    budget = ["budget", *least, "--classes", "10", "--numbers", "300", "--epsilon", "1", "--examples", "60000"]
+    budget = [
+        "budget",
+        *least,
+        "--classes",
+        "10",
+        "--numbers",
+        "300",
+        "--epsilon",
+        "1",
+        "--examples",
+        "60000",
+    ]
     capsys.readouterr()
     assert main([*budget, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    plan = pv.statistics.LeastSquaresPlan(10, 300, 0.5 * 300**0.5).calibrate(epsilon=1.0, delta=1e-5)
+    plan = pv.statistics.LeastSquaresPlan(10, 300, 0.5 * 300**0.5).calibrate(
+        epsilon=1.0, delta=1e-5
+    )
     assert found["plan"]["noise_multiplier"] == pytest.approx(plan.noise)
     assert found["class_sum_noise"] == pytest.approx(plan.noise_of_sums)
     assert main(budget) == 0
     assert "least squares" in capsys.readouterr().out
-    assert main(["train", "--data", rows, *TARGET, *least, "--keep", "5", "--out", str(tmp_path / "no")]) == 2
+    assert (
+        main(
+            ["train", "--data", rows, *TARGET, *least, "--keep", "5", "--out", str(tmp_path / "no")]
+        )
+        == 2
+    )
     assert "--keep" in capsys.readouterr().err
     with encoder_checks.code(encoder_checks.LINEAR) as spec:
         options = [*least, "--features", spec]
-        assert main(["train", "--data", rows, *TARGET, *options, "--out", str(tmp_path / "no")]) == 2
+        assert (
+            main(["train", "--data", rows, *TARGET, *options, "--out", str(tmp_path / "no")]) == 2
+        )
         assert "--row-norm" in capsys.readouterr().err
         assert (
-            main(["train", "--data", rows, *TARGET, *options, "--row-norm", "9", "--out", str(tmp_path / "yes")]) == 0
+            main(
+                [
+                    "train",
+                    "--data",
+                    rows,
+                    *TARGET,
+                    *options,
+                    "--row-norm",
+                    "9",
+                    "--out",
+                    str(tmp_path / "yes"),
+                ]
+            )
+            == 0
         )

@@ -1,4 +1,6 @@
-"""Features by an encoder that was trained on drawn images (tests/transforms/checks_joined.py), and its recipe."""
+"""Features by an encoder that was trained on drawn images (tests/transforms/checks_joined.py), and
+its recipe.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def test_the_recipe_goes_on_where_it_stopped_and_exports_what_is_read(
         torch.testing.assert_close(other[name], value)
     encoder = recipe.Encoder(32)
     encoder.load_state_dict(one)
-    weights = {name: value.float() for name, value in load(recipe.exported(whole / "ema-4.pt", 32)).items()}
+    weights = {
+        name: value.float() for name, value in load(recipe.exported(whole / "ema-4.pt", 32)).items()
+    }
     x = images[:4, :, :32, :32]
     with torch.no_grad():
         expected = encoder.eval()(x)[2]

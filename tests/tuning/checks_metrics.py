@@ -38,10 +38,16 @@ class Scaled(nn.Module):
         self.outputs = outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        return x[:, :1] * torch.arange(self.outputs, dtype=x.dtype)[None] if self.outputs > 1 else x[:, :1]
+        return (
+            x[:, :1] * torch.arange(self.outputs, dtype=x.dtype)[None]
+            if self.outputs > 1
+            else x[:, :1]
+        )
 
 
-def judged(metric: str, x: list[float], y: list[float], adjacency: Adjacency) -> tuple[float, float, float, float]:
+def judged(
+    metric: str, x: list[float], y: list[float], adjacency: Adjacency
+) -> tuple[float, float, float, float]:
     """Loss and gain of a model over rows, each with its sensitivity."""
     values = metric in ("rmse", "mae")
     rows = torch.tensor(x, dtype=torch.float32)[:, None]
@@ -57,22 +63,35 @@ def judged(metric: str, x: list[float], y: list[float], adjacency: Adjacency) ->
 
 @check
 def check_an_example_moves_a_candidates_score_by_at_most_one() -> None:
-    """By every metric: rows and targets far out and of no finite numbers, too; the worst comes close to the bound."""
+    """By every metric: rows and targets far out and of no finite numbers, too; the worst comes
+    close to the bound.
+    """
     base_x, base_y = [0.1, -0.2, 0.3], [0.0, 1.0, 1.0]
     for metric in ("accuracy", "log_loss", "rmse", "mae"):
-        kinds = [(row, y) for row in (-1e30, -500.0, 0.1, 3.0, 1e30) for y in (0.0, 1.0, 2.0)] + [(math.nan, 0.0)]
-        kinds += [(0.1, math.nan), (0.1, 1e30)] if metric in ("rmse", "mae") else [(0.1, 7.0), (0.1, -1.0)]
+        kinds = [(row, y) for row in (-1e30, -500.0, 0.1, 3.0, 1e30) for y in (0.0, 1.0, 2.0)] + [
+            (math.nan, 0.0)
+        ]
+        kinds += (
+            [(0.1, math.nan), (0.1, 1e30)]
+            if metric in ("rmse", "mae")
+            else [(0.1, 7.0), (0.1, -1.0)]
+        )
         for adjacency in (ADD, REPLACE):
             each = [judged(metric, [*base_x, row], [*base_y, y], adjacency) for row, y in kinds]
             without = each if adjacency is REPLACE else [judged(metric, base_x, base_y, adjacency)]
             for score, bound in ((0, 1), (2, 3)):
                 moved = [one[score] - other[score] for one in each for other in without]
-                assert 0.95 * each[0][bound] <= max(moved) <= each[0][bound] * (1 + 1e-9), (metric, score)
+                assert 0.95 * each[0][bound] <= max(moved) <= each[0][bound] * (1 + 1e-9), (
+                    metric,
+                    score,
+                )
                 assert adjacency is REPLACE or min(moved) >= 0, (metric, score)
 
 
 def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Any:
-    """A model of a row's sign, which is right in four of five rows: the candidate says how sure it is of that."""
+    """A model of a row's sign, which is right in four of five rows: the candidate says how sure it
+    is of that.
+    """
     made = nn.Linear(1, 2)
     result = pv.dpsgd(candidate.plan, made, cross_entropy, rows, ledger=ledger, streams=streams)
     weight, bias = result.model.parameters()
@@ -84,7 +103,9 @@ def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Stream
 
 @check
 def check_candidates_are_judged_by_the_metric() -> None:
-    """Of two with the same accuracy the log loss takes the one whose probabilities are true, by both ways."""
+    """Of two with the same accuracy the log loss takes the one whose probabilities are true, by
+    both ways.
+    """
     x = np.tile([-1.0, 1.0], 75)[:, None].astype(np.float32)
     y = ((x[:, 0] > 0) ^ (np.arange(150) % 5 == 0)).astype(np.int64)
     data = Dataset(x, y, classes=2)
@@ -93,7 +114,10 @@ def check_candidates_are_judged_by_the_metric() -> None:
     block = Blocks(each, selection_epsilon=50.0, metric="log_loss")
     free = RandomStopping(each, mean=6.0, shape=math.inf, score_noise=0.1, metric="log_loss")
     for plan, seeds in ((block, range(5)), (free, range(1, 6))):
-        chosen = [pv.tune(plan, trained, data, streams=Streams.new(seed)).facts["tuning"]["chosen"] for seed in seeds]
+        chosen = [
+            pv.tune(plan, trained, data, streams=Streams.new(seed)).facts["tuning"]["chosen"]
+            for seed in seeds
+        ]
         assert set(chosen) == {1}, (plan.kind, chosen)
     assert "log losses" in free.summary
     assert "log losses" in block.summary
@@ -113,25 +137,43 @@ def check_metrics_that_are_no_sums_are_refused() -> None:
 
 @check
 def check_candidates_train_by_the_rules_of_a_run() -> None:
-    """What a candidate leaves open follows by the rules of `train`: clip, centring, and the temperature's share."""
+    """What a candidate leaves open follows by the rules of `train`: clip, centring, and the
+    temperature's share.
+    """
     x = RNG.random((1000, 3)).astype(np.float32)
-    data = Dataset(x, (x[:, 0] > 0.5).astype(np.int64), classes=2, low=0.0, high=np.array([2.0, 2.0, 1.0]))
+    data = Dataset(
+        x, (x[:, 0] > 0.5).astype(np.int64), classes=2, low=0.0, high=np.array([2.0, 2.0, 1.0])
+    )
     own = pv.train(data, epsilon=2.0, epochs=2, streams=Streams.new(0)).plan
     assert isinstance(own, pv.Plan)
     assert own.temperature is not None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tune.toml"
         file.write_text(
-            'way = "random-stopping"\n[[candidate]]\nepochs = 2\n[[candidate]]\nname = "b"\nclip-norm = 3\n'
+            'way = "random-stopping"\n[[candidate]]\nepochs = 2\n[[candidate]]\nname = '
+            '"b"\nclip-norm = 3\n'
         )
-        given = ["train", "--data", "a.npz", "--epsilon", "2", "--tune", str(file), "--out", "model"]
+        given = [
+            "train",
+            "--data",
+            "a.npz",
+            "--epsilon",
+            "2",
+            "--tune",
+            str(file),
+            "--out",
+            "model",
+        ]
         choice = options.make_choice(parse(given), facts_of(data, None))
     searched = pv.sklearn.DPSearchCV(
         pv.sklearn.DPClassifier(classes=[0, 1], bounds=(0.0, [2.0, 2.0, 1.0])),
-        {"options": [{"epochs": 2}, {"epochs": 3}]}, epsilon=2.0,
-    ).fit(x, (x[:, 0] > 0.5).astype(int))  # fmt: skip
+        {"options": [{"epochs": 2}, {"epochs": 3}]},
+        epsilon=2.0,
+    ).fit(x, (x[:, 0] > 0.5).astype(int))
     for first in (choice.plan.candidates[0].plan, searched.result_.plan.candidates[0].plan):
         assert (first.clip, first.front, first.epochs) == (own.clip, own.front, 2)
-        shares = [plan.temperature.noise_multiplier / plan.noise_multipliers()[0] for plan in (own, first)]
+        shares = [
+            plan.temperature.noise_multiplier / plan.noise_multipliers()[0] for plan in (own, first)
+        ]
         assert math.isclose(*shares, rel_tol=0.01), shares
     assert choice.plan.candidates[1].plan.clip == pv.Flat(3.0)

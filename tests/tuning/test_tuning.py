@@ -33,7 +33,9 @@ from privlearn.tuning import tune as tune_module
 from tests.support.nets import cross_entropy
 from tests.tuning.checks import ADD, EMPTY, REPLACE, both_ways, candidates, data, train
 
-GOOD_AND_HOPELESS = '[[candidate]]\nname = "good"\n\n[[candidate]]\nname = "hopeless"\nlearning-rate = 1e-6\n'
+GOOD_AND_HOPELESS = (
+    '[[candidate]]\nname = "good"\n\n[[candidate]]\nname = "hopeless"\nlearning-rate = 1e-6\n'
+)
 
 
 def written(folder: Path, text: str) -> str:
@@ -49,9 +51,12 @@ def command(*parts: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, 
 
 
 @pytest.mark.parametrize(
-    "head", ['way = "blocks"\n', 'way = "blocks"\nretrain = true\n', 'way = "random-stopping"\nmean = 6\n']
+    "head",
+    ['way = "blocks"\n', 'way = "blocks"\nretrain = true\n', 'way = "random-stopping"\nmean = 6\n'],
 )
-def test_digits_choose_well_and_verify(head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_digits_choose_well_and_verify(
+    head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, out = written(tmp_path, head + GOOD_AND_HOPELESS), tmp_path / "model"
     options = ("--examples", "1437", "--epsilon", "4", "--epochs", "10", "--tune", file)
     code, text, _ = command("budget", *options, "--json", capsys=capsys)
@@ -81,10 +86,20 @@ def test_wisconsin_with_networks_of_different_kinds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], data_dir: Path
 ) -> None:
     text = (
-        'retrain = true\nshare = 0.3\n[[candidate]]\nmodel = "mlp:8"\npca = 4\nschedule = "exp:k=0.05"\n'
+        'retrain = true\nshare = 0.3\n[[candidate]]\nmodel = "mlp:8"\npca = 4\nschedule = '
+        '"exp:k=0.05"\n'
         "[[candidate]]\nepochs = 20\n"
     )
-    options = ("--examples", "500", "--epsilon", "3", "--epochs", "10", "--tune", written(tmp_path, text))
+    options = (
+        "--examples",
+        "500",
+        "--epsilon",
+        "3",
+        "--epochs",
+        "10",
+        "--tune",
+        written(tmp_path, text),
+    )
     out = tmp_path / "model"
     code, shown, errors = command(
         "train",
@@ -105,41 +120,76 @@ def test_wisconsin_with_networks_of_different_kinds(
     assert pv.verify(out).ok
 
 
-def test_one_ledger_for_tuned_and_plain_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    book, file = str(tmp_path / "study.json"), written(tmp_path, "retrain = true\n" + GOOD_AND_HOPELESS)
+def test_one_ledger_for_tuned_and_plain_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book, file = (
+        str(tmp_path / "study.json"),
+        written(tmp_path, "retrain = true\n" + GOOD_AND_HOPELESS),
+    )
     assert command("ledger", book, "--epsilon", "5", capsys=capsys)[0] == 0
     common = ("--data", "breast-cancer", "--examples", "455", "--epochs", "3", "--ledger", book)
     assert (
-        command("train", *common, "--epsilon", "3", "--out", str(tmp_path / "a"), "--tune", file, capsys=capsys)[0] == 0
+        command(
+            "train",
+            *common,
+            "--epsilon",
+            "3",
+            "--out",
+            str(tmp_path / "a"),
+            "--tune",
+            file,
+            capsys=capsys,
+        )[0]
+        == 0
     )
     code, _, errors = command(
-        "train", *common, "--epsilon", "4", "--out", str(tmp_path / "b"), "--tune", file, capsys=capsys
+        "train",
+        *common,
+        "--epsilon",
+        "4",
+        "--out",
+        str(tmp_path / "b"),
+        "--tune",
+        file,
+        capsys=capsys,
     )
     assert code == 2
     assert "times its limit" in errors
     assert "a budget of epsilon 5" in errors
-    assert command("train", *common, "--epsilon", "2", "--out", str(tmp_path / "c"), capsys=capsys)[0] == 0
+    assert (
+        command("train", *common, "--epsilon", "2", "--out", str(tmp_path / "c"), capsys=capsys)[0]
+        == 0
+    )
     assert pv.verify(tmp_path / "a").ok
     assert pv.verify(tmp_path / "c").ok
     together = Ledger.open(book)
     assert together.guarantee(1e-5).epsilon <= 5
-    tuned = next(entry for entry in json.loads(Path(book).read_text())["entries"] if entry["what"].endswith("tuned"))
+    tuned = next(
+        entry
+        for entry in json.loads(Path(book).read_text())["entries"]
+        if entry["what"].endswith("tuned")
+    )
     assert not tuned["open"]
     assert tuned["spent"]["events"][0]["kind"] == "parallel"
 
 
 BAD_FILES = {
     "": "has no candidates",
-    "way = 'luck'\n" + GOOD_AND_HOPELESS: "way in .* is 'luck': expected one of blocks, random-stopping",
+    "way = 'luck'\n"
+    + GOOD_AND_HOPELESS: "way in .* is 'luck': expected one of blocks, random-stopping",
     "retrain = 1\n" + GOOD_AND_HOPELESS: "retrain is 1: expected True or False",
     "mean = 4\n" + GOOD_AND_HOPELESS: "sets 'mean', which blocks does not have",
-    "way = 'random-stopping'\nmean = 0.5\n" + GOOD_AND_HOPELESS: "mean is 0.5: expected a number from 1 to 1000",
+    "way = 'random-stopping'\nmean = 0.5\n"
+    + GOOD_AND_HOPELESS: "mean is 0.5: expected a number from 1 to 1000",
     "way = 'random-stopping'\nshape = -1\n" + GOOD_AND_HOPELESS: "shape is -1: expected",
     "way = 'random-stopping'\nscore-noise = 0\n" + GOOD_AND_HOPELESS: "score_noise is 0: expected",
-    "way = 'random-stopping'\nretrain = true\n" + GOOD_AND_HOPELESS: "sets 'retrain', which random-stopping",
+    "way = 'random-stopping'\nretrain = true\n"
+    + GOOD_AND_HOPELESS: "sets 'retrain', which random-stopping",
     "selection-epsilon = 'x'\n" + GOOD_AND_HOPELESS: "selection_epsilon is 'x': expected",
     "share = 1\n" + GOOD_AND_HOPELESS: r"share is 1: expected a number in \(0, 1\)",
-    "selection-epsilon = 50\n" + GOOD_AND_HOPELESS: "the selection alone costs? epsilon .* leave out selection_epsilon",
+    "selection-epsilon = 50\n"
+    + GOOD_AND_HOPELESS: "the selection alone costs? epsilon .* leave out selection_epsilon",
     "way = 'random-stopping'\nscore-noise = 0.5\n"
     + GOOD_AND_HOPELESS: "the scores alone costs? epsilon .* score_noise",
     "[[candidate]]\n": "there are 1 candidates: expected from 2",
@@ -151,15 +201,28 @@ BAD_FILES = {
     "[[candidate]]\nepochs = 'x'\n[[candidate]]\n": "argument --epochs: invalid int value: 'x'",
     "[[candidate]]\nname = 3\nepochs = 3\n[[candidate]]\n": "a candidate's name is '3': expected",
     "[[candidate]]\nname = 'a|b'\n[[candidate]]\n": "a candidate's name is 'a|b': expected",
-    "[[candidate]]\nsampling = 'shuffle'\n[[candidate]]\n": "add_remove neighbours were given, and zero_out expected",
+    "[[candidate]]\nsampling = 'shuffle'\n[[candidate]]\n": (
+        "add_remove neighbours were given, and zero_out expected"
+    ),
     "[[candidate]]\nschedule = 'up'\n[[candidate]]\n": "up",
     "[[candidate]\n": "cannot be read",
 }
 
 
 @pytest.mark.parametrize("text", BAD_FILES)
-def test_bad_files_are_refused_with_a_remedy(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--examples", "1437", "--epsilon", "2", "--epochs", "3", "--tune", written(tmp_path, text))
+def test_bad_files_are_refused_with_a_remedy(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (
+        "--examples",
+        "1437",
+        "--epsilon",
+        "2",
+        "--epochs",
+        "3",
+        "--tune",
+        written(tmp_path, text),
+    )
     code, out, errors = command("budget", *options, capsys=capsys)
     assert code == 2
     assert out == ""
@@ -204,8 +267,22 @@ def test_options_that_do_not_go_with_it(
 def test_what_cannot_be_made_is_refused_before_anything_is_charged(
     table: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    book, file = tmp_path / "study.json", written(tmp_path, f"[[candidate]]\n[[candidate]]\n{table}\n")
-    options = ("--data", "digits", "--epsilon", "3", "--epochs", "2", "--ledger", str(book), "--tune", file)
+    book, file = (
+        tmp_path / "study.json",
+        written(tmp_path, f"[[candidate]]\n[[candidate]]\n{table}\n"),
+    )
+    options = (
+        "--data",
+        "digits",
+        "--epsilon",
+        "3",
+        "--epochs",
+        "2",
+        "--ledger",
+        str(book),
+        "--tune",
+        file,
+    )
     code, _, errors = command("train", *options, "--out", str(tmp_path / "m"), capsys=capsys)
     assert code == 2
     assert message in errors
@@ -215,9 +292,9 @@ def test_what_cannot_be_made_is_refused_before_anything_is_charged(
 def test_planning_needs_no_torch(tmp_path: Path) -> None:
     file = written(tmp_path, "retrain = true\n" + GOOD_AND_HOPELESS)
     code = (
-        "import sys; from privlearn.cli import main;"
-        f"assert main(['budget', '--examples', '1437', '--epsilon', '2', '--epochs', '2', '--tune', {file!r}]) == 0;"
-        "assert 'torch' not in sys.modules"
+        "import sys; from privlearn.cli import main;assert main(['budget', '--examples', '1437', "
+        f"'--epsilon', '2', '--epochs', '2', '--tune', {file!r}]) == 0;assert 'torch' not in "
+        "sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
@@ -227,13 +304,20 @@ def test_planning_needs_no_torch(tmp_path: Path) -> None:
 
 def test_zero_out_and_other_batches() -> None:
     for sampler in (pv.Poisson(0.4), pv.Partition(3), pv.Shuffle(6), pv.sampling.FullBatch()):
-        plan = pv.tuning.Blocks(candidates(sampling=sampler, adjacency=EMPTY)).calibrate(epsilon=3.0, delta=1e-5)
+        plan = pv.tuning.Blocks(candidates(sampling=sampler, adjacency=EMPTY)).calibrate(
+            epsilon=3.0, delta=1e-5
+        )
         result = pv.tune(plan, train, data(), streams=streams_module.Streams.new(1))
         assert result.ledger.event == plan.event()
         assert result.adjacency is EMPTY
-    stopping = pv.tuning.RandomStopping(candidates(sampling=pv.Shuffle(6), adjacency=REPLACE), mean=2.0)
+    stopping = pv.tuning.RandomStopping(
+        candidates(sampling=pv.Shuffle(6), adjacency=REPLACE), mean=2.0
+    )
     stopping = stopping.calibrate(epsilon=3.0, delta=1e-5)
-    assert pv.tune(stopping, train, data(), streams=streams_module.Streams.new(1)).ledger.event == stopping.event()
+    assert (
+        pv.tune(stopping, train, data(), streams=streams_module.Streams.new(1)).ledger.event
+        == stopping.event()
+    )
 
 
 def test_persons_and_groups() -> None:
@@ -242,11 +326,15 @@ def test_persons_and_groups() -> None:
     persons = pv.tuning.Blocks(candidates(rows_per_person=2, examples=20), retrain=True).calibrate(
         epsilon=3.0, delta=1e-5
     )
-    result = pv.tune(persons, train, pv.Dataset(x, y, groups=ids), streams=streams_module.Streams.new(1))
+    result = pv.tune(
+        persons, train, pv.Dataset(x, y, groups=ids), streams=streams_module.Streams.new(1)
+    )
     assert result.ledger.unit.rows_per_person == 2
     with pytest.raises(BadInput, match="do not say whose rows"):
         pv.tune(persons, train, (x, y))
-    groups = pv.tuning.Blocks(candidates(group_size=4, examples=60)).calibrate(epsilon=3.0, delta=1e-5)
+    groups = pv.tuning.Blocks(candidates(group_size=4, examples=60)).calibrate(
+        epsilon=3.0, delta=1e-5
+    )
     result = pv.tune(groups, train, (x, y), streams=streams_module.Streams.new(1))
     assert result.ledger.guarantee(1e-5).group_size == 4
     assert result.ledger.guarantee(1e-5).epsilon <= 3.0
@@ -285,11 +373,15 @@ def test_what_python_refuses() -> None:
     plan = pv.Plan(pv.Poisson(0.3), examples=8)
     a, b = pv.tuning.Candidate("a", plan), pv.tuning.Candidate("b", plan)
     with pytest.raises(UnsupportedEvent, match="replace_one"):
-        pv.tuning.Blocks(tuple(pv.tuning.Candidate(n, pv.Plan(pv.Shuffle(5), adjacency=REPLACE)) for n in "ab"))
+        pv.tuning.Blocks(
+            tuple(pv.tuning.Candidate(n, pv.Plan(pv.Shuffle(5), adjacency=REPLACE)) for n in "ab")
+        )
     with pytest.raises(AdjacencyMismatch):
         pv.tuning.Blocks((a, pv.tuning.Candidate("c", pv.Plan(pv.Shuffle(5)))))
     with pytest.raises(BadInput, match="one group_size"):
-        pv.tuning.Blocks((a, pv.tuning.Candidate("c", pv.Plan(pv.Poisson(0.3), group_size=2, examples=8))))
+        pv.tuning.Blocks(
+            (a, pv.tuning.Candidate("c", pv.Plan(pv.Poisson(0.3), group_size=2, examples=8)))
+        )
     with pytest.raises(BadInput, match="declares 9 examples, and 'a' 8"):
         pv.tuning.Blocks((a, pv.tuning.Candidate("c", pv.Plan(pv.Poisson(0.3), examples=9))))
     with pytest.raises(BadInput, match="leave out again="):
@@ -297,7 +389,9 @@ def test_what_python_refuses() -> None:
     with pytest.raises(BadInput, match="not a tuple of candidates"):
         pv.tuning.Blocks([a, b])  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="validation schedule"):
-        pv.tuning.Candidate("reacts", pv.Plan(pv.Poisson(0.1), schedule=pv.schedules.Validation(0.7)))
+        pv.tuning.Candidate(
+            "reacts", pv.Plan(pv.Poisson(0.1), schedule=pv.schedules.Validation(0.7))
+        )
     with pytest.raises(BadInput, match="such as a privlearn Plan"):
         pv.tuning.Candidate("a", "plan")  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="expected numbers and texts"):
@@ -308,13 +402,19 @@ def test_what_python_refuses() -> None:
         pv.tuning.RandomStopping((a, b), mean=2.0, shape=1e4)
     with pytest.raises(BadInput, match="give score_noise"):
         pv.tuning.RandomStopping((a, b), mean=2.0).event()
-    with pytest.raises(BadInput, match=r"expected a pv.tuning.Blocks or a pv.tuning.RandomStopping"):
+    with pytest.raises(
+        BadInput, match=r"expected a pv.tuning.Blocks or a pv.tuning.RandomStopping"
+    ):
         pv.tune(plan, train, data())  # type: ignore[arg-type]
     settled = pv.tuning.Blocks((a, b), selection_epsilon=1.0)
     with pytest.raises(BadInput, match="one whole number for each row"):
         pv.tune(settled, train, (torch.zeros(4, 5), torch.zeros(4)))
     with pytest.raises(BadInput, match="loader"):
-        pv.tune(settled, train, torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data()), 5, shuffle=True))  # type: ignore[arg-type]
+        pv.tune(
+            settled,
+            train,
+            torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data()), 5, shuffle=True),
+        )  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="expected a Result"):
         pv.tune(settled, lambda *args: None, data())  # type: ignore[arg-type,return-value]
 
@@ -322,22 +422,30 @@ def test_what_python_refuses() -> None:
 def test_too_many_mechanisms_are_refused_by_name() -> None:
     falling = {"schedule": pv.schedules.Exponential(k=0.001), "epochs": 300}
     with pytest.raises(UnsupportedEvent, match="or candidates"):
-        pv.tuning.Blocks(candidates((1.0, 2.0, 3.0, 4.0), **falling), retrain=True).calibrate(epsilon=2.0, delta=1e-5)
+        pv.tuning.Blocks(candidates((1.0, 2.0, 3.0, 4.0), **falling), retrain=True).calibrate(
+            epsilon=2.0, delta=1e-5
+        )
 
 
 # What it is worth
 
 
 def test_figures_of_the_documentation() -> None:
-    """docs/accounting.md: a block by its privacy loss distribution, and the price of a choice by random stopping."""
+    """docs/accounting.md: a block by its privacy loss distribution, and the price of a choice by
+    random stopping.
+    """
     run = Repeated(PoissonSampled(0.1, Gaussian(2.0)), 300)
     quieter = Repeated(PoissonSampled(0.1, Gaussian(2.5)), 300)
     blocks = Parallel((run, quieter))
-    assert accountant.guarantee(run, ADD, 1e-5).epsilon == accountant.guarantee(blocks, ADD, 1e-5).epsilon
+    assert (
+        accountant.guarantee(run, ADD, 1e-5).epsilon
+        == accountant.guarantee(blocks, ADD, 1e-5).epsilon
+    )
     assert round(accountant.guarantee(blocks, ADD, 1e-5).epsilon, 3) == 4.184
     assert round(rdp.epsilon(blocks, 1e-5), 3) == 4.564
     costs = [
-        accountant.guarantee(RepeatAndSelect(run, 8.0, shape), ADD, 1e-5).epsilon for shape in (0.0, 1.0, math.inf)
+        accountant.guarantee(RepeatAndSelect(run, 8.0, shape), ADD, 1e-5).epsilon
+        for shape in (0.0, 1.0, math.inf)
     ]
     assert [round(cost, 2) for cost in costs] == [7.0, 7.95, 8.66]
     assert one_of([run, run]) == compose([run])
@@ -345,9 +453,11 @@ def test_figures_of_the_documentation() -> None:
 
 
 def test_the_better_candidate_wins_with_the_stated_odds() -> None:
-    """Two candidates of fixed error counts, over many runs: the odds of the exponential mechanism, end to end.
+    """Two candidates of fixed error counts, over many runs: the odds of the exponential mechanism,
+    end to end.
 
-    Half or twice the odds' exponent lies five standard deviations away. Six rows are enough, and keep it quick.
+    Half or twice the odds' exponent lies five standard deviations away. Six rows are enough, and
+    keep it quick.
     """
     x, y = torch.zeros(6, 2), torch.zeros(6, dtype=torch.int64)
 
@@ -359,23 +469,33 @@ def test_the_better_candidate_wins_with_the_stated_odds() -> None:
             self.answer, self.weight = answer, torch.nn.Parameter(torch.zeros(1))
 
         def forward(self, rows: Any) -> Any:
-            return torch.nn.functional.one_hot(torch.full((len(rows),), self.answer), 3) + 0.0 * self.weight
+            return (
+                torch.nn.functional.one_hot(torch.full((len(rows),), self.answer), 3)
+                + 0.0 * self.weight
+            )
 
     def fixed(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
         ledger.charge(candidate.plan.event(), candidate.plan.neighbours)
         model = Fixed(int(candidate.settings["answer"]))
-        return pv.Result(model, ledger, candidate.plan, "fixed", {}, {}, False, PrivateDiagnostics({}))
+        return pv.Result(
+            model, ledger, candidate.plan, "fixed", {}, {}, False, PrivateDiagnostics({})
+        )
 
     each = tuple(
         pv.tuning.Candidate(
-            f"says {answer}", pv.Plan(pv.sampling.FullBatch(), epochs=1, adjacency=EMPTY), settings={"answer": answer}
+            f"says {answer}",
+            pv.Plan(pv.sampling.FullBatch(), epochs=1, adjacency=EMPTY),
+            settings={"answer": answer},
         )
         for answer in (0, 2)
     )
     plan = pv.tuning.Blocks(each, selection_epsilon=0.6)
     streams, runs = streams_module.Streams.new(2), 400
-    chosen = [pv.tune(plan, fixed, (x, y), streams=streams).facts["tuning"]["chosen"] for _ in range(runs)]
-    # A third of the rows is held out, all of class 0: no errors against one for each held row, so odds e^{0.6 n}.
+    chosen = [
+        pv.tune(plan, fixed, (x, y), streams=streams).facts["tuning"]["chosen"] for _ in range(runs)
+    ]
+    # A third of the rows is held out, all of class 0: no errors against one for each held row, so
+    # odds e^{0.6 n}.
     held = np.arange(7)
     expected = float(stats.binom.pmf(held, 6, 1 / 3) @ (1 / (1 + np.exp(-0.6 * held))))
     assert abs(1 - np.mean(chosen) - expected) < 3 * math.sqrt(expected * (1 - expected) / runs)
@@ -389,9 +509,14 @@ def random_start(candidate: Any, rows: Any, ledger: Any, streams: Any) -> pv.Res
     """A model whose initial weights are PyTorch's, of no seed of its own."""
     model = torch.nn.Linear(5, 3).double()
     return pv.dpsgd(
-        candidate.plan, model, cross_entropy, rows, ledger=ledger, streams=streams,
+        candidate.plan,
+        model,
+        cross_entropy,
+        rows,
+        ledger=ledger,
+        streams=streams,
         optimizer=lambda p: torch.optim.SGD(p, lr=candidate.settings["rate"]),
-    )  # fmt: skip
+    )
 
 
 def weights(result: pv.Result) -> bytes:
@@ -399,7 +524,9 @@ def weights(result: pv.Result) -> bytes:
 
 
 def test_candidates_that_are_trained_at_once_are_those_of_one_job() -> None:
-    """The same choice, model and charges, bit for bit, in both ways; also where joblib says how many."""
+    """The same choice, model and charges, bit for bit, in both ways; also where joblib says how
+    many.
+    """
     for plan in both_ways():
         one = at_several(plan, 1)
         torch.manual_seed(1)
@@ -412,7 +539,10 @@ def test_candidates_that_are_trained_at_once_are_those_of_one_job() -> None:
 
 def test_candidates_are_not_trained_in_threads() -> None:
     ledger = pv.Ledger()
-    with joblib.parallel_config("threading", n_jobs=2), pytest.raises(BadInput, match="candidates in threads"):
+    with (
+        joblib.parallel_config("threading", n_jobs=2),
+        pytest.raises(BadInput, match="candidates in threads"),
+    ):
         pv.tune(both_ways()[0], random_start, data(), ledger=ledger, jobs=None)
     assert ledger.event == pv.Ledger().event
 
@@ -433,16 +563,33 @@ def test_a_process_that_is_killed_ends_the_choice_and_stays_charged() -> None:
 def test_jobs_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of jobs goes on to joblib, and the model is the same; without candidates it is refused."""
+    """The number of jobs goes on to joblib, and the model is the same; without candidates it is
+    refused.
+    """
     given: list[Any] = []
     pickled = pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
 
     def noted(jobs: int | None, work: Any, tasks: Any) -> list[Any]:
         given.append((jobs, len(tasks)))
-        return [pickled.loads(pickled.dumps(work(*pickled.loads(pickled.dumps(task))))) for task in tasks]
+        return [
+            pickled.loads(pickled.dumps(work(*pickled.loads(pickled.dumps(task)))))
+            for task in tasks
+        ]
 
     monkeypatch.setattr(tune_module, "at_once", noted)
-    words = ["train", "--data", "digits", "--examples", "1437", "--epsilon", "4", "--seed", "1", "--epochs", "1"]
+    words = [
+        "train",
+        "--data",
+        "digits",
+        "--examples",
+        "1437",
+        "--epsilon",
+        "4",
+        "--seed",
+        "1",
+        "--epochs",
+        "1",
+    ]
     tuned = [*words, "--tune", written(tmp_path, GOOD_AND_HOPELESS)]
     for jobs in ("1", "2"):
         assert main([*tuned, "--jobs", jobs, "--out", str(tmp_path / jobs)]) == 0
@@ -453,13 +600,28 @@ def test_jobs_on_the_command_line(
     assert "--tune" in capsys.readouterr().err
 
 
-def test_candidates_of_numbers_are_chosen_by_their_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_candidates_of_numbers_are_chosen_by_their_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     x = np.random.default_rng(0).random((150, 2)).astype(np.float32)
     np.savez(tmp_path / "a.npz", x=x, y=x.sum(1), x_test=1 - x, y_test=2 - x.sum(1))
     (tmp_path / "tune.toml").write_text("[[candidate]]\nepochs = 1\n[[candidate]]\nepochs = 2\n")
-    given = ["train", "--data", str(tmp_path / "a.npz"), "--range", "0,1", "--target-bounds", "0,2", "--epsilon", "3"]
+    given = [
+        "train",
+        "--data",
+        str(tmp_path / "a.npz"),
+        "--range",
+        "0,1",
+        "--target-bounds",
+        "0,2",
+        "--epsilon",
+        "3",
+    ]
     given += ["--tune", str(tmp_path / "tune.toml"), "--out", str(tmp_path / "model")]
-    for metric, said in (("auc", "Give --metric rmse or mae"), ("log-loss", "Give --metric rmse or mae")):
+    for metric, said in (
+        ("auc", "Give --metric rmse or mae"),
+        ("log-loss", "Give --metric rmse or mae"),
+    ):
         assert main([*given, "--metric", metric]) == 2
         assert said in capsys.readouterr().err
     assert main([*given, "--metric", "mae"]) == 0
@@ -468,9 +630,15 @@ def test_candidates_of_numbers_are_chosen_by_their_errors(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize(("metric", "loss"), [("mae", 0.4), ("rmse", 0.16)])
-def test_errors_of_numbers_are_measured_against_the_declared_bounds(metric: str, loss: float) -> None:
-    """An error of a tenth of the bounds' distance is .4 of the largest that counts, wherever the bounds are."""
-    data = pv.Dataset(np.zeros((3, 1), np.float32), np.array([13.0, 12.5, 17.0]), target_bounds=(10.0, 15.0))
+def test_errors_of_numbers_are_measured_against_the_declared_bounds(
+    metric: str, loss: float
+) -> None:
+    """An error of a tenth of the bounds' distance is .4 of the largest that counts, wherever the
+    bounds are.
+    """
+    data = pv.Dataset(
+        np.zeros((3, 1), np.float32), np.array([13.0, 12.5, 17.0]), target_bounds=(10.0, 15.0)
+    )
     answers = torch.nn.Linear(1, 1)
     with torch.no_grad():
         answers.bias.fill_(12.5)
@@ -480,6 +648,10 @@ def test_errors_of_numbers_are_measured_against_the_declared_bounds(metric: str,
 
 def test_targets_that_a_metric_does_not_fit_are_refused() -> None:
     rows = np.zeros((2, 1), np.float32)
-    for y, metric in ((np.array([0, 1]), "mae"), (np.array([[0, 1], [1, 0]]), "accuracy"), (rows[:, 0], "accuracy")):
+    for y, metric in (
+        (np.array([0, 1]), "mae"),
+        (np.array([[0, 1], [1, 0]]), "accuracy"),
+        (rows[:, 0], "accuracy"),
+    ):
         with pytest.raises(BadInput, match="targets are"):
             sums.require_targets(pv.Dataset(rows, y), metric)

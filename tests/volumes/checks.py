@@ -1,4 +1,6 @@
-"""Named checks of private segmentation: what one record reaches, what is public, and that figures are what they say."""
+"""Named checks of private segmentation: what one record reaches, what is public, and that figures
+are what they say.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,18 @@ from privlearn.scans import grid
 from privlearn.streams import Streams
 from privlearn.teachers import answers
 from privlearn.teachers.answers import Answers
-from privlearn.volumes import Corrections, MapStudent, Pairs, Seen, Start, Training, Warp, dice, map_losses, maps_of
+from privlearn.volumes import (
+    Corrections,
+    MapStudent,
+    Pairs,
+    Seen,
+    Start,
+    Training,
+    Warp,
+    dice,
+    map_losses,
+    maps_of,
+)
 from privlearn_studies.fay2020 import scans, segmenting
 from privlearn_studies.fay2020.scans import Settings
 from privlearn_studies.runs import Outcome
@@ -45,23 +58,34 @@ def scans_of(rows: int, seed: int = 0, **more: Any) -> pv.Dataset:
     for own in y:
         a, b = rng.integers(1, 4, 2)
         own[a : a + 4, 2:4, b : b + 4], own[a : a + 4, 4:6, b : b + 4] = 1, 2
-    x = np.clip(0.4 * (y == 1) + 0.8 * (y == 2) + 0.1 * rng.random(y.shape), 0, 1).astype(np.float32)
+    x = np.clip(0.4 * (y == 1) + 0.8 * (y == 2) + 0.1 * rng.random(y.shape), 0, 1).astype(
+        np.float32
+    )
     return pv.Dataset(x[:, None], y, **BOUNDS | more)
 
 
 def small_net(seed: int = 0) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return nn.Sequential(nn.Conv3d(1, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.ReLU(), nn.Conv3d(8, CLASSES, 1))
+        return nn.Sequential(
+            nn.Conv3d(1, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.ReLU(), nn.Conv3d(8, CLASSES, 1)
+        )
 
 
 def small_start(**more: Any) -> Start:
-    given: dict[str, Any] = {"labelled": scans_of(2, 1, public=True), "pool": scans_of(5, 2, public=True)} | more
-    return Start.learn(given["labelled"], given["pool"], small_net(), learning=Training(steps=20), tuning=SHORT)
+    given: dict[str, Any] = {
+        "labelled": scans_of(2, 1, public=True),
+        "pool": scans_of(5, 2, public=True),
+    } | more
+    return Start.learn(
+        given["labelled"], given["pool"], small_net(), learning=Training(steps=20), tuning=SHORT
+    )
 
 
 def stored_volumes(brightest: float = 1.0) -> dict[str, bytes]:
-    """A file like the published one, of 260 volumes of odd sizes; `brightest` multiplies the first one's values."""
+    """A file like the published one, of 260 volumes of odd sizes; `brightest` multiplies the first
+    one's values.
+    """
     rng = np.random.default_rng(3)
     shapes = rng.integers(2, 7, (260, 3))
     sizes = shapes.prod(1)
@@ -71,9 +95,14 @@ def stored_volumes(brightest: float = 1.0) -> dict[str, bytes]:
     tables[:50] *= brightest
     out = io.BytesIO()
     np.savez(
-        out, codes=codes.astype(np.uint16), labels=labels.astype(np.uint8), lut=tables, shape=shapes,
-        lut_offset=50 * np.arange(261), voxel_offset=np.concatenate([[0], sizes.cumsum()]),
-    )  # fmt: skip
+        out,
+        codes=codes.astype(np.uint16),
+        labels=labels.astype(np.uint8),
+        lut=tables,
+        shape=shapes,
+        lut_offset=50 * np.arange(261),
+        voxel_offset=np.concatenate([[0], sizes.cumsum()]),
+    )
     return {"hippocampus.npz": out.getvalue()}
 
 
@@ -84,7 +113,9 @@ def stored(brightest: float = 1.0) -> pv.Dataset:
 
 
 def on_files(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
-    """Options that name private volumes in a file of `folder`, beside public.npz; the public start trains shortly."""
+    """Options that name private volumes in a file of `folder`, beside public.npz; the public start
+    trains shortly.
+    """
     private, test, labelled, pool = scans_of(24), scans_of(6, 1), scans_of(3, 2), scans_of(9, 3)
     np.savez(folder / "private.npz", x=private.x, y=private.y, x_test=test.x, y_test=test.y)
     np.savez(folder / "public.npz", x=labelled.x, y=labelled.y, x_test=pool.x, y_test=0 * pool.y)
@@ -107,7 +138,9 @@ def on_files(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
 
 @check
 def check_a_volume_is_prepared_by_itself() -> None:
-    """Another intensity of one volume changes at most that volume's row, and a scale of its own changes nothing."""
+    """Another intensity of one volume changes at most that volume's row, and a scale of its own
+    changes nothing.
+    """
     one, other, scaled = stored(), stored(0.0), stored(1e5)
     changed = [
         int(row)
@@ -123,7 +156,9 @@ def check_a_volume_is_prepared_by_itself() -> None:
 
 @check
 def check_volumes_are_in_one_part() -> None:
-    """180, 8, 40 and 32 volumes, none twice; the pool's masks are not handed out, and tests are not public."""
+    """180, 8, 40 and 32 volumes, none twice; the pool's masks are not handed out, and tests are not
+    public.
+    """
     data = stored()
     parts = hippocampus.split(data)
     rows = [bytes(np.ascontiguousarray(row)) for part in vars(parts).values() for row in part.x]
@@ -150,10 +185,13 @@ def check_grids_keep_the_middle() -> None:
     assert image.shape == (1, 1, 1, 1)
     assert float(image.squeeze()) == pytest.approx(0.5)
     # Channels are scaled each by itself, and whole volumes stay whole.
-    two, same = grid.prepared(np.stack([np.arange(8.0), 90 * np.arange(8.0)]).reshape(2, 2, 2, 2), mask, (4, 2,
-                                                                                                                 2),
-                                     CLASSES,
-                                 halve=False)  # fmt: skip
+    two, same = grid.prepared(
+        np.stack([np.arange(8.0), 90 * np.arange(8.0)]).reshape(2, 2, 2, 2),
+        mask,
+        (4, 2, 2),
+        CLASSES,
+        halve=False,
+    )
     assert two.shape == (2, 4, 2, 2)
     assert np.allclose(two[0], two[1])
     assert same[1:3].tolist() == mask.tolist()
@@ -161,7 +199,9 @@ def check_grids_keep_the_middle() -> None:
 
 @check
 def check_dice_by_hand() -> None:
-    """2/3 where one of two voxels is found, 1 for a class that is nowhere, 0 for one that is missed; in the mean."""
+    """2/3 where one of two voxels is found, 1 for a class that is nowhere, 0 for one that is
+    missed; in the mean.
+    """
     found = torch.tensor([[[1, 0, 0]], [[2, 2, 0]]])
     truth = torch.tensor([[[1, 1, 0]], [[0, 2, 2]]])
     assert dice(found, truth, 4) == pytest.approx([(2 / 3 + 1) / 2, (1 + 1 / 2) / 2, 1.0])
@@ -171,32 +211,44 @@ def check_dice_by_hand() -> None:
 
 @check
 def check_volumes_and_maps_move_alike() -> None:
-    """Where the scan is the mask itself both stay the same; turns, mirrors and patches really happen."""
+    """Where the scan is the mask itself both stay the same; turns, mirrors and patches really
+    happen.
+    """
     data = scans_of(12, 5)
     maps = maps_of(data.tensors()[1], CLASSES)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         moved, turned = Warp(angle=0.1, shift=0.02, stretch=0.02)(maps[:, 1:], maps)
-        cut, cut_maps = Warp(angle=0.0, stretch=0.0, shift=0.0, mirror=1.0, patch=(4, 6, 8))(maps[:, 1:], maps)
+        cut, cut_maps = Warp(angle=0.0, stretch=0.0, shift=0.0, mirror=1.0, patch=(4, 6, 8))(
+            maps[:, 1:], maps
+        )
     assert torch.allclose(moved, turned[:, 1:], atol=1e-5)
     assert float((moved - maps[:, 1:]).abs().max()) > 0.5
     assert torch.allclose(turned.sum(1), torch.ones(()), atol=1e-5)
     assert cut.shape[2:] == cut_maps.shape[2:] == (4, 6, 8)
     assert torch.allclose(cut, cut_maps[:, 1:], atol=1e-5)
     whole = maps[:, 1:].flip(2)
-    assert any(torch.allclose(cut, whole[:, :, a : a + 4, b : b + 6], atol=1e-5) for a in range(5) for b in range(3))
+    assert any(
+        torch.allclose(cut, whole[:, :, a : a + 4, b : b + 6], atol=1e-5)
+        for a in range(5)
+        for b in range(3)
+    )
 
 
 @check
 def check_dpsgd_moves_volumes_and_maps_alike() -> None:
-    """In what DP-SGD is given, where the scan is the mask itself; by the generator that it is given, and no other."""
+    """In what DP-SGD is given, where the scan is the mask itself; by the generator that it is
+    given, and no other.
+    """
     data, pairs = scans_of(12, 5), Pairs(CLASSES)
     y = data.tensors()[1]
     rows, targets = pairs.rows((y == 1).float()[:, None], y)
     assert len(rows) == len(targets) == 12
     moved = pairs.moved(Warp(angle=0.1, shift=0.02, stretch=0.02), 2)
     before = torch.random.get_rng_state()
-    one, again, other = (moved.function(rows, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    one, again, other = (
+        moved.function(rows, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
     assert torch.equal(before, torch.random.get_rng_state())
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
@@ -204,32 +256,42 @@ def check_dpsgd_moves_volumes_and_maps_alike() -> None:
     assert float((one - rows).abs().max()) > 0.5
     network = small_net()
     torch.testing.assert_close(
-        pairs.losses(pairs.network(network)(one), targets), map_losses(network(one[:, :1]), one[:, 1:])
+        pairs.losses(pairs.network(network)(one), targets),
+        map_losses(network(one[:, :1]), one[:, 1:]),
     )
 
 
 @check
 def check_copies_of_a_volume_are_one_example() -> None:
-    """Whatever the copies, one volume adds at most the clip of every layer, and the price is that without copies."""
+    """Whatever the copies, one volume adds at most the clip of every layer, and the price is that
+    without copies.
+    """
     data, pairs = scans_of(1, 5), Pairs(CLASSES)
     rows, targets = pairs.rows(*data.tensors())
     clip = pv.clipping.PerLayer(1e-3)
     moved = pairs.moved(Warp(), 3)
-    clipper = ClippedGradients(pairs.network(small_net()), pairs.losses, clip, Adjacency.ADD_REMOVE, augmentation=moved)
+    clipper = ClippedGradients(
+        pairs.network(small_net()), pairs.losses, clip, Adjacency.ADD_REMOVE, augmentation=moved
+    )
     found = clipper(one_sample(examples=1), rows, targets)
     length = math.sqrt(sum(float(value.square().sum()) for value in found.values))
     assert found.sensitivity == pytest.approx(1e-3 * math.sqrt(3))
     assert 0.99 * found.sensitivity < length <= found.sensitivity * (1 + 1e-6)
     assert clipper.way != "loop", clipper.reason
     with small_study():
-        plain, copied = (segmenting.train_by_gradients(0, epsilon=2.0, epochs=2, copies=copies) for copies in (0, 2))
+        plain, copied = (
+            segmenting.train_by_gradients(0, epsilon=2.0, epochs=2, copies=copies)
+            for copies in (0, 2)
+        )
     assert plain.spent == copied.spent
     assert plain.test != copied.test
 
 
 @check
 def check_the_papers_noise_is_on_each_layer() -> None:
-    """Of Fay et al.: 4 sqrt(6) on each layer's sum; 118 epochs cost 8 if one layer is released, 52 with all nine."""
+    """Of Fay et al.: 4 sqrt(6) on each layer's sum; 118 epochs cost 8 if one layer is released, 52
+    with all nine.
+    """
     from privlearn_studies.fay2020 import segmentation as study
 
     network = pv.models.build("unet", (1, 20, 28, 20), CLASSES, np.random.default_rng(0))
@@ -238,7 +300,9 @@ def check_the_papers_noise_is_on_each_layer() -> None:
     spent = []
     for number in epochs:
         plan = segmenting.plan_of(None, number, 9, 180)
-        assert plan.noise_multipliers()[0] * plan.clip.norm(4.0, 9) == pytest.approx(4 * math.sqrt(6))
+        assert plan.noise_multipliers()[0] * plan.clip.norm(4.0, 9) == pytest.approx(
+            4 * math.sqrt(6)
+        )
         spent.append(plan.guarantee(1e-3).epsilon)
     assert spent == pytest.approx([52.0, 7.79], rel=1e-3)
     assert 7.9 < segmenting.plan_of(None, epochs[0], 1, 180).guarantee(1e-3).epsilon <= 8.0
@@ -255,7 +319,9 @@ def corrections(queries: int = 3, order: int = 2) -> tuple[Corrections, Tensor]:
 
 @check
 def check_codes_are_distances_of_maps() -> None:
-    """The basis is orthonormal, a code of the reference is 0, and a small correction is recovered from its own code."""
+    """The basis is orthonormal, a code of the reference is 0, and a small correction is recovered
+    from its own code.
+    """
     codes, reference = corrections()
     assert codes.size == 20
     assert not codes.encode(reference).any()
@@ -273,7 +339,9 @@ def check_codes_are_distances_of_maps() -> None:
 
 @check
 def check_noise_is_held_back() -> None:
-    """Without noise a code is taken as it is; where there is nothing else, nearly nothing of it is left."""
+    """Without noise a code is taken as it is; where there is nothing else, nearly nothing of it is
+    left.
+    """
     codes, _ = corrections(3)
     some = torch.linspace(-0.05, 0.05, 3 * codes.size).view(3, -1)
     assert torch.allclose(codes.recovered(some, 1e-9), codes.decode(some), atol=1e-5)
@@ -285,7 +353,9 @@ def check_noise_is_held_back() -> None:
 
 @check
 def check_one_teacher_moves_codes_by_the_diameter() -> None:
-    """Whatever a teacher says, codes' sums move by at most twice the radius, over the whole chain; NaN says nothing."""
+    """Whatever a teacher says, codes' sums move by at most twice the radius, over the whole chain;
+    NaN says nothing.
+    """
     start = small_start()
     rng = torch.Generator().manual_seed(0)
     usual = [torch.rand(5, CLASSES, SIDE, SIDE, SIDE, generator=rng).softmax(1) for _ in range(3)]
@@ -294,11 +364,22 @@ def check_one_teacher_moves_codes_by_the_diameter() -> None:
 
     def sums(last: Any) -> Tensor:
         found, _ = answers.sum_answers(
-            plan, start.correcting(Said(*usual[:2], last)), start.reducer, start.inputs, Streams.new(0)
+            plan,
+            start.correcting(Said(*usual[:2], last)),
+            start.reducer,
+            start.inputs,
+            Streams.new(0),
         )
         return found.sums
 
-    wild = [usual[2], 1e20 * usual[2], -1e6 * usual[0], usual[0] * math.nan, usual[1] * math.inf, None]
+    wild = [
+        usual[2],
+        1e20 * usual[2],
+        -1e6 * usual[0],
+        usual[0] * math.nan,
+        usual[1] * math.inf,
+        None,
+    ]
     reached = [sums(each) for each in wild]
     for one in reached:
         for other in reached:
@@ -309,7 +390,9 @@ def check_one_teacher_moves_codes_by_the_diameter() -> None:
 
 @check
 def check_a_view_that_fails_says_nothing() -> None:
-    """A teacher whose answers can't be seen is as one without answers; no other is touched, and no message tells."""
+    """A teacher whose answers can't be seen is as one without answers; no other is touched, and no
+    message tells.
+    """
 
     def through(said: Tensor) -> Tensor:
         if float(said.max()) > 1:
@@ -320,25 +403,40 @@ def check_a_view_that_fails_says_nothing() -> None:
     found = list(seen.answers(torch.zeros(2, 1), Streams.new(0)))
     assert seen.count == 4
     assert Seen(seen, through, "again").describe()["seen_through"] == ["a public function", "again"]
-    assert [None if each is None else float(each.mean()) for each in found] == [1.0, None, None, 2.0]
+    assert [None if each is None else float(each.mean()) for each in found] == [
+        1.0,
+        None,
+        None,
+        2.0,
+    ]
 
 
 @check
 def check_a_start_is_public() -> None:
-    """Volumes not declared public are refused, the pool's masks change nothing, and no training changes the start."""
+    """Volumes not declared public are refused, the pool's masks change nothing, and no training
+    changes the start.
+    """
     for name in ("labelled", "pool"):
         secret = {name: scans_of(3, public=False)}
         assert "public" in str(must_raise(BadInput, lambda own=secret: small_start(**own)))
     start, learned = small_start(), scans_of(2, 1)
-    assert "among the training rows" in str(must_raise(BadInput, lambda: start.teachers(learned, 3)))
+    assert "among the training rows" in str(
+        must_raise(BadInput, lambda: start.teachers(learned, 3))
+    )
     one, other = (
         start,
-        small_start(pool=replace(scans_of(5, 2, public=True), y=np.zeros((5, *[SIDE] * 3), np.uint8))),
+        small_start(
+            pool=replace(scans_of(5, 2, public=True), y=np.zeros((5, *[SIDE] * 3), np.uint8))
+        ),
     )
     assert torch.equal(one.reference, other.reference)
     assert one.radius == other.radius > 1e-3
     before = {name: value.clone() for name, value in one.network.state_dict().items()}
-    said = [each for each in one.teachers(scans_of(9), 3).answers(one.inputs, Streams.new(0)) if each is not None]
+    said = [
+        each
+        for each in one.teachers(scans_of(9), 3).answers(one.inputs, Streams.new(0))
+        if each is not None
+    ]
     codes = torch.randn(4, one.corrections.size)
     student = one.student(one.plan(4, 3).calibrate(epsilon=8.0, delta=1e-3))
     student(Answers(one.inputs, codes, torch.ones(4) > 0))
@@ -346,23 +444,43 @@ def check_a_start_is_public() -> None:
         assert all(torch.equal(before[name], value) for name, value in begun.state_dict().items())
     assert len(said) > 1
     assert not torch.equal(said[0], said[1])
-    must_raise(BadInput, lambda: MapStudent(small_net(), SHORT, scans_of(2))(Answers(
-        one.inputs, one.reference[:2], torch.ones(2) > 0)))  # fmt: skip
+    must_raise(
+        BadInput,
+        lambda: MapStudent(small_net(), SHORT, scans_of(2))(
+            Answers(one.inputs, one.reference[:2], torch.ones(2) > 0)
+        ),
+    )
 
 
 @check
 def check_training_what_a_start_gives_leaves_it_public() -> None:
-    """DP-SGD on `start.network`, or on the given network, changes neither what PATE begins with nor the reference."""
+    """DP-SGD on `start.network`, or on the given network, changes neither what PATE begins with nor
+    the reference.
+    """
     given = small_net()
     start = Start.learn(
-        scans_of(2, 1, public=True), scans_of(5, 2, public=True), given, learning=Training(steps=20), tuning=SHORT
+        scans_of(2, 1, public=True),
+        scans_of(5, 2, public=True),
+        given,
+        learning=Training(steps=20),
+        tuning=SHORT,
     )
     before = {name: value.clone() for name, value in start.network.state_dict().items()}
-    plan = pv.Plan(pv.Poisson(0.5), epochs=1, clip=pv.clipping.PerLayer(1.0)).calibrate(epsilon=8.0, delta=1e-3)
+    plan = pv.Plan(pv.Poisson(0.5), epochs=1, clip=pv.clipping.PerLayer(1.0)).calibrate(
+        epsilon=8.0, delta=1e-3
+    )
     for private in (start.network, given):
-        start.tuning(private, *(scans_of(4).tensors()[0], maps_of(scans_of(4).tensors()[1], CLASSES)))
-    result = pv.dpsgd(plan, start.network, map_losses, scans_of(9), optimizer=lambda p: torch.optim.SGD(p, 1.0),
-                      streams=Streams.new(0))  # fmt: skip
+        start.tuning(
+            private, *(scans_of(4).tensors()[0], maps_of(scans_of(4).tensors()[1], CLASSES))
+        )
+    result = pv.dpsgd(
+        plan,
+        start.network,
+        map_losses,
+        scans_of(9),
+        optimizer=lambda p: torch.optim.SGD(p, 1.0),
+        streams=Streams.new(0),
+    )
     student = start.student(start.plan(4, 3).calibrate(epsilon=8.0, delta=1e-3))
     for name, value in before.items():
         assert not torch.equal(value, given.state_dict()[name]), "training is seen at all"
@@ -388,8 +506,15 @@ def check_a_students_ledger_is_its_plans() -> None:
     start, ledger = small_start(), Ledger()
     plan = start.plan(4, 3).calibrate(epsilon=2.0, delta=1e-3)
     pool = scans_of(5, 2, public=True)
-    result = pv.pate(plan, start.correcting(start.teachers(scans_of(9), 3)), start.reducer, pool, start.student(plan),
-                     ledger=ledger, streams=Streams.new(0))  # fmt: skip
+    result = pv.pate(
+        plan,
+        start.correcting(start.teachers(scans_of(9), 3)),
+        start.reducer,
+        pool,
+        start.student(plan),
+        ledger=ledger,
+        streams=Streams.new(0),
+    )
     assert ledger.event == plan.event()
     assert ledger.guarantee(1e-3).epsilon == pytest.approx(2.0, rel=1e-6)
     assert plan.noise_std == pytest.approx(plan.noise * 2 * start.radius / 3)
@@ -400,7 +525,10 @@ def check_a_students_ledger_is_its_plans() -> None:
 def small_study(private_seed: int = 0) -> Iterator[None]:
     """The study's volumes, made up and small; only the private ones follow `private_seed`."""
     made = hippocampus.Parts(
-        scans_of(9, private_seed), scans_of(8, 11, public=True), scans_of(5, 12, public=True), scans_of(4, 13)
+        scans_of(9, private_seed),
+        scans_of(8, 11, public=True),
+        scans_of(5, 12, public=True),
+        scans_of(4, 13),
     )
     truth = torch.cat([made.pool.tensors()[1], made.pool.tensors()[1].flip(1)])
     with pytest.MonkeyPatch.context() as patch:
@@ -416,12 +544,16 @@ def small_study(private_seed: int = 0) -> Iterator[None]:
 
 
 def small_run() -> Outcome:
-    return segmenting.train(0, teachers=3, labelled=2, cells=((2.0, 3),), settings=Settings(6, 3, 4, 1))
+    return segmenting.train(
+        0, teachers=3, labelled=2, cells=((2.0, 3),), settings=Settings(6, 3, 4, 1)
+    )
 
 
 @check
 def check_releases_of_the_study_cost_what_is_stated() -> None:
-    """Each way's ledger ends at the target; noise over radius is 2 sqrt(N) / (K mu), the paper's 2 / K in a ball."""
+    """Each way's ledger ends at the target; noise over radius is 2 sqrt(N) / (K mu), the paper's 2
+    / K in a ball.
+    """
     from privlearn.accounting import zcdp
 
     with small_study():
@@ -430,7 +562,9 @@ def check_releases_of_the_study_cost_what_is_stated() -> None:
     assert len(found.cells) == 1 + 3 * 2
     for cell in found.cells:
         assert cell.spent == pytest.approx(cell.epsilon, rel=1e-6)
-        assert cell.noise == pytest.approx(2 * math.sqrt(cell.queries) / 3 / zcdp.gaussian_mu_for(2.0, 1e-3), rel=1e-6)
+        assert cell.noise == pytest.approx(
+            2 * math.sqrt(cell.queries) / 3 / zcdp.gaussian_mu_for(2.0, 1e-3), rel=1e-6
+        )
         assert (cell.student is not None) == (cell.queries == 3)
     assert gradients.spent == pytest.approx(2.0, rel=1e-2)
     assert gradients.spent <= 2.0
@@ -450,7 +584,9 @@ def check_a_run_of_the_study_is_its_seeds() -> None:
 
 @check
 def check_public_figures_of_the_study_are_public() -> None:
-    """With other private volumes all that is called public is the same; what teachers say is not."""
+    """With other private volumes all that is called public is the same; what teachers say is
+    not.
+    """
     with small_study():
         one = small_run()
     with small_study(private_seed=5):

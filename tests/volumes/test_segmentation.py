@@ -29,7 +29,15 @@ from privlearn_studies.fay2020.scans import Settings
 from privlearn_studies.fay2020.segmenting import train, train_by_gradients
 from privlearn_studies.runs import Outcome
 from tests.support.nets import one_sample
-from tests.volumes.checks import CLASSES, SIDE, on_files, scans_of, small_net, small_run, small_study
+from tests.volumes.checks import (
+    CLASSES,
+    SIDE,
+    on_files,
+    scans_of,
+    small_net,
+    small_run,
+    small_study,
+)
 
 monai = pytest.importorskip("monai", reason="MONAI is not here: pip install 'privlearn[medical]'")
 SHAPE = (1, SIDE, SIDE, SIDE)
@@ -52,7 +60,9 @@ def by_the_loop(network: nn.Module, x: Tensor, y: Tensor) -> list[list[Tensor]]:
 
 @pytest.mark.parametrize("clip", [pv.clipping.PerLayer(0.05), pv.Flat(0.2)], ids=["layer", "flat"])
 def test_sums_of_the_unets_gradients_are_the_loops(clip: Any) -> None:
-    """In float64, each layer (or the whole) of each example clipped by hand; the bound follows the number of layers."""
+    """In float64, each layer (or the whole) of each example clipped by hand; the bound follows the
+    number of layers.
+    """
     network = unet().double()
     x, y = scans_of(5, 3).tensors()
     x = x.double()
@@ -82,15 +92,21 @@ def test_a_unet_is_computed_by_example() -> None:
 def test_dpsgd_trains_maps() -> None:
     """Noise as the plan says, a ledger that ends at the target, and maps that come out."""
     data = scans_of(30)
-    plan = pv.Plan(pv.Poisson(0.4), epochs=4, clip=pv.clipping.PerLayer(0.1)).calibrate(epsilon=8.0, delta=1e-3)
-    result = pv.dpsgd(plan, unet(), map_losses, data, optimizer=torch.optim.Adam, streams=Streams.new(0))
+    plan = pv.Plan(pv.Poisson(0.4), epochs=4, clip=pv.clipping.PerLayer(0.1)).calibrate(
+        epsilon=8.0, delta=1e-3
+    )
+    result = pv.dpsgd(
+        plan, unet(), map_losses, data, optimizer=torch.optim.Adam, streams=Streams.new(0)
+    )
     assert result.ledger.event == plan.event()
     assert result.ledger.guarantee(1e-3).epsilon <= 8.0
     assert result.model(data.tensors()[0][:2]).shape == (2, CLASSES, SIDE, SIDE, SIDE)
 
 
 def test_maps_are_learned() -> None:
-    """A small network finds the parts of blocks that it never saw, and warps don't stand in the way."""
+    """A small network finds the parts of blocks that it never saw, and warps don't stand in the
+    way.
+    """
     from privlearn.volumes import dice, maps_of, probabilities
 
     train, test = scans_of(12, 1), scans_of(8, 2)
@@ -106,9 +122,14 @@ def test_the_autoencoder_for_volumes_starts_from_the_middle() -> None:
     maps = torch.nn.functional.one_hot(scans_of(6).tensors()[1], CLASSES).movedim(-1, 1).float()
     shape, middle = tuple(maps.shape[1:]), maps.mean(0)
     found = teachers.Autoencoder.fit(
-        pv.Dataset(maps, maps, public=True), 4, 0.1, encoder=networks.volume_encoder(shape, 4),
-        decoder=networks.volume_decoder(shape, 4, middle=middle), loss="cross_entropy", epochs=1,
-    )  # fmt: skip
+        pv.Dataset(maps, maps, public=True),
+        4,
+        0.1,
+        encoder=networks.volume_encoder(shape, 4),
+        decoder=networks.volume_decoder(shape, 4, middle=middle),
+        loss="cross_entropy",
+        epochs=1,
+    )
     assert float(found.encode(maps).norm(dim=1).max()) <= 1
     decoded = found.decode(torch.zeros(1, 4))[0]
     assert float((decoded - middle).abs().mean()) < 0.1
@@ -134,10 +155,25 @@ def test_teachers_of_maps_on_the_command_line(
     """From volumes to a verified model and its predictions; what is public alone stands beside."""
     out = tmp_path / "model"
     code, answer, _ = run(
-        ["train", *files, "--method", "pate", "--public", str(tmp_path / "public.npz"), "--teachers", "4", "--queries",
-         "6",
-         "--model", "unet:8,16", "--out", str(out), "--json"], capsys,
-    )  # fmt: skip
+        [
+            "train",
+            *files,
+            "--method",
+            "pate",
+            "--public",
+            str(tmp_path / "public.npz"),
+            "--teachers",
+            "4",
+            "--queries",
+            "6",
+            "--model",
+            "unet:8,16",
+            "--out",
+            str(out),
+            "--json",
+        ],
+        capsys,
+    )
     found = json.loads(answer)
     assert code == 0
     assert found["epsilon"] == pytest.approx(8.0)
@@ -150,7 +186,18 @@ def test_teachers_of_maps_on_the_command_line(
     assert loaded.config["model"] == "unet:8,16"
     predictions = tmp_path / "maps.npz"
     assert (
-        run(["predict", str(out), "--data", str(tmp_path / "private.npz"), "--out", str(predictions)], capsys)[0] == 0
+        run(
+            [
+                "predict",
+                str(out),
+                "--data",
+                str(tmp_path / "private.npz"),
+                "--out",
+                str(predictions),
+            ],
+            capsys,
+        )[0]
+        == 0
     )
     with np.load(predictions) as archive:
         assert archive["prediction"].shape == (24, SIDE, SIDE, SIDE)
@@ -164,7 +211,18 @@ def test_teachers_of_maps_on_the_command_line(
 def test_dpsgd_on_maps_on_the_command_line(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["train", *files, "--model", "unet:8,16", "--clip", "layer", "--epochs", "2", "--examples", "24"]
+    command = [
+        "train",
+        *files,
+        "--model",
+        "unet:8,16",
+        "--clip",
+        "layer",
+        "--epochs",
+        "2",
+        "--examples",
+        "24",
+    ]
     code, answer, _ = run([*command, "--out", str(tmp_path / "model"), "--json"], capsys)
     assert code == 0
     assert 0 <= json.loads(answer)["test_metrics"]["dice"] <= 1
@@ -173,7 +231,10 @@ def test_dpsgd_on_maps_on_the_command_line(
 
 REFUSED = {
     "dpmac": (["--method", "dpmac"], "maps of classes"),
-    "votes": (["--method", "pate", "--public", "public.npz", "--threshold", "3", "--answers", "2"], "for votes"),
+    "votes": (
+        ["--method", "pate", "--public", "public.npz", "--threshold", "3", "--answers", "2"],
+        "for votes",
+    ),
     "no public volumes": (["--method", "pate"], "give --public PATH"),
     "a network without maps": (["--model", "mlp:4", "--examples", "24"], "as --model unet has"),
     "odd sizes": (["--model", "unet:8,8,8,8,8", "--examples", "24"], "multiples of 16"),
@@ -183,7 +244,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(name: str, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_refused(
+    name: str, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     more, message = REFUSED[name]
     code, _, err = run(["train", *files, *more, "--out", str(tmp_path / "model")], capsys)
     assert code == 2
@@ -197,7 +260,11 @@ def test_without_monai_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_references_must_be_probabilities() -> None:
-    for reference in (torch.ones(2, 3, 4, 4, 4), torch.full((2, 3, 4, 4, 4), math.nan), torch.full((2, 3), 1 / 3)):
+    for reference in (
+        torch.ones(2, 3, 4, 4, 4),
+        torch.full((2, 3, 4, 4, 4), math.nan),
+        torch.full((2, 3), 1 / 3),
+    ):
         with pytest.raises(BadInput, match="expected finite probabilities"):
             Corrections(reference)
     with pytest.raises(BadInput, match="how many classes"):
@@ -208,18 +275,31 @@ def test_references_must_be_probabilities() -> None:
 
 
 def test_runs_of_the_study_are_found_again(tmp_path: Path) -> None:
-    """What is written for a run gives the same outcome; settings that differ have different keys."""
+    """What is written for a run gives the same outcome; settings that differ have different
+    keys.
+    """
     with small_study():
         found = small_run()
     descend, store = train_by_gradients.at, runs.Store(tmp_path / runs.FILE)
     store.keep(train.at(teachers=3).key(0), found)
     assert list(store.read().values()) == [found]
-    keys = [json.dumps(one.key(seed), sort_keys=True) for seed in (0, 1) for one in (
-        train.at(teachers=8), train.at(teachers=16), train.at(teachers=8, labelled=4), train.at(teachers=8, first=9),
-        train.at(teachers=8, cells=((8.0, 10),)), train.at(teachers=8, settings=Settings(9)), descend(epsilon=None),
-        descend(epsilon=8.0), descend(epsilon=8.0, start="public"), descend(epsilon=None, papers=True),
-        descend(epsilon=8.0, start="public", learning_rate=1e-3),
-    )]  # fmt: skip
+    keys = [
+        json.dumps(one.key(seed), sort_keys=True)
+        for seed in (0, 1)
+        for one in (
+            train.at(teachers=8),
+            train.at(teachers=16),
+            train.at(teachers=8, labelled=4),
+            train.at(teachers=8, first=9),
+            train.at(teachers=8, cells=((8.0, 10),)),
+            train.at(teachers=8, settings=Settings(9)),
+            descend(epsilon=None),
+            descend(epsilon=8.0),
+            descend(epsilon=8.0, start="public"),
+            descend(epsilon=None, papers=True),
+            descend(epsilon=8.0, start="public", learning_rate=1e-3),
+        )
+    ]
     assert len(set(keys)) == len(keys)
     assert registry.find("pate-segmentation").place == "fay2020.segmentation:run"
     assert segmentation.dice([Outcome(test=(0.5, 0.7))], "test") == [pytest.approx(0.6)]

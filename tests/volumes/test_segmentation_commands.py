@@ -1,4 +1,6 @@
-"""Segmentation on the command line: what is said around a run, and what a certificate tells of its start."""
+"""Segmentation on the command line: what is said around a run, and what a certificate tells of its
+start.
+"""
 
 from __future__ import annotations
 
@@ -47,28 +49,79 @@ def stop(*_: Any, **__: Any) -> Any:
 
 
 def pate(files: list[str], tmp_path: Path, *more: str) -> list[str]:
-    return ["train", *files, "--method", "pate", "--public", str(tmp_path / "public.npz"), "--teachers", "4",
-            "--queries", "6",
-            "--model", "unet:8,16", "--out", str(tmp_path / "model"), *more]  # fmt: skip
+    return [
+        "train",
+        *files,
+        "--method",
+        "pate",
+        "--public",
+        str(tmp_path / "public.npz"),
+        "--teachers",
+        "4",
+        "--queries",
+        "6",
+        "--model",
+        "unet:8,16",
+        "--out",
+        str(tmp_path / "model"),
+        *more,
+    ]
 
 
-def test_dpsgd_on_maps_explains_itself(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["train", *files, "--model", "unet:8,16", "--clip", "layer", "--epochs", "1", "--examples", "24"]
+def test_dpsgd_on_maps_explains_itself(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "train",
+        *files,
+        "--model",
+        "unet:8,16",
+        "--clip",
+        "layer",
+        "--epochs",
+        "1",
+        "--examples",
+        "24",
+    ]
     code, _, err = run([*command, "--explain", "--out", str(tmp_path / "model")], capsys)
     assert code == 0, err
     assert "learning rate" in err
 
 
 @pytest.mark.parametrize("method", ["dpsgd", "dpmac"])
-@pytest.mark.parametrize("place", [(checkpoint.Checkpoint, "write"), (networks, "build")], ids=["file", "before"])
+@pytest.mark.parametrize(
+    "place", [(checkpoint.Checkpoint, "write"), (networks, "build")], ids=["file", "before"]
+)
 def test_interrupted_before_the_first_step(
-    method: str, place: tuple[Any, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    method: str,
+    place: tuple[Any, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
 ) -> None:
-    """There is nothing to go on with, and the message says so; the ledger agrees, and the run can begin again."""
+    """There is nothing to go on with, and the message says so; the ledger agrees, and the run can
+    begin again.
+    """
     ledger, out = tmp_path / "study.json", str(tmp_path / "model")
-    command = ["train", "--data", "digits", "--examples", "1437", "--method", method, "--model", "mlp:4", "--epochs",
-               "2",
-               "--epsilon", "8", "--ledger", str(ledger), "--out", out]  # fmt: skip
+    command = [
+        "train",
+        "--data",
+        "digits",
+        "--examples",
+        "1437",
+        "--method",
+        method,
+        "--model",
+        "mlp:4",
+        "--epochs",
+        "2",
+        "--epsilon",
+        "8",
+        "--ledger",
+        str(ledger),
+        "--out",
+        out,
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(*place, stop)
         code, _, err = run(command, capsys)
@@ -83,10 +136,26 @@ def test_interrupted_before_the_first_step(
     assert run(command, capsys)[0] == 0
 
 
-def test_interrupted_between_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """While weights are looked at after an epoch, steps were paid for: they are not given up, and nobody says so."""
+def test_interrupted_between_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """While weights are looked at after an epoch, steps were paid for: they are not given up, and
+    nobody says so.
+    """
     out = str(tmp_path / "model")
-    command = ["train", "--data", "digits", "--examples", "1437", "--epochs", "2", "--epsilon", "8", "--out", out]
+    command = [
+        "train",
+        "--data",
+        "digits",
+        "--examples",
+        "1437",
+        "--epochs",
+        "2",
+        "--epsilon",
+        "8",
+        "--out",
+        out,
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(task, "require_finite", stop)
         code, _, err = run(command, capsys)
@@ -97,7 +166,10 @@ def test_interrupted_between_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_interrupted_in_the_public_start(
-    files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    files: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     command = pate(files, tmp_path)
     left = tmp_path / "model.teachers"
@@ -119,9 +191,14 @@ def test_interrupted_in_the_public_start(
 
 
 def test_what_is_public_is_told(
-    files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    files: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A student that is the public network gets a warning; the start's figures are on screen, card and certificate."""
+    """A student that is the public network gets a warning; the start's figures are on screen, card
+    and certificate.
+    """
     monkeypatch.setattr(MapStudent, "__call__", lambda self, answers: copy.deepcopy(self.start))
     with np.load(tmp_path / "public.npz") as archive:
         kept = {name: archive[name] for name in ("x", "y", "x_test")}
@@ -137,33 +214,56 @@ def test_what_is_public_is_told(
     assert "the private answers brought nothing" in err
     certificate = json.loads((out / "privacy.json").read_text())
     start = certificate["facts"]["public_start"]
-    assert (start["volumes_with_masks"], start["student_began_as_it"], start["test_rows"]) == (3, True, 6)
+    assert (start["volumes_with_masks"], start["student_began_as_it"], start["test_rows"]) == (
+        3,
+        True,
+        6,
+    )
     assert f"{start['test_metrics']['dice']:.4f}" == lines[at].split()[2]
     card = " ".join((out / "README.md").read_text().split())
     assert "| teachers answer with | corrections of a public network's predictions |" in card
     assert (
-        "| the student began as | a public network, trained on 3 public volumes with masks, as teachers did |" in card
-    )
-    assert f"| that network alone, on the 6 test rows | dice {start['test_metrics']['dice']:.4f}, dice 1" in card
+        "| the student began as | a public network, trained on 3 public volumes with masks, as "
+        "teachers did |"
+    ) in card
+    assert (
+        f"| that network alone, on the 6 test rows | dice {start['test_metrics']['dice']:.4f}, "
+        "dice 1"
+    ) in card
     assert "privlearn predict . --data DATA --out maps.npz" in card
     assert pv.verify(out).ok
 
     monkeypatch.setattr(predict, "_outputs", lambda *_: pytest.fail("computed for nothing"))
     for given in ((), ("--out", str(tmp_path / "maps.csv"))):
-        code, _, err = run(["predict", str(out), "--data", str(tmp_path / "private.npz"), *given], capsys)
+        code, _, err = run(
+            ["predict", str(out), "--data", str(tmp_path / "private.npz"), *given], capsys
+        )
         assert code == 2
         assert "give --out FILE.npz" in err
 
 
 @pytest.mark.parametrize(("own", "warned"), [(0.49, True), (0.5, True), (0.51, False)])
-def test_students_that_bring_nothing_are_warned_of(own: float, warned: bool, monkeypatch: Any, capsys: Any) -> None:
+def test_students_that_bring_nothing_are_warned_of(
+    own: float, warned: bool, monkeypatch: Any, capsys: Any
+) -> None:
     dices = iter([0.5, own])
     monkeypatch.setattr(starting, "evaluate", lambda *_: Metrics({"dice": next(dices)}, 2))
-    start = Start.learn(scans_of(2, 1, public=True), scans_of(5, 2, public=True), small_net(),
-                        learning=Training(steps=1), tuning=Training(steps=1))  # fmt: skip
+    start = Start.learn(
+        scans_of(2, 1, public=True),
+        scans_of(5, 2, public=True),
+        small_net(),
+        learning=Training(steps=1),
+        tuning=Training(steps=1),
+    )
     plan = start.plan(5, 3).calibrate(epsilon=8.0, delta=1e-3)
     teachers = start.correcting(start.teachers(scans_of(6), 3))
-    result = pv.pate(plan, teachers, start.reducer, scans_of(5, 2, public=True), lambda answers: nn.Conv3d(1, 3, 1))
+    result = pv.pate(
+        plan,
+        teachers,
+        start.reducer,
+        scans_of(5, 2, public=True),
+        lambda answers: nn.Conv3d(1, 3, 1),
+    )
     data = scans_of(6, x_test=scans_of(2).x, y_test=scans_of(2).y)
     answer: dict[str, Any] = {"plan": plan.to_json()}
     result = pate_command._with_start(result, data, start, answer)
@@ -174,7 +274,11 @@ def test_students_that_bring_nothing_are_warned_of(own: float, warned: bool, mon
 
 
 WARNED = {
-    "crowds": (["--examples", "24", "--teachers", "13"], ["13 teachers share 24 examples"], ["drowns"]),
+    "crowds": (
+        ["--examples", "24", "--teachers", "13"],
+        ["13 teachers share 24 examples"],
+        ["drowns"],
+    ),
     "room": (["--examples", "24", "--teachers", "12"], [], ["teachers share", "drowns"]),
     "noise": (
         ["--noise-multiplier", "2.1"],
@@ -202,7 +306,10 @@ def test_warnings_come_before_training(
 
 
 def test_queries_beyond_the_pool_are_refused_before_training(
-    files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    files: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(Start, "learn", lambda *_: pytest.fail("trained for nothing"))
     code, _, err = run(pate(files, tmp_path, "--queries", "10"), capsys)
@@ -250,12 +357,16 @@ def test_arrays_are_taken_as_tensors_are() -> None:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             found.append(Training(steps=2)(small_net(), x, np.asarray(maps_of(y, CLASSES))))
-    one, other = (probabilities(net, x) for net, x in zip(found, (arrays[0], tensors[0]), strict=True))
+    one, other = (
+        probabilities(net, x) for net, x in zip(found, (arrays[0], tensors[0]), strict=True)
+    )
     assert torch.allclose(one, other, atol=1e-5)
     assert one.shape == (4, CLASSES, SIDE, SIDE, SIDE)
     assert dice(arrays[1], tensors[1], CLASSES) == [1.0, 1.0]
     wrong: dict[str, Callable[[], Any]] = {
-        "don't go together": lambda: Training(steps=1)(small_net(), arrays[0], maps_of(arrays[1][:3], CLASSES)),
+        "don't go together": lambda: Training(steps=1)(
+            small_net(), arrays[0], maps_of(arrays[1][:3], CLASSES)
+        ),
         "labels hold": lambda: maps_of(np.array(["hippocampus"]), CLASSES),
     }
     for message, call in wrong.items():
@@ -276,13 +387,22 @@ def test_help_has_the_numbers_for_volumes(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_budget_speaks_of_corrections(capsys: pytest.CaptureFixture[str]) -> None:
-    """The noise that a run will state in radii, on as many numbers, and what is kept of corrections."""
+    """The noise that a run will state in radii, on as many numbers, and what is kept of
+    corrections.
+    """
     budget = ["budget", "--method", "pate", "--maps", "--classes", "3", "--delta", "1e-3"]
-    code, out, err = run([*budget, "--epsilon", "4", "--queries", "5", "--teachers", "6", "--json"], capsys)
+    code, out, err = run(
+        [*budget, "--epsilon", "4", "--queries", "5", "--teachers", "6", "--json"], capsys
+    )
     assert code == 0, err
     answer = json.loads(out)
-    start = Start.learn(scans_of(2, 1, public=True), scans_of(5, 2, public=True), small_net(),
-                        learning=Training(steps=1), tuning=Training(steps=1))  # fmt: skip
+    start = Start.learn(
+        scans_of(2, 1, public=True),
+        scans_of(5, 2, public=True),
+        small_net(),
+        learning=Training(steps=1),
+        tuning=Training(steps=1),
+    )
     plan = start.plan(5, 6).calibrate(epsilon=4.0, delta=1e-3)
     figures = answer["corrections"]
     assert answer["epsilon"] == pytest.approx(plan.guarantee(1e-3).epsilon)

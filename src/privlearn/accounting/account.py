@@ -1,4 +1,5 @@
-"""What releases are charged to, and what can be approved ahead: the two protocols that the rest of the package needs.
+"""What releases are charged to, and what can be approved ahead: the two protocols that the rest of
+the package needs.
 
 Who charges needs an `Account` alone: not to know which one, nor where it is kept.
 """

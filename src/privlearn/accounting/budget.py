@@ -19,8 +19,8 @@ def require_budget(budget: object) -> None:
     """Raise `BadInput` unless `budget` is one that a plan can have."""
     if budget is not None and not isinstance(budget, Budget):
         raise BadInput(
-            f"budget is {shortened(repr(budget), 80)}: expected a Budget, as calibrate(epsilon=, delta=) sets it, or "
-            "None"
+            f"budget is {shortened(repr(budget), 80)}: expected a Budget, as calibrate(epsilon=, "
+            "delta=) sets it, or None"
         )
 
 
@@ -32,11 +32,16 @@ def _require_target(name: str, value: float, least: float) -> None:
     """Raise `BadInput` unless `value` is a number from `least` on."""
     if positive(name, value) < least:
         raise BadInput(
-            f"{name} is {value:g}: expected at least {least:g}, below which figures are lost in rounding", name=name
+            (
+                f"{name} is {value:g}: expected at least {least:g}, below which figures are lost "
+                "in rounding"
+            ),
+            name=name,
         )
 
 
-#: Relative slack when spending is compared with a budget: sums of floats must not lose the last epoch.
+#: Relative slack when spending is compared with a budget: sums of floats must not lose the last
+#: epoch.
 _SLACK = 1e-12
 
 
@@ -61,11 +66,15 @@ class Budget:
     def __post_init__(self) -> None:
         PrivacyUnit(self.group_size)
         if (self.epsilon is None) == (self.rho is None):
-            raise BadInput("a budget needs either epsilon (with delta) or rho: give exactly one of the two")
+            raise BadInput(
+                "a budget needs either epsilon (with delta) or rho: give exactly one of the two"
+            )
         if self.epsilon is not None:
             _require_target("epsilon", self.epsilon, _LEAST_EPSILON)
             if self.delta is None:
-                raise BadInput("a budget of epsilon needs its delta: give delta too, for example 1e-5")
+                raise BadInput(
+                    "a budget of epsilon needs its delta: give delta too, for example 1e-5"
+                )
         if self.rho is not None:
             _require_target("rho", self.rho, _LEAST_RHO)
         if self.delta is not None:
@@ -96,7 +105,11 @@ class Budget:
         """
         if self.group_size not in (1, group_size):
             raise BadInput(
-                f"the budget is {self}, and the plan's group_size is {group_size}: give both the same", budget=self
+                (
+                    f"the budget is {self}, and the plan's group_size is {group_size}: give both "
+                    "the same"
+                ),
+                budget=self,
             )
         return replace(self, group_size=group_size)
 
@@ -109,5 +122,9 @@ class Budget:
         return f"{'epsilon' if self.rho is None else 'rho'} {spent:.6g}"
 
     def __str__(self) -> str:
-        limit = f"rho {self.rho:g}" if self.rho is not None else f"epsilon {self.epsilon:g} at delta {self.delta:g}"
+        limit = (
+            f"rho {self.rho:g}"
+            if self.rho is not None
+            else f"epsilon {self.epsilon:g} at delta {self.delta:g}"
+        )
         return limit if self.group_size == 1 else f"{limit} for {PrivacyUnit(self.group_size)}"

@@ -21,7 +21,8 @@ _AIM, _CLOSE = 0.0003, 0.001
 _LOWEST, _HIGHEST = 1e-9, 1e9
 #: The first step of a search, in logarithms, and how often a rough search is corrected.
 _FAR, _GUESSES = 0.7, 4
-#: Different mechanisms beyond which a price takes so long that searches look for it by a rough one; and of that.
+#: Different mechanisms beyond which a price takes so long that searches look for it by a rough one;
+#: and of that.
 _MANY, _ROUGH = 24, 6
 
 
@@ -29,8 +30,9 @@ def solve_noise(spent: Callable[[float], float], target: float, start: float = 1
     """Find a scale of the noise at which what is spent lies in [(1 - GAP) target, target].
 
     Args:
-        spent: the cost as a function of the scale: continuous and decreasing. Only its exact values decide; the
-            returned scale is one that was evaluated. A `Spending` also says where to look.
+        spent: the cost as a function of the scale: continuous and decreasing. Only its exact values
+            decide; the returned scale is one that was evaluated. A `Spending` also says where to
+            look.
         target: the most that may be spent.
         start: a first guess of the scale.
 
@@ -47,7 +49,8 @@ def solve_noise(spent: Callable[[float], float], target: float, start: float = 1
 def _guess(
     spent: Callable[[float], float], rough: Callable[[float], float], target: float, start: float
 ) -> tuple[float, float]:
-    """A scale at which `spent` is close to `target`, found by what is about proportional to it and faster.
+    """A scale at which `spent` is close to `target`, found by what is about proportional to it and
+    faster.
 
     And about how far off it may be, as a logarithm.
     """
@@ -56,7 +59,14 @@ def _guess(
     try:
         while len(tried) < _GUESSES:
             if len(tried) < 2:
-                scale = _solved(rough, target * share, scale, step, lambda error: abs(error) <= _CLOSE / 5, most=6)
+                scale = _solved(
+                    rough,
+                    target * share,
+                    scale,
+                    step,
+                    lambda error: abs(error) <= _CLOSE / 5,
+                    most=6,
+                )
             else:
                 (x, at), (last, now) = tried[-2:]
                 scale = math.exp(last - now * (last - x) / (now - at))
@@ -79,7 +89,9 @@ def _solved(
     good: Callable[[float], bool],
     most: int = 100,
 ) -> float:
-    """`solve_noise`: the first scale found whose log-distance from the aim is `good`, or after `most` a quiet one."""
+    """`solve_noise`: the first scale found whose log-distance from the aim is `good`, or after
+    `most` a quiet one.
+    """
     # Work in logarithms: cost is close to a power of the noise.
     aim = math.log(target) + math.log1p(-_AIM)
 
@@ -89,7 +101,8 @@ def _solved(
 
     x = math.log(start)
     at = error(x)
-    loud, quiet = (None, (x, at)) if at <= 0 else ((x, at), None)  # costs too much, costs at most the aim
+    # costs too much, costs at most the aim
+    loud, quiet = (None, (x, at)) if at <= 0 else ((x, at), None)
     while loud is None or quiet is None:
         if good(at):
             return math.exp(x)
@@ -97,9 +110,9 @@ def _solved(
         step *= 1.6
         if not math.log(_LOWEST) <= x <= math.log(_HIGHEST):
             raise BadInput(
-                f"nothing between {_LOWEST:g} and {_HIGHEST:g} meets the target of {target:g}: what is not being "
-                "solved for (an earlier release, the start or end of a schedule, a large delta) fixes the cost. Change "
-                "the target, or the plan",
+                f"nothing between {_LOWEST:g} and {_HIGHEST:g} meets the target of {target:g}: "
+                "what is not being solved for (an earlier release, the start or end of a "
+                "schedule, a large delta) fixes the cost. Change the target, or the plan",
                 target=target,
             )
         at = error(x)
@@ -129,7 +142,11 @@ def _acceptable(error: float) -> bool:
 def _between(loud: tuple[float, float], quiet: tuple[float, float]) -> float:
     """The secant's point, kept inside the middle of the bracket."""
     width = quiet[0] - loud[0]
-    share = loud[1] / (loud[1] - quiet[1]) if math.isfinite(quiet[1]) and math.isfinite(loud[1]) else 0.5
+    share = (
+        loud[1] / (loud[1] - quiet[1])
+        if math.isfinite(quiet[1]) and math.isfinite(loud[1])
+        else 0.5
+    )
     return loud[0] + width * min(0.98, max(0.02, share))
 
 
@@ -141,8 +158,11 @@ def _cost(spent: Callable[[float], float], scale: float) -> float:
         return math.inf
 
 
-def solve_gaussian(budget: Budget, spent: Callable[[float], float], mu: float = 1.0, step: float = 1e-15) -> float:
-    """The scale of noise that meets `budget` to the last digits, for releases that together are one Gaussian's.
+def solve_gaussian(
+    budget: Budget, spent: Callable[[float], float], mu: float = 1.0, step: float = 1e-15
+) -> float:
+    """The scale of noise that meets `budget` to the last digits, for releases that together are one
+    Gaussian's.
 
     Args:
         budget: the target.

@@ -1,11 +1,13 @@
-"""Events: what was done to the data, as frozen values; the one thing that accountants read and certificates carry.
+"""Events: what was done to the data, as frozen values; the one thing that accountants read and
+certificates carry.
 
-An event is a tree. Its leaves are mechanisms, each of which knows its own prices (`mechanisms`; `trees` has those made
-of other events); its inner nodes say how often they ran (`Repeated`) and in which order (`Composed`). Events hold
-public numbers only; noise multipliers are relative to the sensitivity under the adjacency of the ledger that they
-stand in.
+An event is a tree. Its leaves are mechanisms, each of which knows its own prices (`mechanisms`;
+`trees` has those made of other events); its inner nodes say how often they ran (`Repeated`) and in
+which order (`Composed`). Events hold public numbers only; noise multipliers are relative to the
+sensitivity under the adjacency of the ledger that they stand in.
 
-As JSON, events are written and read by a closed, versioned table of kinds. Nothing else can be read back.
+As JSON, events are written and read by a closed, versioned table of kinds. Nothing else can be read
+back.
 """
 
 from __future__ import annotations
@@ -29,16 +31,20 @@ if TYPE_CHECKING:
 
 
 class Event:
-    """Anything that a ledger can be charged with. Final subclasses are frozen values that compare by content."""
+    """Anything that a ledger can be charged with. Final subclasses are frozen values that compare
+    by content.
+    """
 
     __slots__ = ()
 
 
 class Mechanism(Event):
-    """A leaf of an event tree, with everything that accountants know of it: what is not defined here has no price.
+    """A leaf of an event tree, with everything that accountants know of it: what is not defined
+    here has no price.
 
-    To add one, define a final frozen dataclass with the prices that it has and register its name with `kind`. Every
-    price is an upper bound for both directions between neighbours of each kind in `adjacencies`.
+    To add one, define a final frozen dataclass with the prices that it has and register its name
+    with `kind`. Every price is an upper bound for both directions between neighbours of each kind
+    in `adjacencies`.
     """
 
     __slots__ = ()
@@ -47,16 +53,18 @@ class Mechanism(Event):
     adjacencies: frozenset[Adjacency] = frozenset(Adjacency)
     #: What messages call it; by default its class.
     phrase: str = ""
-    #: Whether one example meets nothing but one Gaussian release of this rho, so that a Gaussian filter lets it
-    #: through.
+    #: Whether one example meets nothing but one Gaussian release of this rho, so that a Gaussian
+    #: filter lets it through.
     gaussian: bool = False
     #: Whether batches are Poisson samples, which the moments accountant of 2016 is for.
     poisson: bool = False
-    #: Whether `pair` stands for a larger class of mechanisms, so that zCDP may give a smaller epsilon.
+    #: Whether `pair` stands for a larger class of mechanisms, so that zCDP may give a smaller
+    #: epsilon.
     loose_pair: bool = False
     #: Of what is released on batches: how many rows one of them has at most; None: any number.
     most_rows: int | None = None
-    #: By how much more, relatively, earlier versions stated of several of these with different noise.
+    #: By how much more, relatively, earlier versions stated of several of these with different
+    #: noise.
     stated_before: float = 0.0
 
     @property
@@ -71,7 +79,9 @@ class Mechanism(Event):
 
     @property
     def inclusion(self) -> float:
-        """Of what is released on batches: the largest probability that the price allows an example to be in one."""
+        """Of what is released on batches: the largest probability that the price allows an example
+        to be in one.
+        """
         return 1.0
 
     def zcdp(self) -> float:
@@ -87,12 +97,16 @@ class Mechanism(Event):
         return None
 
     def mu_squared(self, times: int = 1) -> float | None:
-        """The squared sensitivity over noise of the Gaussian that `times` of these are, exactly; None if none."""
+        """The squared sensitivity over noise of the Gaussian that `times` of these are, exactly;
+        None if none.
+        """
         return None
 
     def pair(self) -> PairBuilder:
         """The dominating pair of privacy loss distributions."""
-        raise UnsupportedEvent(f"{type(self).__name__} has no privacy loss distribution", event=self)
+        raise UnsupportedEvent(
+            f"{type(self).__name__} has no privacy loss distribution", event=self
+        )
 
     def dominating(self) -> Mechanism:
         """The mechanism whose pair stands for this one's."""
@@ -103,7 +117,9 @@ class Mechanism(Event):
         return None
 
     def coarsened(self, noise_multiplier: float) -> Mechanism:
-        """The same with at most this noise, which costs no less; itself if it has no noise to reduce."""
+        """The same with at most this noise, which costs no less; itself if it has no noise to
+        reduce.
+        """
         return self
 
     def require_priceable(self) -> None:
@@ -123,7 +139,9 @@ _E = TypeVar("_E", bound=type[Event])
 
 
 def kind(name: str) -> Callable[[_E], _E]:
-    """Register a class of events under the `name` that it has in JSON, for `to_json` and `from_json`."""
+    """Register a class of events under the `name` that it has in JSON, for `to_json` and
+    `from_json`.
+    """
 
     def register(made: _E) -> _E:
         assert name not in _KINDS, name
@@ -182,13 +200,16 @@ def compose(events: Iterable[Event]) -> Composed:
 
 
 def appended(before: Composed, event: Event) -> Composed:
-    """`compose([before, event])` for a `before` that `compose` made, in the time that `event` takes."""
+    """`compose([before, event])` for a `before` that `compose` made, in the time that `event`
+    takes.
+    """
     end = compose([*before.events[-1:], event])
     return _composed((*before.events[:-1], *end.events))
 
 
 def added(before: Composed, places: dict[Mechanism, int], event: Event) -> Composed:
-    """`before`, which holds every mechanism once, with the counts of `event` on top, in the time that `event` takes.
+    """`before`, which holds every mechanism once, with the counts of `event` on top, in the time
+    that `event` takes.
 
     Args:
         before: every mechanism at its place.
@@ -207,20 +228,26 @@ def added(before: Composed, places: dict[Mechanism, int], event: Event) -> Compo
 
 
 def _composed(events: tuple[Event, ...]) -> Composed:
-    """`Composed(events)` of what are known to be events: looking at all of them again takes longer than the rest."""
+    """`Composed(events)` of what are known to be events: looking at all of them again takes longer
+    than the rest.
+    """
     made = object.__new__(Composed)
     object.__setattr__(made, "events", events)
     return made
 
 
 def walk(event: Event) -> Iterator[tuple[Mechanism, int]]:
-    """Yield the mechanisms of `event` in order, each with how often it runs there; never with a count of 0."""
+    """Yield the mechanisms of `event` in order, each with how often it runs there; never with a
+    count of 0.
+    """
     match event:
         case Composed(events):
             for part in events:
                 if isinstance(part, Mechanism):
                     yield part, 1
-                elif isinstance(part, Repeated) and isinstance(part.event, Mechanism) and part.count:
+                elif (
+                    isinstance(part, Repeated) and isinstance(part.event, Mechanism) and part.count
+                ):
                     yield part.event, part.count
                 else:
                     yield from walk(part)
@@ -235,7 +262,9 @@ def walk(event: Event) -> Iterator[tuple[Mechanism, int]]:
 
 
 def tally(event: Event) -> dict[Mechanism, int]:
-    """Count every mechanism of `event`. Prices depend on the tally alone: composition is order-free."""
+    """Count every mechanism of `event`. Prices depend on the tally alone: composition is
+    order-free.
+    """
     total: dict[Mechanism, int] = {}
     _count(event, 1, total)
     return total
@@ -260,7 +289,8 @@ _MOST = 400
 
 
 def coarsen(counts: dict[Mechanism, int]) -> dict[Mechanism, int]:
-    """`counts` as it is, or with its noise multipliers on a few hundred values if it holds more mechanisms than that.
+    """`counts` as it is, or with its noise multipliers on a few hundred values if it holds more
+    mechanisms than that.
 
     Less noise is an upper bound, so each is rounded down.
     """
@@ -281,11 +311,14 @@ def _coarse(counts: dict[Mechanism, int], most: int) -> list[float]:
         return levels  # they differ in something else
     # What rounding leaves just below a value belongs to it; nothing gets more noise than it has.
     numbers = [math.floor(math.log(level / least) / width + 1e-9) for level in levels]
-    return [min(level, least * math.exp(width * n)) for level, n in zip(levels, numbers, strict=True)]
+    return [
+        min(level, least * math.exp(width * n)) for level, n in zip(levels, numbers, strict=True)
+    ]
 
 
 def sketch(event: Event, most: int) -> Event:
-    """About `event`, with half of `most` different mechanisms: one of those with about the same noise for all of them.
+    """About `event`, with half of `most` different mechanisms: one of those with about the same
+    noise for all of them.
 
     It costs about as much, more or less: for searches alone.
     """
@@ -297,11 +330,16 @@ def sketch(event: Event, most: int) -> Event:
     for group in alike.values():
         times = sum(number for _, number in group)
         # Costs of sampled releases are about proportional to this.
-        mean = sum(number * math.expm1(min(leaf.noise_level**-2, 700.0)) for leaf, number in group) / times
+        mean = (
+            sum(number * math.expm1(min(leaf.noise_level**-2, 700.0)) for leaf, number in group)
+            / times
+        )
         noise = math.log1p(mean) ** -0.5
-        # The first from there on, not the nearest one: among levels at equal distances that would be up to rounding.
+        # The first from there on, not the nearest one: among levels at equal distances that would
+        # be up to rounding.
         near = min(
-            (leaf for leaf, _ in group if leaf.noise_level >= noise * (1 - 1e-9)), key=lambda leaf: leaf.noise_level
+            (leaf for leaf, _ in group if leaf.noise_level >= noise * (1 - 1e-9)),
+            key=lambda leaf: leaf.noise_level,
         )
         parts.append(Repeated(near, times))
     return Composed(tuple(parts))
@@ -316,8 +354,8 @@ def require_adjacency(event: Event, adjacency: Adjacency) -> None:
             covered = ", ".join(sorted(leaf.adjacencies))
             what = leaf.phrase or type(leaf).__name__
             raise UnsupportedEvent(
-                f"{what} has no sound accounting for {adjacency.value} neighbours: it is covered for {covered}. Choose "
-                "one of these adjacencies, or another way to draw batches",
+                f"{what} has no sound accounting for {adjacency.value} neighbours: it is covered "
+                f"for {covered}. Choose one of these adjacencies, or another way to draw batches",
                 event=leaf,
                 adjacency=adjacency,
             )
@@ -330,7 +368,9 @@ def require_event(event: object) -> None:
 
 
 def require_events(events: object, what: str = "") -> None:
-    """Raise `BadInput` unless it is a tuple of events; of at least one, if there is to be `what`."""
+    """Raise `BadInput` unless it is a tuple of events; of at least one, if there is to be
+    `what`.
+    """
     if not isinstance(events, tuple):
         raise BadInput(f"events is a {type(events).__name__}: expected a tuple of events")
     for event in events:
@@ -356,18 +396,23 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
     """Rebuild an event from `to_json`'s form.
 
     Raises:
-        BadInput: an unknown kind, a missing, unknown or ill-typed field, or a tree nested too deeply.
+        BadInput: an unknown kind, a missing, unknown or ill-typed field, or a tree nested too
+            deeply.
     """
     from privlearn.accounting import mechanisms, trees  # noqa: F401 - where kinds are registered
     from privlearn.accounting.pld import truncation  # noqa: F401
 
     if not isinstance(data, dict) or _depth > _DEEPEST:
         given = "nested too deeply" if _depth > _DEEPEST else f"a {type(data).__name__}"
-        raise BadInput(f"an event is {given}: expected a JSON object, nested at most {_DEEPEST} deep")
+        raise BadInput(
+            f"an event is {given}: expected a JSON object, nested at most {_DEEPEST} deep"
+        )
     name = data.get("kind")
     made = _KINDS.get(name) if isinstance(name, str) else None
     if made is None:
-        raise BadInput(f"an event has kind {name!r}: this version knows {', '.join(_KINDS)}", kind=name)
+        raise BadInput(
+            f"an event has kind {name!r}: this version knows {', '.join(_KINDS)}", kind=name
+        )
     expected = {"kind", *_FIELDS[made]}
     if set(data) != expected:
         raise BadInput(f"a {name} event has the fields {sorted(data)}: expected {sorted(expected)}")
@@ -380,7 +425,9 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
         elif key in ("events", "orders", "bounds"):
             if not isinstance(value, list):
                 raise BadInput(f"{key} is a {type(value).__name__}: expected a list")
-            value = tuple(from_json(part, _depth=_depth + 1) if key == "events" else part for part in value)
+            value = tuple(
+                from_json(part, _depth=_depth + 1) if key == "events" else part for part in value
+            )
         elif key == "reason" and not isinstance(value, str):
             raise BadInput(f"reason is a {type(value).__name__}: expected text")
         values[key] = value

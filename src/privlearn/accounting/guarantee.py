@@ -1,7 +1,7 @@
 """A guarantee: epsilon and delta, for one kind of neighbour, and whose data it protects.
 
-Kinds of neighbour are never implied and never mix. The unit of protection is one example, a person with several of
-them, or one person with all their rows.
+Kinds of neighbour are never implied and never mix. The unit of protection is one example, a person
+with several of them, or one person with all their rows.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class PrivacyUnit:
     """The unit of protection of a plan, a ledger and a claim.
 
     Attributes:
-        group_size: examples that one person has at most; the guarantee is for all of them together. A bound that is
-            declared, never read off the data: a person with more is protected less.
-        rows_per_person: None where an example is a row. Else an example is a person, with any number of rows, of which
-            at most this many take part; or "all" of them.
+        group_size: examples that one person has at most; the guarantee is for all of them together.
+            A bound that is declared, never read off the data: a person with more is protected less.
+        rows_per_person: None where an example is a row. Else an example is a person, with any
+            number of rows, of which at most this many take part; or "all" of them.
 
     Raises:
         BadInput: a number out of range, or both of them.
@@ -49,14 +49,19 @@ class PrivacyUnit:
                 count("rows_per_person", self.rows_per_person)  # type: ignore[arg-type]
             if self.group_size > 1:
                 raise BadInput(
-                    f"group_size is {self.group_size} and rows_per_person {self.rows_per_person}: where an example is "
-                    "a person, one example is all that a person has. Leave out one of the two"
+                    f"group_size is {self.group_size} and rows_per_person {self.rows_per_person}: "
+                    "where an example is a person, one example is all that a person has. Leave "
+                    "out one of the two"
                 )
 
     def figures(self) -> dict[str, Any]:
         """What is not as usual, by name: empty where the unit is one row."""
         named = {"group_size": self.group_size} if self.group_size > 1 else {}
-        return named if self.rows_per_person is None else named | {"rows_per_person": self.rows_per_person}
+        return (
+            named
+            if self.rows_per_person is None
+            else named | {"rows_per_person": self.rows_per_person}
+        )
 
     def change(self, verb: str) -> str:
         """What neighbouring data sets differ in, with `verb` such as "added or removed"."""
@@ -70,7 +75,9 @@ class PrivacyUnit:
         if self.rows_per_person == ALL:
             return "one person (any number of rows, all of which may be used)"
         if self.rows_per_person is not None:
-            return f"one person (any number of rows, of which at most {self.rows_per_person} are used)"
+            return (
+                f"one person (any number of rows, of which at most {self.rows_per_person} are used)"
+            )
         if self.group_size > 1:
             return f"up to {self.group_size} examples of one person"
         return "one example (one row of the training data)"
@@ -81,8 +88,8 @@ class Adjacency(StrEnum):
     """When two data sets count as neighbours.
 
     ADD_REMOVE: one example is added or removed; the number of examples is protected too.
-    ZERO_OUT: one example is replaced by a null example that contributes nothing; the number is public.
-    REPLACE_ONE: one example is replaced by any other; the number is public.
+    ZERO_OUT: one example is replaced by a null example that contributes nothing; the number is
+    public. REPLACE_ONE: one example is replaced by any other; the number is public.
     """
 
     ADD_REMOVE = "add_remove"
@@ -104,13 +111,15 @@ class Adjacency(StrEnum):
 
 
 def require_same(first: Adjacency, second: Adjacency, what: str) -> None:
-    """Raise `AdjacencyMismatch` unless both are the same kind of neighbour; `what` has or expects the first."""
+    """Raise `AdjacencyMismatch` unless both are the same kind of neighbour; `what` has or expects
+    the first.
+    """
     if first is not second:
         declared = " (in training with examples=N)" if first is Adjacency.ADD_REMOVE else ""
         raise AdjacencyMismatch(
-            f"{what}: {second.value} neighbours were given, and {first.value} expected: a guarantee is for one kind. "
-            f"Give adjacency='{first.value}'{declared} to what is new, or one adjacency to all. On ledgers apart, "
-            "nothing is claimed for both together",
+            f"{what}: {second.value} neighbours were given, and {first.value} expected: a "
+            f"guarantee is for one kind. Give adjacency='{first.value}'{declared} to what is new, "
+            "or one adjacency to all. On ledgers apart, nothing is claimed for both together",
             expected=first,
             given=second,
         )
@@ -124,13 +133,14 @@ def hollow(epsilon: float | None, delta: float | None, examples: int | None) -> 
     """Why a target promises next to nothing, where it does: warnings."""
     if delta is not None and examples is not None and delta * examples >= 1:
         yield (
-            f"delta {delta:g} is not below one over the {examples} examples: a mechanism may then give away a whole "
-            f"example and keep to it. Give one far below, for example {0.1 / examples:.1g}"
+            f"delta {delta:g} is not below one over the {examples} examples: a mechanism may then "
+            "give away a whole example and keep to it. Give one far below, for example "
+            f"{0.1 / examples:.1g}"
         )
     if epsilon is not None and epsilon > _HOLLOW:
         yield (
-            f"epsilon {epsilon:g} promises next to nothing: at more than {_HOLLOW:g}, an attacker may become as good "
-            "as certain that an example took part"
+            f"epsilon {epsilon:g} promises next to nothing: at more than {_HOLLOW:g}, an attacker "
+            "may become as good as certain that an example took part"
         )
 
 
@@ -149,8 +159,9 @@ _VERBS = {
 class Guarantee(Described):
     """An (epsilon, delta) statement, for one kind of neighbour, by one method.
 
-    The unit of protection is one example, or up to `group_size` of them together; an example is one row of the training
-    data, or one person where `rows_per_person` says how many rows of each take part.
+    The unit of protection is one example, or up to `group_size` of them together; an example is one
+    row of the training data, or one person where `rows_per_person` says how many rows of each take
+    part.
     """
 
     epsilon: float
@@ -172,8 +183,8 @@ class Guarantee(Described):
         """What the numbers say, as a sentence."""
         change = self.unit.change(_VERBS[self.adjacency][self.group_size > 1])
         return (
-            f"If {change}, no outcome becomes more than e^{rounded_up(self.epsilon)} times as likely, but for a "
-            f"probability of {self.delta:g}."
+            f"If {change}, no outcome becomes more than e^{rounded_up(self.epsilon)} times as "
+            f"likely, but for a probability of {self.delta:g}."
         )
 
     def _summary(self) -> Summary:
@@ -183,7 +194,9 @@ class Guarantee(Described):
             "estimate": "an estimate, and no guarantee",
         }[self.kind]
         rho = [] if self.rho is None else [("rho", f"{self.rho:.6g} (zCDP)")]
-        return Summary(f"Guarantee: {self}", [("meaning", what), ("protects", str(self.unit)), *rho])
+        return Summary(
+            f"Guarantee: {self}", [("meaning", what), ("protects", str(self.unit)), *rho]
+        )
 
     def __str__(self) -> str:
         sign = {"bound": "", "lower_bound": "at least ", "estimate": "about "}[self.kind]
@@ -197,7 +210,8 @@ _SMALL = 0.01
 
 
 def rounded_up(epsilon: float) -> str:
-    """`epsilon` for reading, never below the figure itself: three digits after the point, or three significant ones.
+    """`epsilon` for reading, never below the figure itself: three digits after the point, or three
+    significant ones.
 
     >>> rounded_up(3.99881), rounded_up(0.000012345)
     ('3.999', '1.24e-05')
@@ -210,7 +224,8 @@ def rounded_up(epsilon: float) -> str:
 
 
 def readable(epsilon: float) -> str:
-    """`epsilon` for a screen: four digits after the point, or three significant ones where it is small; 0 only for 0.
+    """`epsilon` for a screen: four digits after the point, or three significant ones where it is
+    small; 0 only for 0.
 
     >>> readable(3.99881), readable(0.000012345)
     ('3.9988', '1.23e-05')

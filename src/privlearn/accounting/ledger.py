@@ -1,8 +1,8 @@
 """The ledger: what was spent, in order, charged before anything is drawn.
 
-Runs that are all approved before the first release are composed as what they are: fixed beforehand. Runs that come
-later may have been chosen by looking at earlier results, so a ledger with a budget is a filter for them
-(`ledger_state`).
+Runs that are all approved before the first release are composed as what they are: fixed beforehand.
+Runs that come later may have been chosen by looking at earlier results, so a ledger with a budget
+is a filter for them (`ledger_state`).
 """
 
 from __future__ import annotations
@@ -55,34 +55,41 @@ class Releases:
 class Ledger(Described):
     """An append-only list of charged events, run-length coded, with an optional budget.
 
-    Guarantee: `guarantee`, for everything charged to it together. Runs that were all approved before the first release
-    are priced by the tightest accountant, at all that was approved. As soon as a run is approved after a release, it
-    may have been chosen by looking at that release, and the ledger is a filter: its measure and limit follow from the
-    budget and the first run, a run is let through if the sum stays within the limit, and the guarantee is the limit,
-    whatever is spent of it. Without a budget there is no limit, and then no guarantee for several such runs together.
+    Guarantee: `guarantee`, for everything charged to it together. Runs that were all approved
+    before the first release are priced by the tightest accountant, at all that was approved. As
+    soon as a run is approved after a release, it may have been chosen by looking at that release,
+    and the ledger is a filter: its measure and limit follow from the budget and the first run, a
+    run is let through if the sum stays within the limit, and the guarantee is the limit, whatever
+    is spent of it. Without a budget there is no limit, and then no guarantee for several such runs
+    together.
 
-    `charge` checks first: a charge that the budget does not allow raises and leaves the ledger as it was. The first
-    charge (or approval) fixes the adjacency and the unit of protection; others are refused, so that runs for one
-    example and runs for a person never add up silently. Spending is never forked: copies of a ledger are the ledger
-    itself, and in another process it refuses, unless it lives in a file (`Ledger.open`), which serves any number of
-    processes.
+    `charge` checks first: a charge that the budget does not allow raises and leaves the ledger as
+    it was. The first charge (or approval) fixes the adjacency and the unit of protection; others
+    are refused, so that runs for one example and runs for a person never add up silently. Spending
+    is never forked: copies of a ledger are the ledger itself, and in another process it refuses,
+    unless it lives in a file (`Ledger.open`), which serves any number of processes.
 
     Args:
         budget: the limit on the total; None for a ledger that only records.
-        unit: whose data are protected; by default that of the first run that is approved, or one example (of which the
-            budget's group size says how many go together) once anything else is charged.
-        measure: what later runs are counted by: "gaussian" (Gaussian releases alone; the tightest), "renyi" (any run,
-            at the order that suits the first run), a Renyi order, or "zcdp". By default "zcdp" for a budget of rho; for
-            one of epsilon "gaussian" if the first run is Gaussian, and else "renyi".
+        unit: whose data are protected; by default that of the first run that is approved, or one
+            example (of which the budget's group size says how many go together) once anything else
+            is charged.
+        measure: what later runs are counted by: "gaussian" (Gaussian releases alone; the tightest),
+            "renyi" (any run, at the order that suits the first run), a Renyi order, or "zcdp". By
+            default "zcdp" for a budget of rho; for one of epsilon "gaussian" if the first run is
+            Gaussian, and else "renyi".
 
     Raises:
-        BadInput: a unit for another group size than the budget's, or a measure that does not suit the budget.
+        BadInput: a unit for another group size than the budget's, or a measure that does not suit
+            the budget.
     """
 
     _interface = ("require_room", "begin", "charge", "settle")
 
     @checked
-    def __init__(self, budget: Budget | None = None, unit: PrivacyUnit | None = None, measure: Measure = None) -> None:
+    def __init__(
+        self, budget: Budget | None = None, unit: PrivacyUnit | None = None, measure: Measure = None
+    ) -> None:
         state = LedgerState(budget, require_measure(measure, budget))
         if unit is not None:
             state.require_unit(unit)
@@ -91,15 +98,20 @@ class Ledger(Described):
 
     def _begin(self, store: LedgerStore, what: str) -> None:
         self._run, self._what = LedgerRun(store), what
-        self._allowed: Composed | None = None  # all that may ever be charged; None: whatever the budget allows
-        self._approved: list[_Times] = []  # charges still to come, already known to fit; next one last
+        # all that may ever be charged; None: whatever the budget allows
+        self._allowed: Composed | None = None
+        # charges still to come, already known to fit; next one last
+        self._approved: list[_Times] = []
         self._process = os.getpid()
 
     @classmethod
-    def allowing(cls, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE) -> Ledger:
+    def allowing(
+        cls, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE
+    ) -> Ledger:
         """A ledger that takes `event`, once and in its order, and nothing else.
 
-        For a part of a run whose whole was charged elsewhere, beforehand: what the part does is then held to that.
+        For a part of a run whose whole was charged elsewhere, beforehand: what the part does is
+        then held to that.
         """
         ledger = cls(unit=unit)
         with ledger._run.store.editing() as state:
@@ -120,19 +132,21 @@ class Ledger(Described):
     ) -> Ledger:
         """A ledger that lives in a file: several runs, in several processes, compose on one budget.
 
-        Every charge is on the disk before anything is drawn. `begin` sets all of a run aside there until `settle`, so
-        that two runs at once can't be promised the same budget.
+        Every charge is on the disk before anything is drawn. `begin` sets all of a run aside there
+        until `settle`, so that two runs at once can't be promised the same budget.
 
         Args:
             path: the file; begun if it isn't there and a budget is given.
             budget: of a new file. If given for an existing file, it must be that file's.
             what: what its charges are for, to be read by people.
-            create: begin a file that only records, without a limit, if none is there. Otherwise a name with a slip in
-                it would be another ledger, on which nothing is ever refused.
-            measure: of a new file; as for `Ledger`. If given for an existing file, it must be that file's.
+            create: begin a file that only records, without a limit, if none is there. Otherwise a
+                name with a slip in it would be another ledger, on which nothing is ever refused.
+            measure: of a new file; as for `Ledger`. If given for an existing file, it must be that
+                file's.
 
         Raises:
-            BadInput: there is no such file, it can't be read or written, or it has another budget or measure.
+            BadInput: there is no such file, it can't be read or written, or it has another budget
+                or measure.
         """
         # Another storage, with its locks and its format: for ledgers that are in a file.
         from privlearn.accounting.ledgers.ledger_file import LedgerFile
@@ -141,20 +155,23 @@ class Ledger(Described):
         if not file.path.exists():
             if budget is None and not create:
                 raise BadInput(
-                    f"there is no ledger {path}: check the name; or begin one with its budget, Ledger.open(path, "
-                    "pv.Budget(epsilon=E, delta=D)), or with create=True, one without a limit that only records"
+                    f"there is no ledger {path}: check the name; or begin one with its budget, "
+                    "Ledger.open(path, pv.Budget(epsilon=E, delta=D)), or with create=True, one "
+                    "without a limit that only records"
                 )
             file.create(budget, require_measure(measure, budget))
         state = file.read()
         if budget is not None and state.budget != budget:
             raise BadInput(
-                f"{path} has {f'a budget of {state.budget}' if state.budget else 'no budget'}, and {budget} was given: "
-                "a ledger's budget is fixed. Leave it out, or begin another file"
+                f"{path} has {f'a budget of {state.budget}' if state.budget else 'no budget'}, and "
+                f"{budget} was given: a ledger's budget is fixed. Leave it out, or begin another "
+                "file"
             )
         if measure is not None and state.measure != measure:
             raise BadInput(
-                f"{path} has the measure {state.measure or 'that suits its first run'}, and {measure} was given: a "
-                "ledger's measure is fixed. Leave it out, or begin another file"
+                f"{path} has the measure {state.measure or 'that suits its first run'}, and "
+                f"{measure} was given: a ledger's measure is fixed. Leave it out, or begin another "
+                "file"
             )
         ledger = cls.__new__(cls)
         ledger._begin(file, what)
@@ -187,22 +204,29 @@ class Ledger(Described):
 
     @property
     def event(self) -> Composed:
-        """Everything that was charged, in order, as one canonical event; in a file, also what is set aside."""
+        """Everything that was charged, in order, as one canonical event; in a file, also what is
+        set aside.
+        """
         return self._state().event if self.path else compose(self._run.charged())
 
     @property
     def adaptive(self) -> bool:
-        """Whether it holds a run that was approved after an earlier release, and so may have been chosen by it."""
+        """Whether it holds a run that was approved after an earlier release, and so may have been
+        chosen by it.
+        """
         return self._state().adaptive
 
     @property
     def limit(self) -> Limit | None:
-        """The filter that lets later runs through; None without a budget, before the first run, or without room."""
+        """The filter that lets later runs through; None without a budget, before the first run, or
+        without room.
+        """
         return self._state().limit
 
     @property
     def claim(self) -> Composed:
-        """The event that `guarantee` is computed from: all that was approved beforehand, or else the limit.
+        """The event that `guarantee` is computed from: all that was approved beforehand, or else
+        the limit.
 
         Raises:
             UnsupportedEvent: as `guarantee` would.
@@ -212,27 +236,31 @@ class Ledger(Described):
     def guarantee(self, delta: float) -> Guarantee:
         """The guarantee of everything in the ledger, at `delta`, for the ledger's unit.
 
-        It is for all that was approved, also where a run stopped early: when to stop may have followed from what was
-        released. With runs that were approved after an earlier release it is the ledger's limit.
+        It is for all that was approved, also where a run stopped early: when to stop may have
+        followed from what was released. With runs that were approved after an earlier release it is
+        the ledger's limit.
 
         Raises:
-            UnsupportedEvent: such runs, and no budget: nothing limited what they could come to. Also for an event that
-                has no price.
+            UnsupportedEvent: such runs, and no budget: nothing limited what they could come to.
+                Also for an event that has no price.
         """
         state = self._state()
         return self._priced(state, state.claim, delta)
 
     def spent(self, delta: float) -> Guarantee:
-        """What was charged so far, priced as if all of it had been fixed beforehand: an estimate, no guarantee.
+        """What was charged so far, priced as if all of it had been fixed beforehand: an estimate,
+        no guarantee.
 
-        The guarantee is `guarantee`. It is larger where a run stopped early, and where later runs were chosen after
-        earlier results, which this figure knows nothing of.
+        The guarantee is `guarantee`. It is larger where a run stopped early, and where later runs
+        were chosen after earlier results, which this figure knows nothing of.
         """
         return replace(self._priced(self._state(), self.event, delta), kind="estimate")
 
     def _priced(self, state: LedgerState, event: Event, delta: float) -> Guarantee:
         unit = state.protects
-        priced = accountant.guarantee(event, state.adjacency or Adjacency.ADD_REMOVE, delta, unit.group_size)
+        priced = accountant.guarantee(
+            event, state.adjacency or Adjacency.ADD_REMOVE, delta, unit.group_size
+        )
         return replace(priced, rows_per_person=unit.rows_per_person)
 
     @checked
@@ -243,7 +271,8 @@ class Ledger(Described):
         unit: PrivacyUnit = _ONE_EXAMPLE,
         then: Event | None = None,
     ) -> None:
-        """Raise, as `begin` would, unless `event` fits on top of what was spent, and `then` as a run after it.
+        """Raise, as `begin` would, unless `event` fits on top of what was spent, and `then` as a
+        run after it.
 
         Nothing is charged or set aside.
         """
@@ -261,10 +290,11 @@ class Ledger(Described):
     def approve(self, *plans: Planned) -> None:
         """Approve plans ahead of their runs; all of them, or none.
 
-        Plans that are approved before the first release are fixed beforehand, so that the guarantee for them together
-        is that of the tightest accountant. A run takes up its approval when it begins with the same plan, a charge
-        when it is what was approved (`Releases`). What is approved stays counted, also
-        if it is never run: whether to run it may have followed from earlier results.
+        Plans that are approved before the first release are fixed beforehand, so that the guarantee
+        for them together is that of the tightest accountant. A run takes up its approval when it
+        begins with the same plan, a charge when it is what was approved (`Releases`). What is
+        approved stays counted, also if it is never run: whether to run it may have followed from
+        earlier results.
 
         Raises:
             BadInput: nothing was given, or plans for other units of protection.
@@ -272,7 +302,8 @@ class Ledger(Described):
         """
         if not plans:
             raise BadInput(
-                "approve() was given nothing: expected one plan or several, such as approve(plan, other_plan)"
+                "approve() was given nothing: expected one plan or several, such as approve(plan, "
+                "other_plan)"
             )
         self._require_own_process()
         with self._run.store.editing() as state:
@@ -287,9 +318,9 @@ class Ledger(Described):
     def begin(self, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE) -> None:
         """Begin a run: check once that all of `event` fits, or take up its approval.
 
-        Charges that then follow in the order of `event` need no further arithmetic, because any beginning of a
-        composition that fits also fits. In memory nothing is charged yet; a file sets all of `event` aside until
-        `settle`.
+        Charges that then follow in the order of `event` need no further arithmetic, because any
+        beginning of a composition that fits also fits. In memory nothing is charged yet; a file
+        sets all of `event` aside until `settle`.
 
         Raises:
             BudgetExceeded, UnsupportedEvent, AdjacencyMismatch: as `charge` would.
@@ -301,21 +332,29 @@ class Ledger(Described):
         self._approved = list(walk(compose([event])))[::-1]
 
     @checked
-    def resume(self, run: str | None, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE) -> None:
-        """Go on with a run that was interrupted: charges are made from its beginning again, and none is charged twice.
+    def resume(
+        self, run: str | None, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE
+    ) -> None:
+        """Go on with a run that was interrupted: charges are made from its beginning again, and
+        none is charged twice.
 
         Args:
-            run: what `run` said when it was begun; None for a ledger in memory, where it is begun anew.
+            run: what `run` said when it was begun; None for a ledger in memory, where it is begun
+                anew.
             event: what was approved.
             adjacency: the kind of neighbour.
             unit: whose data are protected.
 
         Raises:
-            BadInput: the file has no such run, it was closed, or it was approved for something else.
+            BadInput: the file has no such run, it was closed, or it was approved for something
+                else.
         """
         if not self.path or run is None:
             if self.path or run is not None:
-                raise BadInput("the run was charged to another ledger: give the one that it began with, as ledger")
+                raise BadInput(
+                    "the run was charged to another ledger: give the one that it began with, as "
+                    "ledger"
+                )
             self.begin(event, adjacency, unit)
             return
         self._require_own_process()
@@ -323,7 +362,9 @@ class Ledger(Described):
         self._approved = list(walk(compose([event])))[::-1]
 
     def settle(self) -> None:
-        """End the run: what it has not spent is free again, for runs that the ledger's filter lets through."""
+        """End the run: what it has not spent is free again, for runs that the ledger's filter lets
+        through.
+        """
         if self._process == os.getpid():
             self._approved = []
             self._run.settle()
@@ -337,7 +378,8 @@ class Ledger(Described):
             AdjacencyMismatch: the ledger holds another kind of neighbour.
             BadInput: no event, or the ledger's file can't be written; nothing is charged.
         """
-        if not (isinstance(event, Event) and isinstance(adjacency, Adjacency)):  # asked at each step
+        # asked at each step
+        if not (isinstance(event, Event) and isinstance(adjacency, Adjacency)):
             require_fit("event", event, Event)
             require_fit("adjacency", adjacency, Adjacency)
         self._require_own_process()
@@ -352,21 +394,28 @@ class Ledger(Described):
             self._approved = []
 
     def _require_allowed(self, event: Event, adjacency: Adjacency) -> None:
-        """Raise unless `event` comes next in what this ledger was made for, if it was made for something."""
+        """Raise unless `event` comes next in what this ledger was made for, if it was made for
+        something.
+        """
         if self._allowed is None:
             return
         after = compose([self.event, event])
-        if adjacency is not self.adjacency or first(self._allowed, sum(n for _, n in walk(after))) != after:
+        if (
+            adjacency is not self.adjacency
+            or first(self._allowed, sum(n for _, n in walk(after))) != after
+        ):
             raise BudgetExceeded(
-                "this charge is not what was approved beforehand: expected exactly the releases of the plan, in their "
-                "order, each once. Nothing was charged or drawn. Train by the plan that was given, on the ledger that "
-                "was given",
+                "this charge is not what was approved beforehand: expected exactly the releases of "
+                "the plan, in their order, each once. Nothing was charged or drawn. Train by the "
+                "plan that was given, on the ledger that was given",
                 allowed=self._allowed,
                 would_be=after,
             )
 
     def _after(self, runs: list[_Times], start: int, adjacency: Adjacency) -> list[_Times] | None:
-        """What `runs` leave of what was approved from `start` on; None if they are not what was approved next."""
+        """What `runs` leave of what was approved from `start` on; None if they are not what was
+        approved next.
+        """
         if adjacency is not self._run.adjacency:
             return None
         left = self._approved[start:]
@@ -387,8 +436,8 @@ class Ledger(Described):
             return
         if not self.path:
             raise PrivlearnError(
-                "this ledger belongs to another process, which would not see the charge. To share a budget between "
-                "processes, keep it in a file: Ledger.open(path)"
+                "this ledger belongs to another process, which would not see the charge. To share "
+                "a budget between processes, keep it in a file: Ledger.open(path)"
             )
         self._begin(self._run.store, self._what)
 
@@ -401,19 +450,25 @@ class Ledger(Described):
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.path:
             raise TypeError(
-                "a Ledger cannot be pickled: a copy in another process would spend the same budget again. Keep it in a "
-                "file: Ledger.open(path)"
+                "a Ledger cannot be pickled: a copy in another process would spend the same budget "
+                "again. Keep it in a file: Ledger.open(path)"
             )
         return partial(Ledger.open, what=self._what), (str(self.path.absolute()),)
 
     def _summary(self) -> Summary:
-        """What is in it now; of one in a file, what everybody charged there. Prices are computed by `guarantee`."""
+        """What is in it now; of one in a file, what everybody charged there. Prices are computed by
+        `guarantee`.
+        """
         where = f" in {self.path}" if self.path else ""
         try:
             state = self._state()
         except BadInput:  # what is broken is looked at, too
             return Summary(f"Ledger{where}, which is gone or damaged", [])
-        limit = "none: it only records" if state.budget is None else f"{state.budget}, for everything together"
+        limit = (
+            "none: it only records"
+            if state.budget is None
+            else f"{state.budget}, for everything together"
+        )
         if state.adjacency is None:
             return Summary(f"Ledger{where}: no charges yet", [("budget", limit)])
         events = sum(times for _, times in walk(self.event))

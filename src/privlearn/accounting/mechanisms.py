@@ -1,7 +1,8 @@
 """Mechanisms: the leaves of event trees, each with all that is known of it.
 
-A new one is one class: its numbers and their ranges, the prices that it has (`Mechanism` says which there are, and
-refuses the others by name), what it is for several examples together, and its name in JSON.
+A new one is one class: its numbers and their ranges, the prices that it has (`Mechanism` says which
+there are, and refuses the others by name), what it is for several examples together, and its name
+in JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from privlearn.accounting.pld.pairs import (
 from privlearn.accounting.pld.rounding import Array
 from privlearn.errors import UnsupportedEvent
 
-#: Where the number of examples may differ, or one of them be empty; and where their number is public.
+#: Where the number of examples may differ, or one of them be empty; and where their number is
+#: public.
 _ASSIGNED = frozenset({Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT})
 _COUNTED = frozenset({Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE})
 #: Numbers beyond these mean nothing in practice, and would overflow.
@@ -43,7 +45,9 @@ _NOISE, _EPSILON, RHO = (1e-6, 1e12), (1e-12, 1e6), (1e-24, 1e12)
 @final
 @dataclass(frozen=True, slots=True)
 class Gaussian(Mechanism):
-    """One Gaussian release on all the data: noise of standard deviation `noise_multiplier` x L2 sensitivity."""
+    """One Gaussian release on all the data: noise of standard deviation `noise_multiplier` x L2
+    sensitivity.
+    """
 
     noise_multiplier: float
 
@@ -67,7 +71,9 @@ class Gaussian(Mechanism):
 
     def pair(self) -> PairBuilder:
         sigma = self.noise_multiplier
-        return PairBuilder(lambda h, tail: poisson_pair(1.0, sigma, h, tail), 1 / sigma, ratio_range(1.0, sigma))
+        return PairBuilder(
+            lambda h, tail: poisson_pair(1.0, sigma, h, tail), 1 / sigma, ratio_range(1.0, sigma)
+        )
 
     def grouped(self, k: int) -> Gaussian:
         return Gaussian(self.noise_multiplier / k)
@@ -80,7 +86,9 @@ class Gaussian(Mechanism):
 @final
 @dataclass(frozen=True, slots=True)
 class PoissonSampled(Mechanism):
-    """One release on a batch into which each example fell independently with probability `sampling_rate`."""
+    """One release on a batch into which each example fell independently with probability
+    `sampling_rate`.
+    """
 
     sampling_rate: float
     event: Gaussian
@@ -103,9 +111,9 @@ class PoissonSampled(Mechanism):
 
     def zcdp(self) -> float:
         raise UnsupportedEvent(
-            "Poisson sampling has no amplified zCDP guarantee: its Renyi divergence grows without the sampling rate "
-            "at high orders. Give a target epsilon and delta instead of rho, or use partition, shuffle or full "
-            "sampling",
+            "Poisson sampling has no amplified zCDP guarantee: its Renyi divergence grows without "
+            "the sampling rate at high orders. Give a target epsilon and delta instead of rho, or "
+            "use partition, shuffle or full sampling",
             event=self,
         )
 
@@ -117,7 +125,9 @@ class PoissonSampled(Mechanism):
         # ln(1 + Var R), which is exact for the plain Gaussian
         variance = math.log1p(rate**2 * math.expm1(min(sigma**-2, 700.0)))
         width = ratio_range(rate, sigma)
-        return PairBuilder(lambda h, tail: poisson_pair(rate, sigma, h, tail), math.sqrt(variance), width)
+        return PairBuilder(
+            lambda h, tail: poisson_pair(rate, sigma, h, tail), math.sqrt(variance), width
+        )
 
     def dominating(self) -> Mechanism:
         return self.event if self.sampling_rate == 1 else self
@@ -134,11 +144,13 @@ class PoissonSampled(Mechanism):
 @final
 @dataclass(frozen=True, slots=True)
 class GroupSampled(Mechanism):
-    """One release on a Poisson batch, for a person with `group_size` of the examples, each drawn independently.
+    """One release on a Poisson batch, for a person with `group_size` of the examples, each drawn
+    independently.
 
-    For accountants alone: it is never charged and never stored, because group sizes are no part of what happened.
-    Dominated, in both directions, by sum_j Binomial(k, q)(j) N(j, sigma^2) against N(0, sigma^2):
-    docs/decisions/proofs-of-prices.md has the proof (for Poisson sampling: Ganesh 2024).
+    For accountants alone: it is never charged and never stored, because group sizes are no part of
+    what happened. Dominated, in both directions, by sum_j Binomial(k, q)(j) N(j, sigma^2) against
+    N(0, sigma^2): docs/decisions/proofs-of-prices.md has the proof (for Poisson sampling: Ganesh
+    2024).
     """
 
     sampling_rate: float
@@ -152,24 +164,31 @@ class GroupSampled(Mechanism):
         return self.event.noise_multiplier
 
     def renyi(self, orders: Array) -> Array:
-        return rdp.sampled_group(self.sampling_rate, self.group_size, self.event.noise_multiplier, orders)
+        return rdp.sampled_group(
+            self.sampling_rate, self.group_size, self.event.noise_multiplier, orders
+        )
 
     def pair(self) -> PairBuilder:
         rate, sigma, k = self.sampling_rate, self.event.noise_multiplier, self.group_size
-        return PairBuilder(lambda h, tail: group_pair(rate, sigma, k, h, tail), *sketch(rate, sigma, k))
+        return PairBuilder(
+            lambda h, tail: group_pair(rate, sigma, k, h, tail), *sketch(rate, sigma, k)
+        )
 
     def coarsened(self, noise_multiplier: float) -> GroupSampled:
-        return GroupSampled(self.sampling_rate, self.group_size, self.event.coarsened(noise_multiplier))
+        return GroupSampled(
+            self.sampling_rate, self.group_size, self.event.coarsened(noise_multiplier)
+        )
 
 
 @kind("partitioned")
 @final
 @dataclass(frozen=True, slots=True)
 class Partitioned(Mechanism):
-    """One epoch: each example falls into one of `batches` independently and uniformly; `event` on each batch.
+    """One epoch: each example falls into one of `batches` independently and uniformly; `event` on
+    each batch.
 
-    The partition is drawn afresh for every epoch and is secret (balls in bins). Groups have no form here: their
-    dominating pair is known, and no way to compute with it is.
+    The partition is drawn afresh for every epoch and is secret (balls in bins). Groups have no form
+    here: their dominating pair is known, and no way to compute with it is.
     """
 
     batches: int
@@ -223,10 +242,12 @@ class Partitioned(Mechanism):
 @final
 @dataclass(frozen=True, slots=True)
 class FixedBatches(Mechanism):
-    """One epoch over disjoint batches of fixed sizes, in fixed or shuffled order; `event` on each batch.
+    """One epoch over disjoint batches of fixed sizes, in fixed or shuffled order; `event` on each
+    batch.
 
-    Covered where the number of examples is public. Removing an example would shift or refill other batches, so
-    add/remove is not (Yu et al. 2019, Thm 2, needs examples that are assigned independently).
+    Covered where the number of examples is public. Removing an example would shift or refill other
+    batches, so add/remove is not (Yu et al. 2019, Thm 2, needs examples that are assigned
+    independently).
     """
 
     event: Gaussian
@@ -248,11 +269,13 @@ class FixedBatches(Mechanism):
         return self.event.renyi(orders)
 
     def dominating(self) -> Mechanism:
-        # One example meets one batch of the epoch; averaging over the batches cannot raise the curve.
+        # One example meets one batch of the epoch; averaging over the batches cannot raise the
+        # curve.
         return self.event
 
     def grouped(self, k: int) -> FixedBatches:
-        # Wherever the k examples fall: n_b of them in batch b is a Gaussian of sensitivity sqrt(sum n_b^2) <= k.
+        # Wherever the k examples fall: n_b of them in batch b is a Gaussian of sensitivity sqrt(sum
+        # n_b^2) <= k.
         return FixedBatches(self.event.grouped(k))
 
 
@@ -295,7 +318,9 @@ class Laplace(Mechanism):
 @final
 @dataclass(frozen=True, slots=True)
 class RandomisedResponse(Mechanism):
-    """Each example reports one of `categories`, its own with e^epsilon times the probability of each other."""
+    """Each example reports one of `categories`, its own with e^epsilon times the probability of
+    each other.
+    """
 
     epsilon: float
     categories: int
@@ -322,7 +347,9 @@ class RandomisedResponse(Mechanism):
 
     def pair(self) -> PairBuilder:
         eps, categories = self.epsilon, self.categories
-        return PairBuilder(lambda h, tail: randomised_response_pair(eps, categories, h), ATOMS * eps, 2 * eps)
+        return PairBuilder(
+            lambda h, tail: randomised_response_pair(eps, categories, h), ATOMS * eps, 2 * eps
+        )
 
     def grouped(self, k: int) -> Repeated:
         return Repeated(self, k)  # each example reports by itself
@@ -334,8 +361,9 @@ class RandomisedResponse(Mechanism):
 class Selection(Mechanism):
     """One draw of the exponential mechanism whose privacy loss has a range of at most `epsilon`.
 
-    With scores of sensitivity 1, probabilities proportional to exp(epsilon score / 2), or exp(epsilon score) where all
-    scores move in one direction between neighbours. One-shot Gumbel top-m is m of these (Durfee and Rogers 2019).
+    With scores of sensitivity 1, probabilities proportional to exp(epsilon score / 2), or
+    exp(epsilon score) where all scores move in one direction between neighbours. One-shot Gumbel
+    top-m is m of these (Durfee and Rogers 2019).
     """
 
     epsilon: float
@@ -349,7 +377,9 @@ class Selection(Mechanism):
         return self.epsilon**2 / 8  # Cesar and Rogers 2021
 
     def renyi(self, orders: Array) -> Array:
-        return np.minimum(orders * self.epsilon**2 / 8, rdp.randomised_response(self.epsilon, 2, orders))
+        return np.minimum(
+            orders * self.epsilon**2 / 8, rdp.randomised_response(self.epsilon, 2, orders)
+        )
 
     def pure(self, times: int = 1) -> Fraction:
         return times * Fraction(self.epsilon)
@@ -359,7 +389,8 @@ class Selection(Mechanism):
         return PureDP(self.epsilon)
 
     def grouped(self, k: int) -> Selection:
-        return Selection(k * self.epsilon)  # the range of a sum of losses is at most the sum of their ranges
+        # the range of a sum of losses is at most the sum of their ranges
+        return Selection(k * self.epsilon)
 
 
 @kind("pure_dp")
@@ -433,14 +464,15 @@ class NonPrivate(Mechanism):
 def _require_gaussian(event: PoissonSampled | Partitioned | FixedBatches) -> None:
     if not isinstance(event.event, Gaussian):
         raise UnsupportedEvent(
-            f"{type(event).__name__} of a {type(event.event).__name__}: only Gaussian releases are priced inside "
-            "batches",
+            f"{type(event).__name__} of a {type(event.event).__name__}: only Gaussian releases are "
+            "priced inside batches",
             event=event.event,
         )
 
 
 def draw_epsilon(rho: float, draws: int = 1) -> float:
-    """The range epsilon of each of `draws` selections that cost `rho` together: draws epsilon^2 / 8 = rho.
+    """The range epsilon of each of `draws` selections that cost `rho` together: draws epsilon^2 / 8
+    = rho.
 
     Noise for private selection, from a zCDP budget (Durfee and Rogers 2019; Cesar and Rogers 2021).
     """
@@ -448,5 +480,7 @@ def draw_epsilon(rho: float, draws: int = 1) -> float:
 
 
 def gumbel_scale(sensitivity: float, epsilon: float) -> float:
-    """The scale of Gumbel noise on scores of this `sensitivity`, for one `Selection(epsilon)` or one-shot top-m."""
+    """The scale of Gumbel noise on scores of this `sensitivity`, for one `Selection(epsilon)` or
+    one-shot top-m.
+    """
     return 2 * positive("sensitivity", sensitivity) / positive("epsilon", epsilon)

@@ -1,7 +1,8 @@
-"""Renyi DP: the divergence of an event at many orders, composed by adding, and the ways to (epsilon, delta).
+"""Renyi DP: the divergence of an event at many orders, composed by adding, and the ways to
+(epsilon, delta).
 
-Sources: Mironov 2017 (closed forms), Mironov et al. 2019 (Poisson sampling), Canonne et al. 2020 (the tight
-conversion), Abadi et al. 2016 (the moments accountant and its conversion).
+Sources: Mironov 2017 (closed forms), Mironov et al. 2019 (Poisson sampling), Canonne et al. 2020
+(the tight conversion), Abadi et al. 2016 (the moments accountant and its conversion).
 """
 
 from __future__ import annotations
@@ -19,7 +20,26 @@ from privlearn.accounting.events import Event, coarsen, tally
 Array = NDArray[np.float64]
 
 _FRACTIONAL = tuple(round(1 + x / 10, 1) for x in range(1, 100) if x % 10)
-_WHOLE = (*range(2, 65), 72, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+_WHOLE = (
+    *range(2, 65),
+    72,
+    80,
+    96,
+    112,
+    128,
+    160,
+    192,
+    224,
+    256,
+    320,
+    384,
+    448,
+    512,
+    640,
+    768,
+    896,
+    1024,
+)
 #: Orders tried: fine below 11, whole up to 64, then sparse.
 ORDERS: Array = np.array(sorted([*_FRACTIONAL, *_WHOLE]), dtype=np.float64)
 #: The whole orders up to 33, which moments accountants used.
@@ -53,27 +73,34 @@ def epsilon(event: Event, delta: float) -> float:
 
 def epsilon_of_curve(divergences: Array, delta: float) -> float:
     """The tight conversion of divergences at `ORDERS` (Canonne et al. 2020, Prop 12)."""
-    epsilons = divergences + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+    epsilons = (
+        divergences + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+    )
     least = float(epsilons.min())
     return math.inf if math.isnan(least) else max(0.0, least)
 
 
 def epsilon_by_moments(event: Event, delta: float) -> float:
-    """epsilon by the moments accountant of 2016: whole orders up to 33 and the conversion of that time."""
+    """epsilon by the moments accountant of 2016: whole orders up to 33 and the conversion of that
+    time.
+    """
     epsilons = curve(event)[_MOMENTS] - math.log(delta) / (ORDERS[_MOMENTS] - 1)
     return float(epsilons.min())
 
 
 def divergence(rate: float, sigma: float, orders: ArrayLike) -> Array:
-    """The Renyi divergence of one Poisson-sampled Gaussian release at any real orders above 1, by quadrature.
+    """The Renyi divergence of one Poisson-sampled Gaussian release at any real orders above 1, by
+    quadrature.
 
-    It is the remove direction, which is the larger (Mironov et al. 2019, Thm 5), with the shape of `orders`.
+    It is the remove direction, which is the larger (Mironov et al. 2019, Thm 5), with the shape of
+    `orders`.
 
     >>> round(float(divergence(0.06, 1.0, 3.7)), 6)
     0.015001
 
     Raises:
-        BadInput: a rate outside (0, 1], a noise multiplier that is not positive, or an order of 1 or below.
+        BadInput: a rate outside (0, 1], a noise multiplier that is not positive, or an order of 1
+            or below.
     """
     probability("the sampling rate", rate)
     positive("the noise multiplier", sigma)
@@ -86,7 +113,8 @@ def divergence(rate: float, sigma: float, orders: ArrayLike) -> Array:
 
 
 def sampled_gaussian(rate: float, sigma: float, orders: Array) -> Array:
-    """The divergence of one Poisson-sampled Gaussian release; of one on all the data where sampling is worth nothing.
+    """The divergence of one Poisson-sampled Gaussian release; of one on all the data where sampling
+    is worth nothing.
 
     At hardly any noise sampling hides nothing, and not using it is sound.
     """
@@ -96,7 +124,9 @@ def sampled_gaussian(rate: float, sigma: float, orders: Array) -> Array:
 
 
 def randomised_response(eps: float, categories: int, orders: Array) -> Array:
-    """The divergence of k-ary randomised response; with k = 2 the worst of all eps-DP mechanisms."""
+    """The divergence of k-ary randomised response; with k = 2 the worst of all eps-DP
+    mechanisms.
+    """
     low = -np.logaddexp(eps, math.log(categories - 1))  # ln of each other category's probability
     high = eps + low
     terms = [orders * high + (1 - orders) * low, orders * low + (1 - orders) * high]
@@ -107,7 +137,9 @@ def randomised_response(eps: float, categories: int, orders: Array) -> Array:
 
 @lru_cache(maxsize=4096)
 def _poisson(rate: float, sigma: float) -> Array:
-    """Poisson-sampled Gaussian, remove direction, which is the larger (Mironov et al. 2019, Thm 5)."""
+    """Poisson-sampled Gaussian, remove direction, which is the larger (Mironov et al. 2019, Thm
+    5).
+    """
     log_moments = np.empty_like(ORDERS)
     log_moments[_IS_WHOLE] = _whole_moments(rate, sigma)
     log_moments[~_IS_WHOLE] = _fractional_moments(rate, sigma, ORDERS[~_IS_WHOLE])
@@ -115,14 +147,20 @@ def _poisson(rate: float, sigma: float) -> Array:
 
 
 def sampled_group(rate: float, k: int, sigma: float, orders: Array) -> Array:
-    """A bound for k examples in a Poisson batch: not tight, but a formula for any k; the larger of both directions.
+    """A bound for k examples in a Poisson batch: not tight, but a formula for any k; the larger of
+    both directions.
 
-    Remove: |R|_a <= sum_j p_j |R_j|_a (Minkowski), where R_j is the ratio with j examples drawn. Add: R is at least the
-    geometric mean of the R_j (weights p_j), whose negative moments are those of a log-normal variable.
+    Remove: |R|_a <= sum_j p_j |R_j|_a (Minkowski), where R_j is the ratio with j examples drawn.
+    Add: R is at least the geometric mean of the R_j (weights p_j), whose negative moments are those
+    of a log-normal variable.
     """
     j = np.arange(k + 1, dtype=np.float64)
     log_weights = (
-        gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1) + j * math.log(rate) + (k - j) * math.log1p(-rate)
+        gammaln(k + 1)
+        - gammaln(j + 1)
+        - gammaln(k - j + 1)
+        + j * math.log(rate)
+        + (k - j) * math.log1p(-rate)
     )
     moments = [logsumexp(log_weights + (order - 1) * j**2 / (2 * sigma**2)) for order in orders]
     remove = orders / (orders - 1) * np.maximum(moments, 0.0)
@@ -133,16 +171,27 @@ def sampled_group(rate: float, k: int, sigma: float, orders: Array) -> Array:
 def _whole_moments(rate: float, sigma: float) -> list[float]:
     """ln E_Q[R^a] for the whole orders, by the binomial sum; the part above 1 is summed by itself.
 
-    E R^a = sum_k C(a,k) (1-q)^{a-k} q^k e^{k(k-1)/(2 s^2)}, and the same sum without the exponential is 1.
+    E R^a = sum_k C(a,k) (1-q)^{a-k} q^k e^{k(k-1)/(2 s^2)}, and the same sum without the
+    exponential is 1.
     """
     k = np.arange(2, max(_WHOLE) + 1)
     exponents = k * (k - 1) / (2 * sigma**2)
-    each = exponents + np.log(-np.expm1(-exponents)) + k * (math.log(rate) - math.log1p(-rate)) - _log_factorials()[2:]
+    each = (
+        exponents
+        + np.log(-np.expm1(-exponents))
+        + k * (math.log(rate) - math.log1p(-rate))
+        - _log_factorials()[2:]
+    )
     logs = []
     for order in _WHOLE:
         terms = each[: order - 1] - _log_factorials()[order - 2 :: -1][: order - 1]
         top = float(terms.max())
-        excess = top + math.log(float(np.exp(terms - top).sum())) + _log_factorials()[order] + order * math.log1p(-rate)
+        excess = (
+            top
+            + math.log(float(np.exp(terms - top).sum()))
+            + _log_factorials()[order]
+            + order * math.log1p(-rate)
+        )
         logs.append(float(np.logaddexp(0.0, excess)))
     return logs
 
@@ -150,8 +199,8 @@ def _whole_moments(rate: float, sigma: float) -> list[float]:
 def _fractional_moments(rate: float, sigma: float, orders: Array) -> Array:
     """ln E_Q[R^a] by the trapezoidal rule, which converges geometrically for these integrands.
 
-    What is summed is R^a - 1 - a (R - 1), whose mean is that of R^a - 1 and which is nowhere negative: in the plain
-    form where R^a is small, and by logarithms where it is large.
+    What is summed is R^a - 1 - a (R - 1), whose mean is that of R^a - 1 and which is nowhere
+    negative: in the plain form where R^a is small, and by logarithms where it is large.
     """
     x = np.arange(-12 * sigma, float(orders.max()) + 12 * sigma, sigma / 6)
     log_weights = -0.5 * (x / sigma) ** 2 - math.log(6 * math.sqrt(2 * math.pi))
@@ -164,7 +213,8 @@ def _fractional_moments(rate: float, sigma: float, orders: Array) -> Array:
     small = exponents < 30
     plain = np.where(small, np.expm1(np.minimum(exponents, 30.0)) - a * gain, 0.0)
     linear = (1 + a * gain) * np.exp(-np.maximum(exponents, 30.0))
-    # The weights stay logarithms: the mass of R^a lies near x = a, where they underflow once a > 37 sigma.
+    # The weights stay logarithms: the mass of R^a lies near x = a, where they underflow once a > 37
+    # sigma.
     large = np.where(small, -np.inf, exponents + np.log1p(-np.minimum(linear, 0.5)) + log_weights)
     near = np.log1p(np.maximum(plain, 0.0) @ np.exp(log_weights))
     return np.asarray(np.logaddexp(near, logsumexp(large, axis=1)), dtype=np.float64)

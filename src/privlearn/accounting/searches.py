@@ -1,4 +1,6 @@
-"""Searches for a number from which on, or up to which, a condition holds: each ends on the safe side."""
+"""Searches for a number from which on, or up to which, a condition holds: each ends on the safe
+side.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from privlearn.errors import BadInput
 def bracket(
     good: Callable[[float], bool], high: float, low: float = 0.0, most: float = math.inf
 ) -> tuple[float, float]:
-    """Double `high` until it is good: the last that was not (or `low`) and the first that is, inf beyond `most`."""
+    """Double `high` until it is good: the last that was not (or `low`) and the first that is, inf
+    beyond `most`.
+    """
     while not good(high):
         low, high = high, 2 * high
         if high > most:
@@ -51,8 +55,11 @@ def bisect(
     return low, high
 
 
-def to_safe_side(safe: Callable[[float], bool], value: float, step: float, growth: float = 1.0) -> float:
-    """`value`, or a number close to it: the first found at which `safe` holds, despite all rounding.
+def to_safe_side(
+    safe: Callable[[float], bool], value: float, step: float, growth: float = 1.0
+) -> float:
+    """`value`, or a number close to it: the first found at which `safe` holds, despite all
+    rounding.
 
     Args:
         safe: the condition.
@@ -72,7 +79,9 @@ def to_safe_side(safe: Callable[[float], bool], value: float, step: float, growt
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest n in 0..most with fits(n), for a condition that holds up to some n and not beyond."""
+    """The largest n in 0..most with fits(n), for a condition that holds up to some n and not
+    beyond.
+    """
     low, high = 0, 1
     while high <= most and fits(high):
         low, high = high, 2 * high

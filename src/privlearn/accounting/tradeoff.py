@@ -1,9 +1,10 @@
 """What a membership attack can achieve at most: the trade-off curve of an event tree.
 
-An attacker who sees everything that was released, and knows all data but one example (or person), tests whether that
-example took part. Each pair (epsilon, delta) that the events guarantee bounds the test's true-positive rate t at the
-false-positive rate f by min(delta + e^epsilon f, 1 - e^-epsilon (1 - delta - f)) (Wasserman and Zhou 2010; Dong, Roth
-and Su 2022, Prop. 6). The least over all pairs is the bound. Gaussian releases have it exactly.
+An attacker who sees everything that was released, and knows all data but one example (or person),
+tests whether that example took part. Each pair (epsilon, delta) that the events guarantee bounds
+the test's true-positive rate t at the false-positive rate f by min(delta + e^epsilon f, 1 -
+e^-epsilon (1 - delta - f)) (Wasserman and Zhou 2010; Dong, Roth and Su 2022, Prop. 6). The least
+over all pairs is the bound. Gaussian releases have it exactly.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class TradeOff:
     """An upper bound on every membership attack.
 
     Attributes:
-        mu: of Gaussian DP, where the events are worth one Gaussian release: the curve is then exact.
+        mu: of Gaussian DP, where the events are worth one Gaussian release: the curve is then
+            exact.
         deltas: an upper bound on delta at each epsilon of the grid; unused where there is a `mu`.
     """
 
@@ -63,7 +65,8 @@ class TradeOff:
         return float(min(1.0, below.min(), above.min()))
 
     def false_positive_rate(self, true_positive_rate: float) -> float:
-        """The least that an attack with this true-positive rate can have: the inverse of `true_positive_rate`.
+        """The least that an attack with this true-positive rate can have: the inverse of
+        `true_positive_rate`.
 
         Raises:
             BadInput: the rate is not from 0 to 1.
@@ -78,12 +81,16 @@ class TradeOff:
 
     @property
     def success(self) -> float:
-        """How often an attacker guesses right at most, of whose examples one half took part: 1/2 + advantage/2."""
+        """How often an attacker guesses right at most, of whose examples one half took part: 1/2 +
+        advantage/2.
+        """
         return (1 + self.advantage) / 2
 
     @property
     def advantage(self) -> float:
-        """The most by which an attack's true-positive rate exceeds its false-positive rate: the total variation."""
+        """The most by which an attack's true-positive rate exceeds its false-positive rate: the
+        total variation.
+        """
         return math.erf(self.mu / math.sqrt(8)) if self.mu is not None else self.deltas[0]
 
     def figures(self) -> dict[str, float]:
@@ -104,9 +111,15 @@ class TradeOff:
 
         axes = plt.subplots(figsize=(5, 4), layout="constrained")[1] if axes is None else axes
         rates = np.concatenate([[0.0], np.geomspace(1e-4, 1, 200)])
-        axes.plot(rates, [self.true_positive_rate(rate) for rate in rates], label="claimed limit of any attack")
+        axes.plot(
+            rates,
+            [self.true_positive_rate(rate) for rate in rates],
+            label="claimed limit of any attack",
+        )
         axes.plot([0, 1], [0, 1], color="0.6", linestyle=":", label="guessing")
-        axes.set(xlabel="false-positive rate", ylabel="true-positive rate", xlim=(0, 1), ylim=(0, 1))
+        axes.set(
+            xlabel="false-positive rate", ylabel="true-positive rate", xlim=(0, 1), ylim=(0, 1)
+        )
         axes.legend(loc="lower right", fontsize=8)
         return axes
 
@@ -142,15 +155,18 @@ def describe(figures: dict[str, float], unit: PrivacyUnit) -> str:
     whom = "a person" if unit != PrivacyUnit() else "an example"
     success, first, second = (percent_up(figure) for figure in figures.values())
     return (
-        f"An attacker who is 50 % sure that {whom} took part guesses right at most {success} of the time.\n"
-        f"At 1 % (0.1 %) false positives an attack detects at most {first} ({second}) of those who took part."
+        f"An attacker who is 50 % sure that {whom} took part guesses right at most {success} of "
+        f"the time.\nAt 1 % (0.1 %) false positives an attack detects at most {first} ({second}) "
+        "of those who took part."
     )
 
 
 def _deltas(event: Event, k: int) -> Array:
-    """delta at each epsilon of the grid for groups of `k`, where they have no event of their own in k steps.
+    """delta at each epsilon of the grid for groups of `k`, where they have no event of their own in
+    k steps.
 
-    k steps lead from one data set to its group neighbour: delta_k(k e) <= delta(e) (1 + g + ... + g^(k-1)), g = exp(e).
+    k steps lead from one data set to its group neighbour: delta_k(k e) <= delta(e) (1 + g + ... +
+    g^(k-1)), g = exp(e).
     """
     group = for_group(event, k)
     if group is not None:
@@ -160,9 +176,14 @@ def _deltas(event: Event, k: int) -> Array:
 
 
 def _deltas_at(event: Event, epsilons: Array) -> Array:
-    """An upper bound on delta at each epsilon, from the privacy loss distribution or else from the Renyi curve."""
+    """An upper bound on delta at each epsilon, from the privacy loss distribution or else from the
+    Renyi curve.
+    """
     try:
-        met = [pld.compose_event(block, negligible=_NEGLIGIBLE).curve(epsilons) for block in per_block(event)]
+        met = [
+            pld.compose_event(block, negligible=_NEGLIGIBLE).curve(epsilons)
+            for block in per_block(event)
+        ]
         return np.asarray(np.max(met, axis=0))
     except (UnsupportedEvent, OverflowError):
         divergences, orders = rdp.curve(event), rdp.ORDERS
@@ -172,7 +193,9 @@ def _deltas_at(event: Event, epsilons: Array) -> Array:
 
 
 def _of_pure(pure: float) -> Array:
-    """delta at each epsilon of a pure guarantee: that of randomised response (Kairouz et al. 2015)."""
+    """delta at each epsilon of a pure guarantee: that of randomised response (Kairouz et al.
+    2015).
+    """
     gap = np.expm1(np.maximum(pure - _EPSILONS, 0.0)) * np.exp(_EPSILONS)
     return np.asarray(gap / (1 + math.exp(pure)))
 

@@ -1,7 +1,9 @@
-"""Zero-concentrated DP: the price of Gaussian releases, exact composition, and the ways back to (epsilon, delta).
+"""Zero-concentrated DP: the price of Gaussian releases, exact composition, and the ways back to
+(epsilon, delta).
 
-Sources: Bun and Steinke 2016 (zCDP, Prop 1.3); Yu et al. 2019 (Props 1 and 2, Thms 1 and 2); Balle and Wang 2018
-(the exact Gaussian curve); Balle et al. 2020 and Canonne et al. 2020 (the tighter conversion).
+Sources: Bun and Steinke 2016 (zCDP, Prop 1.3); Yu et al. 2019 (Props 1 and 2, Thms 1 and 2); Balle
+and Wang 2018 (the exact Gaussian curve); Balle et al. 2020 and Canonne et al. 2020 (the tighter
+conversion).
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from privlearn.errors import UnsupportedEvent
 
 #: The unit roundoff of double precision.
 _UNIT = 2.0**-53
-#: More than what underflow takes off a mass, and beyond how many standard deviations there is less than that.
+#: More than what underflow takes off a mass, and beyond how many standard deviations there is less
+#: than that.
 _LEAST, _FAR = 1e-290, 1e6
 
 
@@ -27,25 +30,30 @@ def rho(event: Event) -> float:
     It adds up: the sum over all mechanisms, each of which knows its own.
 
     Raises:
-        UnsupportedEvent: for Poisson sampling, whose amplification no zCDP bound can express (Yu et al. 2019, eq. 13),
-            and for whatever else has no such price.
+        UnsupportedEvent: for Poisson sampling, whose amplification no zCDP bound can express (Yu et
+            al. 2019, eq. 13), and for whatever else has no such price.
     """
     return math.fsum(times * leaf.zcdp() for leaf, times in tally(event).items())
 
 
 def gaussian_mu(event: Event) -> float | None:
-    """The one Gaussian mechanism (sensitivity mu, noise 1) that `event` amounts to, exactly; None if it is no Gaussian.
+    """The one Gaussian mechanism (sensitivity mu, noise 1) that `event` amounts to, exactly; None
+    if it is no Gaussian.
 
-    Gaussian releases compose exactly: mu^2 adds up. An epoch over fixed disjoint batches is one release. Rounded up.
+    Gaussian releases compose exactly: mu^2 adds up. An epoch over fixed disjoint batches is one
+    release. Rounded up.
     """
     squares = [leaf.mu_squared(times) for leaf, times in tally(event).items()]
     known = [squared for squared in squares if squared is not None]
-    # Each is off by 3 units at most, their sum by one more, and its root by half of that and one; so may be a group's.
+    # Each is off by 3 units at most, their sum by one more, and its root by half of that and one;
+    # so may be a group's.
     return math.sqrt(math.fsum(known)) * (1 + 6 * _UNIT) if len(known) == len(squares) else None
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """delta(epsilon) of a Gaussian mechanism with sensitivity over noise `mu`; exact (Balle and Wang 2018, Thm 8)."""
+    """delta(epsilon) of a Gaussian mechanism with sensitivity over noise `mu`; exact (Balle and
+    Wang 2018, Thm 8).
+    """
     if mu == 0.0:
         return 0.0
     upper, lower = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
@@ -69,11 +77,14 @@ def gaussian_delta_bound(mu: float, epsilon: float) -> float:
 
 def _require_reach(delta: float) -> None:
     if valid_delta(delta) <= 2 * _LEAST:
-        raise UnsupportedEvent(f"deltas below {2 * _LEAST:g} are lost in the underflow of numbers: give a larger one")
+        raise UnsupportedEvent(
+            f"deltas below {2 * _LEAST:g} are lost in the underflow of numbers: give a larger one"
+        )
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """epsilon at `delta` of a Gaussian mechanism with sensitivity over noise `mu`: exact up to rounding, not below.
+    """epsilon at `delta` of a Gaussian mechanism with sensitivity over noise `mu`: exact up to
+    rounding, not below.
 
     Raises:
         UnsupportedEvent: delta is less than what may underflow.
@@ -85,7 +96,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_mu_for(epsilon: float, delta: float) -> float:
-    """The largest mu whose exact curve meets (epsilon, delta); the inverse of `gaussian_epsilon`, never above.
+    """The largest mu whose exact curve meets (epsilon, delta); the inverse of `gaussian_epsilon`,
+    never above.
 
     Raises:
         UnsupportedEvent: delta is less than what may underflow.
@@ -98,12 +110,16 @@ def gaussian_mu_for(epsilon: float, delta: float) -> float:
 
 
 def epsilon_bun_steinke(rho: float, delta: float) -> float:
-    """epsilon = rho + 2 sqrt(rho ln(1/delta)): Bun and Steinke 2016, Prop 1.3; Yu et al. 2019, Prop 1."""
+    """epsilon = rho + 2 sqrt(rho ln(1/delta)): Bun and Steinke 2016, Prop 1.3; Yu et al. 2019, Prop
+    1.
+    """
     return (rho + 2.0 * math.sqrt(rho * -math.log(valid_delta(delta)))) * (1 + 8 * _UNIT)
 
 
 def epsilon_of_rho(rho: float, delta: float) -> float:
-    """epsilon at `delta` of any rho-zCDP mechanism: the least, over orders, of the tight Renyi conversion."""
+    """epsilon at `delta` of any rho-zCDP mechanism: the least, over orders, of the tight Renyi
+    conversion.
+    """
     valid_delta(delta)
     if rho == 0.0:
         return 0.0
@@ -111,12 +127,19 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
     def at(log_excess: float) -> float:
         excess = math.exp(log_excess)
         order = 1.0 + excess
-        terms = rho * order, math.log(excess / order), -math.log(delta) / excess, -math.log(order) / excess
+        terms = (
+            rho * order,
+            math.log(excess / order),
+            -math.log(delta) / excess,
+            -math.log(order) / excess,
+        )
         return math.fsum(terms) + _UNIT * (16 * math.fsum(map(abs, terms)) + 8 / excess)
 
     # The best order is near 1 + sqrt(ln(1/delta) / rho); any order gives a valid epsilon.
     centre = 0.5 * math.log(-math.log(delta) / rho)
-    best = minimize_scalar(at, bounds=(centre - 12, centre + 12), method="bounded", options={"xatol": 1e-10})
+    best = minimize_scalar(
+        at, bounds=(centre - 12, centre + 12), method="bounded", options={"xatol": 1e-10}
+    )
     return float(max(0.0, min(best.fun, epsilon_bun_steinke(rho, delta))))
 
 
@@ -129,7 +152,9 @@ def rho_for(epsilon: float, delta: float) -> float:
 
 
 def _root_above(decreasing: Callable[[float], float], start: float) -> float:
-    """The root of a decreasing function that is positive at 0, rounded up to where it is not positive."""
+    """The root of a decreasing function that is positive at 0, rounded up to where it is not
+    positive.
+    """
     low, high = bracket(lambda x: decreasing(x) <= 0, max(start, 1e-6))
     root = float(brentq(decreasing, low, high, xtol=1e-15, rtol=1e-14))
     return to_safe_side(lambda x: decreasing(x) <= 0, root, 1e-14)

@@ -1,10 +1,12 @@
-"""What an attack's hits and false alarms prove: bounds at a stated confidence, never point estimates.
+"""What an attack's hits and false alarms prove: bounds at a stated confidence, never point
+estimates.
 
-An attack says "took part" or "did not" in trials whose truth is known. Its false-positive and true-positive rates are
-bounded by Clopper and Pearson's intervals. A guarantee is refuted where even these bounds lie above its trade-off curve
-(Dong, Roth and Su 2022), which bounds every attack. That needs no assumption. How large epsilon is at least is said in
-two ways: from the rates and delta alone (Kairouz et al. 2015), and under the assumption that the mechanism is of the
-claimed form with some other noise, which tells far more (Nasr et al. 2023).
+An attack says "took part" or "did not" in trials whose truth is known. Its false-positive and
+true-positive rates are bounded by Clopper and Pearson's intervals. A guarantee is refuted where
+even these bounds lie above its trade-off curve (Dong, Roth and Su 2022), which bounds every attack.
+That needs no assumption. How large epsilon is at least is said in two ways: from the rates and
+delta alone (Kairouz et al. 2015), and under the assumption that the mechanism is of the claimed
+form with some other noise, which tells far more (Nasr et al. 2023).
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ Floats = NDArray[np.float64]
 _PILOT = 0.2
 #: Thresholds that are tried on those: quantiles of all their scores.
 _THRESHOLDS = np.linspace(0.005, 0.995, 34)
-#: How far above and below the claimed noise an attack's noise is looked for, and to which relative accuracy.
+#: How far above and below the claimed noise an attack's noise is looked for, and to which relative
+#: accuracy.
 _FURTHEST, _ACCURACY = 1e3, 1e-3
 
 
@@ -41,7 +44,8 @@ class Rates:
     """Error rates of an attack, each bounded so that both hold together at the confidence.
 
     Attributes:
-        false_positive: at most; of trials without the example those in which the attack says that it took part.
+        false_positive: at most; of trials without the example those in which the attack says that
+            it took part.
         true_positive: at least; of trials with the example.
         confidence: of both bounds together.
     """
@@ -62,12 +66,16 @@ class Rates:
             confidence: above 0 and below 1.
         """
         error = (1 - between("confidence", confidence, 0.5, 1 - 1e-9)) / 2
-        high = 1.0 if alarms >= without else float(beta.ppf(1 - error, alarms + 1, without - alarms))
+        high = (
+            1.0 if alarms >= without else float(beta.ppf(1 - error, alarms + 1, without - alarms))
+        )
         low = 0.0 if hits <= 0 else float(beta.ppf(error, hits, among - hits + 1))
         return cls(high, low, confidence)
 
     def refute(self, curve: TradeOff) -> bool:
-        """Whether no mechanism with this trade-off curve allows the attack, but for errors of 1 - confidence."""
+        """Whether no mechanism with this trade-off curve allows the attack, but for errors of 1 -
+        confidence.
+        """
         return self.true_positive > curve.true_positive_rate(self.false_positive)
 
     def epsilon(self, delta: float) -> float:
@@ -76,11 +84,16 @@ class Rates:
             (self.true_positive - delta, self.false_positive),
             (1 - self.false_positive - delta, 1 - self.true_positive),
         )
-        return max([0.0, *(math.log(above / below) for above, below in parts if above > 0 and below > 0)])
+        return max(
+            [0.0, *(math.log(above / below) for above, below in parts if above > 0 and below > 0)]
+        )
 
 
-def best_test(absent: Floats, present: Floats, curve: TradeOff, confidence: float) -> tuple[int, float, int]:
-    """The test that comes closest to a trade-off curve, or furthest above it; on trials that are there for that.
+def best_test(
+    absent: Floats, present: Floats, curve: TradeOff, confidence: float
+) -> tuple[int, float, int]:
+    """The test that comes closest to a trade-off curve, or furthest above it; on trials that are
+    there for that.
 
     Args:
         absent: scores of trials without the example, shape (trials, kinds of score).
@@ -89,7 +102,8 @@ def best_test(absent: Floats, present: Floats, curve: TradeOff, confidence: floa
         confidence: at which rates are bounded.
 
     Returns:
-        The kind of score, its threshold, and 1 if larger scores mean that the example took part, else -1.
+        The kind of score, its threshold, and 1 if larger scores mean that the example took part,
+        else -1.
     """
     best, test = -math.inf, (0, 0.0, 1)
     for kind in range(absent.shape[1]):
@@ -112,8 +126,8 @@ def measured(absent: Floats, present: Floats, curve: TradeOff, confidence: float
     """Rates of the best test: chosen on a fifth of the trials, counted on the others.
 
     Args:
-        absent: scores of independent trials without the example, in the order in which they were made, shape (trials,)
-            or (trials, kinds of score).
+        absent: scores of independent trials without the example, in the order in which they were
+            made, shape (trials,) or (trials, kinds of score).
         present: scores of trials with it.
         curve: the claimed trade-off curve, to which the test is fitted.
         confidence: of the rates' bounds.
@@ -128,10 +142,14 @@ def measured(absent: Floats, present: Floats, curve: TradeOff, confidence: float
 
 
 def epsilon_of_form(
-    refuted_by: Callable[[TradeOff], bool], event: Callable[[float], Event], adjacency: Adjacency, noise: float,
+    refuted_by: Callable[[TradeOff], bool],
+    event: Callable[[float], Event],
+    adjacency: Adjacency,
+    noise: float,
     delta: float,
-) -> float:  # fmt: skip
-    """The least epsilon that allows an attack, if the mechanism is `event` of some noise multiplier.
+) -> float:
+    """The least epsilon that allows an attack, if the mechanism is `event` of some noise
+    multiplier.
 
     Args:
         refuted_by: whether the attack refutes a trade-off curve: `Rates.refute`, say.

@@ -1,9 +1,10 @@
-"""One whole training with canaries, each of which takes part or not by a coin of its own (Steinke et al. 2023).
+"""One whole training with canaries, each of which takes part or not by a coin of its own (Steinke
+et al. 2023).
 
-A canary is an example whose gradient lies along one direction that nothing else uses: a parameter of its own beside the
-network, which the training treats like any other. So the network learns what it would without canaries, and what is
-released along each of those directions tells whether its canary took part. Batches, clipping, noise and composition
-are those of the run.
+A canary is an example whose gradient lies along one direction that nothing else uses: a parameter
+of its own beside the network, which the training treats like any other. So the network learns what
+it would without canaries, and what is released along each of those directions tells whether its
+canary took part. Batches, clipping, noise and composition are those of the run.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from privlearn.streams import Streams
 
 #: How much longer than 1 a canary's gradient is: it is clipped at any usual norm.
 _LONG = 1e4
-_ASSUMES = "the run is the claimed one with some other noise, which is independent for each parameter"
+_ASSUMES = (
+    "the run is the claimed one with some other noise, which is independent for each parameter"
+)
 
 
 def audit_training(
@@ -52,12 +55,14 @@ def audit_training(
     streams: Streams | None = None,
     **arguments: Any,
 ) -> Audit:
-    """Train once with canaries of which half take part, and say what their guessing proves about the whole run.
+    """Train once with canaries of which half take part, and say what their guessing proves about
+    the whole run.
 
-    The attacker sees every released step. `epsilon_any` assumes nothing, and `epsilon_curve` that the run's trade-off
-    curve is the claimed one or that for some other noise (Mahloujifar et al. 2024); both are far below the truth, as
-    such bounds from one run are. `epsilon_lower` takes the canaries as independent trials, which they are if the noise
-    of each parameter is drawn by itself.
+    The attacker sees every released step. `epsilon_any` assumes nothing, and `epsilon_curve` that
+    the run's trade-off curve is the claimed one or that for some other noise (Mahloujifar et al.
+    2024); both are far below the truth, as such bounds from one run are. `epsilon_lower` takes the
+    canaries as independent trials, which they are if the noise of each parameter is drawn by
+    itself.
 
     Args:
         plan: of the training; canaries count among its examples.
@@ -71,13 +76,17 @@ def audit_training(
         arguments: further ones of `dpsgd`.
 
     Raises:
-        BadInput: as `dpsgd`, or transforms in front of the network: they see rows, and canaries have none.
+        BadInput: as `dpsgd`, or transforms in front of the network: they see rows, and canaries
+            have none.
     """
     canaries = count("canaries", canaries)
     if plan.front:
         raise BadInput("the plan has transforms in front of the network: audit a plan without them")
     if plan.neighbours is Adjacency.REPLACE_ONE:
-        raise BadInput("the plan is for replace_one neighbours: expected add_remove or zero_out, of which one is empty")
+        raise BadInput(
+            "the plan is for replace_one neighbours: expected add_remove or zero_out, of which one "
+            "is empty"
+        )
     warn_of_rows(data)
     x, y = data.tensors()
     streams = streams or Streams.new()
@@ -86,7 +95,9 @@ def audit_training(
     audited = replace(plan, temperature=None, examples=plan.examples or len(x) + canaries)
     layers = 1 + sum(parameter.requires_grad for parameter in network.parameters())
     watch = _Watch(audited, len(x) + canaries, canaries, layers)
-    make = arguments.pop("optimizer", None) or (lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    make = arguments.pop("optimizer", None) or (
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1)
+    )
 
     def optimizer(parameters: Any) -> torch.optim.Optimizer:
         made: torch.optim.Optimizer = make(parameters)
@@ -94,13 +105,21 @@ def audit_training(
         return made
 
     dpsgd(
-        audited, _WithCanaries(network, canaries), cast(Loss, _Loss(loss)), _rows(x, y, coins), optimizer=optimizer,
-        streams=streams, **arguments,
-    )  # fmt: skip
+        audited,
+        _WithCanaries(network, canaries),
+        cast(Loss, _Loss(loss)),
+        _rows(x, y, coins),
+        optimizer=optimizer,
+        streams=streams,
+        **arguments,
+    )
     scores = watch.scores
-    claim = Claim(lambda factor: audited.scaled(factor).event(), audited.neighbours, 1.0, delta, _ASSUMES)
+    claim = Claim(
+        lambda factor: audited.scaled(factor).event(), audited.neighbours, 1.0, delta, _ASSUMES
+    )
     attack = f"a training of {audited.epochs} epochs with {canaries:,} canaries, white box"
-    half = (1 + confidence) / 2  # half of the error is for independent trials, half for the run as a whole
+    # half of the error is for independent trials, half for the run as a whole
+    half = (1 + confidence) / 2
     report = claim.judged(scores[~coins], scores[coins], half, attack)
     report = with_guesses(report, claim, OneRun.of(scores, coins, half))
     return replace(report, confidence=confidence, trials=canaries // 2, public=data.public)
@@ -116,11 +135,16 @@ def with_guesses(report: Audit, claim: Claim, run: OneRun) -> Audit:
     """
     free = run.epsilon(claim.delta)
     assert claim.noise is not None
-    of_curve = max(free, epsilon_of_form(run.refute, claim.event, claim.adjacency, claim.noise, claim.delta))
+    of_curve = max(
+        free, epsilon_of_form(run.refute, claim.event, claim.adjacency, claim.noise, claim.delta)
+    )
     return replace(
-        report, epsilon_any=free, epsilon_curve=of_curve, epsilon_lower=max(of_curve, report.epsilon_lower),
+        report,
+        epsilon_any=free,
+        epsilon_curve=of_curve,
+        epsilon_lower=max(of_curve, report.epsilon_lower),
         ok=report.ok and free <= report.epsilon_claimed and not run.refute(report.curve),
-    )  # fmt: skip
+    )
 
 
 def fair_coins(canaries: int, streams: Streams) -> Bools:
@@ -131,7 +155,10 @@ def fair_coins(canaries: int, streams: Streams) -> Bools:
     """
     coins = streams.views.integers(2, size=canaries).astype(bool)
     if min(coins.sum(), (~coins).sum()) < 2:
-        raise BadInput(f"of {canaries} canaries all but one fell on one side: expected more of them, 100 at least")
+        raise BadInput(
+            f"of {canaries} canaries all but one fell on one side: expected more of them, 100 at "
+            "least"
+        )
     return coins
 
 
@@ -147,7 +174,9 @@ class _WithCanaries(nn.Module):
 
 @final
 class _Loss:
-    """The loss of an example; of a canary that takes part, its own parameter, steeply; of one that does not, zero."""
+    """The loss of an example; of a canary that takes part, its own parameter, steeply; of one that
+    does not, zero.
+    """
 
     def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         self._loss = loss
@@ -156,7 +185,9 @@ class _Loss:
         """One loss for each example."""
         x, y, number, part = batch
         own = self._loss(model.network(x), y)
-        total: Tensor = own * (part == 0) + _LONG * F.embedding(number, model.canaries)[:, 0] * (part == 1)
+        total: Tensor = own * (part == 0) + _LONG * F.embedding(number, model.canaries)[:, 0] * (
+            part == 1
+        )
         return total
 
 
@@ -175,11 +206,14 @@ class _Rows(TorchDataset[tuple[Tensor, ...]]):
 
 
 def _rows(x: Tensor, y: Tensor, coins: Any) -> _Rows:
-    """The examples, marked 0, and canaries, marked 1 if they take part and else 2, with their numbers."""
+    """The examples, marked 0, and canaries, marked 1 if they take part and else 2, with their
+    numbers.
+    """
     canaries = len(coins)
     part = torch.cat([torch.zeros(len(x)), torch.from_numpy(np.where(coins, 1.0, 2.0)).float()])
     number = torch.cat([torch.zeros(len(x), dtype=torch.int64), torch.arange(canaries)])
-    like = torch.zeros(1, dtype=torch.int64).expand(canaries)  # any row: what a canary holds is not looked at
+    # any row: what a canary holds is not looked at
+    like = torch.zeros(1, dtype=torch.int64).expand(canaries)
     return _Rows(torch.cat([x, x[like]]), torch.cat([y, y[like]]), number, part)
 
 
@@ -187,7 +221,8 @@ def _rows(x: Tensor, y: Tensor, coins: Any) -> _Rows:
 class _Watch:
     """Adds up the log likelihood ratios of what is released along the canaries' parameters.
 
-    A sampled canary is in a batch with the sampling rate, or in one batch of each epoch that is kept secret.
+    A sampled canary is in a batch with the sampling rate, or in one batch of each epoch that is
+    kept secret.
 
     Args:
         plan: of the run.
@@ -198,7 +233,10 @@ class _Watch:
 
     def __init__(self, plan: Plan, examples: int, canaries: int, layers: int) -> None:
         sampler, clip = plan.sampling, gradient_clip(plan)
-        size, longest = sampler.expected_batch_size(plan.examples or examples), clip.norm(clip.clip_norm, layers)
+        size, longest = (
+            sampler.expected_batch_size(plan.examples or examples),
+            clip.norm(clip.clip_norm, layers),
+        )
         self._scale, self._signal = size / longest, clip.norm(clip.clip_norm, 1) / longest
         self._steps = sampler.steps(examples)
         self._noise = np.repeat(plan.noise_multipliers(), self._steps)
@@ -208,7 +246,12 @@ class _Watch:
 
     def see(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Before each step of the optimizer."""
-        own = next(p for group in optimizer.param_groups for p in group["params"] if p.shape == (len(self.scores), 1))
+        own = next(
+            p
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.shape == (len(self.scores), 1)
+        )
         assert own.grad is not None
         released = self._scale * own.grad[:, 0].double().cpu().numpy()
         ratios = (released - self._signal / 2) * self._signal / self._noise[self._taken] ** 2

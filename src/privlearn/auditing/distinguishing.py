@@ -1,7 +1,8 @@
 """Anything that is run on one of two neighbouring data sets, attacked through its outputs.
 
-The attack is told which data set was which in a share of the trials, from which it learns a direction and a threshold;
-the others are counted. It works on the code as it is, whatever that does, and needs no access to it.
+The attack is told which data set was which in a share of the trials, from which it learns a
+direction and a threshold; the others are counted. It works on the code as it is, whatever that
+does, and needs no access to it.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ def distinguish(
     confidence: float = 0.99,
     attack: str = "outputs of custom code on neighbouring data sets",
 ) -> Audit:
-    """Attack `run` through its outputs: can they tell whether the example took part better than `event` allows?
+    """Attack `run` through its outputs: can they tell whether the example took part better than
+    `event` allows?
 
     Args:
-        run: called with True to run with the example and with False to run without it, each time with fresh noise;
-            returns a number, or a tensor of numbers of one shape: a released sum, weights, scores.
+        run: called with True to run with the example and with False to run without it, each time
+            with fresh noise; returns a number, or a tensor of numbers of one shape: a released sum,
+            weights, scores.
         event: what the outputs are claimed to cost: `plan.event()` of a whole run, say.
         adjacency: the kind of neighbour that the example makes.
         delta: where epsilon is stated.
@@ -50,7 +53,8 @@ def distinguish(
         attack: what was attacked, for the report.
 
     Returns:
-        A report that is not for publication: `replace(report, public=True)` declares that `run` uses no private rows.
+        A report that is not for publication: `replace(report, public=True)` declares that `run`
+        uses no private rows.
 
     Raises:
         BadInput: outputs of several shapes, or that are no numbers.
@@ -62,9 +66,13 @@ def distinguish(
         for took_part, own in outputs.items():
             own.append(_numbers(run(took_part)))
     if len({one.shape for own in outputs.values() for one in own}) != 1:
-        raise BadInput("run returned outputs of several shapes: expected one number, or tensors of one shape")
+        raise BadInput(
+            "run returned outputs of several shapes: expected one number, or tensors of one shape"
+        )
     absent, present = projected(np.stack(outputs[False]), np.stack(outputs[True]))
-    report = Claim(lambda _: event, adjacency, None, delta).judged(absent, present, confidence, attack)
+    report = Claim(lambda _: event, adjacency, None, delta).judged(
+        absent, present, confidence, attack
+    )
     return replace(report, public=False)
 
 
@@ -76,7 +84,8 @@ class Claim:
     Attributes:
         event: by its noise multiplier, or by a factor on its noise.
         adjacency: the kind of neighbour.
-        noise: the claimed multiplier or factor; None: the claim has no form, and `event` is of anything.
+        noise: the claimed multiplier or factor; None: the claim has no form, and `event` is of
+            anything.
         delta: where epsilon is stated.
         assumes: what is taken for granted where the claim has a form.
     """
@@ -102,7 +111,10 @@ class Claim:
         rates = measured(absent, present, curve, confidence)
         free = lower = rates.epsilon(self.delta)
         if self.noise is not None:
-            lower = max(free, epsilon_of_form(rates.refute, self.event, self.adjacency, self.noise, self.delta))
+            lower = max(
+                free,
+                epsilon_of_form(rates.refute, self.event, self.adjacency, self.noise, self.delta),
+            )
         return Audit(
             attack=attack,
             epsilon_lower=lower,
@@ -121,7 +133,8 @@ class Claim:
 
 
 def projected(absent: Floats, present: Floats) -> tuple[Floats, Floats]:
-    """Outputs, shape (trials, ...), as scores: their products with the direction in which the first of them differ.
+    """Outputs, shape (trials, ...), as scores: their products with the direction in which the first
+    of them differ.
 
     Outputs of one number are scores as they are.
     """
@@ -142,4 +155,6 @@ def _numbers(output: Any) -> NDArray[np.float64]:
     try:
         return np.asarray(output, np.float64)
     except (TypeError, ValueError) as error:
-        raise BadInput(f"run returned a {type(output).__name__}: expected a number or a tensor") from error
+        raise BadInput(
+            f"run returned a {type(output).__name__}: expected a number or a tensor"
+        ) from error

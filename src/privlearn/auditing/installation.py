@@ -1,6 +1,8 @@
-"""What a user can check after installing privlearn: known answers, noise, clipping, the ledger, a release.
+"""What a user can check after installing privlearn: known answers, noise, clipping, the ledger, a
+release.
 
-Each check goes through the code that trainings use. Statistical ones fail by chance less than once in a million times.
+Each check goes through the code that trainings use. Statistical ones fail by chance less than once
+in a million times.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ from privlearn.streams import Streams
 
 #: A statistical check fails beyond this, if all is well, less often than once in a million times.
 _CHANCE, _DEVIATIONS = 1e-7, 6.0
-#: Epsilons at delta 1e-5, and how far ours may be above and below, relatively: closed form; Chua et al. 2024 and
-#: Feldman and Shenfeld 2025, by several accountants.
+#: Epsilons at delta 1e-5, and how far ours may be above and below, relatively: closed form; Chua et
+#: al. 2024 and Feldman and Shenfeld 2025, by several accountants.
 _EPSILONS: list[tuple[str, Event, float, float, float]] = [
     ("one Gaussian release, noise 1", Gaussian(1.0), 4.377178, 1e-5, 1e-6),
     (
@@ -54,7 +56,13 @@ _EPSILONS: list[tuple[str, Event, float, float, float]] = [
         3e-3,
         1e-3,
     ),
-    ("10 partition epochs of 100, noise 1", Repeated(Partitioned(100, Gaussian(1.0)), 10), 1.70, 0.026, 0.022),
+    (
+        "10 partition epochs of 100, noise 1",
+        Repeated(Partitioned(100, Gaussian(1.0)), 10),
+        1.70,
+        0.026,
+        0.022,
+    ),
 ]
 
 
@@ -83,7 +91,10 @@ def selfcheck() -> Iterator[Outcome]:
         try:
             ok, detail = True, check()
         except (AssertionError, PrivlearnError, ArithmeticError, RuntimeError, ValueError) as error:
-            ok, detail = False, f"{type(error).__name__}: {error}" if str(error) else "it does not hold"
+            ok, detail = (
+                False,
+                f"{type(error).__name__}: {error}" if str(error) else "it does not hold",
+            )
         name = check.__name__.strip("_").replace("_", " ")
         yield Outcome(name, ok, detail, time.perf_counter() - begun)
 
@@ -96,7 +107,10 @@ def _require(holds: bool, otherwise: str) -> None:
 def _epsilons_are_the_known_ones() -> str:
     for name, event, expected, above, below in _EPSILONS:
         seen = accountant.guarantees(event, Adjacency.ADD_REMOVE, 1e-5)[0].epsilon
-        _require((1 - below) * expected <= seen <= (1 + above) * expected, f"{name}: {seen}, expected {expected}")
+        _require(
+            (1 - below) * expected <= seen <= (1 + above) * expected,
+            f"{name}: {seen}, expected {expected}",
+        )
     return f"{len(_EPSILONS)} known answers"
 
 
@@ -117,9 +131,13 @@ def _noise_is_gaussian() -> str:
         draws = _noise(network, Streams.new())
         _looks_normal(draws)
         beside = float((draws[:-1] * draws[1:]).mean() * math.sqrt(len(draws)))
-        _require(abs(beside) < _DEVIATIONS, f"neighbouring draws are correlated: {beside:.1f} deviations")
+        _require(
+            abs(beside) < _DEVIATIONS, f"neighbouring draws are correlated: {beside:.1f} deviations"
+        )
     made = "by the compiled kernel" if kernel() else "by PyTorch's operations"
-    return f"2^20 draws each of float32 and float64, {made}: mean, variance, distribution, correlation"
+    return (
+        f"2^20 draws each of float32 and float64, {made}: mean, variance, distribution, correlation"
+    )
 
 
 def _noise_on_a_grid_is_gaussian() -> str:
@@ -128,22 +146,35 @@ def _noise_on_a_grid_is_gaussian() -> str:
 
 
 def _noise(network: nn.Linear, streams: Streams) -> Floats:
-    """What a release adds to a sum of gradients that are zero, for noise multiplier 1 and clipping norm 1."""
+    """What a release adds to a sum of gradients that are zero, for noise multiplier 1 and clipping
+    norm 1.
+    """
     (sample,) = FullBatch().draw(1)
     x = torch.zeros(1, network.in_features, dtype=network.weight.dtype)
-    total = ClippedGradients(network, lambda outputs, _: outputs.sum(1), Flat(1.0), Adjacency.ZERO_OUT)(sample, x, x)
+    total = ClippedGradients(
+        network, lambda outputs, _: outputs.sum(1), Flat(1.0), Adjacency.ZERO_OUT
+    )(sample, x, x)
     ((noisy,),) = release(total, noise_multiplier=1.0, ledger=Ledger(), stream=streams.noise)
     return noisy.double().numpy().ravel()
 
 
 def _looks_normal(draws: Floats) -> None:
     number = math.sqrt(len(draws))
-    mean, spread = float(draws.mean()) * number, float((draws**2).mean() - 1) * number / math.sqrt(2)
+    mean, spread = (
+        float(draws.mean()) * number,
+        float((draws**2).mean() - 1) * number / math.sqrt(2),
+    )
     _require(abs(mean) < _DEVIATIONS, f"the mean is off by {mean:.1f} deviations")
     _require(abs(spread) < _DEVIATIONS, f"the variance is off by {spread:.1f} deviations")
     least = -float(ndtri(-math.log(_CHANCE) / (2 * len(draws))))
-    _require(np.abs(draws).max() > least, f"no draw of {len(draws):,} lies beyond {least:.2f}: the tails are cut")
-    _require(kstest(draws, "norm").pvalue > _CHANCE, "the distribution is another one (Kolmogorov and Smirnov)")
+    _require(
+        np.abs(draws).max() > least,
+        f"no draw of {len(draws):,} lies beyond {least:.2f}: the tails are cut",
+    )
+    _require(
+        kstest(draws, "norm").pvalue > _CHANCE,
+        "the distribution is another one (Kolmogorov and Smirnov)",
+    )
 
 
 def _samples_are_as_often_as_priced() -> str:
@@ -156,11 +187,16 @@ def _samples_are_as_often_as_priced() -> str:
     taken = (counts.sum() - rows * steps * rate) / math.sqrt(rows * steps * rate * (1 - rate))
     _require(abs(taken) < _DEVIATIONS, f"Poisson samples are off by {taken:.1f} deviations")
     spread = float(((counts - steps * rate) ** 2).sum() / (steps * rate * (1 - rate)))
-    _require(_CHANCE < chi2.sf(spread, rows) < 1 - _CHANCE, f"chi-square of rows: {spread:.0f} of {rows}")
+    _require(
+        _CHANCE < chi2.sf(spread, rows) < 1 - _CHANCE, f"chi-square of rows: {spread:.0f} of {rows}"
+    )
     bins = np.array([len(sample) for sample in Partition(50).draw(100_000, Streams.new().sampling)])
     spread = float(((bins - 2_000) ** 2 / 2_000).sum())
     _require(bins.sum() == 100_000, f"a partition has {bins.sum()} of 100,000 rows")
-    _require(_CHANCE < chi2.sf(spread, 49) < 1 - _CHANCE, f"chi-square of a partition's bins: {spread:.0f} of 49")
+    _require(
+        _CHANCE < chi2.sf(spread, 49) < 1 - _CHANCE,
+        f"chi-square of a partition's bins: {spread:.0f} of 49",
+    )
     return "Poisson samples and a partition"
 
 
@@ -191,7 +227,9 @@ def _clipped_sums_are_those_of_single_examples() -> str:
             total += factor * part
     (sample,) = FullBatch().draw(9)
     seen = ClippedGradients(network, loss, Flat(norm), Adjacency.ADD_REMOVE)(sample, x, y)
-    distance = max(float((one - other).abs().max()) for one, other in zip(seen.values, expected, strict=True))
+    distance = max(
+        float((one - other).abs().max()) for one, other in zip(seen.values, expected, strict=True)
+    )
     _require(distance < 2e-3 * norm, f"a sum is off by {distance:.1e}")
     _require(seen.sensitivity == norm, f"the sensitivity is {seen.sensitivity}, expected {norm}")
     return f"a network of four layers: largest difference {distance:.0e}"
@@ -201,9 +239,9 @@ def _a_refusal_comes_before_noise() -> str:
     streams, ledger = Streams.new(), Ledger(Budget(epsilon=0.1, delta=1e-5))
     (sample,) = FullBatch().draw(1)
     x = torch.zeros(1, 2)
-    total = ClippedGradients(nn.Linear(2, 1), lambda outputs, _: outputs[:, 0], Flat(1.0), Adjacency.ZERO_OUT)(
-        sample, x, x
-    )
+    total = ClippedGradients(
+        nn.Linear(2, 1), lambda outputs, _: outputs[:, 0], Flat(1.0), Adjacency.ZERO_OUT
+    )(sample, x, x)
     try:
         release(total, noise_multiplier=1.0, ledger=ledger, stream=streams.noise)
     except BudgetExceeded:
@@ -227,10 +265,17 @@ def _what_is_published_verifies() -> str:
 
 
 def _a_step_keeps_its_claim() -> str:
-    report = audit(Plan(FullBatch(), 1, Constant(0.5), examples=10), trials=1_000, confidence=1 - _CHANCE)
+    report = audit(
+        Plan(FullBatch(), 1, Constant(0.5), examples=10), trials=1_000, confidence=1 - _CHANCE
+    )
     _require(report.ok, report.verdict)
-    _require(report.epsilon_lower > 0.3 * report.epsilon_claimed, f"the attack is weak: {report.verdict}")
-    return f"epsilon at least {report.epsilon_lower:.2f} of {report.epsilon_claimed:.2f} claimed, 1,000 trials"
+    _require(
+        report.epsilon_lower > 0.3 * report.epsilon_claimed, f"the attack is weak: {report.verdict}"
+    )
+    return (
+        f"epsilon at least {report.epsilon_lower:.2f} of {report.epsilon_claimed:.2f} claimed, "
+        "1,000 trials"
+    )
 
 
 _CHECKS: tuple[Callable[[], str], ...] = (

@@ -1,7 +1,8 @@
 """Membership inference as people think of it: a model, examples, and who of them it was trained on.
 
-The likelihood-ratio attack, offline (LiRA; Carlini et al. 2022): how confident is the model in an example's label,
-beside models that were trained without that example? Any training can be attacked so that returns a model.
+The likelihood-ratio attack, offline (LiRA; Carlini et al. 2022): how confident is the model in an
+example's label, beside models that were trained without that example? Any training can be attacked
+so that returns a model.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ from privlearn.streams import Streams
 
 #: The false-positive rates at which true positives are counted.
 _RATES = (0.01, 0.001)
-#: From so many models without an example on, its spread is its own; else that of all examples together.
+#: From so many models without an example on, its spread is its own; else that of all examples
+#: together.
 _OWN_SPREAD = 16
 
 #: Examples that a model is asked about at once.
 _ROWS = 1_000
 _ASSUMES = "the trade-off curve has the claimed form"
 
-#: A model and examples with their targets; one number for each: larger where the model knows the example better.
+#: A model and examples with their targets; one number for each: larger where the model knows the
+#: example better.
 Signal = Callable[[Any, Tensor, Tensor], Tensor]
 
 
@@ -54,34 +57,44 @@ def infer_membership(
     streams: Streams | None = None,
     signal: Signal | None = None,
 ) -> Audit:
-    """Train on a random half of `data`, and tell which half it was from the model alone, as LiRA does.
+    """Train on a random half of `data`, and tell which half it was from the model alone, as LiRA
+    does.
 
-    Each example takes part by a fair coin of its own. Shadow models, on halves of their own, show how confident a model
-    is in an example that it has not seen. `report.detected` holds the true positives at 1 % and .1 % false positives
-    with their bounds, beside the most that the plan's trade-off curve allows. Those bounds take the examples for
-    independent trials. Whether the claim is refuted is judged without that, by guesses about one run (`OneRun`).
+    Each example takes part by a fair coin of its own. Shadow models, on halves of their own, show
+    how confident a model is in an example that it has not seen. `report.detected` holds the true
+    positives at 1 % and .1 % false positives with their bounds, beside the most that the plan's
+    trade-off curve allows. Those bounds take the examples for independent trials. Whether the claim
+    is refuted is judged without that, by guesses about one run (`OneRun`).
 
     Args:
-        train: makes a model of some of the rows, each time with fresh noise; what else it trains on, it adds.
+        train: makes a model of some of the rows, each time with fresh noise; what else it trains
+            on, it adds.
         data: the examples that take part or not, made up or public: no ledger is charged for them.
         plan: what `train` claims: its neighbours are data sets with one example more or less.
-        shadows: models that are trained besides the one that is attacked. 0: the attack compares confidences alone.
+        shadows: models that are trained besides the one that is attacked. 0: the attack compares
+            confidences alone.
         delta: where epsilon is stated.
         confidence: of all that is said.
         streams: of the coins; by default fresh and secret ones.
         signal: by default for classes, given a module: the log odds of an example's class.
 
     Raises:
-        BadInput: replace_one neighbours; too few examples; a model or a target that the signal is not made for.
+        BadInput: replace_one neighbours; too few examples; a model or a target that the signal is
+            not made for.
     """
     shadows = count("shadows", shadows, least=0)
     if plan.neighbours is Adjacency.REPLACE_ONE:
-        raise BadInput("the plan is for replace_one neighbours: expected add_remove or zero_out, of which one is empty")
+        raise BadInput(
+            "the plan is for replace_one neighbours: expected add_remove or zero_out, of which one "
+            "is empty"
+        )
     warn_of_rows(data)
     x, y = data.tensors()
     streams = streams or Streams.new()
     coins = fair_coins(len(x), streams)
-    without = np.array([streams.views.permutation(shadows) < (shadows + 1) // 2 for _ in range(len(x))]).T
+    without = np.array(
+        [streams.views.permutation(shadows) < (shadows + 1) // 2 for _ in range(len(x))]
+    ).T
     known = signal or log_odds
 
     def signals(members: Bools) -> Floats:
@@ -91,12 +104,20 @@ def infer_membership(
             return known(model, x, y).double().cpu().numpy()
 
     target = signals(coins)
-    scores = likelihood_ratios(target, np.array([signals(~out) for out in without]), without) if shadows else target
+    scores = (
+        likelihood_ratios(target, np.array([signals(~out) for out in without]), without)
+        if shadows
+        else target
+    )
     claim = Claim(lambda factor: plan.scaled(factor).event(), plan.neighbours, 1.0, delta, _ASSUMES)
     by = f"{shadows} shadow models (LiRA)" if shadows else "its confidence"
     each = 1 - (1 - confidence) / (2 + len(_RATES))  # so that all that is said holds together
-    report = claim.judged(scores[~coins], scores[coins], each, f"membership of {len(x):,} examples by {by}, black box")
-    report = with_guesses(replace(report, ok=True, epsilon_lower=0.0), claim, OneRun.of(scores, coins, each))
+    report = claim.judged(
+        scores[~coins], scores[coins], each, f"membership of {len(x):,} examples by {by}, black box"
+    )
+    report = with_guesses(
+        replace(report, ok=True, epsilon_lower=0.0), claim, OneRun.of(scores, coins, each)
+    )
     spotted = tuple(detected(scores, coins, rate, report.curve, each) for rate in _RATES)
     return replace(report, detected=spotted, confidence=confidence, public=data.public)
 
@@ -109,7 +130,8 @@ def log_odds(model: Any, x: Tensor, y: Tensor) -> Tensor:
     """
     if not isinstance(model, nn.Module) or y.is_floating_point() or y.ndim != 1:
         raise BadInput(
-            "membership is told from logits of classes by default: give signal=, of a model, inputs, targets"
+            "membership is told from logits of classes by default: give signal=, of a model, "
+            "inputs, targets"
         )
     model.eval()
     logits = torch.cat([model(part).detach().cpu().double() for part in torch.split(x, _ROWS)])
@@ -121,16 +143,19 @@ def log_odds(model: Any, x: Tensor, y: Tensor) -> Tensor:
 
 
 def likelihood_ratios(target: Floats, shadows: Floats, without: Bools) -> Floats:
-    """How much larger each signal is than those of models that have not seen the example: the offline attack.
+    """How much larger each signal is than those of models that have not seen the example: the
+    offline attack.
 
     Args:
         target: of the attacked model, one for each example.
         shadows: of shadow models, shape (models, examples).
-        without: which of them were trained without which example, of that shape; each example has one at least.
+        without: which of them were trained without which example, of that shape; each example has
+            one at least.
 
     Returns:
-        How unlikely so large a signal is without the example, as minus the logarithm of the normal tail beyond it: by
-        the mean of each example, and by its spread, or that of all together where there are few models.
+        How unlikely so large a signal is without the example, as minus the logarithm of the normal
+        tail beyond it: by the mean of each example, and by its spread, or that of all together
+        where there are few models.
     """
     among = np.maximum(without.sum(0), 1)
     means = np.where(without, shadows, 0.0).sum(0) / among
@@ -140,8 +165,11 @@ def likelihood_ratios(target: Floats, shadows: Floats, without: Bools) -> Floats
     return np.asarray(-log_ndtr(-(target - means) / np.sqrt(np.maximum(variances, 1e-12))))
 
 
-def detected(scores: Floats, coins: Bools, rate: float, curve: TradeOff, confidence: float) -> Detected:
-    """The true positives where at most a share of `rate` of those who did not take part are taken for members.
+def detected(
+    scores: Floats, coins: Bools, rate: float, curve: TradeOff, confidence: float
+) -> Detected:
+    """The true positives where at most a share of `rate` of those who did not take part are taken
+    for members.
 
     Args:
         scores: one for each example; larger ones mean that it took part.
@@ -155,7 +183,14 @@ def detected(scores: Floats, coins: Bools, rate: float, curve: TradeOff, confide
     hits = int((members > others[alarms]).sum()) if alarms < len(others) else len(members)
     error = (1 - confidence) / 3  # for each of three bounds
     rates = Rates.of(alarms, len(others), hits, len(members), 1 - 2 * error)
-    high = 1.0 if hits == len(members) else float(beta.ppf(1 - error, hits + 1, len(members) - hits))
+    high = (
+        1.0 if hits == len(members) else float(beta.ppf(1 - error, hits + 1, len(members) - hits))
+    )
     return Detected(
-        rate, rates.false_positive, hits / len(members), rates.true_positive, high, curve.true_positive_rate(rate)
+        rate,
+        rates.false_positive,
+        hits / len(members),
+        rates.true_positive,
+        high,
+        curve.true_positive_rate(rate),
     )

@@ -1,9 +1,9 @@
 """Replay: an auditor takes parts of a recorded run again, chosen after the run, and compares.
 
-What was published is a model and the digest of a transcript (`runs.transcript.Transcript`). The auditor is given the
-folder of the transcript and the data, in confidence, and trains as the publisher did. A part lies between two states
-that the run kept: beginning, release in front, or so many steps. A part that was not computed as stated ends in
-another state.
+What was published is a model and the digest of a transcript (`runs.transcript.Transcript`). The
+auditor is given the folder of the transcript and the data, in confidence, and trains as the
+publisher did. A part lies between two states that the run kept: beginning, release in front, or so
+many steps. A part that was not computed as stated ends in another state.
 """
 
 from __future__ import annotations
@@ -50,11 +50,14 @@ class Replay(Described):
         chosen: how many of these were taken again, all of their steps.
         problems: what does not agree, in words; empty if all that was compared does.
         bits: whether all that was computed again agrees bit for bit.
-        weights: whether the published weights were compared with those that follow from the last state.
+        weights: whether the published weights were compared with those that follow from the last
+            state.
         compared: what was compared, in words.
         not_compared: what was not, in words: nothing is known of it.
-        commitment: that the run was bound to: the one that the auditor was given before the run, or it proves nothing.
-        challenge: that the run was bound to, in hexadecimal digits: likewise the auditor's own; empty without one.
+        commitment: that the run was bound to: the one that the auditor was given before the run, or
+            it proves nothing.
+        challenge: that the run was bound to, in hexadecimal digits: likewise the auditor's own;
+            empty without one.
     """
 
     steps: int
@@ -80,9 +83,11 @@ class Replay(Described):
         return self.agrees and self.weights
 
     def escape(self, forged: int = 1) -> float:
-        """The probability that a run with so many forged parts would have been passed, however they are placed.
+        """The probability that a run with so many forged parts would have been passed, however they
+        are placed.
 
-        The parts were drawn at random, after the transcript was fixed: (S-f choose m) / (S choose m).
+        The parts were drawn at random, after the transcript was fixed: (S-f choose m) / (S choose
+        m).
         """
         count("forged", forged, least=0, most=self.parts)
         if forged > self.parts - self.chosen:
@@ -91,14 +96,28 @@ class Replay(Described):
 
     def rows(self) -> list[tuple[str, str]]:
         """What a report says, by label."""
-        how = "bit for bit" if self.bits else "within the tolerance" if self.agrees else "not all of them"
+        how = (
+            "bit for bit"
+            if self.bits
+            else "within the tolerance"
+            if self.agrees
+            else "not all of them"
+        )
         one = self.escape(min(1, self.parts))
         return [
-            ("taken again", f"{self.replayed} of {self.steps} steps, {self.chosen} of {self.parts} parts"),
+            (
+                "taken again",
+                f"{self.replayed} of {self.steps} steps, {self.chosen} of {self.parts} parts",
+            ),
             ("numbers agree", how),
             ("one forged part would pass", f"with probability {one:.3g}"),
             ("commitment", f"{self.commitment}: compare it with the one that came before the run"),
-            ("challenge", f"{self.challenge}: compare it with your own" if self.challenge else "none was given"),
+            (
+                "challenge",
+                f"{self.challenge}: compare it with your own"
+                if self.challenge
+                else "none was given",
+            ),
             ("compared", "; ".join(self.compared)),
             ("not compared", "; ".join(self.not_compared) or "nothing was left out"),
         ]
@@ -106,12 +125,24 @@ class Replay(Described):
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "ok": self.ok, "agrees": self.agrees, "weights": self.weights, "steps": self.steps,
-            "replayed": self.replayed, "parts": self.parts, "chosen": self.chosen, "bits": self.bits,
-            "published": self.weights, "compared": list(self.compared), "not_compared": list(self.not_compared),
-            "commitment": self.commitment, "challenge": self.challenge, "problems": list(self.problems),
-            "escape": {str(forged): self.escape(forged) for forged in (1, 5, 10) if forged <= self.parts},
-        }  # fmt: skip
+            "ok": self.ok,
+            "agrees": self.agrees,
+            "weights": self.weights,
+            "steps": self.steps,
+            "replayed": self.replayed,
+            "parts": self.parts,
+            "chosen": self.chosen,
+            "bits": self.bits,
+            "published": self.weights,
+            "compared": list(self.compared),
+            "not_compared": list(self.not_compared),
+            "commitment": self.commitment,
+            "challenge": self.challenge,
+            "problems": list(self.problems),
+            "escape": {
+                str(forged): self.escape(forged) for forged in (1, 5, 10) if forged <= self.parts
+            },
+        }
 
     def _summary(self) -> Summary:
         return Summary("Replay of a run", [("verdict", self.verdict), *self.rows()])
@@ -121,31 +152,47 @@ class Replay(Described):
         """What was found, in a sentence or several."""
         if not self.agrees:
             return "; ".join(self.problems)
-        return "agrees" if self.ok else "what was compared agrees; the published weights were not compared"
+        return (
+            "agrees"
+            if self.ok
+            else "what was compared agrees; the published weights were not compared"
+        )
 
 
 def replay(
-    folder: str | Path, train: Callable[[Checkpoint], Result], data: Dataset | None = None, *, steps: int = 200,
-    choice: bytes | None = None, tolerance: float = 0.0, published: str | Path | None = None,
+    folder: str | Path,
+    train: Callable[[Checkpoint], Result],
+    data: Dataset | None = None,
+    *,
+    steps: int = 200,
+    choice: bytes | None = None,
+    tolerance: float = 0.0,
+    published: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Replay:  # fmt: skip
-    """Take parts of the run in `folder` again, drawn at random, and compare their ends with the states that it kept.
+) -> Replay:
+    """Take parts of the run in `folder` again, drawn at random, and compare their ends with the
+    states that it kept.
 
-    What this proves: that each part that was taken again is what the stated training makes of these data, with noise of
-    the committed keys; and, with the probability of `Replay.escape`, that all parts are. Not proved: that the rows
-    are true, that no other run was made and thrown away, and that privlearn itself is right.
+    What this proves: that each part that was taken again is what the stated training makes of these
+    data, with noise of the committed keys; and, with the probability of `Replay.escape`, that all
+    parts are. Not proved: that the rows are true, that no other run was made and thrown away, and
+    that privlearn itself is right.
 
     Args:
         folder: of the transcript, with its secret and states.
-        train: trains as the publisher did, with the checkpoint that it is given and no streams; returns the result.
-        data: the rows, to be compared with the commitment; None: only with what the run says that it was given.
+        train: trains as the publisher did, with the checkpoint that it is given and no streams;
+            returns the result.
+        data: the rows, to be compared with the commitment; None: only with what the run says that
+            it was given.
         steps: how many steps to take again, at least; whole parts are taken.
-        choice: random bytes that decide which parts, fixed after the transcript was; None: the operating system's.
-        tolerance: 0 compares bits: the same versions, kind of processor and number of threads are needed. Else numbers
-            of a tensor may differ by this share of its largest one; batches are compared exactly all the same.
-        published: the published folder, whose certificate has to state this transcript, and whose weights have to be
-            those that follow from the last state, also of a run that was left early. None: nothing published is
-            compared, and the report is not `ok`.
+        choice: random bytes that decide which parts, fixed after the transcript was; None: the
+            operating system's.
+        tolerance: 0 compares bits: the same versions, kind of processor and number of threads are
+            needed. Else numbers of a tensor may differ by this share of its largest one; batches
+            are compared exactly all the same.
+        published: the published folder, whose certificate has to state this transcript, and whose
+            weights have to be those that follow from the last state, also of a run that was left
+            early. None: nothing published is compared, and the report is not `ok`.
         progress: called with (parts taken again, parts to take).
 
     Raises:
@@ -153,7 +200,10 @@ def replay(
     """
     between("tolerance", tolerance, 0.0, 1.0)
     if not callable(train):
-        raise BadInput(f"train is a {type(train).__name__}: expected a function of a checkpoint that trains with it")
+        raise BadInput(
+            f"train is a {type(train).__name__}: expected a function of a checkpoint that trains "
+            "with it"
+        )
     stated = None if published is None else _Published.read(Path(published))
     recording = Recording(Path(folder))
     problems = [] if data is None else list(_other_rows(Dataset.of(data), recording))
@@ -167,7 +217,9 @@ def replay(
         compared.left.append("the rows, with their commitment: data was not given")
     if problems:
         compared.left.append("anything else")
-        return Replay(taken[-1], 0, len(long), 0, tuple(problems), False, False, *compared.in_words(), *bound)
+        return Replay(
+            taken[-1], 0, len(long), 0, tuple(problems), False, False, *compared.in_words(), *bound
+        )
     bits = True
     for done, number in enumerate(parts):
         part = _Part(recording, number, tolerance)
@@ -176,7 +228,11 @@ def replay(
         bits &= part.bits
         if progress:
             progress(done + 1, len(parts))
-    compared.done += [f"{len(chosen)} of {len(long)} parts, in batches, sums, streams and states"] if chosen else []
+    compared.done += (
+        [f"{len(chosen)} of {len(long)} parts, in batches, sums, streams and states"]
+        if chosen
+        else []
+    )
     if stated is None:
         compared.left.append("the published folder: none was given")
     else:
@@ -184,8 +240,16 @@ def replay(
     replayed = sum(lengths[number] for number in parts)
     said = compared.in_words()
     return Replay(
-        taken[-1], replayed, len(long), len(chosen), tuple(problems), bits, compared.weights, *said, *bound
-    )  # fmt: skip
+        taken[-1],
+        replayed,
+        len(long),
+        len(chosen),
+        tuple(problems),
+        bits,
+        compared.weights,
+        *said,
+        *bound,
+    )
 
 
 @final
@@ -207,7 +271,9 @@ def _generator(choice: bytes | None, recording: Recording) -> np.random.Generato
     return np.random.default_rng(int.from_bytes(seed, "big"))
 
 
-def _chosen(parts: Sequence[int], lengths: Sequence[int], steps: int, rng: np.random.Generator) -> list[int]:
+def _chosen(
+    parts: Sequence[int], lengths: Sequence[int], steps: int, rng: np.random.Generator
+) -> list[int]:
     """Parts in a random order, until they have so many steps."""
     chosen: list[int] = []
     for place in rng.permutation(len(parts)):
@@ -237,13 +303,17 @@ class _Recorded(Checkpoint):
 
     @property
     def left_at(self) -> int | None:
-        """After how many steps the run was left, where it was left at the state that this ends at."""
+        """After how many steps the run was left, where it was left at the state that this ends
+        at.
+        """
         left = self._recording.state(self._number).plain.get("left") is True
         return self._recording.taken[self._number] if left else None
 
     @property
     def like(self) -> Saved | None:
-        """The state that this ends at: which products are faster here would else decide on its last bits."""
+        """The state that this ends at: which products are faster here would else decide on its last
+        bits.
+        """
         return self._recording.state(self._number)
 
     def _state(self, number: int) -> Saved:
@@ -253,7 +323,9 @@ class _Recorded(Checkpoint):
         """
         saved = self._recording.state(number)
         here = facts_of_this_process() if self._tolerance else {}
-        return Saved(saved.tensors, {**saved.plain, "run": None, "facts": {**saved.plain["facts"], **here}})
+        return Saved(
+            saved.tensors, {**saved.plain, "run": None, "facts": {**saved.plain["facts"], **here}}
+        )
 
     @property
     def due(self) -> bool:
@@ -265,10 +337,15 @@ class _Recorded(Checkpoint):
         return self._recording.streams()
 
     def bind(self, streams: Streams, determined: Mapping[str, str]) -> None:
-        """As the run's: the training has to be the one that was committed to, in every bit or within the tolerance."""
+        """As the run's: the training has to be the one that was committed to, in every bit or
+        within the tolerance.
+        """
         committed = self._recording.secret.run
         if self._tolerance:  # states are compared; and numbers are rounded otherwise elsewhere
-            others = {name: committed.get(name, "") for name in (*facts_of_this_process(), "initial state")}
+            others = {
+                name: committed.get(name, "")
+                for name in (*facts_of_this_process(), "initial state")
+            }
             determined = {**determined, **others}
         require_committed(committed, determined)
         streams.bind(committed)
@@ -319,19 +396,25 @@ class _Part(_Recorded):
             return
         except BadInput as error:
             text = str(error).partition(". Go on with")[0]
-            raise BadInput(f"this is not the training that was recorded, or it can't be run here: {text}") from error
+            raise BadInput(
+                f"this is not the training that was recorded, or it can't be run here: {text}"
+            ) from error
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             if self._taken > self._begun:
                 raise
             raise BadInput(
-                f"the run cannot be taken up at state {self._number}: {type(error).__name__}: {first_line(error)}. "
-                "Either the state is damaged, or train is at fault"
+                f"the run cannot be taken up at state {self._number}: {type(error).__name__}: "
+                f"{first_line(error)}. Either the state is damaged, or train is at fault"
             ) from error
-        raise BadInput("train did not use the checkpoint that it was given: pass it on, checkpoint=checkpoint")
+        raise BadInput(
+            "train did not use the checkpoint that it was given: pass it on, checkpoint=checkpoint"
+        )
 
     def _says(self, problem: str) -> None:
         where = f"steps {self._begun + 1} to {self._recording.taken[self._number]}"
-        self.problems.append(f"{where if self._taken > self._begun else f'part {self._number}'}: {problem}")
+        self.problems.append(
+            f"{where if self._taken > self._begun else f'part {self._number}'}: {problem}"
+        )
 
     def read(self) -> Saved | None:
         """The state that the part begins with."""
@@ -346,7 +429,9 @@ class _Part(_Recorded):
 
     @property
     def due(self) -> bool:
-        """Whether the part ends here: after as many steps as lie between two states, or where the run was left."""
+        """Whether the part ends here: after as many steps as lie between two states, or where the
+        run was left.
+        """
         return self._taken - self._begun >= self._recording.between or self._taken == self._left
 
     @cached_property
@@ -392,7 +477,9 @@ class _Part(_Recorded):
 
 
 def _public(stated: Any) -> Any:
-    """Without the figures for the curator's eyes, which nothing follows from: of several processes each has its own."""
+    """Without the figures for the curator's eyes, which nothing follows from: of several processes
+    each has its own.
+    """
     if isinstance(stated, dict):
         return {name: value for name, value in stated.items() if name != "diagnostics"}
     return stated
@@ -403,7 +490,9 @@ _NAMES = {"streams": "random streams", "origin": "draws before the run", "genera
 
 @final
 class _End(_Recorded):
-    """A checkpoint with the last state of a run, from which its result is made again; nothing more is taken."""
+    """A checkpoint with the last state of a run, from which its result is made again; nothing more
+    is taken.
+    """
 
     def __init__(self, recording: Recording, tolerance: float) -> None:
         super().__init__(recording, len(recording.states) - 1, tolerance)
@@ -458,9 +547,15 @@ class _Published:
         return cls(contents, problems, certificate.parse(contents.files[CERTIFICATE]), tensors)
 
     def unlike(
-        self, recording: Recording, train: Callable[[Checkpoint], Result], tolerance: float, compared: _Compared
+        self,
+        recording: Recording,
+        train: Callable[[Checkpoint], Result],
+        tolerance: float,
+        compared: _Compared,
     ) -> Iterator[str]:
-        """What does not follow from the transcript, and from the training that was replayed; `compared` is filled."""
+        """What does not follow from the transcript, and from the training that was replayed;
+        `compared` is filled.
+        """
         yield from self.problems
         end = _End(recording, tolerance)
         if certificate.transcript_of(self.certificate) != end.facts()["transcript"]:
@@ -468,10 +563,17 @@ class _Published:
         try:
             result = train(end)
         except _GoesOn:
-            compared.left.append("the published model: the training goes on after the last state of the transcript")
-            yield "the training has more steps than the transcript: no state was kept of where the run was left"
+            compared.left.append(
+                "the published model: the training goes on after the last state of the transcript"
+            )
+            yield (
+                "the training has more steps than the transcript: no state was kept of where "
+                "the run was left"
+            )
             return
-        others, unsaid = remaking.other_certificate(self.certificate, result, recording.taken[-1], tolerance)
+        others, unsaid = remaking.other_certificate(
+            self.certificate, result, recording.taken[-1], tolerance
+        )
         yield from others
         compared.done.append("the certificate's transcript, plan, facts and number of steps")
         compared.left += unsaid
@@ -482,7 +584,9 @@ class _Published:
         yield from self._other_weights(result, tolerance, compared)
         compared.left.append("what the cards say of data and test figures: the publisher's words")
 
-    def _other_weights(self, result: Result, tolerance: float, compared: _Compared) -> Iterator[str]:
+    def _other_weights(
+        self, result: Result, tolerance: float, compared: _Compared
+    ) -> Iterator[str]:
         """Whether the weights are not those of the last state."""
         again = result.model.state_dict()
         if set(self.weights) != set(again) and hasattr(result.model[-1], "save_pretrained"):  # type: ignore[index]
@@ -491,7 +595,9 @@ class _Published:
         compared.weights = True
         compared.done.append("the published weights, with those that follow from the last state")
         same = set(self.weights) == set(again)
-        if not same or not all(_close(again[name].cpu(), own, tolerance) for name, own in self.weights.items()):
+        if not same or not all(
+            _close(again[name].cpu(), own, tolerance) for name, own in self.weights.items()
+        ):
             yield "the published weights are not those of the last state"
 
 
@@ -503,7 +609,8 @@ def _key(state: dict[str, Any]) -> Any:
 
 
 def _close(own: Tensor, theirs: Tensor, tolerance: float) -> bool:
-    """Whether two tensors agree: bit for bit, or within a share of the largest number of `own`, if all are finite.
+    """Whether two tensors agree: bit for bit, or within a share of the largest number of `own`, if
+    all are finite.
 
     Args:
         own: what was computed again.

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Detected:
-    """How many members an attack finds at a rate of false positives, beside the claimed limit of every attack.
+    """How many members an attack finds at a rate of false positives, beside the claimed limit of
+    every attack.
 
     Attributes:
         false_positive_rate: the share of others that the attack takes for members at most.
@@ -39,15 +40,16 @@ class Detected:
         """A label and a text."""
         return (
             f"finds at {self.false_positive_rate:.1%}",
-            f"{self.true_positive_rate:.2%} ({self.true_positive_rate_low:.2%} to {self.true_positive_rate_high:.2%}) "
-            f"of members; the claim allows {self.limit:.2%}",
+            f"{self.true_positive_rate:.2%} ({self.true_positive_rate_low:.2%} to "
+            f"{self.true_positive_rate_high:.2%}) of members; the claim allows {self.limit:.2%}",
         )
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class Audit(Described):
-    """What an attack on neighbouring data sets proves about a privacy claim, at a stated confidence.
+    """What an attack on neighbouring data sets proves about a privacy claim, at a stated
+    confidence.
 
     Attributes:
         attack: what was attacked, and how.
@@ -56,18 +58,22 @@ class Audit(Described):
         epsilon_claimed: by the accountant, for what was attacked.
         delta: where all three are stated.
         confidence: that nothing here is said wrongly by chance.
-        ok: False if the claim is refuted, at the confidence and without any assumption (but that trials are
-            independent; of one run: that its canaries are, if only `epsilon_lower` exceeds the claim).
+        ok: False if the claim is refuted, at the confidence and without any assumption (but that
+            trials are independent; of one run: that its canaries are, if only `epsilon_lower`
+            exceeds the claim).
         false_positive_rate: of the attack: at most this.
         true_positive_rate: at least this.
         true_positive_rate_claimed: the most that the claim allows at that false-positive rate.
         trials: runs without the example, and as many with it.
         assumes: what `epsilon_lower` rests on.
         curve: the claimed trade-off curve.
-        epsilon_curve: of one run, without taking its canaries for independent trials: epsilon is at least this if the
-            run has the claimed trade-off curve, or that for some other noise. None: not of one run.
-        detected: of membership inference: how many members are found at low rates of false positives.
-        public: whether the rows that were run on are made up, or declared public: else the report is no release.
+        epsilon_curve: of one run, without taking its canaries for independent trials: epsilon is at
+            least this if the run has the claimed trade-off curve, or that for some other noise.
+            None: not of one run.
+        detected: of membership inference: how many members are found at low rates of false
+            positives.
+        public: whether the rows that were run on are made up, or declared public: else the report
+            is no release.
     """
 
     attack: str
@@ -94,8 +100,13 @@ class Audit(Described):
 
     def to_markdown(self) -> str:
         """A section for a page or a model card."""
-        rows = "\n".join(f"| {for_markdown(label)} | {for_markdown(text)} |" for label, text in self.rows())
-        return f"## Attack on the privacy claim\n\n{for_markdown(self.verdict)}\n\n| | |\n| --- | --- |\n{rows}\n"
+        rows = "\n".join(
+            f"| {for_markdown(label)} | {for_markdown(text)} |" for label, text in self.rows()
+        )
+        return (
+            f"## Attack on the privacy claim\n\n{for_markdown(self.verdict)}\n\n| | |\n| --- | "
+            f"--- |\n{rows}\n"
+        )
 
     @property
     def verdict(self) -> str:
@@ -106,26 +117,31 @@ class Audit(Described):
             tried = f"Guesses at who took part, of some {2 * self.trials:,} by fair coins,"
         if self.ok:
             return (
-                f"{tried} do not contradict the claim. They prove that epsilon is at least {self.epsilon_lower:.3g}; "
-                "they do not prove that it is no more."
+                f"{tried} do not contradict the claim. They prove that epsilon is at least "
+                f"{self.epsilon_lower:.3g}; they do not prove that it is no more."
             )
         if one_run:
             return (
-                f"{tried} refute the claim: epsilon is at least {self.epsilon_lower:.3g}, and claimed is "
-                f"{self.epsilon_claimed:.3g}. This holds at confidence {self.confidence:g}."
+                f"{tried} refute the claim: epsilon is at least {self.epsilon_lower:.3g}, and "
+                f"claimed is {self.epsilon_claimed:.3g}. This holds at confidence "
+                f"{self.confidence:g}."
             )
         return (
-            f"{tried} refute the claim: the attack finds {self.true_positive_rate:.2%} of those who took part, and the "
-            f"claim allows at most {self.true_positive_rate_claimed:.2%}. This holds at confidence {self.confidence:g}."
+            f"{tried} refute the claim: the attack finds {self.true_positive_rate:.2%} of those "
+            f"who took part, and the claim allows at most {self.true_positive_rate_claimed:.2%}. "
+            f"This holds at confidence {self.confidence:g}."
         )
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """The claimed limit on every attack, and what this one reached; on new axes by default."""
         axes = self.curve.plot(axes)
         axes.plot(
-            [self.false_positive_rate], [self.true_positive_rate], "o", color="C2" if self.ok else "C3",
+            [self.false_positive_rate],
+            [self.true_positive_rate],
+            "o",
+            color="C2" if self.ok else "C3",
             label=f"this attack, at confidence {self.confidence:g}",
-        )  # fmt: skip
+        )
         axes.set_title(self.attack)
         axes.title.set_fontsize(9)
         axes.legend(loc="lower right", fontsize=8)
@@ -141,7 +157,10 @@ class Audit(Described):
             []
             if self.epsilon_curve is None
             else [
-                ("without independence", f"{figure(self.epsilon_curve)}, if the trade-off curve has the claimed form")
+                (
+                    "without independence",
+                    f"{figure(self.epsilon_curve)}, if the trade-off curve has the claimed form",
+                )
             ]
         )
         return [

@@ -1,7 +1,9 @@
-"""One release of DP-SGD, many times, with the worst neighbours that there are (Nasr et al. 2021, 2023).
+"""One release of DP-SGD, many times, with the worst neighbours that there are (Nasr et al. 2021,
+2023).
 
-The run is an ordinary one, with a learning rate of zero, so that each release is a trial of its own. The attacker knows
-the weights, all other examples and whatever is released, and looks along the example's gradient.
+The run is an ordinary one, with a learning rate of zero, so that each release is a trial of its
+own. The attacker knows the weights, all other examples and whatever is released, and looks along
+the example's gradient.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ _DRAWS = 8
 _LONG = 1e4
 #: Steps of an epoch that are looked at by themselves.
 _STEPS = 8
-#: Other examples, which pull against the canary: where what divides a sum depends on the rows, that shows.
+#: Other examples, which pull against the canary: where what divides a sum depends on the rows, that
+#: shows.
 _OTHERS = 9
 
 
@@ -64,19 +67,23 @@ def audit(
 ) -> Audit:
     """Attack one release of a plan, many times: is the noise what the accountant says?
 
-    Each trial is one step of `dpsgd` with the plan's sampler, clip and first noise multiplier (a whole epoch where that
-    is what is charged at once), on `data` with the canary in one half of the trials and without it in the other. By
-    default the model is linear, with two weights, and the canary's is far longer than the clipping norm:
-    the worst case. Give a model, a loss and data to attack your own code.
+    Each trial is one step of `dpsgd` with the plan's sampler, clip and first noise multiplier (a
+    whole epoch where that is what is charged at once), on `data` with the canary in one half of the
+    trials and without it in the other. By default the model is linear, with two weights, and the
+    canary's is far longer than the clipping norm: the worst case. Give a model, a loss and data to
+    attack your own code.
 
-    Guarantee of what is said: `ok` is False by chance in at most 1 - `confidence` of all audits of a sound claim.
+    Guarantee of what is said: `ok` is False by chance in at most 1 - `confidence` of all audits of
+    a sound claim.
 
     Args:
-        plan: what is claimed; of its schedule the noise of epoch 0. Transforms in front are left out.
+        plan: what is claimed; of its schedule the noise of epoch 0. Transforms in front are left
+            out.
         model: as for `dpsgd`; its weights stay as they are.
         loss: as for `dpsgd`.
         data: the other examples, made up or public: no ledger is charged for them.
-        canary: the inputs and the target of the example that takes part or not; by default `data`'s first example.
+        canary: the inputs and the target of the example that takes part or not; by default `data`'s
+            first example.
         delta: where epsilon is stated.
         trials: of each kind; by default 5,000 to 40,000, the more the more noise there is.
         confidence: of all that is said.
@@ -85,7 +92,8 @@ def audit(
         arguments: further ones of `dpsgd`.
 
     Raises:
-        BadInput: the plan's neighbours differ in what one example holds, or a model was given without a loss or data.
+        BadInput: the plan's neighbours differ in what one example holds, or a model was given
+            without a loss or data.
     """
     valid_delta(delta)
     between("confidence", confidence, 0.5, 1 - 1e-9)
@@ -93,9 +101,14 @@ def audit(
         raise BadInput(f"an audit has {' and '.join(sorted(taken))} of its own: leave them out")
     sampler, noise_multiplier = plan.sampling, plan.noise_multipliers()[0]
     if plan.neighbours is Adjacency.REPLACE_ONE:
-        raise BadInput("the plan is for replace_one neighbours: expected add_remove or zero_out, of which one is empty")
+        raise BadInput(
+            "the plan is for replace_one neighbours: expected add_remove or zero_out, of which one "
+            "is empty"
+        )
     if (model is None) != (loss is None) or (model is not None and data is None):
-        raise BadInput("to attack your own model give model, loss and data: expected all three, or none")
+        raise BadInput(
+            "to attack your own model give model, loss and data: expected all three, or none"
+        )
     if model is None:
         model, loss, data, canary = nn.Linear(1, 1), _product, _others(sampler), ([1.0], 1.0)
     else:
@@ -111,19 +124,38 @@ def audit(
     wanted = _usual(noise_multiplier) if trials is None else count("trials", trials)
     epochs = -(-wanted * each // sampler.steps(len(among.x)))
     attacked = replace(
-        plan, schedule=Constant(noise_multiplier), epochs=epochs, front=(), budget=None, examples=examples,
+        plan,
+        schedule=Constant(noise_multiplier),
+        epochs=epochs,
+        front=(),
+        budget=None,
+        examples=examples,
         temperature=None,
-    )  # fmt: skip
+    )
     scale = sampler.expected_batch_size(examples) / clip.norm(clip.clip_norm, len(direction))
     watches = _Watch(direction), _Watch(direction)
     for place, (watch, rows) in enumerate(zip(watches, (without, among), strict=True)):
         advance = [] if progress is None else [_Advance(progress, place)]
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "there are rows with NaN")  # the one that stands in for the canary
+            # the one that stands in for the canary
+            warnings.filterwarnings("ignore", "there are rows with NaN")
             own = copy.deepcopy(network)
-            dpsgd(attacked, own, loss, rows, optimizer=watch, streams=streams, callbacks=advance, **arguments)
-    absent, present = (_scores(np.array(watch.seen) * scale, each, noise_multiplier)[:wanted] for watch in watches)
-    claim = Claim(lambda noise: sampler.event(Gaussian(noise)), plan.neighbours, noise_multiplier, delta)
+            dpsgd(
+                attacked,
+                own,
+                loss,
+                rows,
+                optimizer=watch,
+                streams=streams,
+                callbacks=advance,
+                **arguments,
+            )
+    absent, present = (
+        _scores(np.array(watch.seen) * scale, each, noise_multiplier)[:wanted] for watch in watches
+    )
+    claim = Claim(
+        lambda noise: sampler.event(Gaussian(noise)), plan.neighbours, noise_multiplier, delta
+    )
     released = f"{'a step' if each == 1 else 'an epoch'} of DP-SGD, {sampler.kind} sampling"
     attack = f"{released}, noise multiplier {noise_multiplier:.4g}, white box"
     return replace(claim.judged(absent, present, confidence, attack), public=data.public)
@@ -131,7 +163,9 @@ def audit(
 
 @final
 class _Advance(Callback):
-    """Calls a function with (steps done, steps in all) of two runs, of which this is the first or the second."""
+    """Calls a function with (steps done, steps in all) of two runs, of which this is the first or
+    the second.
+    """
 
     def __init__(self, function: Callable[[int, int], None], place: int) -> None:
         self._function, self._place = function, place
@@ -141,12 +175,17 @@ class _Advance(Callback):
 
 
 def warn_of_rows(data: Dataset) -> None:
-    """Warn that a report follows from the rows that an audit ran on, which no ledger was charged for."""
+    """Warn that a report follows from the rows that an audit ran on, which no ledger was charged
+    for.
+    """
     if not data.public:
         warnings.warn(
-            "an audit is not a release: no ledger is charged for the rows that it runs on, and its report follows from "
-            "them. Audit with made-up rows, or public ones, Dataset(..., public=True)", PrivacyWarning, stacklevel=3,
-        )  # fmt: skip
+            "an audit is not a release: no ledger is charged for the rows that it runs on, and its "
+            "report follows from them. Audit with made-up rows, or public ones, Dataset(..., "
+            "public=True)",
+            PrivacyWarning,
+            stacklevel=3,
+        )
 
 
 def _product(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -155,22 +194,33 @@ def _product(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _others(sampler: Sampler) -> Dataset:
-    """Other examples: under sampling, where they would hide the canary, one whose gradient is zero."""
+    """Other examples: under sampling, where they would hide the canary, one whose gradient is
+    zero.
+    """
     full = isinstance(sampler, FullBatch)
-    x, y = np.ones((_OTHERS if full else 1, 1), np.float32), np.full(_OTHERS if full else 1, -1.0, np.float32)
+    x, y = (
+        np.ones((_OTHERS if full else 1, 1), np.float32),
+        np.full(_OTHERS if full else 1, -1.0, np.float32),
+    )
     return Dataset(x, y if full else 0 * y, public=True)
 
 
-def _neighbours(plan: Plan, data: Dataset, canary: tuple[Any, Any] | None) -> tuple[Dataset, Dataset]:
+def _neighbours(
+    plan: Plan, data: Dataset, canary: tuple[Any, Any] | None
+) -> tuple[Dataset, Dataset]:
     """The data without the canary and with it, as the last example.
 
-    Where batches have a fixed size, an example that can't be computed stands in for it, which adds nothing.
+    Where batches have a fixed size, an example that can't be computed stands in for it, which adds
+    nothing.
     """
     x, y = data.tensors()
     if canary is None:
         own, x, y = (x[:1], y[:1]), x[1:], y[1:]
     else:
-        own = (torch.as_tensor(canary[0]).to(x.dtype)[None], torch.as_tensor(canary[1]).to(y.dtype)[None])
+        own = (
+            torch.as_tensor(canary[0]).to(x.dtype)[None],
+            torch.as_tensor(canary[1]).to(y.dtype)[None],
+        )
     if not len(x):
         raise BadInput("data have one example, which is the canary: give at least one other")
     among = torch.cat([x, own[0]]), torch.cat([y, own[1]])
@@ -178,11 +228,15 @@ def _neighbours(plan: Plan, data: Dataset, canary: tuple[Any, Any] | None) -> tu
     if not isinstance(plan.sampling, Poisson | Partition | FullBatch):
         if not x.is_floating_point():
             raise BadInput(
-                f"batches of {plan.sampling.kind} have a fixed size, and an example of whole numbers can't be left "
-                "empty: give inputs of floating point, or attack another sampler"
+                f"batches of {plan.sampling.kind} have a fixed size, and an example of whole "
+                "numbers can't be left empty: give inputs of floating point, or attack another "
+                "sampler"
             )
         without = torch.cat([x, torch.full_like(own[0], torch.nan)]), among[1]
-    made = (replace(data, x=own[0], y=own[1], x_test=None, y_test=None, groups=None) for own in (without, among))
+    made = (
+        replace(data, x=own[0], y=own[1], x_test=None, y_test=None, groups=None)
+        for own in (without, among)
+    )
     return next(made), next(made)
 
 
@@ -198,18 +252,25 @@ def _usual(noise_multiplier: float) -> int:
 
 
 def _direction(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> list[Tensor]:
-    """The canary's gradient, by plain autograd, of length 1; the mean of some, where it depends on random numbers."""
+    """The canary's gradient, by plain autograd, of length 1; the mean of some, where it depends on
+    random numbers.
+    """
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     sums = [torch.zeros_like(parameter) for parameter in trained]
     network.train()
     with torch.random.fork_rng(), torch.enable_grad():
         for _ in range(_DRAWS):
-            own = torch.autograd.grad(cast(Any, loss)(network(x), y).sum(), trained, allow_unused=True)
+            own = torch.autograd.grad(
+                cast(Any, loss)(network(x), y).sum(), trained, allow_unused=True
+            )
             for total, gradient in zip(sums, own, strict=True):
                 total += 0 if gradient is None else gradient
     length = torch.cat([total.flatten() for total in sums]).norm()
     if not length > 0 or not length.isfinite():
-        raise BadInput("the canary's gradient is zero or not finite, so there is nothing to detect: give another one")
+        raise BadInput(
+            "the canary's gradient is zero or not finite, so there is nothing to detect: give "
+            "another one"
+        )
     return [total / length for total in sums]
 
 
@@ -232,7 +293,8 @@ class _Watch:
 
 
 def _scores(seen: Floats, each: int, noise_multiplier: float) -> Floats:
-    """Scores of each charge, shape (charges, kinds): of an epoch the likelihood ratio, and some steps by themselves.
+    """Scores of each charge, shape (charges, kinds): of an epoch the likelihood ratio, and some
+    steps by themselves.
 
     Without a secret the example's step follows from its place: then the step by itself tells more.
     """

@@ -1,4 +1,6 @@
-"""`BoostingPlan`: boosting as public numbers. Columns, splits, rounds and noise, fixed before any data are touched."""
+"""`BoostingPlan`: boosting as public numbers. Columns, splits, rounds and noise, fixed before any
+data are touched.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ _MOST_RELEASES, _MOST_CELLS = 100_000, 1 << 16
 @registered
 @dataclass(frozen=True)
 class Interval:
-    """A column of numbers with declared bounds, in bins of equal width. Numbers beyond a bound are in the last bin.
+    """A column of numbers with declared bounds, in bins of equal width. Numbers beyond a bound are
+    in the last bin.
 
     Attributes:
         low: the declared lower bound; public.
@@ -50,7 +53,10 @@ class Interval:
         for bound in (self.low, self.high):
             between("a bound of a column", bound, -1e30, 1e30)
         if not np.float32(self.low) < np.float32(self.high):
-            raise BadInput(f"a column has the bounds {self.low:g}, {self.high:g}: expected the smaller one first")
+            raise BadInput(
+                f"a column has the bounds {self.low:g}, {self.high:g}: expected the smaller one "
+                "first"
+            )
 
     @property
     def width(self) -> int:
@@ -71,7 +77,8 @@ class Interval:
 @registered
 @dataclass(frozen=True)
 class Levels:
-    """A column of declared categories, which rows hold as one number each: 1 where it has it, else 0.
+    """A column of declared categories, which rows hold as one number each: 1 where it has it, else
+    0.
 
     Attributes:
         width: how many categories there are; public.
@@ -96,7 +103,8 @@ Column = Interval | Levels
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Block:
-    """One histogram: public columns, and for each the group of each of its bins. A cell is a group of each column.
+    """One histogram: public columns, and for each the group of each of its bins. A cell is a group
+    of each column.
 
     Attributes:
         columns: their places in the plan.
@@ -119,21 +127,25 @@ class Block:
 @registered
 @dataclass(frozen=True)
 class BoostingPlan(AbstractPlan):
-    """Boosting over histograms: in each round one block's sums of gradients and curvatures are released.
+    """Boosting over histograms: in each round one block's sums of gradients and curvatures are
+    released.
 
-    There is a block for each column, and `trees` more: totally random ones, each of `depth` splits of public, random
-    columns at public, random places. Every pass goes through all blocks. All releases have the same noise, and all of
-    them together are one Gaussian of noise multiplier `noise_multiplier`: rho = 1 / (2 noise_multiplier^2).
+    There is a block for each column, and `trees` more: totally random ones, each of `depth` splits
+    of public, random columns at public, random places. Every pass goes through all blocks. All
+    releases have the same noise, and all of them together are one Gaussian of noise multiplier
+    `noise_multiplier`: rho = 1 / (2 noise_multiplier^2).
 
     Attributes:
-        columns: what the numbers of a row are, in their order: bounds and categories are declared, and give the bins.
+        columns: what the numbers of a row are, in their order: bounds and categories are declared,
+            and give the bins.
         target: what is predicted.
         bins: of a column of numbers, beside that for missing values.
         passes: how often all blocks are gone through.
         trees: random trees beside the columns' histograms. 0: the model is additive.
         depth: splits of a tree.
         split_seed: what the trees' columns and splits follow from; public.
-        clip_norm: what gradients and curvatures of a row are clipped to, jointly; None: the target's.
+        clip_norm: what gradients and curvatures of a row are clipped to, jointly; None: the
+            target's.
         prior_variance: that of the sum of all shapes; None: the target's.
         adjacency: the kind of neighbour.
         noise_multiplier: that of all releases together; None: `calibrate` solves for it.
@@ -160,16 +172,19 @@ class BoostingPlan(AbstractPlan):
     kind: ClassVar[str] = "boosting"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.columns, tuple) or not all(isinstance(column, Column) for column in self.columns):
+        if not isinstance(self.columns, tuple) or not all(
+            isinstance(column, Column) for column in self.columns
+        ):
             raise BadInput(
-                f"columns is {str(self.columns)[:60]}: expected a tuple of pv.boosting.Interval(low, high) and "
-                "pv.boosting.Levels(categories), as pv.boosting.columns_of(dataset) gives them"
+                f"columns is {str(self.columns)[:60]}: expected a tuple of "
+                "pv.boosting.Interval(low, high) and pv.boosting.Levels(categories), as "
+                "pv.boosting.columns_of(dataset) gives them"
             )
         count("columns", len(self.columns), most=10**5)
         if not isinstance(self.target, Target):
             raise BadInput(
-                f"target is {str(self.target)[:60]}: expected pv.boosting.Labels(classes), Values(low, high) or "
-                "Counts(high)"
+                f"target is {str(self.target)[:60]}: expected pv.boosting.Labels(classes), "
+                "Values(low, high) or Counts(high)"
             )
         count("bins", self.bins, least=2, most=1024)
         count("passes", self.passes, most=_MOST_RELEASES)
@@ -206,7 +221,8 @@ class BoostingPlan(AbstractPlan):
         """
         if self.noise_multiplier is None:
             raise BadInput(
-                "the plan has no noise yet: settle it with plan.calibrate(epsilon=, delta=), or noise_multiplier="
+                "the plan has no noise yet: settle it with plan.calibrate(epsilon=, delta=), or "
+                "noise_multiplier="
             )
         return self.noise_multiplier
 
@@ -243,7 +259,9 @@ class BoostingPlan(AbstractPlan):
         return tuple(own)
 
     def _split(self, column: Column, draw: np.random.Generator) -> NDArray[np.int64]:
-        """A side, 0 or 1, for each bin of a column: at a random edge, or of each category by itself."""
+        """A side, 0 or 1, for each bin of a column: at a random edge, or of each category by
+        itself.
+        """
         if isinstance(column, Levels):
             return draw.integers(2, size=column.bins(self.bins))
         sides = (np.arange(self.bins) >= draw.integers(1, self.bins)).astype(np.int64)
@@ -266,18 +284,35 @@ class BoostingPlan(AbstractPlan):
     @property
     def summary(self) -> str:
         """What a card says of how it was made."""
-        what = "An additive model" if not self.trees else f"An additive model and {self.trees} random trees"
-        return f"{what}, boosted from noisy histograms; bins and splits follow from public numbers alone."
+        what = (
+            "An additive model"
+            if not self.trees
+            else f"An additive model and {self.trees} random trees"
+        )
+        return (
+            f"{what}, boosted from noisy histograms; bins and splits follow from public "
+            "numbers alone."
+        )
 
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""
-        trees = f", and {self.trees} trees of depth {min(self.depth, len(self.columns))}" if self.trees else ""
+        trees = (
+            f", and {self.trees} trees of depth {min(self.depth, len(self.columns))}"
+            if self.trees
+            else ""
+        )
         return [
             ("target", self.target.text()),
-            ("histograms", f"one of each of {len(self.columns)} columns{trees}, {self.passes} times"),
+            (
+                "histograms",
+                f"one of each of {len(self.columns)} columns{trees}, {self.passes} times",
+            ),
             ("released", "sums of gradients and curvatures in each cell"),
             ("clipping", f"norm {self.norm:g}, gradient and curvature of a row jointly"),
-            ("noise multiplier", f"{self.noise:.4g} for all together, {self.release_noise:.4g} for each"),
+            (
+                "noise multiplier",
+                f"{self.noise:.4g} for all together, {self.release_noise:.4g} for each",
+            ),
         ]
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
@@ -288,9 +323,11 @@ class BoostingPlan(AbstractPlan):
 
 @checked
 def columns_of(dataset: Dataset) -> tuple[Column, ...]:
-    """The columns of a data set by what was declared of it: bounds, and names such as `colour=red` for categories.
+    """The columns of a data set by what was declared of it: bounds, and names such as `colour=red`
+    for categories.
 
-    No row is looked at. Neighbouring numbers that are called after one column, with bounds 0 and 1, are its categories.
+    No row is looked at. Neighbouring numbers that are called after one column, with bounds 0 and 1,
+    are its categories.
 
     Raises:
         BadInput: rows that are no vectors, or without declared bounds.
@@ -298,19 +335,28 @@ def columns_of(dataset: Dataset) -> tuple[Column, ...]:
     return _columns(tuple(dataset.x.shape[1:]), dataset.low, dataset.high, dataset.feature_names)
 
 
-def _columns(shape: tuple[int, ...], lows: Any, highs: Any, named: Sequence[str]) -> tuple[Column, ...]:
+def _columns(
+    shape: tuple[int, ...], lows: Any, highs: Any, named: Sequence[str]
+) -> tuple[Column, ...]:
     if len(shape) != 1:
-        raise BadInput(f"rows have the shape {shape}: expected vectors, the numbers of a table's row")
+        raise BadInput(
+            f"rows have the shape {shape}: expected vectors, the numbers of a table's row"
+        )
     if lows is None or highs is None:
         raise BadInput(
-            "the data have no declared bounds, which give the bins: expected Dataset(x, y, low=, high=), publicly known"
+            "the data have no declared bounds, which give the bins: expected Dataset(x, y, low=, "
+            "high=), publicly known"
         )
     low, high = (np.broadcast_to(np.asarray(bound, np.float64), shape) for bound in (lows, highs))
     names = named or [""] * shape[0]
 
     def column(place: int) -> tuple[str, int]:
         owner, mark, _ = names[place].partition("=")
-        return (owner, -1) if mark and (low[place], high[place]) == (0.0, 1.0) else (names[place], place)
+        return (
+            (owner, -1)
+            if mark and (low[place], high[place]) == (0.0, 1.0)
+            else (names[place], place)
+        )
 
     columns: list[Column] = []
     for (owner, alone), places in groupby(range(shape[0]), column):
@@ -335,7 +381,10 @@ def plan_for(dataset: Dataset, target: Target | None = None, **choices: Any) -> 
     """
     if target is None:
         if dataset.classes is None:
-            raise BadInput("the data declare no classes: give target=pv.boosting.Values(low, high), or Labels(classes)")
+            raise BadInput(
+                "the data declare no classes: give target=pv.boosting.Values(low, high), or "
+                "Labels(classes)"
+            )
         target = Labels(dataset.classes)
     return BoostingPlan(columns_of(dataset), target, **choices)
 
@@ -345,31 +394,42 @@ def settled(options: Any, facts: Any) -> BoostingPlan:
 
     Args:
         options: by name.
-        facts: what is public of the rows: shape, bounds, names and classes; without rows, how many columns there are.
+        facts: what is public of the rows: shape, bounds, names and classes; without rows, how many
+            columns there are.
 
     Raises:
-        BadInput: numbers out of range, no columns, or not exactly one of a target and a noise multiplier.
+        BadInput: numbers out of range, no columns, or not exactly one of a target and a noise
+            multiplier.
     """
     if (options.epsilon is None and options.rho is None) is (options.noise_multiplier is None):
         raise BadInput(
-            "expected one of what may be spent (epsilon=, with delta=, or rho=) and the noise of all releases together "
-            "(noise_multiplier=)"
+            "expected one of what may be spent (epsilon=, with delta=, or rho=) and the noise of "
+            "all releases together (noise_multiplier=)"
         )
     if facts.shape:
         columns = _columns(facts.shape, facts.low, facts.high, facts.feature_names)
     elif facts.numbers:
         columns = (Interval(0.0, 1.0),) * count("numbers", facts.numbers, most=10**5)
     else:
-        raise BadInput("the noise of a histogram follows from how many there are: give the number of columns, numbers=")
+        raise BadInput(
+            "the noise of a histogram follows from how many there are: give the number of columns, "
+            "numbers="
+        )
     bounds = getattr(facts, "target_bounds", None)
     target: Target = Labels(facts.classes or 2) if bounds is None else Values(*bounds)
     own = {name: getattr(options, name) for name in ("bins", "passes", "trees", "depth")}
     plan = BoostingPlan(
-        columns, target, noise_multiplier=options.noise_multiplier, adjacency=options.adjacency,
-        group_size=options.group_size, **{name: value for name, value in own.items() if value is not None},
-    )  # fmt: skip
+        columns,
+        target,
+        noise_multiplier=options.noise_multiplier,
+        adjacency=options.adjacency,
+        group_size=options.group_size,
+        **{name: value for name, value in own.items() if value is not None},
+    )
     if options.noise_multiplier is not None:
         return plan
     return plan.calibrate(
-        epsilon=options.epsilon, delta=None if options.epsilon is None else options.delta, rho=options.rho
+        epsilon=options.epsilon,
+        delta=None if options.epsilon is None else options.delta,
+        rho=options.rho,
     )

@@ -45,34 +45,40 @@ def boost(
 ) -> Result:
     """Boost an additive model, with random trees if the plan has some.
 
-    Guarantee: the returned model is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is
-    charged exactly `plan.event()`: one Gaussian release for each histogram. Bins and splits follow from the plan alone,
-    the base rate is in the histograms, and what is made of them is post-processing. Targets and shapes are looked at
-    once, for the data's curator, before anything is spent. From then on a row without any finite number, or without a
-    usable target, counts as none, and nothing is said about it.
+    Guarantee: the returned model is `plan.guarantee(delta)`-DP for the plan's adjacency and unit,
+    and the ledger is charged exactly `plan.event()`: one Gaussian release for each histogram. Bins
+    and splits follow from the plan alone, the base rate is in the histograms, and what is made of
+    them is post-processing. Targets and shapes are looked at once, for the data's curator, before
+    anything is spent. From then on a row without any finite number, or without a usable target,
+    counts as none, and nothing is said about it.
 
     Args:
         plan: what will be spent, and how; `pv.boosting.plan_for(dataset).calibrate(...)`.
-        dataset: a `Dataset`, a pair (inputs, targets) or a map-style PyTorch data set; the rows as they are, not
-            scaled.
-        weights: of the rows, shape (rows,); None: 1 each. A row's clipped derivatives are multiplied by its weight;
-            weights beyond [0, 1] count as 0 or 1, so that none moves a sum by more than the sensitivity. A row's weight
-            has to follow
-            from that row, or from public numbers: never from other rows, as weights by class counts do.
+        dataset: a `Dataset`, a pair (inputs, targets) or a map-style PyTorch data set; the rows as
+            they are, not scaled.
+        weights: of the rows, shape (rows,); None: 1 each. A row's clipped derivatives are
+            multiplied by its weight; weights beyond [0, 1] count as 0 or 1, so that none moves a
+            sum by more than the sensitivity. A row's weight has to follow from that row, or from
+            public numbers: never from other rows, as weights by class counts do.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
 
     Returns:
-        A result to publish. Its model takes rows of the plan's numbers, shape (rows, features), and gives scores of
-        classes (their softmax are probabilities), values or expected counts, shape (rows, outputs).
+        A result to publish. Its model takes rows of the plan's numbers, shape (rows, features), and
+        gives scores of classes (their softmax are probabilities), values or expected counts, shape
+        (rows, outputs).
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
-        BadInput: targets that are not what the plan says, or rows of another length; before anything is spent.
+        BadInput: targets that are not what the plan says, or rows of another length; before
+            anything is spent.
     """
     require_one_process("boosting")
     if not isinstance(plan, BoostingPlan):
-        raise BadInput(f"plan is {repr(plan)[:60]}: expected pv.boosting.plan_for(dataset).calibrate(epsilon=, delta=)")
+        raise BadInput(
+            f"plan is {repr(plan)[:60]}: expected "
+            "pv.boosting.plan_for(dataset).calibrate(epsilon=, delta=)"
+        )
     session = Session(plan, ledger, streams)
     data = rows_of(dataset) if isinstance(dataset, TorchDataset) else Dataset.of(dataset)
     require_rows_once(plan, dataset, data)
@@ -89,7 +95,8 @@ def boost(
         plan=plan,
         method="boosting",
         facts={"noise": "on a grid" if session.streams.noise.discrete else "floating point"},
-        architecture={"input_shape": [plan.features], "network_input_shape": [plan.features]} | data.origin(),
+        architecture={"input_shape": [plan.features], "network_input_shape": [plan.features]}
+        | data.origin(),
         seeded=session.streams.seeded,
         private_diagnostics=PrivateDiagnostics({}),
         model_spec=network.spec,
@@ -108,7 +115,10 @@ def _rounds(
 ) -> list[Array]:
     """The scores of all blocks, each of shape (outputs, cells)."""
     target, outputs, adjacency = plan.target, plan.target.outputs, plan.neighbours
-    filters = [ShapeFilter(block.cells, outputs, plan.variance, ordered=block.ordered) for block in plan.blocks]
+    filters = [
+        ShapeFilter(block.cells, outputs, plan.variance, ordered=block.ordered)
+        for block in plan.blocks
+    ]
     bins = network.bins(x)
     scores = np.full((len(x), outputs), target.start)
     for _ in range(plan.passes):
@@ -117,14 +127,26 @@ def _rounds(
             gradients, curvatures = target.derivatives(scores, y)
             (sample,) = FullBatch().draw(len(x))
             sums = gradient_histogram(
-                cells, gradients, curvatures, sample, adjacency, size=block.cells, norm=plan.norm, weights=weights
+                cells,
+                gradients,
+                curvatures,
+                sample,
+                adjacency,
+                size=block.cells,
+                norm=plan.norm,
+                weights=weights,
             )
-            ((first, second),) = release(sums, noise_multiplier=plan.release_noise, ledger=ledger, stream=stream)
+            ((first, second),) = release(
+                sums, noise_multiplier=plan.release_noise, ledger=ledger, stream=stream
+            )
             # Back from units of the norm, and from the weight of curvatures.
             unit, wide = plan.norm, plan.norm * target.widening / CURVATURE_WEIGHT
             noise = plan.release_noise * sums.sensitivity
             change = shapes.update(
-                unit * first.numpy(), wide * second.numpy(), (unit * noise, wide * noise), target.row_variance
+                unit * first.numpy(),
+                wide * second.numpy(),
+                (unit * noise, wide * noise),
+                target.row_variance,
             )
             scores += change.T[cells]
     return [shapes.scores for shapes in filters]
@@ -137,11 +159,19 @@ def _empty(plan: BoostingPlan) -> Boosted:
     cells = max(block.cells for block in plan.blocks)
     outputs = plan.target.classes if isinstance(plan.target, Labels) else 1
     network = Boosted(
-        len(sizes), max(sizes), len(plan.blocks), depth, cells, outputs, logarithm=isinstance(plan.target, Counts)
+        len(sizes),
+        max(sizes),
+        len(plan.blocks),
+        depth,
+        cells,
+        outputs,
+        logarithm=isinstance(plan.target, Counts),
     )
     first = 0
     for place, column in enumerate(plan.columns):
-        network.places[place] = torch.tensor([first, column.width, not isinstance(column, Interval)])
+        network.places[place] = torch.tensor(
+            [first, column.width, not isinstance(column, Interval)]
+        )
         first += column.width
         if isinstance(column, Interval):
             network.edges[place, : plan.bins - 1] = torch.from_numpy(column.edges(plan.bins))
@@ -153,7 +183,9 @@ def _empty(plan: BoostingPlan) -> Boosted:
 
 
 def _members(block: Block) -> Iterator[tuple[int, NDArray[np.int64], int]]:
-    """The columns of a block, each with its bins' groups and what a group adds to the number of a cell."""
+    """The columns of a block, each with its bins' groups and what a group adds to the number of a
+    cell.
+    """
     stride = 1
     for column, (groups, number) in zip(block.columns, block.groups, strict=True):
         yield column, groups, stride
@@ -178,7 +210,8 @@ def _fill(plan: BoostingPlan, network: Boosted, scores: list[Array]) -> None:
 
 
 def _require_rows(plan: BoostingPlan, data: Dataset) -> tuple[Tensor, Array]:
-    """Look at the data once, for the data's curator: outside the guarantee, and before anything is spent.
+    """Look at the data once, for the data's curator: outside the guarantee, and before anything is
+    spent.
 
     Returns:
         Rows of numbers, and targets as numbers of the loss: NaN where a row counts as none.
@@ -190,12 +223,15 @@ def _require_rows(plan: BoostingPlan, data: Dataset) -> tuple[Tensor, Array]:
         require_groups(data.name, groups, len(data.x))
         if most_rows(groups) > plan.group_size:
             raise BadInput(
-                f"the data carry person ids, and a person has more rows than the {plan.group_size} that are protected "
-                "together: declare a public bound with group_size=K, or give data without person ids"
+                f"the data carry person ids, and a person has more rows than the {plan.group_size} "
+                "that are protected together: declare a public bound with group_size=K, or give "
+                "data without person ids"
             )
     x = as_tensor(data.x, f"the data in x of {data.name}", whole_is_float=True).float()
     if x.dim() != 2 or x.shape[1] != plan.features:
-        raise BadInput(f"rows have the shape {tuple(x.shape[1:])}: expected the plan's {plan.features} numbers")
+        raise BadInput(
+            f"rows have the shape {tuple(x.shape[1:])}: expected the plan's {plan.features} numbers"
+        )
     if not len(x):
         raise BadInput("the data have 0 rows: expected at least one")
     targets = data.y.detach().cpu().numpy() if isinstance(data.y, Tensor) else np.asarray(data.y)
@@ -214,8 +250,8 @@ def _require_weights(weights: Any, rows: int) -> Array | None:
     given = np.asarray(weights)
     if given.dtype.kind not in "fiub" or given.shape != (rows,) or not np.isfinite(given).all():
         raise BadInput(
-            f"weights are {given.dtype} values of shape {given.shape}: expected a finite number for each of the {rows} "
-            "rows"
+            f"weights are {given.dtype} values of shape {given.shape}: expected a finite number "
+            f"for each of the {rows} rows"
         )
     return given.astype(np.float64)
 
@@ -251,12 +287,15 @@ def shape(result: Result, column: int | str) -> FeatureShape:
     """
     plan = result.plan
     if not isinstance(plan, BoostingPlan):
-        raise BadInput(f"the result is of a {type(plan).__name__}: expected what pv.boosting.boost returned")
+        raise BadInput(
+            f"the result is of a {type(plan).__name__}: expected what pv.boosting.boost returned"
+        )
     names = [own.name for own in plan.columns]
     place = names.index(column) if isinstance(column, str) and column in names else column
     if isinstance(place, str) or not 0 <= place < len(names):
         raise BadInput(
-            f"there is no column {str(column)[:40]!r}: expected one of {', '.join(names)[:120]}, or its place"
+            f"there is no column {str(column)[:40]!r}: expected one of {', '.join(names)[:120]}, "
+            "or its place"
         )
     own = plan.columns[place]
     (network,) = result.model.children()

@@ -1,10 +1,12 @@
-"""From released sums to scores: each block's shape, as the posterior mean of Gaussian filters. Post-processing.
+"""From released sums to scores: each block's shape, as the posterior mean of Gaussian filters.
+Post-processing.
 
-A released pair of sums (G, H) in a cell says that its best score is about its present one plus G / H, up to noise of
-variance sigma^2 / H^2. Beforehand shapes are Gaussian: neighbouring bins a random walk, categories independent, with a
-scale that is not known. So there is a Kalman filter for each of several scales, and their means are averaged by how
-well each scale has foretold what was released. Where noise is loud scores stay near 0, where it is small they follow
-the data: there is no learning rate to choose. Between passes the other blocks change, so that shapes drift a little.
+A released pair of sums (G, H) in a cell says that its best score is about its present one plus G /
+H, up to noise of variance sigma^2 / H^2. Beforehand shapes are Gaussian: neighbouring bins a random
+walk, categories independent, with a scale that is not known. So there is a Kalman filter for each
+of several scales, and their means are averaged by how well each scale has foretold what was
+released. Where noise is loud scores stay near 0, where it is small they follow the data: there is
+no learning rate to choose. Between passes the other blocks change, so that shapes drift a little.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ Array = NDArray[np.float64]
 
 #: Scales of the prior, over the plan's.
 _SCALES = np.array([0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0])
-#: Part of a random walk's variance that is independent from bin to bin; variance of its level; drift between passes.
+#: Part of a random walk's variance that is independent from bin to bin; variance of its level;
+#: drift between passes.
 _ROUGH, _LEVEL, _DRIFT = 0.05, 0.04, 0.1
 #: The floor under curvatures, over the noise in them, and the longest step of a score.
 _FLOOR, _LONGEST = 0.5, 4.0
@@ -48,7 +51,9 @@ class ShapeFilter:
         self._begun = False
         self.scores = np.zeros((outputs, cells))
 
-    def update(self, gradients: Array, curvatures: Array, noise: tuple[float, float], row_variance: float) -> Array:
+    def update(
+        self, gradients: Array, curvatures: Array, noise: tuple[float, float], row_variance: float
+    ) -> Array:
         """Take in what was released at the present scores.
 
         Args:
@@ -94,13 +99,17 @@ class ShapeFilter:
         root = np.linalg.cholesky(own + variance[..., None] * np.eye(observed.shape[-1]))
         solved = np.linalg.solve(root, np.concatenate([own, surprise[..., None]], -1))
         whitened, rest = solved[..., :-1], solved[..., -1]
-        self._evidence -= np.log(np.diagonal(root, 0, -2, -1)).sum((1, 2)) + 0.5 * (rest**2).sum((1, 2))
+        self._evidence -= np.log(np.diagonal(root, 0, -2, -1)).sum((1, 2)) + 0.5 * (rest**2).sum(
+            (1, 2)
+        )
         self._means += np.einsum("sodc,sod->soc", whitened, rest)
         self._covariances = own - np.einsum("sodc,sode->soce", whitened, whitened)
 
 
 def _random_walk(cells: int) -> Array:
-    """Covariances of a centred random walk over cells 1, 2, ..., of mean variance 1; cell 0 is apart."""
+    """Covariances of a centred random walk over cells 1, 2, ..., of mean variance 1; cell 0 is
+    apart.
+    """
     bins = cells - 1
     places = (np.arange(bins) + 0.5) / bins
     walk = np.minimum(places[:, None], places)

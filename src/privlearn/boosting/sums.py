@@ -1,12 +1,13 @@
 """Histograms of gradients and curvatures over the cells of one block, and their sensitivity.
 
-A row adds the vector (g, w h) to its cell, of its gradients g and its curvatures h with the public weight w, clipped to
-norm C; to other cells it adds nothing. So with a row more the histogram moves by at most C, and with another one in its
-place by at most 2 C. Sums are in units of C.
+A row adds the vector (g, w h) to its cell, of its gradients g and its curvatures h with the public
+weight w, clipped to norm C; to other cells it adds nothing. So with a row more the histogram moves
+by at most C, and with another one in its place by at most 2 C. Sums are in units of C.
 
-For logistic loss w = 2 costs nothing. With probabilities p, |e_y - p|^2 = 2 p_y + sum p (1 - p) below its limit 2, and
-4 sum p^2 (1 - p)^2 <= sum p (1 - p): gradients and twice the curvatures together are no longer than gradients can be
-alone. For two classes and one score, (1 - p)^2 + 4 p^2 (1 - p)^2 <= 1.
+For logistic loss w = 2 costs nothing. With probabilities p, |e_y - p|^2 = 2 p_y + sum p (1 - p)
+below its limit 2, and 4 sum p^2 (1 - p)^2 <= sum p (1 - p): gradients and twice the curvatures
+together are no longer than gradients can be alone. For two classes and one score, (1 - p)^2 + 4 p^2
+(1 - p)^2 <= 1.
 """
 
 from __future__ import annotations
@@ -49,16 +50,18 @@ def gradient_histogram(
         adjacency: the kind of neighbour.
         size: how many cells there are.
         norm: what a row's derivatives are clipped to, jointly.
-        weights: what clipped derivatives are multiplied by, shape (rows,); beyond [0, 1] they count as 0 or 1. None: 1
-            each.
+        weights: what clipped derivatives are multiplied by, shape (rows,); beyond [0, 1] they count
+            as 0 or 1. None: 1 each.
 
     Returns:
-        Two tensors of shape (outputs, size), in double precision and in units of `norm`: the gradients' sums, and
-        `CURVATURE_WEIGHT` times the curvatures'.
+        Two tensors of shape (outputs, size), in double precision and in units of `norm`: the
+        gradients' sums, and `CURVATURE_WEIGHT` times the curvatures'.
     """
     positive("norm", norm)
     own = sample.indices
-    rows = torch.from_numpy(np.concatenate([gradients[own], CURVATURE_WEIGHT * curvatures[own]], 1) / norm)
+    rows = torch.from_numpy(
+        np.concatenate([gradients[own], CURVATURE_WEIGHT * curvatures[own]], 1) / norm
+    )
     lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     usable = lengths.isfinite()
     limit = kept(1.0, [rows.dtype])
@@ -67,7 +70,8 @@ def gradient_histogram(
         rows = rows * torch.from_numpy(weights[own]).nan_to_num(0.0).clamp(0, 1)[:, None]
     added = Contributions.of(torch.linalg.vector_norm(rows, dim=1), 1.0, "gradient_histogram")
     sums = torch.zeros(rows.shape[1], size, dtype=torch.float64)
-    sums.index_add_(1, torch.from_numpy(cells[own]), in_steps(rows).T)  # in steps: exact, in whatever order
+    # in steps: exact, in whatever order
+    sums.index_add_(1, torch.from_numpy(cells[own]), in_steps(rows).T)
     outputs = gradients.shape[1]
     values = (sums[:outputs].clone(), sums[outputs:].clone())
     return Bounded(values, adjacency.sum_sensitivity(1.0), adjacency, sample, added)

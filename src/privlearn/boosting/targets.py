@@ -1,7 +1,8 @@
-"""What is predicted: classes, bounded values or counts, with the derivatives of their losses; never torch.
+"""What is predicted: classes, bounded values or counts, with the derivatives of their losses; never
+torch.
 
-Scores are real numbers, one or several for each row. With the loss l of one row, the gradient is -dl/ds and the
-curvature d2l/ds2, or a public stand-in for it.
+Scores are real numbers, one or several for each row. With the loss l of one row, the gradient is
+-dl/ds and the curvature d2l/ds2, or a public stand-in for it.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ class Target(ABC):
     Attributes:
         clip_norm: what a row's derivatives are clipped to unless the plan says otherwise.
         prior_variance: of the sum of all shapes, before anything was seen.
-        row_variance: of one row's gradient over its curvature: what is not known of the data even without noise.
-        widening: what curvatures are multiplied by after their release, where scores of one row share one loss.
+        row_variance: of one row's gradient over its curvature: what is not known of the data even
+            without noise.
+        widening: what curvatures are multiplied by after their release, where scores of one row
+            share one loss.
     """
 
     kind: ClassVar[str]
@@ -62,7 +65,9 @@ class Target(ABC):
 
     @abstractmethod
     def derivatives(self, scores: Array, y: Array) -> tuple[Array, Array]:
-        """Gradients and curvatures of each row by itself, each of shape (rows, outputs); NaN where `y` is."""
+        """Gradients and curvatures of each row by itself, each of shape (rows, outputs); NaN where
+        `y` is.
+        """
 
     @abstractmethod
     def text(self) -> str:
@@ -75,12 +80,14 @@ class Target(ABC):
 class Labels(Target):
     """One of so many classes, numbered from 0; logistic loss, with one score for two classes.
 
-    A row of probabilities p and class y has the gradient e_y - p and the curvatures p (1 - p), each times the weight of
-    its class. With weights, probabilities are those of rows that come as often as they weigh.
+    A row of probabilities p and class y has the gradient e_y - p and the curvatures p (1 - p), each
+    times the weight of its class. With weights, probabilities are those of rows that come as often
+    as they weigh.
 
     Attributes:
         classes: how many there are; public.
-        weights: of each class, over the largest; public, and not read off the rows. Empty: all alike.
+        weights: of each class, over the largest; public, and not read off the rows. Empty: all
+            alike.
     """
 
     classes: int
@@ -92,7 +99,8 @@ class Labels(Target):
         count("classes", self.classes, least=2, most=10**4)
         if not isinstance(self.weights, tuple) or len(self.weights) not in (0, self.classes):
             raise BadInput(
-                f"weights is {str(self.weights)[:60]}: expected a tuple with one for each of {self.classes} classes"
+                f"weights is {str(self.weights)[:60]}: expected a tuple with one for each of "
+                f"{self.classes} classes"
             )
         for weight in self.weights:
             between("the weight of a class", weight, *_SIZES)
@@ -120,8 +128,8 @@ class Labels(Target):
             or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.classes)
         ):
             raise BadInput(
-                f"the targets are {y.dtype} values of shape {y.shape}: expected whole numbers from 0 to "
-                f"{self.classes - 1}, the {self.classes} declared classes"
+                f"the targets are {y.dtype} values of shape {y.shape}: expected whole numbers from "
+                f"0 to {self.classes - 1}, the {self.classes} declared classes"
             )
         return y.astype(np.float64)
 
@@ -145,7 +153,11 @@ class Labels(Target):
 
     def text(self) -> str:
         """What a card says of it."""
-        weights = f", weights {', '.join(f'{weight:g}' for weight in self.weights)}" if self.weights else ""
+        weights = (
+            f", weights {', '.join(f'{weight:g}' for weight in self.weights)}"
+            if self.weights
+            else ""
+        )
         return f"{self.classes} classes, logistic loss{weights}"
 
 
@@ -173,7 +185,10 @@ class Values(Target):
         for name in ("low", "high"):
             between(f"{name} of the target", getattr(self, name), -1e30, 1e30)
         if not self.low < self.high:
-            raise BadInput(f"the target lies in [{self.low:g}, {self.high:g}]: expected the smaller bound first")
+            raise BadInput(
+                f"the target lies in [{self.low:g}, {self.high:g}]: expected the smaller bound "
+                "first"
+            )
 
     def checked(self, y: NDArray[Any]) -> Array:
         """The values, in units of the bounds."""
@@ -194,7 +209,8 @@ class Values(Target):
 @registered
 @dataclass(frozen=True)
 class Counts(Target):
-    """A whole number from 0 to a declared bound; Poisson loss. A score is the logarithm of the expected count.
+    """A whole number from 0 to a declared bound; Poisson loss. A score is the logarithm of the
+    expected count.
 
     Attributes:
         high: the declared upper bound, which larger counts count as; public.
@@ -234,6 +250,8 @@ class Counts(Target):
 
 def _numbers(y: NDArray[Any]) -> Array:
     if y.dtype.kind not in "fiub" or y.ndim != 1:
-        raise BadInput(f"the targets are {y.dtype} values of shape {y.shape}: expected one number for each row")
+        raise BadInput(
+            f"the targets are {y.dtype} values of shape {y.shape}: expected one number for each row"
+        )
     values = y.astype(np.float64)
     return np.where(np.isfinite(values), values, np.nan)

@@ -15,8 +15,11 @@ from privlearn.cli.request import parse
 from privlearn.errors import PrivlearnError
 
 #: Where a command is, if not in `run` of the module of its name.
-_ELSEWHERE = {"key": ("verify", "make_key"), "selfcheck": ("audit", "check_installation"),
-              "commit": ("replay", "make_commitment")}  # fmt: skip
+_ELSEWHERE = {
+    "key": ("verify", "make_key"),
+    "selfcheck": ("audit", "check_installation"),
+    "commit": ("replay", "make_commitment"),
+}
 #: What an interruption leaves: of commands that charge a ledger, and of others.
 _CHARGED = "what a ledger was charged stays charged"
 _INTERRUPTED = {
@@ -43,7 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         # What strangers wrote may be quoted: no control characters, and no line of its own.
         message = "\n  ".join(map(printable, str(error).splitlines()))
-        print(f"privlearn: {message if request is None else in_options(message, request.command)}", file=sys.stderr)
+        print(
+            f"privlearn: {message if request is None else in_options(message, request.command)}",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         left = _INTERRUPTED.get(request.command if request else "")
@@ -75,11 +81,12 @@ _ARGUMENT = re.compile(r"(?<![\w.:,-])([a-z_]+)=('[^']*'|\([^()]*\)|\w*)")
 
 
 def in_options(message: str, command: str) -> str:
-    """`message` with options of a command for the Python arguments that it names, as `examples=N` or as first word.
+    """`message` with options of a command for the Python arguments that it names, as `examples=N`
+    or as first word.
 
-    Where an argument stands in a call, or is made of several options, these follow the message. The library knows
-    nothing of
-    the command line: this is the one place where its arguments become options.
+    Where an argument stands in a call, or is made of several options, these follow the message. The
+    library knows nothing of the command line: this is the one place where its arguments become
+    options.
     """
     named: dict[str, list[Option]] = defaultdict(list)
     for option in options_of(command).values():
@@ -96,7 +103,15 @@ def in_options(message: str, command: str) -> str:
     if start and len(named.get(first, [])) == 1:
         message = f"--{named[first][0].name}{message[start.end() :]}"
     parts = _CALL.split(message)  # every second one is a call
-    message = "".join(part if place % 2 else _ARGUMENT.sub(option_of, part) for place, part in enumerate(parts))
+    message = "".join(
+        part if place % 2 else _ARGUMENT.sub(option_of, part) for place, part in enumerate(parts)
+    )
     left = {first, *re.findall(r"(?<![\w.:,])([a-z_]+)=", message)}
-    flags = [own.in_words for name in named if name in left for own in named[name] if f"--{own.name}" not in message]
+    flags = [
+        own.in_words
+        for name in named
+        if name in left
+        for own in named[name]
+        if f"--{own.name}" not in message
+    ]
     return f"{message}. On the command line: {', '.join(flags)}" if flags else message

@@ -1,4 +1,6 @@
-"""What an interrupted run leaves beside its folder, or a recorded one in its transcript, and goes on from."""
+"""What an interrupted run leaves beside its folder, or a recorded one in its transcript, and goes
+on from.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ class KeptCheckpoint:
         if not self.checkpoint.path.exists() or not Path(out).is_dir() or not verify(out).ok:
             return False
         self.checkpoint.delete()
-        screen.notes.print(f"{out} was published already; what was left of the run's checkpoint is deleted")
+        screen.notes.print(
+            f"{out} was published already; what was left of the run's checkpoint is deleted"
+        )
         return True
 
     def require_state(self, resume: bool) -> None:
@@ -62,13 +66,13 @@ class KeptCheckpoint:
         path, saved = self.checkpoint.path, self.saved()
         if saved is not None and not resume:
             raise BadInput(
-                f"there is an interrupted run in {path}: go on with --resume, or delete that file to give it up (what "
-                "it was charged stays charged)"
+                f"there is an interrupted run in {path}: go on with --resume, or delete that file "
+                "to give it up (what it was charged stays charged)"
             )
         if saved is None and resume:
             raise BadInput(
-                f"there is no interrupted run to resume: {path} is not there. Check --out; to begin a run, leave out "
-                "--resume"
+                f"there is no interrupted run to resume: {path} is not there. Check --out; to "
+                "begin a run, leave out --resume"
             )
 
     def saved(self) -> Saved | None:
@@ -76,11 +80,17 @@ class KeptCheckpoint:
         return self.checkpoint.read()
 
     def streams(self, request: Request) -> Streams:
-        """The random streams: of a saved run only for the initial weights, which tell the learning rate."""
+        """The random streams: of a saved run only for the initial weights, which tell the learning
+        rate.
+        """
         if bound := self.checkpoint.streams():
             return bound
         saved = self.saved()
-        return Streams.at(saved.plain["streams"]) if saved else Streams.new(request.seed, discrete=request.discrete)
+        return (
+            Streams.at(saved.plain["streams"])
+            if saved
+            else Streams.new(request.seed, discrete=request.discrete)
+        )
 
     def interrupted(self, error: BaseException) -> None:
         """Say what is left: the checkpoint, which is there before anything is drawn, or nothing."""
@@ -88,10 +98,13 @@ class KeptCheckpoint:
         if self.useless or not isinstance(error, KeyboardInterrupt | ProcessLost):
             return
         if self.checkpoint.path.exists():
-            screen.notes.print(f"progress is in {path} (as secret as the data): go on with --resume")
+            screen.notes.print(
+                f"progress is in {path} (as secret as the data): go on with --resume"
+            )
         else:
             screen.notes.print(
-                "the first step was not reached: nothing is kept, and nothing is spent. Begin again, without --resume"
+                "the first step was not reached: nothing is kept, and nothing is spent. Begin "
+                "again, without --resume"
             )
 
     def done(self) -> None:
@@ -105,7 +118,9 @@ def kept_of(request: Request) -> KeptCheckpoint:
     if request.challenge is not None:
         raise BadInput("--challenge is for a run that is recorded: give --transcript DIR, too")
     checkpoint = Checkpoint(f"{request.out}.checkpoint", every=request.checkpoint_every)
-    return KeptCheckpoint(checkpoint, useless=not METHODS[request.method].suits("resume") or request.tune is not None)
+    return KeptCheckpoint(
+        checkpoint, useless=not METHODS[request.method].suits("resume") or request.tune is not None
+    )
 
 
 def _transcript(request: Request) -> Transcript:
@@ -116,7 +131,10 @@ def _transcript(request: Request) -> Transcript:
     """
     require_recordable(request)
     made = Transcript(
-        request.transcript, challenge=request.challenge or "", steps=request.transcript_steps, discrete=request.discrete
+        request.transcript,
+        challenge=request.challenge or "",
+        steps=request.transcript_steps,
+        discrete=request.discrete,
     )
     if not options_file(request.transcript).exists():  # a commitment of Python's
         keep_options(request, request.transcript)
@@ -130,14 +148,22 @@ def require_recordable(request: Request) -> None:
         BadInput: a seed, or a private choice.
     """
     if request.seed is not None:
-        raise BadInput("--transcript does not go with --seed: the keys of a recorded run follow from its commitment")
+        raise BadInput(
+            "--transcript does not go with --seed: the keys of a recorded run follow from its "
+            "commitment"
+        )
     if request.tune is not None:
-        raise BadInput("--transcript does not go with --tune: which candidates ran is private. Leave out one of them")
+        raise BadInput(
+            "--transcript does not go with --tune: which candidates ran is private. Leave out one "
+            "of them"
+        )
 
 
 def keep_options(request: Request, folder: str | Path) -> None:
     """Write the options of a recorded run into its folder."""
-    options_file(folder).write_text(json.dumps(dict(request.values), indent=1) + "\n", encoding="utf-8")
+    options_file(folder).write_text(
+        json.dumps(dict(request.values), indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def options_file(folder: str | Path) -> Path:

@@ -17,7 +17,8 @@ _WAYS = {
     "vmap": "by torch.func.vmap, which is slow",
     "loop": "one example at a time, which is slowest",
 }
-#: Steps from which on a few more, on made-up rows, cost next to nothing; and seconds from which on a run is long.
+#: Steps from which on a few more, on made-up rows, cost next to nothing; and seconds from which on
+#: a run is long.
 _MANY_STEPS, _LONG = 500, 60.0
 #: Seconds of a step without privacy from which on one with it is compared with it.
 _COMPARABLE = 0.005
@@ -28,7 +29,10 @@ def show(request: Request, job: Job) -> int:
     if request.out is not None:
         require_free(request.out)
     if job.plan is None and job.headline is None:
-        raise BadInput(f"--dry-run needs a plan that is known before the run: --method {request.method} has none")
+        raise BadInput(
+            f"--dry-run needs a plan that is known before the run: --method {request.method} has "
+            "none"
+        )
     took = None if job.settled is None else rehearse(job.settled, job.data, job.loss)
     if request.json:
         screen.print_json(job.answer | {"dry_run": None if took is None else _figures(took)})
@@ -36,7 +40,9 @@ def show(request: Request, job: Job) -> int:
     screen.guarantee_lines(job.answer)
     screen.answers.print(f"\n{screen.meaning(job.answer)}\n")
     table = screen.Table(show_header=False)
-    for label, text in (_rows(took) if took else {"time": f"not estimated for --method {request.method}"}).items():
+    for label, text in (
+        _rows(took) if took else {"time": f"not estimated for --method {request.method}"}
+    ).items():
         table.add_row(label, text)
     screen.answers.print(table)
     screen.answers.print("\nA dry run: nothing was trained, charged, written or published.")
@@ -61,13 +67,28 @@ def _figures(took: Rehearsal) -> dict[str, Any]:
 
 def _rows(took: Rehearsal) -> dict[str, str]:
     why = f": {screen.plain(took.reason)}" if took.reason else ""
-    advice = "" if took.way == "layers" else f"{screen.BREAK}docs/models.md says which models have a fast way"
-    memory = "not estimated with --microbatch" if took.memory is None else f"about {screen.size(took.memory)}"
+    advice = (
+        ""
+        if took.way == "layers"
+        else f"{screen.BREAK}docs/models.md says which models have a fast way"
+    )
+    memory = (
+        "not estimated with --microbatch"
+        if took.memory is None
+        else f"about {screen.size(took.memory)}"
+    )
     # In shorter steps most is a fixed cost, and the quotient is not the network's.
-    factor = f", {took.factor:.1f} times as long as without privacy" if took.plain_seconds >= _COMPARABLE else ""
+    factor = (
+        f", {took.factor:.1f} times as long as without privacy"
+        if took.plain_seconds >= _COMPARABLE
+        else ""
+    )
     return {
         "steps": f"{took.steps:,}, of about {took.batch:,} examples each",
-        "time": f"about {screen.duration(took.seconds)} on this machine, beside public features and test metrics",
+        "time": (
+            f"about {screen.duration(took.seconds)} on this machine, beside public features "
+            "and test metrics"
+        ),
         "a step": f"{took.step_seconds:.2g} s{factor}",
         "memory": f"{memory} beside the data",
         "weights": f"{took.parameters:,}",

@@ -1,4 +1,6 @@
-"""What a run of each method is on the command line: settled by options and data, ready to be said and to be run."""
+"""What a run of each method is on the command line: settled by options and data, ready to be said
+and to be run.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,8 @@ class Job:
         notes: said below the headline.
         timed: False where the time would tell something.
         plan: all that it is going to be charged; None: it is not known before the run, or not here.
-        settled: a run of DP-SGD, whose steps can be tried on made-up rows; None: it is of another method.
+        settled: a run of DP-SGD, whose steps can be tried on made-up rows; None: it is of another
+            method.
         loss: its loss, if not the task's.
     """
 
@@ -84,7 +87,8 @@ class Job:
 @final
 @dataclass(frozen=True)
 class Opened:
-    """Where a model is going to be published, by whom, and on whose ledger; opened before anything is read or spent.
+    """Where a model is going to be published, by whom, and on whose ledger; opened before anything
+    is read or spent.
 
     Attributes:
         request: the options.
@@ -93,7 +97,8 @@ class Opened:
         ledger: what is charged; None: the run's own.
         kept: what an interrupted run goes on from.
         started: when.
-        paid: the release of the test metrics, which the ledger approved with the run; None: they are exact.
+        paid: the release of the test metrics, which the ledger approved with the run; None: they
+            are exact.
     """
 
     request: Request
@@ -109,25 +114,32 @@ class Opened:
         """Open what the options name.
 
         Raises:
-            BadInput: a folder that is not free, an interrupted run, a key or a ledger that can't be read.
+            BadInput: a folder that is not free, an interrupted run, a key or a ledger that can't be
+                read.
         """
         started = time.perf_counter()
-        out = require_free(request.out)  # before what an interrupted run left beside it is looked for
+        # before what an interrupted run left beside it is looked for
+        out = require_free(request.out)
         kept.require_state(request.resume)
         key = None if request.sign is None else read_private(request.sign)
         what = f"{request.data} to {out}{'' if request.tune is None else ', tuned'}"
-        ledger = None if request.ledger is None else _open_ledger(request.ledger, what, request.delta)
+        ledger = (
+            None if request.ledger is None else _open_ledger(request.ledger, what, request.delta)
+        )
         return cls(request, out, key, ledger, kept, started)
 
     @classmethod
     def by_the_first(cls, request: Request, kept: Kept, world: World) -> Opened:
-        """What the first of several processes opens; the others publish nothing and charge no file."""
+        """What the first of several processes opens; the others publish nothing and charge no
+        file.
+        """
         opened: list[Opened] = []
         world.once(lambda: opened.append(cls.of(request, kept)), "what is opened")
         return opened[0] if opened else cls(request, Path(request.out), None, None, kept)
 
     def approved(self, job: Job) -> Opened:
-        """With the release of the test metrics, if one is asked for, approved together with the run.
+        """With the release of the test metrics, if one is asked for, approved together with the
+        run.
 
         Raises:
             BadInput: metrics of this run are not released; before anything is spent.
@@ -137,7 +149,8 @@ class Opened:
         if paid is None:
             return self
         ledger = Ledger() if self.ledger is None else self.ledger
-        if job.plan is not None and not (self.request.resume and ledger.path):  # there both were approved before
+        # there both were approved before
+        if job.plan is not None and not (self.request.resume and ledger.path):
             ledger.approve(job.plan, paid)
         return replace(self, ledger=ledger, paid=paid)
 
@@ -150,30 +163,37 @@ def _open_ledger(path: str, what: str, delta: float) -> Ledger:
     """The ledger in the file at `path`, begun if it isn't there.
 
     Raises:
-        BadInput: it isn't there, and a ledger beside it has nearly that name: a misspelt one would refuse nothing.
+        BadInput: it isn't there, and a ledger beside it has nearly that name: a misspelt one would
+            refuse nothing.
     """
     new = not Path(path).exists()
     if new and (near := _similar_ledger(Path(path))):
         raise BadInput(
-            f"there is no ledger {path}, and there is {near}: check the name. A ledger for other data is begun by "
-            f"`privlearn ledger {path} --epsilon E`"
+            f"there is no ledger {path}, and there is {near}: check the name. A ledger for other "
+            f"data is begun by `privlearn ledger {path} --epsilon E`"
         )
     ledger = Ledger.open(path, what=what, create=True)
     if new:
         screen.notes.print(
-            f"began the ledger {path}, which only records, so there is no guarantee for several runs together: one "
-            f"with a budget is begun by `privlearn ledger {path} --epsilon E`"
+            f"began the ledger {path}, which only records, so there is no guarantee for several "
+            f"runs together: one with a budget is begun by `privlearn ledger {path} --epsilon E`"
         )
-    if ledger.budget is not None and ledger.budget.epsilon is not None and ledger.budget.delta != delta:
+    if (
+        ledger.budget is not None
+        and ledger.budget.epsilon is not None
+        and ledger.budget.delta != delta
+    ):
         screen.notes.print(
-            f"the ledger {path} has a budget of {ledger.budget}, and this run states its guarantee at delta {delta:g}, "
-            "where epsilon may be larger than the budget's"
+            f"the ledger {path} has a budget of {ledger.budget}, and this run states its guarantee "
+            f"at delta {delta:g}, where epsilon may be larger than the budget's"
         )
     return ledger
 
 
 def _similar_ledger(path: Path) -> Path | None:
-    """A ledger in the same folder whose name is nearly that of `path`, and that holds runs or has a budget."""
+    """A ledger in the same folder whose name is nearly that of `path`, and that holds runs or has a
+    budget.
+    """
     beside = {other.name: other for other in path.parent.glob(f"*{path.suffix}") if other.is_file()}
     for name in get_close_matches(path.name, beside, cutoff=0.8):
         with suppress(PrivlearnError):
@@ -187,8 +207,8 @@ def seed_warning(request: Request) -> Iterator[str]:
     """What a fixed seed means."""
     if request.seed is not None:
         yield (
-            "with --seed the noise can be taken off by anyone who knows the seed: for trying out, not for data that "
-            "matter"
+            "with --seed the noise can be taken off by anyone who knows the seed: for trying out, "
+            "not for data that matter"
         )
 
 
@@ -213,12 +233,21 @@ def data_of(request: Request) -> Dataset:
     require_task(request.task, data)
     head = head_of(request.task, data)
     if head.named and (request.method != DPSGD or (data.labels and request.tune)):
-        raise BadInput(f"the task {head.task} is for --method dpsgd, labels without --tune: leave the other out")
+        raise BadInput(
+            f"the task {head.task} is for --method dpsgd, labels without --tune: leave the other "
+            "out"
+        )
     if data.target_bounds is not None and request.method not in (DPSGD, BOOSTING):
-        raise BadInput(f"--method {request.method} is for classes, and the targets are numbers: leave it out")
+        raise BadInput(
+            f"--method {request.method} is for classes, and the targets are numbers: leave it out"
+        )
     if has_maps(data) and (request.method not in (PATE, DPSGD) or request.tune or request.pca):
-        raise BadInput("the targets are maps of classes: train by --method pate or dpsgd, without --tune and --pca")
-    if data.name == "hippocampus" and request.method == DPSGD:  # pate has use for the public volumes, too
+        raise BadInput(
+            "the targets are maps of classes: train by --method pate or dpsgd, without --tune and "
+            "--pca"
+        )
+    # pate has use for the public volumes, too
+    if data.name == "hippocampus" and request.method == DPSGD:
         tested = hippocampus.split(data).test
         data = replace(data, x_test=tested.x, y_test=tested.y)
     return data
@@ -230,7 +259,8 @@ def has_maps(data: Dataset) -> bool:
 
 
 def public_rows(request: Request, data: Dataset) -> Dataset:
-    """The rows of `--public`, declared so, read as the training rows are, whose bounds and classes they get.
+    """The rows of `--public`, declared so, read as the training rows are, whose bounds and classes
+    they get.
 
     Raises:
         BadInput: they can't be read, or are the training rows.
@@ -251,13 +281,17 @@ def _require_no_private_scan(request: Request, public: Dataset, data: Dataset) -
         copies, twins = (0.0, 0.0) if part is None else overlap(part, data.x)
         if copies > 0 and not twins:  # fresh scans are never alike
             raise BadInput(
-                f"some volumes of --public {request.public} are private ones, to the last voxel: public volumes get no "
-                "protection. Leave them out"
+                f"some volumes of --public {request.public} are private ones, to the last voxel: "
+                "public volumes get no protection. Leave them out"
             )
-    if public.groups is not None and data.groups is not None and np.isin(public.groups, data.groups).any():
+    if (
+        public.groups is not None
+        and data.groups is not None
+        and np.isin(public.groups, data.groups).any()
+    ):
         raise BadInput(
-            f"some volumes of --public {request.public} are of patients who have private ones: public volumes get no "
-            "protection. Leave these patients out of one of them"
+            f"some volumes of --public {request.public} are of patients who have private ones: "
+            "public volumes get no protection. Leave these patients out of one of them"
         )
 
 
@@ -265,20 +299,31 @@ def _read_public(request: Request, data: Dataset) -> Dataset:
     if request.public in NAMES:
         return load(request.public, request.data_dir, public=True)
     if request.schema is not None and Path(request.public).suffix != ".npz":
-        schema = replace(read_schema(request.schema), person=None)  # whose rows they are does not matter
+        # whose rows they are does not matter
+        schema = replace(read_schema(request.schema), person=None)
         return load(request.public, schema=schema, public=True)
     if data.grid is not None:
         return load(request.public, classes=data.classes, grid=data.grid, public=True)
     low, high = data.bounds()
-    public = load(request.public, classes=data.classes, value_range=(float(low.min()), float(high.max())), public=True)
+    public = load(
+        request.public,
+        classes=data.classes,
+        value_range=(float(low.min()), float(high.max())),
+        public=True,
+    )
     return replace(public, low=data.low, high=data.high)
 
 
-def test_metrics(model: Result | nn.Module, data: Dataset, opened: Opened | None = None) -> Metrics | None:  # noqa: PT028
-    """Metrics of the test rows, if there are any: exact, so that these are not protected, or released with noise.
+def test_metrics(
+    model: Result | nn.Module,
+    data: Dataset,
+    opened: Opened | None = None,  # noqa: PT028
+) -> Metrics | None:
+    """Metrics of the test rows, if there are any: exact, so that these are not protected, or
+    released with noise.
 
-    They are released by `opened.paid`, on `opened.ledger`. Exact ones are left out where they would not be of all rows:
-    the model is trained by then, and is published without them.
+    They are released by `opened.paid`, on `opened.ledger`. Exact ones are left out where they would
+    not be of all rows: the model is trained by then, and is published without them.
     """
     if data.x_test is None:
         return None
@@ -290,7 +335,9 @@ def test_metrics(model: Result | nn.Module, data: Dataset, opened: Opened | None
             return None
     # Never the run's own noise again: with a seed other streams of it, else new ones.
     streams = Streams.new(opened.request.seed, rank=1, discrete=opened.request.discrete)
-    return evaluate(model, *data.test_tensors(), paid=opened.paid, ledger=opened.ledger, streams=streams)
+    return evaluate(
+        model, *data.test_tensors(), paid=opened.paid, ledger=opened.ledger, streams=streams
+    )
 
 
 # What DP-SGD is asked for
@@ -306,21 +353,29 @@ def _copies_of(request: Request) -> Augmentation | None:
         return None
     if request.augment is None:
         raise BadInput(
-            f"--views {request.views} asks for copies of each example that are changed: say how, --augment shift:2"
+            f"--views {request.views} asks for copies of each example that are changed: say how, "
+            "--augment shift:2"
         )
     if request.views is None:
-        raise BadInput(f"--augment {request.augment} changes copies of each example: say how many there are, --views 4")
+        raise BadInput(
+            f"--augment {request.augment} changes copies of each example: say how many there are, "
+            "--views 4"
+        )
     return Augmentation(count("--views", request.views), request.augment)
 
 
 def loss_of(data: Dataset, chosen: TrainRequest) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """One value for each example, for maps of classes: soft Dice with cross-entropy; None: the task's own."""
+    """One value for each example, for maps of classes: soft Dice with cross-entropy; None: the
+    task's own.
+    """
     if not has_maps(data):
         return None
     for name in ("label_smoothing", "class_weights"):
         if getattr(chosen, name) is not None:
             option = name.replace("_", "-")
-            raise BadInput(f"--{option} is for classes, and the targets are maps of them: leave it out")
+            raise BadInput(
+                f"--{option} is for classes, and the targets are maps of them: leave it out"
+            )
     return map_losses
 
 
@@ -331,7 +386,8 @@ def loss_of(data: Dataset, chosen: TrainRequest) -> Callable[[Tensor, Tensor], T
 def featured(
     request: Request, data: Dataset, chosen: TrainRequest | None = None
 ) -> Iterator[tuple[Dataset, tuple[PublicTransform, ...]]]:
-    """The data, and the public features that are asked for, or usual for them; shows progress while it lasts.
+    """The data, and the public features that are asked for, or usual for them; shows progress while
+    it lasts.
 
     Args:
         request: the options.
@@ -344,7 +400,9 @@ def featured(
     spec = asked = request.features if chosen is None else chosen.features
     if chosen is not None and request.method == DPSGD:
         _require_movable(chosen, data.x.shape[1:])
-        spec = rules.usual_features(chosen, facts_of(data, request.examples)) if spec is None else spec
+        spec = (
+            rules.usual_features(chosen, facts_of(data, request.examples)) if spec is None else spec
+        )
     if spec is None or spec == "raw":
         yield data, ()
         return
@@ -355,7 +413,8 @@ def featured(
     front, data = read_features(spec, data)
     _require_rows(front[0], data)
     screen.notes.print(
-        f"public features: {front[0].spec}{'' if asked else ' (usual for such rows; --features raw for none)'}"
+        "public features: "
+        f"{front[0].spec}{'' if asked else ' (usual for such rows; --features raw for none)'}"
     )
     # The bar must be gone before that of training comes.
     with ExitStack() as bar:
@@ -371,7 +430,9 @@ def featured(
 
 
 def _require_movable(chosen: TrainRequest, shape: tuple[int, ...]) -> None:
-    """Refuse moves that rows of this shape can't make, where these are what the network is given."""
+    """Refuse moves that rows of this shape can't make, where these are what the network is
+    given.
+    """
     if chosen.config.augmentation is None or chosen.pca is not None or chosen.select is not None:
         return
     augment = str(chosen.config.augmentation.transform)
@@ -382,13 +443,19 @@ def _require_movable(chosen: TrainRequest, shape: tuple[int, ...]) -> None:
 
 
 def _say_that_it_learns() -> None:
-    screen.notes.print("learning directions from made-up images (once: a minute or more; then they are kept)")
+    screen.notes.print(
+        "learning directions from made-up images (once: a minute or more; then they are kept)"
+    )
 
 
-def _from_folder(request: Request, data: Dataset, folder: str) -> tuple[Dataset, tuple[PublicTransform, ...]]:
+def _from_folder(
+    request: Request, data: Dataset, folder: str
+) -> tuple[Dataset, tuple[PublicTransform, ...]]:
     """The features in a folder, which take the place of the rows."""
     if request.public is not None:
-        raise BadInput("--public has no features in a folder: leave out --public, or --features FOLDER")
+        raise BadInput(
+            "--public has no features in a folder: leave out --public, or --features FOLDER"
+        )
     if request.features_cache is not None:
         raise BadInput("--features-cache is for features that are made here: leave it out")
     front, own = read_features(folder, data)
@@ -406,12 +473,15 @@ def _require_rows(features: PublicTransform, data: Dataset) -> None:
         made(torch.zeros(1, *shape))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(
-            f"features {features.spec} can't be made of rows of shape {shape}: {str(error).splitlines()[0]}"
+            f"features {features.spec} can't be made of rows of shape {shape}: "
+            f"{str(error).splitlines()[0]}"
         ) from error
 
 
 def _feature_folder(request: Request) -> Path | None:
-    """Where features are kept: those of named data sets in the user's cache, of other rows nowhere unless asked for."""
+    """Where features are kept: those of named data sets in the user's cache, of other rows nowhere
+    unless asked for.
+    """
     if request.features_cache is not None:
         return Path(request.features_cache)
     return cache() / "features" if request.data in NAMES else None

@@ -1,4 +1,6 @@
-"""What each method asks of options and public numbers: what goes together, and its plan; without data or torch."""
+"""What each method asks of options and public numbers: what goes together, and its plan; without
+data or torch.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ from privlearn.world import World, require_one_process
 _MAC_THRESHOLD, _MAC_BATCHES, _MAC_LEAST_BATCH = 0.3, 60, 256
 #: PATE's teachers and queries for classes, and how many classes there are.
 TEACHERS, QUERIES, CLASSES = 250, 1000, 10
-#: The same for maps of classes; and numbers in a correction for each class but the background: as many products of
-#: cosines have at most 3 half waves over a volume in all (`volumes.Corrections`).
+#: The same for maps of classes; and numbers in a correction for each class but the background: as
+#: many products of cosines have at most 3 half waves over a volume in all (`volumes.Corrections`).
 MAP_TEACHERS, MAP_QUERIES, MAP_WAVES = 32, 20, math.comb(3 + 3, 3)
 #: Lengths of the teachers' mean correction, in radii, in tables.
 _LENGTHS = (0.25, 0.5, 1.0)
@@ -58,14 +60,19 @@ def require_combinable(request: Request) -> None:
     """
     if request.method == PATE and request.rows_per_person is not None:
         raise BadInput(
-            "--rows-per-person is for training on batches: with person ids all rows of a person are with one teacher, "
-            "and the person is protected at the same price. Leave it out"
+            "--rows-per-person is for training on batches: with person ids all rows of a person "
+            "are with one teacher, and the person is protected at the same price. Leave it out"
         )
     request.require_suited()
-    if request.method == DPSGD and request.tune is None and "jobs" in request and request.jobs is not None:
+    if (
+        request.method == DPSGD
+        and request.tune is None
+        and "jobs" in request
+        and request.jobs is not None
+    ):
         raise BadInput(
-            f"--jobs {request.jobs} is for candidates of --tune and for teachers of --method pate, which are trained "
-            "at once: leave it out, or see docs/distributed.md"
+            f"--jobs {request.jobs} is for candidates of --tune and for teachers of --method pate, "
+            "which are trained at once: leave it out, or see docs/distributed.md"
         )
     if request.method in _COMBINABLE:
         _COMBINABLE[request.method](request)
@@ -88,7 +95,9 @@ def with_pca(request: Request) -> Request:
         return request
     if request.pca is not None:
         same = "are the same" if components == request.pca else "both ask for principal directions"
-        raise BadInput(f"--features {request.features} and --pca {request.pca} {same}: give one of them")
+        raise BadInput(
+            f"--features {request.features} and --pca {request.pca} {same}: give one of them"
+        )
     return request.replaced(features=None, pca=components)
 
 
@@ -119,12 +128,16 @@ def _require_descent(request: Request) -> None:
 
 def _require_mac(request: Request) -> None:
     if request.given("z_rate") and not request.given("z_steps"):
-        raise BadInput("--z-rate is that of Adam's steps on the coordinates: add --z-steps 30, or leave it out")
+        raise BadInput(
+            "--z-rate is that of Adam's steps on the coordinates: add --z-steps 30, or leave it out"
+        )
     training_request(request)
 
 
 def mac_settled(request: Request, facts: Facts) -> Settled:
-    """DP-MAC's plan, settled: smaller batches than for DP-SGD unless their size is given; derivatives are clipped."""
+    """DP-MAC's plan, settled: smaller batches than for DP-SGD unless their size is given;
+    derivatives are clipped.
+    """
     size, examples = request.batch_size, facts.examples
     if size is None and request.sampling != "full":
         size = min(examples, max(_MAC_LEAST_BATCH, round(examples / _MAC_BATCHES)))
@@ -140,12 +153,17 @@ def mac_settled(request: Request, facts: Facts) -> Settled:
 
 def _require_features(request: Request) -> None:
     if request.mode == "least-squares" and request.keep is not None:
-        raise BadInput("--mode least-squares takes all features: leave out --keep, or give rows of fewer")
+        raise BadInput(
+            "--mode least-squares takes all features: leave out --keep, or give rows of fewer"
+        )
     if request.mode == "auto" and request.keep is not None:
-        raise BadInput("--mode auto says how many features to keep: leave out --keep, or --mode auto")
+        raise BadInput(
+            "--mode auto says how many features to keep: leave out --keep, or --mode auto"
+        )
     if request.mode == "auto" and request.examples is None:
         raise BadInput(
-            "--mode auto goes by public numbers alone, the number of rows among them: declare it, --examples N"
+            "--mode auto goes by public numbers alone, the number of rows among them: declare it, "
+            "--examples N"
         )
 
 
@@ -156,11 +174,16 @@ def features_plan(request: Request, facts: Facts) -> tuple[ClassifierPlan, dict[
         BadInput: numbers out of range, or not exactly one of a target and a noise multiplier.
     """
     _require_one_target(
-        request, "give what may be spent, --epsilon E or --rho R, or the noise of all together, --noise-multiplier S"
+        request,
+        (
+            "give what may be spent, --epsilon E or --rho R, or the noise of all together, "
+            "--noise-multiplier S"
+        ),
     )
     if facts.classes is None:
         raise BadInput(
-            "features are selected by classes, and these data have other targets: declare them with --classes"
+            "features are selected by classes, and these data have other targets: declare them "
+            "with --classes"
         )
     norm, bound = rules.bounds(request, facts)
     shared: dict[str, Any] = {
@@ -175,9 +198,16 @@ def features_plan(request: Request, facts: Facts) -> tuple[ClassifierPlan, dict[
     if request.mode == "least-squares":
         plan: ClassifierPlan = LeastSquaresPlan(**shared)
     else:
-        shared |= {"keep": facts.numbers if request.keep is None else request.keep, "coordinate_bound": bound}
+        shared |= {
+            "keep": facts.numbers if request.keep is None else request.keep,
+            "coordinate_bound": bound,
+        }
         shared |= {"criterion": request.criterion or "distance"}
-        plan = RowsPlan(**shared, labels="randomised") if request.mode == "rows" else FisherPlan(**shared)
+        plan = (
+            RowsPlan(**shared, labels="randomised")
+            if request.mode == "rows"
+            else FisherPlan(**shared)
+        )
     if request.noise_multiplier is None:
         delta = None if request.epsilon is None else request.delta
         plan = plan.calibrate(epsilon=request.epsilon, delta=delta, rho=request.rho)
@@ -189,22 +219,26 @@ def features_plan(request: Request, facts: Facts) -> tuple[ClassifierPlan, dict[
 
 
 def declared_facts(request: Request) -> Facts:
-    """Facts of rows that are not there: as many numbers in [0, 1] and as many classes as are declared.
+    """Facts of rows that are not there: as many numbers in [0, 1] and as many classes as are
+    declared.
 
     Raises:
-        BadInput: one of the two is missing that is needed: moments (`--normalise`) are of numbers, whatever the
-            classes.
+        BadInput: one of the two is missing that is needed: moments (`--normalise`) are of numbers,
+            whatever the classes.
     """
     if request.numbers is None:
         raise BadInput(
-            "a release of features costs by how many there are: give --numbers P, how many numbers a row has"
+            "a release of features costs by how many there are: give --numbers P, how many numbers "
+            "a row has"
         )
     if request.classes is None and (request.method == FEATURES or request.select is not None):
         raise BadInput("features are chosen by classes: give --classes K")
     count("--numbers", request.numbers, most=10**9)
     if request.classes is not None:
         count("--classes", request.classes, least=2, most=10**6)
-    return Facts(request.examples or 0, (request.numbers,), request.classes, 0.0, (), request.numbers)
+    return Facts(
+        request.examples or 0, (request.numbers,), request.classes, 0.0, (), request.numbers
+    )
 
 
 def _require_one_target(request: Request, advice: str) -> None:
@@ -216,7 +250,9 @@ def _require_one_target(request: Request, advice: str) -> None:
 # PATE
 
 
-def votes_plan(request: Request, classes: int, pool: int | None = None, persons: bool = False) -> PatePlan:
+def votes_plan(
+    request: Request, classes: int, pool: int | None = None, persons: bool = False
+) -> PatePlan:
     """The plan of votes that the options describe, settled.
 
     Args:
@@ -226,11 +262,15 @@ def votes_plan(request: Request, classes: int, pool: int | None = None, persons:
         persons: whether the data have person ids.
 
     Raises:
-        BadInput: numbers out of range or beyond the pool, or not exactly one of a target and a noise multiplier.
+        BadInput: numbers out of range or beyond the pool, or not exactly one of a target and a
+            noise multiplier.
     """
     queries = min(QUERIES, pool or QUERIES) if request.queries is None else request.queries
     if pool is not None and isinstance(queries, int) and queries > pool:
-        raise BadInput(f"--queries is {queries}, and there are {pool} public inputs to ask about: ask at most {pool}")
+        raise BadInput(
+            f"--queries is {queries}, and there are {pool} public inputs to ask about: ask at most "
+            f"{pool}"
+        )
     votes: Votes | ConfidentVotes = Votes(classes)
     if request.threshold is not None:
         votes = ConfidentVotes(classes, request.threshold, request.answers)
@@ -244,17 +284,26 @@ def _require_votes(request: Request) -> None:
 
 
 def settled_votes(request: Request, plan: PatePlan, persons: bool = False) -> PatePlan:
-    """The plan with the neighbours and the unit that the options name, and with noise, given or solved for.
+    """The plan with the neighbours and the unit that the options name, and with noise, given or
+    solved for.
 
     Raises:
         BadInput: numbers out of range, or not exactly one of a target and a noise multiplier.
     """
-    adjacency = Adjacency.ADD_REMOVE if request.adjacency is None else Adjacency.parse(request.adjacency)
+    adjacency = (
+        Adjacency.ADD_REMOVE if request.adjacency is None else Adjacency.parse(request.adjacency)
+    )
     plan = replace(
-        plan, noise_multiplier=request.noise_multiplier, adjacency=adjacency, group_size=request.group_size,
+        plan,
+        noise_multiplier=request.noise_multiplier,
+        adjacency=adjacency,
+        group_size=request.group_size,
         persons=persons and request.group_size == 1,
-    )  # fmt: skip
-    _require_one_target(request, "give what may be spent, --epsilon E or --rho R, or the noise, --noise-multiplier S")
+    )
+    _require_one_target(
+        request,
+        "give what may be spent, --epsilon E or --rho R, or the noise, --noise-multiplier S",
+    )
     if request.noise_multiplier is not None:
         return plan.reachable()
     budget = Budget(request.epsilon, request.delta, request.rho, request.group_size)
@@ -277,10 +326,11 @@ def votes_figures(plan: PatePlan, delta: float) -> dict[str, Any]:
 
 
 def maps_plan(request: Request, pool: int | None = None, persons: bool = False) -> PatePlan:
-    """The plan of corrections of a public network's maps, settled, but for the radius, which that network will tell.
+    """The plan of corrections of a public network's maps, settled, but for the radius, which that
+    network will tell.
 
-    Codes are in a ball of radius 1 until then. Noise multipliers and costs don't depend on it, so that all that can be
-    refused is refused before anything is trained.
+    Codes are in a ball of radius 1 until then. Noise multipliers and costs don't depend on it, so
+    that all that can be refused is refused before anything is trained.
 
     Args:
         request: the options.
@@ -293,18 +343,22 @@ def maps_plan(request: Request, pool: int | None = None, persons: bool = False) 
     queries = min(MAP_QUERIES, pool or MAP_QUERIES) if request.queries is None else request.queries
     if pool is not None and queries > pool:
         raise BadInput(
-            f"--queries is {queries}, and there are {pool} public volumes to ask about: ask about all of them at most, "
-            f"--queries {pool}"
+            f"--queries is {queries}, and there are {pool} public volumes to ask about: ask about "
+            f"all of them at most, --queries {pool}"
         )
-    plan = PatePlan(queries, MAP_TEACHERS if request.teachers is None else request.teachers, Ball(1.0))
+    plan = PatePlan(
+        queries, MAP_TEACHERS if request.teachers is None else request.teachers, Ball(1.0)
+    )
     return settled_votes(request, plan, persons)
 
 
 def maps_figures(plan: PatePlan, classes: int, delta: float) -> dict[str, Any]:
-    """The guarantee of a plan of corrections and what its noise does, as the JSON object that scripts rely on.
+    """The guarantee of a plan of corrections and what its noise does, as the JSON object that
+    scripts rely on.
 
-    `kept_of_common` and `kept_of_own` are what a student keeps of a correction of that length in what all queries have
-    in common, and in what one of them has alone, on average over the noise, if all numbers share in it alike.
+    `kept_of_common` and `kept_of_own` are what a student keeps of a correction of that length in
+    what all queries have in common, and in what one of them has alone, on average over the noise,
+    if all numbers share in it alike.
     """
     numbers = (classes - 1) * MAP_WAVES
     noise = plan.noise_std**2 * numbers  # the codes are in a ball of radius 1
@@ -317,7 +371,10 @@ def maps_figures(plan: PatePlan, classes: int, delta: float) -> dict[str, Any]:
         for length in _LENGTHS
     ]
     said = {"numbers": numbers, "noise_in_radii": plan.noise_std, "kept": table}
-    return screen.priced(plan, delta) | {"plan": plan.to_json() | plan.noise_figures(), "corrections": said}
+    return screen.priced(plan, delta) | {
+        "plan": plan.to_json() | plan.noise_figures(),
+        "corrections": said,
+    }
 
 
 def votes_warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:
@@ -334,7 +391,10 @@ def votes_warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:
 def crowded(teachers: int, examples: int | None) -> Iterator[str]:
     """A warning of more teachers than half the declared number of examples, if there is one."""
     if examples is not None and teachers * 2 > examples:
-        yield f"{teachers} teachers share {examples} examples: most of them have one or none to learn from"
+        yield (
+            f"{teachers} teachers share {examples} examples: most of them have one or none to "
+            "learn from"
+        )
 
 
 _COMBINABLE: dict[str, Callable[[Request], None]] = {
@@ -364,13 +424,21 @@ def require_metric(request: Request, data: Any) -> None:
         BadInput: naming those that there are.
     """
     task = request.task or ("multilabel" if data.labels else None)
-    there = _METRICS.get(str(task), _OF_VALUES if data.classes is None and not data.labels else _OF_CLASSES)
+    there = _METRICS.get(
+        str(task), _OF_VALUES if data.classes is None and not data.labels else _OF_CLASSES
+    )
     if request.metric is not None and request.tune is None and request.metric not in there:
-        raise BadInput(f"--metric {request.metric} is not a metric of such targets: expected one of {', '.join(there)}")
+        raise BadInput(
+            f"--metric {request.metric} is not a metric of such targets: expected one of "
+            f"{', '.join(there)}"
+        )
 
 
-def metrics_plan(request: Request, plan: AbstractPlan | None, data: Any) -> MetricsPlan | ValueMetricsPlan | None:
-    """The release of the test metrics that `--paid-metrics` or `--metrics-share` asks for, beside a run of this plan.
+def metrics_plan(
+    request: Request, plan: AbstractPlan | None, data: Any
+) -> MetricsPlan | ValueMetricsPlan | None:
+    """The release of the test metrics that `--paid-metrics` or `--metrics-share` asks for, beside a
+    run of this plan.
 
     Args:
         request: the options.
@@ -385,30 +453,41 @@ def metrics_plan(request: Request, plan: AbstractPlan | None, data: Any) -> Metr
         return None
     if request.paid_metrics is not None and request.metrics_share is not None:
         raise BadInput(
-            "--paid-metrics is the price of the test figures beside --epsilon, and --metrics-share their part of it: "
-            "give one of them"
+            "--paid-metrics is the price of the test figures beside --epsilon, and --metrics-share "
+            "their part of it: give one of them"
         )
     if plan is None:
         raise BadInput(f"{option} does not go with --method {request.method}: leave it out")
     maps = data.y is not None and len(np.shape(data.y)) > 1
     if data.x_test is None or maps or (data.classes is None and data.target_bounds is None):
         raise BadInput(
-            f"{option} needs test rows with classes or bounded targets: give --test-data PATH, or leave it out"
+            f"{option} needs test rows with classes or bounded targets: give --test-data PATH, or "
+            "leave it out"
         )
     if plan.unit != PrivacyUnit(plan.unit.group_size):
-        raise BadInput(f"{option} protects rows, and the plan persons: leave out {option}, or test on public rows")
+        raise BadInput(
+            f"{option} protects rows, and the plan persons: leave out {option}, or test on public "
+            "rows"
+        )
     shared: dict[str, Any] = {"adjacency": plan.neighbours, "group_size": plan.unit.group_size}
     bounds = data.target_bounds
-    paid = MetricsPlan(data.classes, **shared) if bounds is None else ValueMetricsPlan(*bounds, **shared)
+    paid = (
+        MetricsPlan(data.classes, **shared)
+        if bounds is None
+        else ValueMetricsPlan(*bounds, **shared)
+    )
     if request.paid_metrics is not None:
         return paid.calibrate(epsilon=positive(option, request.paid_metrics), delta=request.delta)
     if request.noise_multiplier is not None or plan.budget is None:
-        raise BadInput(f"{option} is a share of a target: give --epsilon E, and leave out --noise-multiplier")
+        raise BadInput(
+            f"{option} is a share of a target: give --epsilon E, and leave out --noise-multiplier"
+        )
     return paid.taking(request.metrics_share, plan.budget)
 
 
 def sharing(request: Request, plan: _Plan, data: Any) -> _Plan:
-    """The plan with the noise that leaves room for the test metrics, where `--metrics-share` asks for these.
+    """The plan with the noise that leaves room for the test metrics, where `--metrics-share` asks
+    for these.
 
     Raises:
         BadInput: as `metrics_plan`, or noise that follows validations.

@@ -1,4 +1,6 @@
-"""The options of every command, one row each: parser, configuration files, refusals and help follow from the rows."""
+"""The options of every command, one row each: parser, configuration files, refusals and help follow
+from the rows.
+"""
 
 from __future__ import annotations
 
@@ -35,18 +37,59 @@ COMMANDS = {
 #: What `--help` shows of commands with many options; `--help-all` shows every one.
 USUAL = {
     "train": (
-        "data", "schema", "test-data", "classes", "range", "epsilon", "delta", "examples", "epochs", "method", "model",
-        "ledger", "dry-run", "out",
+        "data",
+        "schema",
+        "test-data",
+        "classes",
+        "range",
+        "epsilon",
+        "delta",
+        "examples",
+        "epochs",
+        "method",
+        "model",
+        "ledger",
+        "dry-run",
+        "out",
     ),
     "budget": (
-        "epsilon", "delta", "examples", "noise-multiplier", "batch-size", "epochs", "sampling", "method", "serve",
-        "plot", "json",
+        "epsilon",
+        "delta",
+        "examples",
+        "noise-multiplier",
+        "batch-size",
+        "epochs",
+        "sampling",
+        "method",
+        "serve",
+        "plot",
+        "json",
     ),
     "commit": (
-        "data", "schema", "classes", "range", "epsilon", "delta", "examples", "epochs", "method", "model", "out",
+        "data",
+        "schema",
+        "classes",
+        "range",
+        "epsilon",
+        "delta",
+        "examples",
+        "epochs",
+        "method",
+        "model",
+        "out",
     ),
-    "audit": ("noise-multiplier", "sampling", "examples", "batch-size", "code", "canaries", "delta", "trials", "out"),
-}  # fmt: skip
+    "audit": (
+        "noise-multiplier",
+        "sampling",
+        "examples",
+        "batch-size",
+        "code",
+        "canaries",
+        "delta",
+        "trials",
+        "out",
+    ),
+}
 TRAIN, BUDGET = ("train",), ("budget",)
 _BOTH = (*TRAIN, *BUDGET)
 
@@ -57,17 +100,24 @@ def value_range(text: str) -> tuple[float, float]:
     try:
         return float(low), float(high)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be read: expected LO,HI, for example 0,255") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} cannot be read: expected LO,HI, for example 0,255"
+        ) from None
 
 
 def paid_budget(text: str) -> dict[str, float]:
     """What a release may cost, `epsilon=1,delta=1e-5`; delta is 1e-5 where it is not given."""
     try:
-        given = {name.strip(): float(value) for name, _, value in (part.partition("=") for part in text.split(","))}
+        given = {
+            name.strip(): float(value)
+            for name, _, value in (part.partition("=") for part in text.split(","))
+        }
     except ValueError:
         given = {}
     if not {"epsilon"} <= set(given) <= {"epsilon", "delta"}:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be read: expected epsilon=E or epsilon=E,delta=D")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} cannot be read: expected epsilon=E or epsilon=E,delta=D"
+        )
     return {"delta": 1e-5, **given}
 
 
@@ -81,7 +131,9 @@ def by_class(text: str) -> dict[str, float] | str:
     except ValueError:
         given = {}
     if len(given) != len(parts):
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be read: expected CLASS=NUMBER,CLASS=NUMBER, each once")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} cannot be read: expected CLASS=NUMBER,CLASS=NUMBER, each once"
+        )
     return given
 
 
@@ -96,13 +148,15 @@ class Option:
     """A row of the table.
 
     Attributes:
-        name: on the command line, without dashes; of a value without a flag, what the request calls it.
+        name: on the command line, without dashes; of a value without a flag, what the request calls
+            it.
         metavar: what stands for its value in the help; None: it has none, or choices.
         help: one line.
         kind: what its text is read by; bool: a flag without a value.
         default: what it is where it is not given.
-        part: whether it belongs to the plan, to the data or to the training: one configuration file may serve `train`
-            and `budget`, and `budget` passes over what `train` alone takes, but for the plan.
+        part: whether it belongs to the plan, to the data or to the training: one configuration file
+            may serve `train` and `budget`, and `budget` passes over what `train` alone takes, but
+            for the plan.
         candidate: whether a candidate of `--tune` may set it.
         group: the heading that it stands under.
         commands: the commands that take it.
@@ -141,7 +195,9 @@ class Option:
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods that take it: all, where none says that it does."""
-        return tuple(name for name, method in METHODS.items() if method.suits(self.key)) or tuple(METHODS)
+        return tuple(name for name, method in METHODS.items() if method.suits(self.key)) or tuple(
+            METHODS
+        )
 
     @property
     def in_words(self) -> str:
@@ -155,224 +211,536 @@ class Option:
         return f"[{value}]" if self.optional else value
 
 
-def _group(group: str | None, commands: tuple[str, ...], *rows: Option, part: Any = "training") -> tuple[Option, ...]:
+def _group(
+    group: str | None, commands: tuple[str, ...], *rows: Option, part: Any = "training"
+) -> tuple[Option, ...]:
     """The rows under one heading."""
     return tuple(
-        Option(**{**vars(row), "group": group, "commands": commands, "part": row.part if part is None else part})
+        Option(
+            **{
+                **vars(row),
+                "group": group,
+                "commands": commands,
+                "part": row.part if part is None else part,
+            }
+        )
         for row in rows
     )
 
 
 _DATA = _group(
-    "data", TRAIN,
-    Option("data", "NAME_OR_PATH", "a named data set, an .npz with x and y, a .csv or .parquet file with "
-           "--schema, a folder of NIfTI scans and masks (images, labels) with --grid, or one of .npy files, whose "
-           "rows stay on disk (`privlearn data pack`)", needed=True),
-    Option("data-dir", "DIR", "where named data sets lie (default: PRIVLEARN_DATA, or where `privlearn data fetch` "
-           "puts them)"),
+    "data",
+    TRAIN,
+    Option(
+        "data",
+        "NAME_OR_PATH",
+        "a named data set, an .npz with x and y, a .csv or .parquet file with --schema, a folder "
+        "of NIfTI scans and masks (images, labels) with --grid, or one of .npy files, whose rows "
+        "stay on disk (`privlearn data pack`)",
+        needed=True,
+    ),
+    Option(
+        "data-dir",
+        "DIR",
+        "where named data sets lie (default: PRIVLEARN_DATA, or where `privlearn data fetch` "
+        "puts them)",
+    ),
     Option("schema", "F.toml", "bounds, categories and classes of a .csv or .parquet file"),
-    Option("test-data", "PATH", "a file of the same columns to test on, not protected", argument="test"),
-    Option("public", "NAME_OR_PATH", "rows of the same form that you declare public, for --schedule validation, "
-           "--start and pate: not protected", argument="validation"),
-    Option("grid", "AxBxC[/2]", "of a folder of NIfTI scans: declared size in voxels that each is padded or cropped "
-           "to; with /2 blocks of 2 x 2 x 2 voxels become one"),
+    Option(
+        "test-data", "PATH", "a file of the same columns to test on, not protected", argument="test"
+    ),
+    Option(
+        "public",
+        "NAME_OR_PATH",
+        "rows of the same form that you declare public, for --schedule validation, "
+        "--start and pate: not protected",
+        argument="validation",
+    ),
+    Option(
+        "grid",
+        "AxBxC[/2]",
+        "of a folder of NIfTI scans: declared size in voxels that each is padded or cropped "
+        "to; with /2 blocks of 2 x 2 x 2 voxels become one",
+    ),
     Option("classes", "K", "declared number of classes, for an .npz, .npy files or scans", int),
-    Option("range", "LO,HI", "declared range of the inputs, for an .npz or .npy files", value_range,
-           argument="value_range"),
-    Option("target-bounds", "LO,HI", "declared range of targets that are numbers, for an .npz, in place of --classes",
-           value_range),
-    Option("target", "A,B", "the column to predict, or several labels, in place of what the schema names; for an .npz "
-           "the names of the columns of y, of which each is 0 or 1", column_list, (), argument="targets"),
+    Option(
+        "range",
+        "LO,HI",
+        "declared range of the inputs, for an .npz or .npy files",
+        value_range,
+        argument="value_range",
+    ),
+    Option(
+        "target-bounds",
+        "LO,HI",
+        "declared range of targets that are numbers, for an .npz, in place of --classes",
+        value_range,
+    ),
+    Option(
+        "target",
+        "A,B",
+        "the column to predict, or several labels, in place of what the schema names; for an .npz "
+        "the names of the columns of y, of which each is 0 or 1",
+        column_list,
+        (),
+        argument="targets",
+    ),
     part="data",
-)  # fmt: skip
+)
 
 _SPENT = _group(
-    "what may be spent", _BOTH,
+    "what may be spent",
+    _BOTH,
     Option("epsilon", "E", "target epsilon, everything included", float),
     Option("rho", "R", "target rho (zCDP), in place of epsilon", float),
     Option("delta", "D", "(default: 1e-5)", float, 1e-05),
-    Option("adjacency", "A", "add_remove (for dpsgd and dpmac with --examples), zero_out or replace_one (default: "
-           "the first of these that goes with the rest)"),
+    Option(
+        "adjacency",
+        "A",
+        "add_remove (for dpsgd and dpmac with --examples), zero_out or replace_one (default: "
+        "the first of these that goes with the rest)",
+    ),
     Option("examples", "N", "declared public number of examples", int),
-    Option("group-size", "K", "declared most examples of one person: protect all of them together (default: 1)", int,
-           1),
-    Option("rows-per-person", "K", "for data with person ids (groups): examples are persons, of whose rows K are "
-           "used", int),
+    Option(
+        "group-size",
+        "K",
+        "declared most examples of one person: protect all of them together (default: 1)",
+        int,
+        1,
+    ),
+    Option(
+        "rows-per-person",
+        "K",
+        "for data with person ids (groups): examples are persons, of whose rows K are used",
+        int,
+    ),
     part="plan",
-)  # fmt: skip
+)
 
 _HOW = _group(
-    "how it is spent", _BOTH,
-    Option("task", None, "what is learned, by dpsgd or boosting (default: classification, or regression of a number "
-           "with declared bounds; docs/models.md)", choices=tuple(HEADS)),
+    "how it is spent",
+    _BOTH,
+    Option(
+        "task",
+        None,
+        "what is learned, by dpsgd or boosting (default: classification, or regression of a number "
+        "with declared bounds; docs/models.md)",
+        choices=tuple(HEADS),
+    ),
     Option("noise-multiplier", "S", "noise of the first epoch; else solved for", float),
-    Option("solve", None, "what meets the target: the noise (default), the epochs (default with "
-           "--noise-multiplier), the schedule's k, or the batch size",
-           choices=("noise", "rate", "epochs", "batch-size")),
-    Option("sampling", "NAME", "poisson (default), truncated-poisson (with :maximum=700: rows of a batch), "
-           "cyclic-poisson, cyclic-partition, partition, shuffle, fixed, full; or best: what leaves the least "
-           "noise, with any mechanism (budget compares them)", str, "poisson", candidate=True),
-    Option("mechanism", "SPEC", "independent noise (default), or correlated over steps: banded:bands=8 with "
-           "cyclic-partition, cyclic-poisson or fixed sampling, bisr:bands=8 or blt:buffers=2 with fixed; each also "
-           "with momentum=0.9. --sampling best tries all of them unless one is given"),
-    Option("batch-size", "B", "expected examples in a batch (default: by a rule)", int,
-           candidate=True),
-    Option("epochs", "N", "(default: 30, or 60 above epsilon 4, or until the budget ends; for pate: of the student, "
-           "about 1000 steps)", int, candidate=True),
-    Option("schedule", "SPEC", "constant, time:k=0.05, exp:k=0.01, step:k=0.6,period=10, poly:k=3,end=2,period=100 "
-           "(each with from=, to= epochs), or validation:k=0.7,m=5,threshold=0.01,period=10, which needs --public "
-           "or noise=", str, "constant", candidate=True),
-    Option("clip", "STYLE", "flat (default), layer, automatic or quantile", str, "flat", candidate=True),
+    Option(
+        "solve",
+        None,
+        "what meets the target: the noise (default), the epochs (default with "
+        "--noise-multiplier), the schedule's k, or the batch size",
+        choices=("noise", "rate", "epochs", "batch-size"),
+    ),
+    Option(
+        "sampling",
+        "NAME",
+        "poisson (default), truncated-poisson (with :maximum=700: rows of a batch), "
+        "cyclic-poisson, cyclic-partition, partition, shuffle, fixed, full; or best: what leaves "
+        "the least noise, with any mechanism (budget compares them)",
+        str,
+        "poisson",
+        candidate=True,
+    ),
+    Option(
+        "mechanism",
+        "SPEC",
+        "independent noise (default), or correlated over steps: banded:bands=8 with "
+        "cyclic-partition, cyclic-poisson or fixed sampling, bisr:bands=8 or blt:buffers=2 with "
+        "fixed; each also with momentum=0.9. --sampling best tries all of them unless one is given",
+    ),
+    Option(
+        "batch-size", "B", "expected examples in a batch (default: by a rule)", int, candidate=True
+    ),
+    Option(
+        "epochs",
+        "N",
+        "(default: 30, or 60 above epsilon 4, or until the budget ends; for pate: of the student, "
+        "about 1000 steps)",
+        int,
+        candidate=True,
+    ),
+    Option(
+        "schedule",
+        "SPEC",
+        "constant, time:k=0.05, exp:k=0.01, step:k=0.6,period=10, poly:k=3,end=2,period=100 (each "
+        "with from=, to= epochs), or validation:k=0.7,m=5,threshold=0.01,period=10, which needs "
+        "--public or noise=",
+        str,
+        "constant",
+        candidate=True,
+    ),
+    Option(
+        "clip", "STYLE", "flat (default), layer, automatic or quantile", str, "flat", candidate=True
+    ),
     Option("clip-norm", "C", "(default: 0.1; 1 for tables; 0.3 for dpmac)", float, candidate=True),
     Option("pca", "L", "project onto L private principal directions first", int, candidate=True),
     Option("pca-noise", "S", "their noise multiplier (default: 16)", float, candidate=True),
-    Option("tune", "F.toml", "choose privately among the candidates in this file (docs/settings.md)"),
+    Option(
+        "tune", "F.toml", "choose privately among the candidates in this file (docs/settings.md)"
+    ),
     part="plan",
-)  # fmt: skip
+)
 _CONFIG = _group(
-    None, _BOTH, Option("config", "F.toml", "read options from a TOML file; those given by hand win"), part="plan"
+    None,
+    _BOTH,
+    Option("config", "F.toml", "read options from a TOML file; those given by hand win"),
+    part="plan",
 )
 
-_NORMALISE = Option("normalise", "SPEC", "before dpsgd: moments, standardise features by noisy means and variances "
-                    "(a twentieth of rho; moments:share=0.1), or none (default: moments for many numbers, where "
-                    "they pay)", part="plan")  # fmt: skip
+_NORMALISE = Option(
+    "normalise",
+    "SPEC",
+    "before dpsgd: moments, standardise features by noisy means and variances "
+    "(a twentieth of rho; moments:share=0.1), or none (default: moments for many numbers, where "
+    "they pay)",
+    part="plan",
+)
 _VOTES = (
-    Option("teachers", "K", "for pate: how many there are (default: 250; 32 for maps of classes)", int,
-           part="plan"),
-    Option("queries", "N", "for pate: public inputs that are asked about (default: 1000, for maps of classes 20, or "
-           "all there are)", int, part="plan"),
-    Option("threshold", "V", "for pate: votes that must agree (noisily) for an answer", float, part="plan"),
-    Option("answers", "N", "for pate, with --threshold: queries answered at most", int, part="plan"),
-)  # fmt: skip
+    Option(
+        "teachers",
+        "K",
+        "for pate: how many there are (default: 250; 32 for maps of classes)",
+        int,
+        part="plan",
+    ),
+    Option(
+        "queries",
+        "N",
+        "for pate: public inputs that are asked about (default: 1000, for maps of classes 20, or "
+        "all there are)",
+        int,
+        part="plan",
+    ),
+    Option(
+        "threshold",
+        "V",
+        "for pate: votes that must agree (noisily) for an answer",
+        float,
+        part="plan",
+    ),
+    Option(
+        "answers", "N", "for pate, with --threshold: queries answered at most", int, part="plan"
+    ),
+)
 
 _FEATURES = _group(
-    "choosing features", _BOTH,
+    "choosing features",
+    _BOTH,
     Option("keep", "M", "for features: how many to keep (default: all)", int),
     Option("select", "M", "before dpsgd: train on M privately selected features", int),
-    Option("temperature", "F", "of rho, to turn scores into probabilities (default: 0.03; 0: none)", float),
+    Option(
+        "temperature",
+        "F",
+        "of rho, to turn scores into probabilities (default: 0.03; 0: none)",
+        float,
+    ),
     Option("select-share", "F", "of rho, for --select (default: 0.2)", float),
-    Option("row-norm", "R", "for features, --select and --normalise: declared bound on the norm of (scaled) rows "
-           "(default: half the root of their length)", float),
+    Option(
+        "row-norm",
+        "R",
+        "for features, --select and --normalise: declared bound on the norm of (scaled) rows "
+        "(default: half the root of their length)",
+        float,
+    ),
     Option("coordinate-bound", "B", "and on single numbers (default: 1)", float),
-    Option("criterion", None, "what features are chosen by: class means' distance, t with pooled variances, or "
-           "Welch's t (default: distance)", choices=("distance", "t", "welch")),
-    Option("mode", None, "for features: a classifier from noisy statistics (default), by least squares, from rows "
-           "with randomised labels, or what public numbers favour",
-           choices=("statistics", "least-squares", "rows", "auto")),
+    Option(
+        "criterion",
+        None,
+        "what features are chosen by: class means' distance, t with pooled variances, or "
+        "Welch's t (default: distance)",
+        choices=("distance", "t", "welch"),
+    ),
+    Option(
+        "mode",
+        None,
+        "for features: a classifier from noisy statistics (default), by least squares, from rows "
+        "with randomised labels, or what public numbers favour",
+        choices=("statistics", "least-squares", "rows", "auto"),
+    ),
     part="plan",
-)  # fmt: skip
+)
 
-_KEY = Option("key", "PUBLIC", "the publisher's public key, which must have signed it", commands=("verify", "predict"))
+_KEY = Option(
+    "key",
+    "PUBLIC",
+    "the publisher's public key, which must have signed it",
+    commands=("verify", "predict"),
+)
 _OTHERS = (
     Option("folder", "DIR", "a published model", commands=("verify", "predict"), flag=False),
     _KEY,
     *_group(
-        None, ("predict",),
-        Option("data", "NAME_OR_PATH", "a named data set, an .npz with x, a .csv or .parquet file with --schema, a "
-               "NIfTI scan or a folder of scans, or a folder of features", needed=True),
+        None,
+        ("predict",),
+        Option(
+            "data",
+            "NAME_OR_PATH",
+            "a named data set, an .npz with x, a .csv or .parquet file with --schema, a "
+            "NIfTI scan or a folder of scans, or a folder of features",
+            needed=True,
+        ),
         Option("data-dir", "DIR", "where named data sets lie"),
-        Option("schema", "F.toml", "what the columns of a .csv or .parquet file are (default: what the model holds)"),
+        Option(
+            "schema",
+            "F.toml",
+            "what the columns of a .csv or .parquet file are (default: what the model holds)",
+        ),
         Option("id", "COLUMN", "a column of the table that is written beside the predictions"),
-        Option("part", None, "which rows (default: test rows if named, x of an .npz)", choices=("train", "test")),
+        Option(
+            "part",
+            None,
+            "which rows (default: test rows if named, x of an .npz)",
+            choices=("train", "test"),
+        ),
         Option("model", "SPEC", "package.module:function, for a model not built by name"),
-        Option("features", "SPEC", "package.module:function, for public features made by your own code"),
-        Option("grid", "AxBxC[/2]", "of scans: the size that each is brought to (default: what the model holds)"),
-        Option("windows", None, "of scans larger than that: predict overlapping windows, and average them", bool,
-               False),
-        Option("out", "FILE", "a .csv or .npz file, in place of standard output; models that segment need one, "
-               "--out maps.npz, or for scans a .nii.gz file or a new folder of masks"),
+        Option(
+            "features", "SPEC", "package.module:function, for public features made by your own code"
+        ),
+        Option(
+            "grid",
+            "AxBxC[/2]",
+            "of scans: the size that each is brought to (default: what the model holds)",
+        ),
+        Option(
+            "windows",
+            None,
+            "of scans larger than that: predict overlapping windows, and average them",
+            bool,
+            False,
+        ),
+        Option(
+            "out",
+            "FILE",
+            "a .csv or .npz file, in place of standard output; models that segment need one, "
+            "--out maps.npz, or for scans a .nii.gz file or a new folder of masks",
+        ),
     ),
     *_group(
-        None, ("ledger",),
-        Option("file", "FILE", "a ledger; begun if a budget is given and it isn't there", flag=False),
+        None,
+        ("ledger",),
+        Option(
+            "file", "FILE", "a ledger; begun if a budget is given and it isn't there", flag=False
+        ),
         Option("epsilon", "E", "budget of a new ledger, everything together", float),
         Option("rho", "R", "budget of a new ledger in rho (zCDP)", float),
         Option("delta", "D", "(default: the budget's, or 1e-5)", float),
         Option("group-size", "K", "of a new ledger: examples that a person may have", int),
-        Option("measure", "M", "of a new ledger: what runs that are chosen after earlier results are counted by: "
-               "gaussian (Gaussian releases alone, the tightest), renyi (any run), a Renyi order, or zcdp (default: "
-               "as suits the first run)"),
+        Option(
+            "measure",
+            "M",
+            "of a new ledger: what runs that are chosen after earlier results are counted by: "
+            "gaussian (Gaussian releases alone, the tightest), renyi (any run), a Renyi order, or "
+            "zcdp (default: as suits the first run)",
+        ),
         Option("close", "RUN", "end an interrupted run: what it has not spent is given back"),
     ),
     *_group(
-        None, ("audit",),
-        Option("step", None, "one release of DP-SGD, many times, with the worst neighbours (default)", bool, False),
+        None,
+        ("audit",),
+        Option(
+            "step",
+            None,
+            "one release of DP-SGD, many times, with the worst neighbours (default)",
+            bool,
+            False,
+        ),
         Option("noise-multiplier", "S", "noise of the release", float),
-        Option("sampling", "NAME", "full (default), or poisson, partition, shuffle, fixed with --examples and "
-               "--batch-size", str, "full"),
+        Option(
+            "sampling",
+            "NAME",
+            "full (default), or poisson, partition, shuffle, fixed with --examples and "
+            "--batch-size",
+            str,
+            "full",
+        ),
         Option("examples", "N", "declared number of examples", int, 1000),
         Option("batch-size", "B", "expected examples in a batch", int),
-        Option("adjacency", "A", "add_remove or zero_out (default: the first that goes with the sampling)"),
-        Option("code", "FILE.py", "attack your own code: a file that defines plan, and model, loss and data, or a "
-               "function run(took_part)"),
-        Option("canaries", "N", "with --code: train once, with N canaries of which half take part", int),
-        Option("shadows", "N", "with --code: tell whom the model was trained on, by N models beside it (LiRA)", int),
+        Option(
+            "adjacency",
+            "A",
+            "add_remove or zero_out (default: the first that goes with the sampling)",
+        ),
+        Option(
+            "code",
+            "FILE.py",
+            "attack your own code: a file that defines plan, and model, loss and data, or a "
+            "function run(took_part)",
+        ),
+        Option(
+            "canaries", "N", "with --code: train once, with N canaries of which half take part", int
+        ),
+        Option(
+            "shadows",
+            "N",
+            "with --code: tell whom the model was trained on, by N models beside it (LiRA)",
+            int,
+        ),
         Option("delta", "D", "where epsilon is stated (default: 1e-5)", float, 1e-05),
-        Option("trials", "T", "runs with the example, and as many without it (default: 5,000 to 40,000; 1,000 for "
-               "run)", int),
+        Option(
+            "trials",
+            "T",
+            "runs with the example, and as many without it (default: 5,000 to 40,000; 1,000 for "
+            "run)",
+            int,
+        ),
         Option("confidence", "C", "(default: 0.99)", float, 0.99),
         Option("discrete", None, "noise on a grid", bool, False),
         Option("out", "FILE", "write the report into a .md or .json file, or draw it into a .png"),
     ),
-    Option("file", "FILE", "for the private key, which must not be there yet; the public one: FILE.pub",
-           commands=("key",), flag=False),
-    Option("out", "DIR", "the folder to write: the commitment, for the auditor, and its secret", commands=("commit",),
-           needed=True),
+    Option(
+        "file",
+        "FILE",
+        "for the private key, which must not be there yet; the public one: FILE.pub",
+        commands=("key",),
+        flag=False,
+    ),
+    Option(
+        "out",
+        "DIR",
+        "the folder to write: the commitment, for the auditor, and its secret",
+        commands=("commit",),
+        needed=True,
+    ),
     *_group(
-        None, ("replay",),
-        Option("folder", "DIR", "the folder of the transcript, with its secret and states", flag=False),
+        None,
+        ("replay",),
+        Option(
+            "folder", "DIR", "the folder of the transcript, with its secret and states", flag=False
+        ),
         Option("data", "NAME_OR_PATH", "the rows, where they lie elsewhere than in the run"),
         Option("data-dir", "DIR", "where named data sets lie"),
         Option("schema", "F.toml", "the schema, where it lies elsewhere than in the run"),
-        Option("test-data", "PATH", "the test rows, where they lie elsewhere than in the run", argument="test"),
-        Option("model", "SPEC", "package.module:function, where the run's model is made by code that you trust"),
+        Option(
+            "test-data",
+            "PATH",
+            "the test rows, where they lie elsewhere than in the run",
+            argument="test",
+        ),
+        Option(
+            "model",
+            "SPEC",
+            "package.module:function, where the run's model is made by code that you trust",
+        ),
         Option("features", "SPEC", "package.module:function, where the run's features are"),
         Option("steps", "N", "how many steps to take again, at least (default: 200)", int, 200),
-        Option("choice", "TEXT", "decides which: a text that was not known when the transcript was fixed (default: "
-               "random numbers of the operating system)"),
-        Option("tolerance", "T", "let numbers differ by this share, on another kind of processor (default: 0, equal "
-               "bits)", float, 0.0),
+        Option(
+            "choice",
+            "TEXT",
+            "decides which: a text that was not known when the transcript was fixed (default: "
+            "random numbers of the operating system)",
+        ),
+        Option(
+            "tolerance",
+            "T",
+            "let numbers differ by this share, on another kind of processor (default: 0, equal "
+            "bits)",
+            float,
+            0.0,
+        ),
         Option("published", "DIR", "the published folder, to be compared with the transcript"),
     ),
     *_group(
-        None, ("reproduce",),
+        None,
+        ("reproduce",),
         Option("name", "NAME", "which one; see --list", flag=False, optional=True),
         Option("list", None, "name every table and figure there is", bool, False),
-        Option("quick", None, "coarser curves, fewer seeds, fewer rows: under two minutes", bool, False),
+        Option(
+            "quick", None, "coarser curves, fewer seeds, fewer rows: under two minutes", bool, False
+        ),
         Option("seeds", "N", "runs to average over (default: the study's own)", int),
         Option("jobs", "N", "training runs at once (default: one for each processor)", int),
-        Option("out", "DIR", "where the files go, and where finished runs are found again (default: results)"),
+        Option(
+            "out",
+            "DIR",
+            "where the files go, and where finished runs are found again (default: results)",
+        ),
     ),
     *_group(
-        None, ("data",),
-        Option("action", None, "list: every data set, what and where it is; fetch NAME: get one; schema FILE: a "
-               "template for a .csv or .parquet file, from its columns' names alone; check FILE: look at all rows "
-               "once; pack FILE: write a table as a folder whose rows are fetched by index, for data that don't fit "
-               "into memory", choices=("list", "fetch", "schema", "check", "pack"), flag=False),
+        None,
+        ("data",),
+        Option(
+            "action",
+            None,
+            "list: every data set, what and where it is; fetch NAME: get one; schema FILE: a "
+            "template for a .csv or .parquet file, from its columns' names alone; check FILE: look "
+            "at all rows once; pack FILE: write a table as a folder whose rows are fetched by "
+            "index, for data that don't fit into memory",
+            choices=("list", "fetch", "schema", "check", "pack"),
+            flag=False,
+        ),
         Option("name", "NAME_OR_FILE", "which data set, or which file", flag=False, optional=True),
         Option("data-dir", "DIR", "where named data sets lie (fetch: where to put them)"),
-        Option("paid", "epsilon=E", "schema: release bounds and categories of private rows, charged to --ledger, at "
-               "this epsilon (and delta: epsilon=E,delta=D)", paid_budget),
+        Option(
+            "paid",
+            "epsilon=E",
+            "schema: release bounds and categories of private rows, charged to --ledger, at "
+            "this epsilon (and delta: epsilon=E,delta=D)",
+            paid_budget,
+        ),
         Option("numbers", "A,B", "schema, with --paid: the columns of numbers", column_list, ()),
-        Option("categories", "C,D", "schema, with --paid: the columns of categories", column_list, ()),
+        Option(
+            "categories", "C,D", "schema, with --paid: the columns of categories", column_list, ()
+        ),
         Option("target", "T", "schema, with --paid: which of them is to be predicted"),
-        Option("ledger", "FILE", "schema, with --paid: what is charged, and later the training, too; begun by "
-               "`privlearn ledger FILE --epsilon E --measure renyi`"),
-        Option("schema", "F.toml", "check, pack: bounds, categories and classes of a .csv or .parquet file"),
-        Option("test-data", "PATH", "pack: a file of the same columns to test on, not protected", argument="test"),
+        Option(
+            "ledger",
+            "FILE",
+            "schema, with --paid: what is charged, and later the training, too; begun by "
+            "`privlearn ledger FILE --epsilon E --measure renyi`",
+        ),
+        Option(
+            "schema",
+            "F.toml",
+            "check, pack: bounds, categories and classes of a .csv or .parquet file",
+        ),
+        Option(
+            "test-data",
+            "PATH",
+            "pack: a file of the same columns to test on, not protected",
+            argument="test",
+        ),
         Option("out", "DIR", "pack: the folder to write"),
         Option("classes", "K", "check: declared number of classes, for an .npz", int),
-        Option("range", "LO,HI", "check: declared range of the inputs, for an .npz", value_range,
-               argument="value_range")),
-    Option("shell", None, "which one", choices=("bash", "zsh", "fish"), commands=("completion",), flag=False),
-    Option("json", None, "print one JSON object and nothing else", bool, False,
-           commands=tuple(name for name in COMMANDS if name not in ("predict", "completion"))),
-)  # fmt: skip
+        Option(
+            "range",
+            "LO,HI",
+            "check: declared range of the inputs, for an .npz",
+            value_range,
+            argument="value_range",
+        ),
+    ),
+    Option(
+        "shell",
+        None,
+        "which one",
+        choices=("bash", "zsh", "fish"),
+        commands=("completion",),
+        flag=False,
+    ),
+    Option(
+        "json",
+        None,
+        "print one JSON object and nothing else",
+        bool,
+        False,
+        commands=tuple(name for name in COMMANDS if name not in ("predict", "completion")),
+    ),
+)
 
 
 def _method() -> Option:
     return Option(
-        "method", "NAME", f"{', '.join(METHODS)} (default: dpsgd)", str, DPSGD, choices=tuple(METHODS), part="plan"
+        "method",
+        "NAME",
+        f"{', '.join(METHODS)} (default: dpsgd)",
+        str,
+        DPSGD,
+        choices=tuple(METHODS),
+        part="plan",
     )
 
 
@@ -385,18 +753,30 @@ def _fields() -> Iterator[Option]:
 
 def _without_data() -> tuple[Option, ...]:
     return _group(
-        None, BUDGET,
+        None,
+        BUDGET,
         _method(),
-        Option("classes", "K", "for pate: classes to vote for (default: 10); for features and --select: declared "
-               "number of classes", int),
+        Option(
+            "classes",
+            "K",
+            "for pate: classes to vote for (default: 10); for features and --select: declared "
+            "number of classes",
+            int,
+        ),
         Option("numbers", "P", "for features, --select and --normalise: numbers in a row", int),
         _NORMALISE,
         Option("plot", "F.png", "draw the noise and the spending over the epochs"),
-        Option("serve", None, "plan in the browser, by sliders: a page that this machine alone can open", bool, False),
+        Option(
+            "serve",
+            None,
+            "plan in the browser, by sliders: a page that this machine alone can open",
+            bool,
+            False,
+        ),
         Option("port", "P", "with --serve: its port (default: a free one)", int, 0),
         *_fields(),
         part="plan",
-    )  # fmt: skip
+    )
 
 
 def _computed(group: str) -> tuple[Option, ...]:
@@ -430,99 +810,240 @@ def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 _RECORDED = (
-    Option("transcript", "DIR", "record the run where `privlearn commit` wrote, for `privlearn replay`; as secret "
-           "as the data"),
+    Option(
+        "transcript",
+        "DIR",
+        "record the run where `privlearn commit` wrote, for `privlearn replay`; as secret "
+        "as the data",
+    ),
     Option("challenge", "HEX", "with --transcript: what the auditor answered to the commitment"),
-    Option("transcript-steps", "K", "with --transcript: steps between two states that are kept (default: 50)", int,
-           50),
-)  # fmt: skip
+    Option(
+        "transcript-steps",
+        "K",
+        "with --transcript: steps between two states that are kept (default: 50)",
+        int,
+        50,
+    ),
+)
 
 _RUN = _group(
-    "the run", TRAIN,
-    Option("dry-run", None, "say the plan, its price, the expected time and memory, and whether gradients are slow; "
-           "nothing is spent or written", bool, False),
+    "the run",
+    TRAIN,
+    Option(
+        "dry-run",
+        None,
+        "say the plan, its price, the expected time and memory, and whether gradients are slow; "
+        "nothing is spent or written",
+        bool,
+        False,
+    ),
     Option("explain", None, "for dpsgd: say what was chosen for you, and why", bool, False),
-    Option("jobs", "N", "for pate and --tune: teachers or candidates that are trained at once, in as many "
-           "processes, -1 for all processors; the result is the same (default: 1)", int),
+    Option(
+        "jobs",
+        "N",
+        "for pate and --tune: teachers or candidates that are trained at once, in as many "
+        "processes, -1 for all processors; the result is the same (default: 1)",
+        int,
+    ),
     *_computed("the run"),
     Option("seed", "S", "repeatable run; the certificate then warns", int),
     Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
     Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
-    Option("resume", None, "go on with an interrupted run, as if nothing had happened", bool, False),
+    Option(
+        "resume", None, "go on with an interrupted run, as if nothing had happened", bool, False
+    ),
     Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0),
     *_RECORDED,
     part=None,
 ) + _group(
-    "what is published", TRAIN,
-    Option("metric", "NAME", "the test figure that is shown first (default: accuracy, of numbers rmse)",
-           choices=("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy", "rmse", "mae",
-           "r2", "f1", "subset-accuracy", "deviance")),
-    Option("paid-metrics", "E", "release the test figures with noise, for epsilon E at --delta beside that of the "
-           "training: the certificate is for both, and protects test rows, too", float),
-    Option("metrics-share", "S", "the same within --epsilon: training and figures together cost that, and the "
-           "figures take this share of it (of its rho), such as 0.1", float),
+    "what is published",
+    TRAIN,
+    Option(
+        "metric",
+        "NAME",
+        "the test figure that is shown first (default: accuracy, of numbers rmse)",
+        choices=(
+            "accuracy",
+            "log-loss",
+            "auc",
+            "calibration-error",
+            "balanced-accuracy",
+            "rmse",
+            "mae",
+            "r2",
+            "f1",
+            "subset-accuracy",
+            "deviance",
+        ),
+    ),
+    Option(
+        "paid-metrics",
+        "E",
+        "release the test figures with noise, for epsilon E at --delta beside that of the "
+        "training: the certificate is for both, and protects test rows, too",
+        float,
+    ),
+    Option(
+        "metrics-share",
+        "S",
+        "the same within --epsilon: training and figures together cost that, and the "
+        "figures take this share of it (of its rho), such as 0.1",
+        float,
+    ),
     Option("sign", "KEY", "sign the certificate with this private key; see `privlearn key`"),
     Option("out", "DIR", "the folder to publish into", needed=True),
     part=None,
-)  # fmt: skip
+)
 
 
 def _training() -> tuple[Option, ...]:
-    """The options of training, with those of the tables of methods and of post-processing, as they are now."""
-    return _group(
-        "what is trained", TRAIN,
-        _method(),
-        Option("model", "SPEC", "linear (default), mlp:100, cnn, unet, or package.module:function, called with "
-               "input_shape= and classes=", str, "linear", candidate=True),
-        Option("features", "SPEC", "public features to learn from: scatter:J=2,kept=1000, "
-               "scatter-random:kept=2000,encoded=500 or norm:power=0.5 (usual for grey images, images in colour, and "
-               "256 numbers or more, with a linear model), raw, package.module:function, which returns a module, a "
-               "FOLDER of them, or pca:L (as --pca L)",
-               part="plan"),
-        Option("features-cache", "DIR", "where to keep them, as secret as the rows (default: named data sets' in the "
-               "user's cache, others' nowhere)"),
-        _NORMALISE,
-        part=None,
-    ) + _group(
-        "how it descends", TRAIN,
-        Option("optimizer", "NAME", "a class of torch.optim (default: SGD; Adam for dpmac)",
-               candidate=True),
-        Option("learning-rate", "L", "(default: by a rule; for pate: of the student, 0.001)", float,
-               candidate=True),
-        Option("momentum", "M", "for SGD (default: 0)", float, candidate=True),
-        Option("lr-schedule", "SPEC", "as --schedule (default: linear to 0; to a fifth for dpmac)",
-               candidate=True, argument="learning_rate_schedule"),
-        Option("start", None, "for dpsgd on maps of classes: begin as a network that learns from --public first, "
-               "volumes with masks (of hippocampus: its own)", choices=("public",)),
-        *(Option(name, row.metavar, row.help, row.read, candidate=True) for name, row in ROWS.items()),
-        *_computed("how it descends"),
-        Option("label-smoothing", "F", "for dpsgd: share of a label that is spread over all classes (default: 0)",
-               float, candidate=True),
-        Option("class-weights", "C=W,..", "for dpsgd: public weights of the classes in the loss, yes=5,no=1; or "
-               "balanced, one over --class-frequencies", by_class),
-        Option("class-frequencies", "C=F,..", "publicly known shares of the classes, for --class-weights balanced",
-               by_class),
-        part=None,
-    ) + _group(
-        "for other methods than dpsgd", TRAIN,
-        Option("z-steps", "N", "for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)",
-               int),
-        Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float), *_VOTES,
-        Option("teacher", "SPEC", "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn"),
-        *_fields(),
-        part=None,
-    ) + _RUN  # fmt: skip
+    """The options of training, with those of the tables of methods and of post-processing, as they
+    are now.
+    """
+    return (
+        _group(
+            "what is trained",
+            TRAIN,
+            _method(),
+            Option(
+                "model",
+                "SPEC",
+                "linear (default), mlp:100, cnn, unet, or package.module:function, called with "
+                "input_shape= and classes=",
+                str,
+                "linear",
+                candidate=True,
+            ),
+            Option(
+                "features",
+                "SPEC",
+                "public features to learn from: scatter:J=2,kept=1000, "
+                "scatter-random:kept=2000,encoded=500 or norm:power=0.5 (usual for grey images, "
+                "images in colour, and 256 numbers or more, with a linear model), raw, "
+                "package.module:function, which returns a module, a FOLDER of them, or pca:L (as "
+                "--pca L)",
+                part="plan",
+            ),
+            Option(
+                "features-cache",
+                "DIR",
+                "where to keep them, as secret as the rows (default: named data sets' in the "
+                "user's cache, others' nowhere)",
+            ),
+            _NORMALISE,
+            part=None,
+        )
+        + _group(
+            "how it descends",
+            TRAIN,
+            Option(
+                "optimizer",
+                "NAME",
+                "a class of torch.optim (default: SGD; Adam for dpmac)",
+                candidate=True,
+            ),
+            Option(
+                "learning-rate",
+                "L",
+                "(default: by a rule; for pate: of the student, 0.001)",
+                float,
+                candidate=True,
+            ),
+            Option("momentum", "M", "for SGD (default: 0)", float, candidate=True),
+            Option(
+                "lr-schedule",
+                "SPEC",
+                "as --schedule (default: linear to 0; to a fifth for dpmac)",
+                candidate=True,
+                argument="learning_rate_schedule",
+            ),
+            Option(
+                "start",
+                None,
+                "for dpsgd on maps of classes: begin as a network that learns from --public first, "
+                "volumes with masks (of hippocampus: its own)",
+                choices=("public",),
+            ),
+            *(
+                Option(name, row.metavar, row.help, row.read, candidate=True)
+                for name, row in ROWS.items()
+            ),
+            *_computed("how it descends"),
+            Option(
+                "label-smoothing",
+                "F",
+                "for dpsgd: share of a label that is spread over all classes (default: 0)",
+                float,
+                candidate=True,
+            ),
+            Option(
+                "class-weights",
+                "C=W,..",
+                "for dpsgd: public weights of the classes in the loss, yes=5,no=1; or "
+                "balanced, one over --class-frequencies",
+                by_class,
+            ),
+            Option(
+                "class-frequencies",
+                "C=F,..",
+                "publicly known shares of the classes, for --class-weights balanced",
+                by_class,
+            ),
+            part=None,
+        )
+        + _group(
+            "for other methods than dpsgd",
+            TRAIN,
+            Option(
+                "z-steps",
+                "N",
+                (
+                    "for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one "
+                    "sweep)"
+                ),
+                int,
+            ),
+            Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float),
+            *_VOTES,
+            Option(
+                "teacher",
+                "SPEC",
+                "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn",
+            ),
+            *_fields(),
+            part=None,
+        )
+        + _RUN
+    )
 
 
 def options() -> tuple[Option, ...]:
     """Every option, in the order of the help."""
-    maps = Option("maps", None, "for pate: teachers correct a public network's maps of --classes classes "
-                  "(docs/segmentation.md)", bool, False)  # fmt: skip
+    maps = Option(
+        "maps",
+        None,
+        "for pate: teachers correct a public network's maps of --classes classes "
+        "(docs/segmentation.md)",
+        bool,
+        False,
+    )
     votes = _group("votes of teachers", BUDGET, *_VOTES, maps, part="plan")
-    return (*_DATA, *_SPENT, *_HOW, *_CONFIG, *_training(), *_FEATURES, *_without_data(), *votes, *_OTHERS)
+    return (
+        *_DATA,
+        *_SPENT,
+        *_HOW,
+        *_CONFIG,
+        *_training(),
+        *_FEATURES,
+        *_without_data(),
+        *votes,
+        *_OTHERS,
+    )
 
 
 def options_of(command: str) -> dict[str, Option]:
-    """The rows of a command, by what the request calls them. A commitment takes all that the run is made of."""
+    """The rows of a command, by what the request calls them. A commitment takes all that the run is
+    made of.
+    """
     taken = {option.key: option for option in options() if command in option.commands}
     return {**options_of("train"), **taken} if command == "commit" else taken

@@ -1,4 +1,6 @@
-"""`--method pate`: teachers vote on public inputs, or correct public maps; their student is published."""
+"""`--method pate`: teachers vote on public inputs, or correct public maps; their student is
+published.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,9 @@ def require_public(request: Request) -> None:
     """Refuse to ask teachers about rows that were not declared public."""
     if request.public is None and request.data not in NAMES:
         raise BadInput(
-            "teachers answer about public inputs, which get no protection: give --public PATH, rows of the form of "
-            "--data which you declare public (for maps of classes with x_test, the volumes to ask about). Test rows "
-            "take their place for named data sets alone"
+            "teachers answer about public inputs, which get no protection: give --public PATH, "
+            "rows of the form of --data which you declare public (for maps of classes with x_test, "
+            "the volumes to ask about). Test rows take their place for named data sets alone"
         )
 
 
@@ -56,7 +58,8 @@ class KeptTeachers:
     Attributes:
         kept: the folder.
         resumed: whether the run is one that goes on.
-        epsilon: what this run's answers cost; None until that is known, and where they were charged before.
+        epsilon: what this run's answers cost; None until that is known, and where they were charged
+            before.
     """
 
     kept: KeptFolder
@@ -76,40 +79,51 @@ class KeptTeachers:
         folder = self.kept.folder
         if folder.exists() is not resume:
             raise BadInput(
-                f"there are teachers of an interrupted run in {folder}: go on with --resume, or delete that folder"
+                (
+                    f"there are teachers of an interrupted run in {folder}: go on with --resume, "
+                    "or delete that folder"
+                )
                 if folder.exists()
-                else f"there is no interrupted run to resume: {folder} is not there. A run that ends before its first "
-                "teacher is trained keeps nothing, and has spent nothing: leave out --resume to begin again. Else "
-                "check --out"
+                else f"there is no interrupted run to resume: {folder} is not there. A run that "
+                "ends before its first teacher is trained keeps nothing, and has spent "
+                "nothing: leave out --resume to begin again. Else check --out"
             )
         if resume and not (self.kept.answers.exists() or self.kept.teachers.exists()):
             screen.notes.print(
-                f"{screen.plain(folder)} keeps no teachers and no answers yet: the run begins from the beginning"
+                f"{screen.plain(folder)} keeps no teachers and no answers yet: the run begins from "
+                "the beginning"
             )
 
     def streams(self, request: Request) -> Streams:
-        """The random streams from their beginning, kept: initial weights, too, are what they would have been."""
+        """The random streams from their beginning, kept: initial weights, too, are what they would
+        have been.
+        """
         return self.kept.streams(request.seed, discrete=request.discrete)
 
     def interrupted(self, error: BaseException) -> None:
         """Say what was spent, what is kept, and how to go on. Nothing is kept of nothing."""
         folder = screen.plain(self.kept.folder)
         if self.kept.answers.exists():
-            spent = "and charged" if self.epsilon is None else f"so epsilon {readable(self.epsilon)} is spent"
+            spent = (
+                "and charged"
+                if self.epsilon is None
+                else f"so epsilon {readable(self.epsilon)} is spent"
+            )
             screen.notes.print(
-                f"the teachers were asked, {spent}. Their noisy answers are kept in {folder}, which is as secret as "
-                "the data: go on with --resume, which does not pay again"
+                f"the teachers were asked, {spent}. Their noisy answers are kept in {folder}, "
+                "which is as secret as the data: go on with --resume, which does not pay again"
             )
         elif self.kept.teachers.exists():
             screen.notes.print(
-                f"nothing is spent yet. What teachers said so far is kept in {folder}, which is as secret as the data: "
-                "go on with --resume"
+                f"nothing is spent yet. What teachers said so far is kept in {folder}, which is as "
+                "secret as the data: go on with --resume"
             )
         else:
             self.kept.delete()
             if isinstance(error, KeyboardInterrupt):
                 screen.notes.print(
-                    "no teacher was trained yet: nothing is kept, and nothing is spent. Begin again, without --resume"
+                    "no teacher was trained yet: nothing is kept, and nothing is spent. Begin "
+                    "again, without --resume"
                 )
 
     def done(self) -> None:
@@ -123,7 +137,9 @@ def kept_of(request: Request) -> KeptTeachers:
 
 
 def _paid(opened: Opened, answer: dict[str, Any]) -> KeptFolder:
-    """Where the run is kept; what is said of it when it is interrupted knows what its answers cost, if they do."""
+    """Where the run is kept; what is said of it when it is interrupted knows what its answers cost,
+    if they do.
+    """
     own = cast(KeptTeachers, opened.kept)
     own.epsilon = None if own.resumed else answer["epsilon"]
     return own.kept
@@ -148,7 +164,9 @@ def pate_job(request: Request, data: Dataset) -> Iterator[Job]:
 
 def _votes_job(request: Request, data: Dataset) -> Job:
     data, pool = _apart(request, data)
-    plan = methods.votes_plan(request, data.classes or 0, len(pool.x), persons=data.groups is not None)
+    plan = methods.votes_plan(
+        request, data.classes or 0, len(pool.x), persons=data.groups is not None
+    )
     answer = methods.votes_figures(plan, request.delta)
     cautions = (
         *hollow(request.epsilon, request.delta, request.examples or data.examples),
@@ -162,26 +180,41 @@ def _votes_job(request: Request, data: Dataset) -> Job:
         teachers = Trained(data, recipe, plan.teachers, folder=kept.folder, jobs=jobs)
         streams = opened.streams()
         # Made beforehand: what is wrong with it must show before anything is spent.
-        built = network(request.model, tuple(data.tensors()[0].shape[1:]), data.classes or 0, streams)
+        built = network(
+            request.model, tuple(data.tensors()[0].shape[1:]), data.classes or 0, streams
+        )
         student = _student(request, built, len(pool.x))
         with _warned_before(), screen.progress_bar("training", "teachers") as progress:
             return pate(
-                plan, teachers, None, pool, student, ledger=opened.ledger, streams=streams, progress=progress,
+                plan,
+                teachers,
+                None,
+                pool,
+                student,
+                ledger=opened.ledger,
+                streams=streams,
+                progress=progress,
                 keep=kept.answers,
-            )  # fmt: skip
+            )
 
     def rows(result: Result) -> dict[str, str]:
         answer["answered"] = result.facts["answered"]
-        return {"teachers": f"{plan.teachers}, asked {plan.queries} queries, {answer['answered']} answered"}
+        return {
+            "teachers": (
+                f"{plan.teachers}, asked {plan.queries} queries, {answer['answered']} answered"
+            )
+        }
 
     if request.queries is None:
-        screen.notes.print(f"--queries: {plan.queries} of the {len(pool.x)} public inputs are asked about")
+        screen.notes.print(
+            f"--queries: {plan.queries} of the {len(pool.x)} public inputs are asked about"
+        )
     return Job(
         data,
         answer,
-        f"{plan.queries} queries to {plan.teachers} teachers, noise of {plan.noise_std:.4g} votes, epsilon "
-        f"{readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})"
-        f"{', for a person with all their rows' if plan.persons else ''}",
+        f"{plan.queries} queries to {plan.teachers} teachers, noise of {plan.noise_std:.4g} votes, "
+        f"epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
+        f"({answer['adjacency']}){', for a person with all their rows' if plan.persons else ''}",
         cautions,
         request.model,
         run,
@@ -190,28 +223,46 @@ def _votes_job(request: Request, data: Dataset) -> Job:
 
 
 def _apart(request: Request, data: Dataset) -> tuple[Dataset, Dataset]:
-    """The data with rows to test on, and the public inputs: of --public, or nine tenths of named data's test rows."""
+    """The data with rows to test on, and the public inputs: of --public, or nine tenths of named
+    data's test rows.
+    """
     if data.classes is None:
-        raise BadInput("teachers vote for classes, and these data have other targets: declare them with --classes")
+        raise BadInput(
+            "teachers vote for classes, and these data have other targets: declare them with "
+            "--classes"
+        )
     if request.public is not None:
         return data, public_rows(request, data)
     assert data.x_test is not None  # a named data set has some
     cut = len(data.x_test) * 9 // 10
     taken = (
-        f"the first {cut} of {len(data.x_test)} test rows are public inputs, without labels; the others are tested on"
+        f"the first {cut} of {len(data.x_test)} test rows are public inputs, without labels; "
+        "the others are tested on"
     )
     screen.notes.print(taken)
     data = replace(data, note="; ".join([*filter(None, [data.note]), taken]))
-    pool = replace(data, x=data.x_test[:cut], y=data.y_test[:cut], x_test=None, y_test=None, groups=None, public=True)
+    pool = replace(
+        data,
+        x=data.x_test[:cut],
+        y=data.y_test[:cut],
+        x_test=None,
+        y_test=None,
+        groups=None,
+        public=True,
+    )
     return replace(data, x_test=data.x_test[cut:], y_test=data.y_test[cut:]), pool
 
 
 def _student(request: Request, built: nn.Module, inputs: int) -> Student:
-    """The student: by default enough steps for a small pool, and not more than 20 epochs of a large one."""
+    """The student: by default enough steps for a small pool, and not more than 20 epochs of a large
+    one.
+    """
     student = Student(lambda shape: built, spread=Spread())
     usual = max(20, math.ceil(_STEPS / math.ceil(inputs / student.batch_size)))
     rate = student.learning_rate if request.learning_rate is None else request.learning_rate
-    return replace(student, epochs=usual if request.epochs is None else request.epochs, learning_rate=rate)
+    return replace(
+        student, epochs=usual if request.epochs is None else request.epochs, learning_rate=rate
+    )
 
 
 def _recipe(request: Request, data: Dataset, pool: Dataset) -> Recipe:
@@ -229,7 +280,9 @@ def _recipe(request: Request, data: Dataset, pool: Dataset) -> Recipe:
 
         return Estimator(lambda: ExtraTreesClassifier(100))
     if not networks.is_built_in(spec):
-        raise BadInput(f"--teacher is {spec!r}: expected spreading, logistic, forest, linear, mlp:100 or cnn")
+        raise BadInput(
+            f"--teacher is {spec!r}: expected spreading, logistic, forest, linear, mlp:100 or cnn"
+        )
     shape, streams = tuple(data.tensors()[0].shape[1:]), Streams.new(0)
     return Network(lambda: networks.build(spec, shape, classes, streams.initialisation), _by_adam)
 
@@ -260,16 +313,23 @@ def _maps_job(request: Request, data: Dataset) -> Job:
         settled = replace(plan, aggregate=Ball(start.radius))
         answer["plan"] = settled.to_json() | settled.noise_figures()
         screen.notes.print(
-            f"plan: {settled.queries} volumes to {settled.teachers} teachers, noise of {_noise_in_radii(settled):.4g} "
-            f"radii on each of {start.corrections.size} numbers, epsilon {readable(answer['epsilon'])} at delta "
-            f"{request.delta:g} ({answer['adjacency']})"
+            f"plan: {settled.queries} volumes to {settled.teachers} teachers, noise of "
+            f"{_noise_in_radii(settled):.4g} radii on each of {start.corrections.size} numbers, "
+            f"epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
+            f"({answer['adjacency']})"
         )
         with _warned_before(), screen.progress_bar("training", "teachers") as progress:
             result = pate(
-                settled, start.correcting(start.teachers(data, settled.teachers, folder=kept.folder)), start.reducer,
-                pool, start.student(settled), ledger=opened.ledger, streams=opened.streams(), progress=progress,
+                settled,
+                start.correcting(start.teachers(data, settled.teachers, folder=kept.folder)),
+                start.reducer,
+                pool,
+                start.student(settled),
+                ledger=opened.ledger,
+                streams=opened.streams(),
+                progress=progress,
                 keep=kept.answers,
-            )  # fmt: skip
+            )
         answer["answered"] = settled.queries
         return _with_start(result, data, start, answer)
 
@@ -278,14 +338,20 @@ def _maps_job(request: Request, data: Dataset) -> Job:
         *seed_warning(request),
         *methods.votes_warnings(plan, request.examples),
     )
-    return Job(data, answer, None, cautions, spec, run, lambda result: _maps_rows(result, data, answer))
+    return Job(
+        data, answer, None, cautions, spec, run, lambda result: _maps_rows(result, data, answer)
+    )
 
 
 def _start(spec: str, data: Dataset, labelled: Dataset, pool: Dataset) -> Start:
-    """What is learned from public volumes, by one public seed: a run that is resumed begins with the same network."""
+    """What is learned from public volumes, by one public seed: a run that is resumed begins with
+    the same network.
+    """
     size = tuple(np.shape(data.y)[1:])
     built = network(spec, tuple(np.shape(data.x)[1:]), data.classes or 0, Streams.new(0), size)
-    screen.notes.print(f"a public network is trained first, on {starting.volumes(len(labelled.x))} with masks")
+    screen.notes.print(
+        f"a public network is trained first, on {starting.volumes(len(labelled.x))} with masks"
+    )
     return Start.learn(labelled, pool, built)
 
 
@@ -296,7 +362,9 @@ def _noise_in_radii(plan: PatePlan) -> float:
 
 
 def _with_start(result: Result, data: Dataset, start: Start, answer: dict[str, Any]) -> Result:
-    """The result with what is public of its start, for the certificate; its figures go into the answer, too."""
+    """The result with what is public of its start, for the certificate; its figures go into the
+    answer, too.
+    """
     facts = {"volumes_with_masks": len(start.labelled.x), "student_began_as_it": True}
     facts |= starting.figures_of(start.network, data, answer)
     own = result.facts | {"public_start": facts}
@@ -306,31 +374,42 @@ def _with_start(result: Result, data: Dataset, start: Start, answer: dict[str, A
 def _maps_rows(result: Result, data: Dataset, answer: dict[str, Any]) -> dict[str, str]:
     """What is said beside the student's figures."""
     rows = starting.beside(result, data, answer, "student's", "answers")
-    return rows | {"teachers": f"{answer['plan']['teachers']}, asked about {answer['plan']['queries']} volumes"}
+    return rows | {
+        "teachers": f"{answer['plan']['teachers']}, asked about {answer['plan']['queries']} volumes"
+    }
 
 
 def _require_no_votes(request: Request) -> None:
     for name in ("teacher", "threshold", "answers", "epochs", "learning_rate"):
         if request.given(name):
             raise BadInput(
-                f"--{name.replace('_', '-')} is for votes on classes, and the targets are maps of them: leave it out"
+                f"--{name.replace('_', '-')} is for votes on classes, and the targets are maps of "
+                "them: leave it out"
             )
 
 
 def _volumes_apart(request: Request, data: Dataset) -> tuple[Dataset, Dataset, Dataset]:
-    """The data with the volumes to test on, the public volumes with masks, and those to ask about."""
+    """The data with the volumes to test on, the public volumes with masks, and those to ask
+    about.
+    """
     if request.public is None:
         if data.name != "hippocampus":
             raise BadInput(
-                "teachers correct a public network on public volumes: give --public PATH, an .npz with x and y, "
-                "volumes with masks, and x_test, those to ask about"
+                "teachers correct a public network on public volumes: give --public PATH, an .npz "
+                "with x and y, volumes with masks, and x_test, those to ask about"
             )
         own = hippocampus.split(data)
         return replace(data, x_test=own.test.x, y_test=own.test.y), own.labelled, own.pool
     public = public_rows(request, data)
     if public.x_test is None:
-        raise BadInput(f"{request.public} has no x_test: expected the public volumes that teachers are asked about")
+        raise BadInput(
+            f"{request.public} has no x_test: expected the public volumes that teachers are asked "
+            "about"
+        )
     if public.y is None:
-        raise BadInput(f"{request.public} has no y: expected the masks of x, which the public network learns from")
+        raise BadInput(
+            f"{request.public} has no y: expected the masks of x, which the public network learns "
+            "from"
+        )
     pool = replace(public, x=public.x_test, y=None, x_test=None, y_test=None)
     return data, replace(public, x_test=None, y_test=None), pool

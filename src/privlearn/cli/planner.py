@@ -1,6 +1,8 @@
-"""`privlearn budget --serve`: plans in the browser, on this machine alone; every figure is the accountant's.
+"""`privlearn budget --serve`: plans in the browser, on this machine alone; every figure is the
+accountant's.
 
-The page asks for figures by the options of `privlearn budget`, and draws what it is given: it computes none itself.
+The page asks for figures by the options of `privlearn budget`, and draws what it is given: it
+computes none itself.
 """
 
 from __future__ import annotations
@@ -56,10 +58,17 @@ def serve(request: Request) -> int:
     Raises:
         BadInput: options that the page has no place for, or a port that is not free.
     """
-    others = [name for name in request.values if request.given(name) and name.replace("_", "-") not in OPTIONS]
+    others = [
+        name
+        for name in request.values
+        if request.given(name) and name.replace("_", "-") not in OPTIONS
+    ]
     if other := next((name for name in others if name not in ("serve", "port")), None):
         known = ", ".join(f"--{name}" for name in OPTIONS)
-        raise BadInput(f"the planner knows nothing of --{other.replace('_', '-')}: leave it out. It takes {known}")
+        raise BadInput(
+            f"the planner knows nothing of --{other.replace('_', '-')}: leave it out. It takes "
+            f"{known}"
+        )
     count("--port", request.port, least=0, most=65_535)
     start = [(name, request.values[name.replace("-", "_")]) for name in OPTIONS]
     try:
@@ -69,7 +78,9 @@ def serve(request: Request) -> int:
             f"--port {request.port} can't be used: {error.strerror}. Leave it out to get a free one"
         ) from error
     with server:
-        query = urlencode([(name, value) for name, value in start if value is not None and request.given(name)])
+        query = urlencode(
+            [(name, value) for name, value in start if value is not None and request.given(name)]
+        )
         screen.answers.print(f"The planner is at {server.address}/{'?' + query if query else ''}")
         screen.answers.print("It answers this machine alone. Ctrl-C ends it.")
         try:
@@ -124,16 +135,21 @@ def spent(options: Mapping[str, str]) -> dict[str, Any]:
     top = points[-1][1]
     target = 0.0 if plan.budget is None or plan.budget.epsilon is None else plan.budget.epsilon
     picture = line_chart(
-        "spending", "epsilon by epoch",
+        "spending",
+        "epsilon by epoch",
         f"After {plan.epochs} epochs epsilon is {rounded_up(top)}.",
-        (number_axis("epoch", 0, plan.epochs, whole=True), number_axis("epsilon", 0, max(top, target))),
+        (
+            number_axis("epoch", 0, plan.epochs, whole=True),
+            number_axis("epsilon", 0, max(top, target)),
+        ),
         {"curve": points},
-    )  # fmt: skip
+    )
     return {"picture": picture, "points": points}
 
 
 def several(options: Mapping[str, str]) -> dict[str, Any]:
-    """What several such runs on the same data cost: fixed beforehand, and where results decide about later ones.
+    """What several such runs on the same data cost: fixed beforehand, and where results decide
+    about later ones.
 
     Args and errors as of `figures`, and under `runs` how many there are.
     """
@@ -153,10 +169,14 @@ def several(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def samplings(options: Mapping[str, str]) -> dict[str, Any]:
-    """The same options with each way to draw batches, a row each. Args and errors as of `figures`."""
+    """The same options with each way to draw batches, a row each. Args and errors as of
+    `figures`.
+    """
     rows: list[dict[str, Any]] = []
     for kind, about in SAMPLINGS.items():
-        own = {name: text for name, text in options.items() if name != "batch-size" or kind != "full"}
+        own = {
+            name: text for name, text in options.items() if name != "batch-size" or kind != "full"
+        }
         row: dict[str, Any] = {"sampling": kind, "about": about}
         try:
             request = _request(own | {"sampling": kind})
@@ -166,12 +186,15 @@ def samplings(options: Mapping[str, str]) -> dict[str, Any]:
             rows.append(row | {"refused": in_options(str(error), "budget")})
             continue
         rows.append(
-            row | {
-                "epsilon": rounded_up(best.epsilon), "noise": f"{plan.noise_multipliers()[0]:.4g}",
-                "neighbours": plan.neighbours.value, "steps": plan.epochs * plan.sampling.steps(request.examples),
+            row
+            | {
+                "epsilon": rounded_up(best.epsilon),
+                "noise": f"{plan.noise_multipliers()[0]:.4g}",
+                "neighbours": plan.neighbours.value,
+                "steps": plan.epochs * plan.sampling.steps(request.examples),
                 "size": best.epsilon if "epsilon" not in options else plan.noise_multipliers()[0],
             }
-        )  # fmt: skip
+        )
     largest = max((row["size"] for row in rows if "size" in row), default=1.0)
     for row in rows:
         row["share"] = row.pop("size", 0.0) / largest
@@ -182,12 +205,19 @@ def snippet(plan: Plan, delta: float) -> str:
     """Python that makes the plan and prints its guarantee."""
     target, noise = plan.budget, plan.noise_multipliers()[0]
     lines = ["import privlearn as pv"]
-    arguments = [f"sampling=pv.sampling.{plan.sampling!r}", f"epochs={plan.epochs}", f"examples={plan.examples}"]
+    arguments = [
+        f"sampling=pv.sampling.{plan.sampling!r}",
+        f"epochs={plan.epochs}",
+        f"examples={plan.examples}",
+    ]
     if target is None:
         arguments.append(f"schedule=pv.schedules.Constant({noise!r})")
     if plan.temperature is not None:
         lines.append("from privlearn.temperature import Temperature")
-        arguments.append(f"temperature={plan.temperature!r},  # one release after training, as of `privlearn train`")
+        arguments.append(
+            f"temperature={plan.temperature!r},  # one release after training, as of `privlearn "
+            "train`"
+        )
     inner = "".join(f"    {each}{'' if '  #' in each else ','}\n" for each in arguments)
     lines += ["", f"plan = pv.Plan(\n{inner})"]
     if target is not None:
@@ -198,7 +228,10 @@ def snippet(plan: Plan, delta: float) -> str:
 def _request(given: Mapping[str, str]) -> Request:
     """The request of a command line with these options."""
     if unknown := next((name for name in given if name not in OPTIONS), None):
-        raise BadInput(f"{unknown[:40]!r} is not a number of the planner: expected {', '.join(OPTIONS)} or runs")
+        raise BadInput(
+            f"{unknown[:40]!r} is not a number of the planner: expected {', '.join(OPTIONS)} or "
+            "runs"
+        )
     return parse(["budget", *(f"--{name}={text}" for name, text in given.items())])
 
 
@@ -212,7 +245,9 @@ def _runs(text: str) -> int:
     try:
         runs = int(text)
     except ValueError:
-        raise BadInput(f"runs is {text[:40]!r}: expected a whole number from 1 to {_MOST_RUNS}") from None
+        raise BadInput(
+            f"runs is {text[:40]!r}: expected a whole number from 1 to {_MOST_RUNS}"
+        ) from None
     return count("runs", runs, most=_MOST_RUNS)
 
 
@@ -220,12 +255,13 @@ def _tradeoff_picture(plan: Plan) -> str:
     curve = tradeoff(plan.event(), plan.neighbours)
     points = [(rate, curve.true_positive_rate(rate)) for rate in RATES]
     return line_chart(
-        "tradeoff", "limit of every membership attack",
-        f"At 1 % false positives an attack detects at most {percent_up(curve.true_positive_rate(0.01))} of those who "
-        "took part.",
+        "tradeoff",
+        "limit of every membership attack",
+        "At 1 % false positives an attack detects at most "
+        f"{percent_up(curve.true_positive_rate(0.01))} of those who took part.",
         (percent_axis("false positives"), percent_axis("detected")),
         {"guess": [(0, 0), (1, 1)], "curve": points},
-    )  # fmt: skip
+    )
 
 
 # The server
@@ -238,15 +274,28 @@ def answers() -> dict[str, Callable[[Mapping[str, str]], dict[str, Any]]]:
 
 @cache
 def page() -> tuple[bytes, str]:
-    """The page, and the policy that lets it run its own script, ask this server, and nothing else."""
-    own = {name: resources.files("privlearn.cli").joinpath(f"planner.{name}").read_text("utf-8") for name in
-           ("html", "css", "js")}  # fmt: skip
-    style = resources.files("privlearn.publishing").joinpath("card.css").read_text("utf-8") + own["css"]
-    options = "".join(f'<option value="{kind}">{kind}: {about}</option>' for kind, about in SAMPLINGS.items())
-    text = own["html"].replace("{{samplings}}", options).replace("{{style}}", style).replace("{{script}}", own["js"])
+    """The page, and the policy that lets it run its own script, ask this server, and nothing
+    else.
+    """
+    own = {
+        name: resources.files("privlearn.cli").joinpath(f"planner.{name}").read_text("utf-8")
+        for name in ("html", "css", "js")
+    }
+    style = (
+        resources.files("privlearn.publishing").joinpath("card.css").read_text("utf-8") + own["css"]
+    )
+    options = "".join(
+        f'<option value="{kind}">{kind}: {about}</option>' for kind, about in SAMPLINGS.items()
+    )
+    text = (
+        own["html"]
+        .replace("{{samplings}}", options)
+        .replace("{{style}}", style)
+        .replace("{{script}}", own["js"])
+    )
     policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(own['js'])}'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(own['js'])}'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return text.encode(), policy
 
@@ -257,7 +306,9 @@ def _digest(text: str) -> str:
 
 @final
 class Planner(ThreadingHTTPServer):
-    """The server: bound to this machine's own address, and answering only pages that came from it."""
+    """The server: bound to this machine's own address, and answering only pages that came from
+    it.
+    """
 
     daemon_threads = True
 
@@ -270,7 +321,9 @@ class Planner(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}"
 
     def is_own(self, host: str) -> bool:
-        """Whether a host is this server by its own name: another name that leads here may be a stranger's."""
+        """Whether a host is this server by its own name: another name that leads here may be a
+        stranger's.
+        """
         return host in (f"{HOST}:{self.server_port}", f"localhost:{self.server_port}")
 
 
@@ -284,7 +337,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site", "none")
         own = self.server.is_own(self.headers.get("Host", ""))
-        own = own and (origin is None or (origin.startswith("http://") and self.server.is_own(origin[7:])))
+        own = own and (
+            origin is None or (origin.startswith("http://") and self.server.is_own(origin[7:]))
+        )
         if not own or site not in ("none", "same-origin"):
             self._send(403, "text/plain", b"this planner answers its own page alone\n")
             return
@@ -302,10 +357,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, code: int, kind: str, body: bytes, policy: str = "default-src 'none'") -> None:
         self.send_response(code)
         headers = {
-            "Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body)), "Cache-Control": "no-store",
-            "Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
-            "Cross-Origin-Resource-Policy": "same-origin", "X-Frame-Options": "DENY",
-        }  # fmt: skip
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Content-Length": str(len(body)),
+            "Cache-Control": "no-store",
+            "Content-Security-Policy": policy,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "X-Frame-Options": "DENY",
+        }
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
@@ -315,7 +375,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: the terminal has the address, and nothing else to show."""
 
 
-def _answered(answer: Callable[[Mapping[str, str]], dict[str, Any]], query: str) -> tuple[int, str, bytes]:
+def _answered(
+    answer: Callable[[Mapping[str, str]], dict[str, Any]], query: str
+) -> tuple[int, str, bytes]:
     """Code, type and body of the answer to a query."""
     pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=20)
     try:
@@ -325,6 +387,14 @@ def _answered(answer: Callable[[Mapping[str, str]], dict[str, Any]], query: str)
             code, body = 200, answer(dict(pairs))
     except PrivlearnError as error:
         code, body = 400, {"error": in_options(str(error), "budget")}
-    except (ArithmeticError, RuntimeError):  # numbers so far out that the search for the noise does not end
-        code, body = 400, {"error": "no figure can be computed for these numbers: give others, nearer to usual ones"}
+    # numbers so far out that the search for the noise does not end
+    except (ArithmeticError, RuntimeError):
+        code, body = (
+            400,
+            {
+                "error": (
+                    "no figure can be computed for these numbers: give others, nearer to usual ones"
+                )
+            },
+        )
     return code, "application/json", json.dumps(body).encode()

@@ -23,13 +23,20 @@ _EXAMPLES = """examples:
 #: What headings and commands say of themselves.
 _ABOUT = {
     "what is trained": "where it says `for METHOD`, for no other; for pate --model is the student",
-    "commit": "Bind a run to its rows and its options before it begins, so that an auditor can check it afterwards.\n"
-    "Takes the options of the run, as train does.",
-    "key": "Make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a passphrase.",
-    "completion": 'Print a script that completes commands and options: `eval "$(privlearn completion bash)"` in '
-    "~/.bashrc, the same with zsh in ~/.zshrc, or `privlearn completion fish | source` in fish's config.",
-    "predict": "Use a published model: index, prediction and score_0, score_1, ... of each row, as CSV. Scores add "
-    "up to 1: estimates of probabilities where a temperature was fitted, as the model's card says.",
+    "commit": "Bind a run to its rows and its options before it begins, so that an auditor can "
+    "check "
+    "it afterwards.\nTakes the options of the run, as train does.",
+    "key": (
+        "Make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a "
+        "passphrase."
+    ),
+    "completion": 'Print a script that completes commands and options: `eval "$(privlearn '
+    'completion bash)"` in '
+    "~/.bashrc, the same with zsh in ~/.zshrc, or `privlearn completion fish | source` in fish's "
+    "config.",
+    "predict": "Use a published model: index, prediction and score_0, score_1, ... of each row, as "
+    "CSV. Scores add up to 1: estimates of probabilities where a temperature was fitted, "
+    "as the model's card says.",
 }
 _LARGEST_CONFIG = 1 << 18
 _TARGETS = {"epsilon", "rho"}
@@ -38,7 +45,8 @@ _TARGETS = {"epsilon", "rho"}
 @final
 @dataclass(frozen=True)
 class Request:
-    """What is asked for: a command, and the value of each of its options (`request.epochs`), given or by default.
+    """What is asked for: a command, and the value of each of its options (`request.epochs`), given
+    or by default.
 
     Attributes:
         command: its name.
@@ -51,7 +59,9 @@ class Request:
     @classmethod
     def of(cls, command: str, **given: Any) -> Request:
         """A request with these options, and what is usual for the others."""
-        return cls(command, {key: option.default for key, option in options_of(command).items()} | given)
+        return cls(
+            command, {key: option.default for key, option in options_of(command).items()} | given
+        )
 
     def __getattr__(self, name: str) -> Any:
         values = self.__dict__.get("values", {})  # empty while a copy is being made
@@ -63,24 +73,33 @@ class Request:
         return name in self.values
 
     def given(self, name: str) -> bool:
-        """Whether the option has another value than its default; False if the command has none of that name."""
-        return name in self.values and bool(self.values[name] != options_of(self.command)[name].default)
+        """Whether the option has another value than its default; False if the command has none of
+        that name.
+        """
+        return name in self.values and bool(
+            self.values[name] != options_of(self.command)[name].default
+        )
 
     def replaced(self, **changes: Any) -> Request:
         """A request with other values."""
         return Request(self.command, {**self.values, **changes})
 
     def with_options(self, settings: Mapping[str, Any]) -> Request:
-        """A request with options as a configuration file gives them, by name, such as `epochs`, in their place.
+        """A request with options as a configuration file gives them, by name, such as `epochs`, in
+        their place.
 
         Raises:
             BadInput: one that can't be read.
         """
-        parser = _Parser(prog="privlearn train", allow_abbrev=False, argument_default=argparse.SUPPRESS)
+        parser = _Parser(
+            prog="privlearn train", allow_abbrev=False, argument_default=argparse.SUPPRESS
+        )
         for option in options_of("train").values():
             if option.candidate:
                 _add(parser, option, argparse.SUPPRESS)
-        return self.replaced(**vars(parser.parse_args([f"--{name}={value}" for name, value in settings.items()])))
+        return self.replaced(
+            **vars(parser.parse_args([f"--{name}={value}" for name, value in settings.items()]))
+        )
 
     def require_suited(self) -> None:
         """Refuse options that the method does not take.
@@ -94,11 +113,13 @@ class Request:
             if DPSGD in option.methods:
                 why = METHODS[self.method].unsuited
                 raise BadInput(
-                    f"--method {self.method} does not go with --{option.name}{why and f': {why}'}. Leave it out, or "
-                    "train by dpsgd"
+                    f"--method {self.method} does not go with --{option.name}{why and f': {why}'}. "
+                    "Leave it out, or train by dpsgd"
                 )
             whose = option.methods[0]
-            raise BadInput(f"--{option.name} is for --method {whose}: leave it out, or add --method {whose}")
+            raise BadInput(
+                f"--{option.name} is for --method {whose}: leave it out, or add --method {whose}"
+            )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -125,8 +146,10 @@ def parse(argv: list[str]) -> Request:
         BadInput: a command or an option that is unknown, missing or cannot be read.
     """
     if not argv:
-        raise BadInput(f"expected a command\n\n{_EXAMPLES}\ncommands:\n{_commands()}\n`privlearn COMMAND --help` names "
-                       "its options")  # fmt: skip
+        raise BadInput(
+            f"expected a command\n\n{_EXAMPLES}\ncommands:\n{_commands()}\n`privlearn COMMAND "
+            "--help` names its options"
+        )
     argv = _with_ranges(_with_config(argv))
     _require_known(argv)
     values = vars(_parser(every="--help-all" in argv, dry="--dry-run" in argv).parse_args(argv))
@@ -150,13 +173,22 @@ def _require_known(argv: Sequence[str]) -> None:
     if command.startswith("-"):
         return
     if command not in COMMANDS:
-        raise BadInput(f"there is no command {command[:40]!r}.{_nearest(command, COMMANDS)} See `privlearn --help`")
-    known = [*(option.name for option in options_of(command).values() if option.flag), "help", "help-all"]
+        raise BadInput(
+            f"there is no command {command[:40]!r}.{_nearest(command, COMMANDS)} See `privlearn "
+            "--help`"
+        )
+    known = [
+        *(option.name for option in options_of(command).values() if option.flag),
+        "help",
+        "help-all",
+    ]
     for part in rest:
         name = part.partition("=")[0].removeprefix("--")
         if part.startswith("--") and name not in known:
             near = _nearest(name, known, "--")
-            raise BadInput(f"{command} has no option {part[:60]}.{near} See `privlearn {command} --help-all`")
+            raise BadInput(
+                f"{command} has no option {part[:60]}.{near} See `privlearn {command} --help-all`"
+            )
 
 
 def _nearest(name: str, known: Collection[str], dashes: str = "") -> str:
@@ -166,19 +198,29 @@ def _nearest(name: str, known: Collection[str], dashes: str = "") -> str:
 
 
 def _parser(*, every: bool, dry: bool) -> argparse.ArgumentParser:
-    """The parser of all commands: its help shows `every` option, or the usual ones; `dry` runs need no --out."""
+    """The parser of all commands: its help shows `every` option, or the usual ones; `dry` runs need
+    no --out.
+    """
     parser = _Parser(
         prog="privlearn",
         usage="privlearn COMMAND [options]",
         description="Train models under differential privacy, and publish them with a certificate\n"
         "that anyone can check.",
         epilog=f"{_EXAMPLES}\n`privlearn COMMAND --help` names the options of a command",
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=20),
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+            prog, max_help_position=20
+        ),
     )
     parser.add_argument(
-        "--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="show the version, and exit"
+        "--version",
+        action=_Version,
+        nargs=0,
+        default=argparse.SUPPRESS,
+        help="show the version, and exit",
     )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
+    commands = parser.add_subparsers(
+        title="commands", required=True, metavar="COMMAND", dest="command"
+    )
     for name, summary in COMMANDS.items():
         about = _ABOUT.get(name, summary)
         command = commands.add_parser(
@@ -188,16 +230,28 @@ def _parser(*, every: bool, dry: bool) -> argparse.ArgumentParser:
             None if every else USUAL.get(name),
             [o for o in options_of(name).values() if o.needed or not o.flag],
         )
-        command.usage = " ".join([f"privlearn {name}", *(own.in_usage for own in needed), "[options]"])
+        command.usage = " ".join(
+            [f"privlearn {name}", *(own.in_usage for own in needed), "[options]"]
+        )
         groups: dict[str | None, Any] = {None: command}
         for option in options_of(name).values():
             visible = usual is None or option.name in usual
             option = replace(option, needed=option.needed and not (dry and option.name == "out"))
             group = option.group if visible else None
             if group not in groups:
-                groups[group] = command.add_argument_group(group, _ABOUT.get(str(group)) if usual is None else None)
-            _add(groups[group], option if visible else replace(option, help=argparse.SUPPRESS), option.default)
-        text = f"all {len(options_of(name))} options, in groups" if name in USUAL else argparse.SUPPRESS
+                groups[group] = command.add_argument_group(
+                    group, _ABOUT.get(str(group)) if usual is None else None
+                )
+            _add(
+                groups[group],
+                option if visible else replace(option, help=argparse.SUPPRESS),
+                option.default,
+            )
+        text = (
+            f"all {len(options_of(name))} options, in groups"
+            if name in USUAL
+            else argparse.SUPPRESS
+        )
         command.add_argument("--help-all", action="help", help=text)
     return parser
 
@@ -206,18 +260,29 @@ def _add(parser: Any, option: Option, default: Any) -> None:
     """Let the parser read an option."""
     if not option.flag:
         several = {"nargs": "?"} if option.optional else {}
-        parser.add_argument(option.name, metavar=option.metavar, choices=option.choices, help=option.help, **several)
+        parser.add_argument(
+            option.name, metavar=option.metavar, choices=option.choices, help=option.help, **several
+        )
     elif option.kind is bool:
-        parser.add_argument(f"--{option.name}", action="store_true", default=default, help=option.help)
+        parser.add_argument(
+            f"--{option.name}", action="store_true", default=default, help=option.help
+        )
     else:
         parser.add_argument(
-            f"--{option.name}", type=option.kind, default=default, metavar=option.metavar, choices=option.choices,
-            required=option.needed, help=option.help,
-        )  # fmt: skip
+            f"--{option.name}",
+            type=option.kind,
+            default=default,
+            metavar=option.metavar,
+            choices=option.choices,
+            required=option.needed,
+            help=option.help,
+        )
 
 
 def _with_ranges(argv: list[str]) -> list[str]:
-    """Let `--range -4,7` and `--target-bounds -1,3` be written so, though their values look like options."""
+    """Let `--range -4,7` and `--target-bounds -1,3` be written so, though their values look like
+    options.
+    """
     joined: list[str] = []
     for part in argv:
         if joined and joined[-1] in ("--range", "--target-bounds"):
@@ -237,10 +302,16 @@ def _with_config(argv: list[str]) -> list[str]:
     before, (_, equals, path), after = argv[: at[0]], argv[at[0]].partition("="), argv[at[0] + 1 :]
     if not equals:
         if not after:
-            raise BadInput("--config needs a file: give the path of a TOML file whose keys are the options' names")
+            raise BadInput(
+                "--config needs a file: give the path of a TOML file whose keys are the options' "
+                "names"
+            )
         path, after = after[0], after[1:]
     if not before or before[0].startswith("-"):
-        raise BadInput("--config was given before the command: expected `privlearn COMMAND --config F.toml ...`")
+        raise BadInput(
+            "--config was given before the command: expected `privlearn COMMAND --config F.toml "
+            "...`"
+        )
     by_hand = {part.partition("=")[0][2:] for part in argv if part.startswith("--")}
     given: list[str] = []
     for name, value in plain_options(read_toml(Path(path)), Path(path)).items():
@@ -256,7 +327,9 @@ def _with_config(argv: list[str]) -> list[str]:
 
 
 def _is_for_training(name: str) -> bool:
-    """Whether `budget` passes over an option of a file that serves both commands: it changes no plan."""
+    """Whether `budget` passes over an option of a file that serves both commands: it changes no
+    plan.
+    """
     key = name.replace("-", "_")
     option = options_of("train").get(key)
     return option is not None and key not in options_of("budget") and option.part != "plan"
@@ -275,7 +348,9 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise ValueError(f"it is larger than {_LARGEST_CONFIG >> 10} KiB")
         return tomllib.loads(content.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(f"the configuration {path} cannot be read: {error}. Expected a TOML file") from error
+        raise BadInput(
+            f"the configuration {path} cannot be read: {error}. Expected a TOML file"
+        ) from error
 
 
 def plain_options(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -288,12 +363,21 @@ def plain_options(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
     for key, value in settings.items():
         name = key.replace("_", "-")
         if name in plain:
-            raise BadInput(f"{key} stands twice in {path}, once with _ and once with -: keep one of them")
-        if name in ("config", "help", "help-all") or not key.isascii() or not name.replace("-", "a").isalnum():
             raise BadInput(
-                f"{key[:40]!r} in {path} is not an option: expected names as on the command line, such as epsilon"
+                f"{key} stands twice in {path}, once with _ and once with -: keep one of them"
+            )
+        if (
+            name in ("config", "help", "help-all")
+            or not key.isascii()
+            or not name.replace("-", "a").isalnum()
+        ):
+            raise BadInput(
+                f"{key[:40]!r} in {path} is not an option: expected names as on the command line, "
+                "such as epsilon"
             )
         if isinstance(value, dict):
-            raise BadInput(f"[{key}] in {path} is a table: expected plain options, as on the command line")
+            raise BadInput(
+                f"[{key}] in {path} is a table: expected plain options, as on the command line"
+            )
         plain[name] = ",".join(str(part) for part in value) if isinstance(value, list) else value
     return plain

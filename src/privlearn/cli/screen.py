@@ -1,4 +1,6 @@
-"""What a person or a script sees: answers on standard output, progress, notes and warnings on standard error."""
+"""What a person or a script sees: answers on standard output, progress, notes and warnings on
+standard error.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.solving import noise_in_weights
 from privlearn.statistics.metric_figures import Metrics
 
-#: Examples times epsilon at which next to nothing was learned, and half of what is learned without privacy.
+#: Examples times epsilon at which next to nothing was learned, and half of what is learned without
+#: privacy.
 NOTHING, HALF = 100, 500
 #: What `--metric` calls the figures, and what tables do.
 METRICS = {
@@ -49,13 +52,16 @@ METRICS = {
     "subset-accuracy": ("subset_accuracy", "subset accuracy"),
 }
 
-#: What begins a style or a line of our own: drawn anew for each process, so that no text from outside has one.
+#: What begins a style or a line of our own: drawn anew for each process, so that no text from
+#: outside has one.
 _OWN = f"\ue000{secrets.token_hex(8)}:"
 _MARKS = re.compile(f"{_OWN}([a-z ]*);")
 
 
 def style(name: str) -> str:
-    """What begins a style, such as "bold" or "red bold", in a line that is printed; `END` ends it."""
+    """What begins a style, such as "bold" or "red bold", in a line that is printed; `END` ends
+    it.
+    """
     return f"{_OWN}{name};"
 
 
@@ -82,7 +88,9 @@ class Screen(Console):
     """A console to which nothing is written but lines (`line`) and tables of them."""
 
     def print(self, *parts: Any, **options: Any) -> None:
-        """Print texts, each a line, and tables. Line breaks at a text's ends stay; others are spelled out."""
+        """Print texts, each a line, and tables. Line breaks at a text's ends stay; others are
+        spelled out.
+        """
         Console.print(self, *map(_as_line, parts), **options)
 
 
@@ -130,7 +138,9 @@ def be_quiet() -> None:
 
 
 def plain(text: object) -> str:
-    """`text` as it stands, on one line: names and files may hold control characters, and marks of our own."""
+    """`text` as it stands, on one line: names and files may hold control characters, and marks of
+    our own.
+    """
     return for_terminal(text)
 
 
@@ -173,18 +183,36 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
             if best
             else f"{DIM}{METHODS_IN_WORDS[row['method']]}{END}"
         )
-        table.add_row(f"{BOLD}{row['method']}{END}" if best else row["method"], f"{readable(row['epsilon'])}", mark)
+        table.add_row(
+            f"{BOLD}{row['method']}{END}" if best else row["method"],
+            f"{readable(row['epsilon'])}",
+            mark,
+        )
     for row in figures["guarantees"]:
         if row["kind"] != "bound":
-            what = "an estimate, no guarantee" if row["kind"] == "estimate" else "a lower bound: the truth is above"
-            table.add_row(f"{DIM}{row['method']}{END}", f"{DIM}{readable(row['epsilon'])}{END}", f"{DIM}{what}{END}")
+            what = (
+                "an estimate, no guarantee"
+                if row["kind"] == "estimate"
+                else "a lower bound: the truth is above"
+            )
+            table.add_row(
+                f"{DIM}{row['method']}{END}",
+                f"{DIM}{readable(row['epsilon'])}{END}",
+                f"{DIM}{what}{END}",
+            )
     return table
 
 
 def meaning(figures: dict[str, Any]) -> str:
     """What the numbers mean, in a sentence each."""
     unit = {name: figures[name] for name in ("group_size", "rows_per_person") if name in figures}
-    stated = Guarantee(figures["epsilon"], figures["delta"], Adjacency(figures["adjacency"]), figures["method"], **unit)
+    stated = Guarantee(
+        figures["epsilon"],
+        figures["delta"],
+        Adjacency(figures["adjacency"]),
+        figures["method"],
+        **unit,
+    )
     attack = f"\n{describe(figures['attack'], stated.unit)}" if figures.get("attack") else ""
     return BREAK.join(f"{stated.meaning}{attack}".splitlines())
 
@@ -220,8 +248,13 @@ def size(count: float) -> str:
 @contextmanager
 def progress_bar(title: str, unit: str = "steps") -> Iterator[Callable[[int, int], None]]:
     """A progress bar on standard error; yields a function of (done, all)."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
-               TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
     bar = Progress(*columns, console=notes)
     task = bar.add_task(for_terminal(title), total=None)
 
@@ -248,7 +281,9 @@ class Steps(Callback):
 
 
 def guarantee_lines(figures: dict[str, Any]) -> None:
-    """Print at which delta, for which neighbours, what each sound method says, and what it means."""
+    """Print at which delta, for which neighbours, what each sound method says, and what it
+    means.
+    """
     rho = "" if figures["rho"] is None else f", rho {figures['rho']:.6g}"
     answers.print(f"delta {figures['delta']:g}, {figures['adjacency']} neighbours{rho}\n")
     answers.print(guarantee_table(figures))
@@ -267,7 +302,9 @@ def explanation(settings: Iterable[Setting]) -> None:
 
 
 def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
-    """The guarantee of a plan, and what else is known of it, as the JSON object that scripts rely on."""
+    """The guarantee of a plan, and what else is known of it, as the JSON object that scripts rely
+    on.
+    """
     return {
         **priced(plan, delta, _unclaimed(plan, delta, examples)),
         "epochs": plan.epochs,
@@ -289,13 +326,20 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
 def correlated_figures(plan: Plan, examples: int) -> dict[str, Any]:
     """The mechanism of a plan with correlated noise, and the noise in its weights.
 
-    `relative_noise` is relative to independent noise at the same guarantee, where a target says what that is.
+    `relative_noise` is relative to independent noise at the same guarantee, where a target says
+    what that is.
     """
     assert plan.correlation is not None
     figures: dict[str, Any] = {"kind": plan.correlation.kind, **vars(plan.correlation)}
     if plan.budget is not None and plan.budget.epsilon is not None:
         rate = min(1.0, plan.sampling.expected_batch_size(examples) / examples)
-        other = replace(plan, correlation=None, sampling=sampling.Poisson(rate), budget=None, adjacency=plan.adjacency)
+        other = replace(
+            plan,
+            correlation=None,
+            sampling=sampling.Poisson(rate),
+            budget=None,
+            adjacency=plan.adjacency,
+        )
         other = other.calibrate(epsilon=plan.budget.epsilon, delta=plan.budget.delta)
         independent = noise_in_weights(other, examples, plan.correlation.momentum)
         figures["relative_noise"] = noise_in_weights(plan, examples) / independent
@@ -309,13 +353,16 @@ def unspent(plan: Any) -> float | None:
 
 
 def priced(plan: AbstractPlan, delta: float, unclaimed: Iterable[Guarantee] = ()) -> dict[str, Any]:
-    """What `guaranteed` says of `plan`, and what a membership attack on all that it releases can achieve at most."""
+    """What `guaranteed` says of `plan`, and what a membership attack on all that it releases can
+    achieve at most.
+    """
     curve = tradeoff(plan.event(), plan.neighbours, plan.unit.group_size)
     return guaranteed(plan.guarantees(delta), unclaimed) | {"attack": curve.figures()}
 
 
 def guaranteed(bounds: Sequence[Guarantee], unclaimed: Iterable[Guarantee] = ()) -> dict[str, Any]:
-    """The part of the JSON object that is the same for every plan; what has no epochs leaves those empty.
+    """The part of the JSON object that is the same for every plan; what has no epochs leaves those
+    empty.
 
     Args:
         bounds: sound guarantees, the tightest first.
@@ -332,7 +379,8 @@ def guaranteed(bounds: Sequence[Guarantee], unclaimed: Iterable[Guarantee] = ())
         "steps": None,
         "noise_multipliers": None,
         "guarantees": [
-            {"method": each.method, "epsilon": each.epsilon, "kind": each.kind} for each in (*bounds, *unclaimed)
+            {"method": each.method, "epsilon": each.epsilon, "kind": each.kind}
+            for each in (*bounds, *unclaimed)
         ],
         "group_size": best.group_size,
         **({} if best.rows_per_person is None else {"rows_per_person": best.rows_per_person}),
@@ -345,16 +393,17 @@ def warnings(plan: Plan, delta: float, examples: int) -> Iterator[str]:
     yield from hollow(epsilon, delta, examples)
     if epsilon is not None and epsilon * examples < HALF:
         yield (
-            f"examples times epsilon are {epsilon * examples:.3g}, which is little. Measured for linear models with "
-            f"default settings on three data sets: they learned next to nothing at {NOTHING}, and half of what they "
-            f"learn without privacy at {HALF} (docs/results/small-data.md). More rows help as much as a larger epsilon"
+            f"examples times epsilon are {epsilon * examples:.3g}, which is little. Measured for "
+            "linear models with default settings on three data sets: they learned next to nothing "
+            f"at {NOTHING}, and half of what they learn without privacy at {HALF} "
+            "(docs/results/small-data.md). More rows help as much as a larger epsilon"
         )
     if idle := plan.schedule.idle(plan.epochs):
         yield idle
     if plan.filter and isinstance(plan.sampling, sampling.Partition):
         yield (
-            "a schedule that reacts is accounted for without amplification where batches are a partition: poisson "
-            "sampling costs far less"
+            "a schedule that reacts is accounted for without amplification where batches are a "
+            "partition: poisson sampling costs far less"
         )
     if isinstance(plan.sampling, sampling.Shuffle) and not comparisons.installed():
         yield comparisons.MISSING
@@ -368,7 +417,9 @@ def _unclaimed(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:
     yield from accountant.estimates(event, plan.neighbours, delta)
     if isinstance(plan.sampling, sampling.Shuffle):
         try:
-            least = comparisons.lower_bound(event, plan.sampling.steps(examples), plan.neighbours, delta)
+            least = comparisons.lower_bound(
+                event, plan.sampling.steps(examples), plan.neighbours, delta
+            )
         except UnsupportedEvent:
             return
         yield Guarantee(least, delta, plan.neighbours, "shuffle-2024", "lower_bound")
@@ -403,7 +454,11 @@ def how_it_ended(plan: Plan, facts: dict[str, Any]) -> str:
     """When a run lowered its noise, and why it ended; all of it follows from what is published."""
     noise, most = facts["noise_multipliers"], plan.epochs
     fell = [epoch for epoch in range(1, len(noise)) if noise[epoch] < noise[epoch - 1]]
-    when = f"the noise fell after epochs {', '.join(map(str, fell))}" if fell else "the noise never fell"
+    when = (
+        f"the noise fell after epochs {', '.join(map(str, fell))}"
+        if fell
+        else "the noise never fell"
+    )
     if len(noise) == most:
         return f"{when}; all {most} epochs ran"
     ended = f"the run ended after {len(noise)} of at most {most} epochs"
@@ -417,14 +472,24 @@ def metric_rows(metrics: Metrics | None, first: str | None) -> dict[str, str]:
     how = "" if metrics.plan is None else ", released with noise (± one standard deviation)"
     if "dice" in metrics.figures:
         return {"test Dice": f"{BOLD}{metrics.text('dice')}{END} on {metrics.rows} volumes"}
-    there = {title: metrics.text(name) for name, title in METRICS.values() if name in metrics.figures}
+    there = {
+        title: metrics.text(name) for name, title in METRICS.values() if name in metrics.figures
+    }
     if first in (None, "accuracy"):
         there.pop("balanced accuracy", None)
     if first is not None:
         title = METRICS[first][1]
         there = {title: there.pop(title, "not defined"), **there}
     constant = of_one_answer(metrics) if "accuracy" in there else None
-    baseline = {} if constant is None else {"baseline accuracy": f"{constant:.4f}, always the most frequent class"}
+    baseline = (
+        {}
+        if constant is None
+        else {"baseline accuracy": f"{constant:.4f}, always the most frequent class"}
+    )
     (title, best), (name, text), *more = there.items()
     said = ", ".join([text, *(f"{other} {figure}" for other, figure in more)])
-    return {f"test {title}": f"{BOLD}{best}{END} on {metrics.rows} rows{how}", f"test {name}": said, **baseline}
+    return {
+        f"test {title}": f"{BOLD}{best}{END} on {metrics.rows} rows{how}",
+        f"test {name}": said,
+        **baseline,
+    }

@@ -1,4 +1,6 @@
-"""`--tune F.toml`: candidates in a file, and the plan to choose among them; without data and without torch."""
+"""`--tune F.toml`: candidates in a file, and the plan to choose among them; without data and
+without torch.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from privlearn.sampling import Shuffle
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import OF_CLASSES, OF_VALUES, Candidate, RandomStopping, scored_by
 
-_NUMBERS = {"blocks": ("share", "selection-epsilon"), "random-stopping": ("mean", "shape", "score-noise")}
+_NUMBERS = {
+    "blocks": ("share", "selection-epsilon"),
+    "random-stopping": ("mean", "shape", "score-noise"),
+}
 _LONGEST_NAME = 60
 #: What does not go with choosing among candidates, and why.
 _REFUSED = {
@@ -32,7 +37,9 @@ _REFUSED = {
     "explain": "candidates are chosen, not explained",
     "normalise": "candidates learn from the rows as they are",
     "select": "candidates learn from the rows as they are",
-    "class_weights": "candidates are chosen by how many rows they get right, which weighs all rows alike",
+    "class_weights": (
+        "candidates are chosen by how many rows they get right, which weighs all rows alike"
+    ),
 }
 
 Tuning = Blocks | RandomStopping
@@ -55,29 +62,37 @@ def require_combinable(request: Request) -> None:
     """
     for name, why in _REFUSED.items():
         if request.given(name) and not (name == "solve" and request.solve == "noise"):
-            raise BadInput(f"--{name.replace('_', '-')} does not go with --tune: {why}. Leave it out")
+            raise BadInput(
+                f"--{name.replace('_', '-')} does not go with --tune: {why}. Leave it out"
+            )
     if request.epsilon is None and request.rho is None:
-        raise BadInput("--tune needs a target for everything together: give --epsilon E (with --delta D) or --rho R")
+        raise BadInput(
+            "--tune needs a target for everything together: give --epsilon E (with --delta D) or "
+            "--rho R"
+        )
 
 
 def make_choice(request: Request, facts: Facts) -> Choice:
     """The candidates of the file `request.tune`, calibrated together to the target.
 
-    On blocks, batches keep their share of the data: B out of N examples are B / (k + 1) out of a block.
+    On blocks, batches keep their share of the data: B out of N examples are B / (k + 1) out of a
+    block.
 
     Args:
         request: the options; what a candidate does not set for itself is taken from here.
         facts: what is public of the data, by which candidates are settled as a run by itself is.
 
     Raises:
-        BadInput: no readable file, something in it that does not belong there, or a target that can't be met.
+        BadInput: no readable file, something in it that does not belong there, or a target that
+            can't be met.
     """
     path = Path(request.tune)
     content = read_toml(path)
     tables = content.pop("candidate", None)
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise BadInput(
-            f"{path} has no candidates: expected tables [[candidate]], each with options such as learning-rate = 5"
+            f"{path} has no candidates: expected tables [[candidate]], each with options such as "
+            "learning-rate = 5"
         )
     settings = {key.replace("_", "-"): value for key, value in content.items()}
     way = one_of(f"way in {path}", str(settings.pop("way", "blocks")), _NUMBERS)
@@ -85,7 +100,10 @@ def make_choice(request: Request, facts: Facts) -> Choice:
     unknown = [key for key in settings if key not in _NUMBERS[way]]
     if unknown:
         known = ["way", *(["retrain"] if way == "blocks" else []), *_NUMBERS[way]]
-        raise BadInput(f"{path} sets {unknown[0][:40]!r}, which {way} does not have: expected {', '.join(known)}")
+        raise BadInput(
+            f"{path} sets {unknown[0][:40]!r}, which {way} does not have: expected "
+            f"{', '.join(known)}"
+        )
     numbers = {key.replace("-", "_"): value for key, value in settings.items()}
     named = [_own_options(table, path) for table in tables]
     each = tuple(request.with_options(given) for _, given in named)
@@ -93,7 +111,8 @@ def make_choice(request: Request, facts: Facts) -> Choice:
     if way == "blocks":
         parts = len(each) + 1
         candidates = tuple(
-            _on_a_block(name, given, own, facts, parts, retrain) for (name, given), own in zip(named, each, strict=True)
+            _on_a_block(name, given, own, facts, parts, retrain)
+            for (name, given), own in zip(named, each, strict=True)
         )
         plan: Tuning = Blocks(candidates, retrain=retrain, metric=metric, **numbers)
     else:
@@ -101,8 +120,12 @@ def make_choice(request: Request, facts: Facts) -> Choice:
             Candidate(name, _settled(own, facts), settings=given)
             for (name, given), own in zip(named, each, strict=True)
         )
-        plan = RandomStopping(candidates, metric=metric, **{"mean": float(max(1, len(candidates))), **numbers})
-    return Choice(plan.calibrate(epsilon=request.epsilon, delta=request.delta, rho=request.rho), each)
+        plan = RandomStopping(
+            candidates, metric=metric, **{"mean": float(max(1, len(candidates))), **numbers}
+        )
+    return Choice(
+        plan.calibrate(epsilon=request.epsilon, delta=request.delta, rho=request.rho), each
+    )
 
 
 def _own_options(table: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
@@ -113,10 +136,14 @@ def _own_options(table: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]
     own = [option.name for option in options_of("train").values() if option.candidate]
     for option, value in given.items():
         if option not in own:
-            raise BadInput(f"a candidate in {path} sets {option!r}, which it can't: it may set {', '.join(own)}")
+            raise BadInput(
+                f"a candidate in {path} sets {option!r}, which it can't: it may set "
+                f"{', '.join(own)}"
+            )
         if isinstance(value, bool):
             raise BadInput(
-                f"a candidate in {path} sets {option} to {value}: expected its value, as on the command line"
+                f"a candidate in {path} sets {option} to {value}: expected its value, as on the "
+                "command line"
             )
     by_options = ", ".join(f"{option} {value}" for option, value in given.items()) or "as given"
     return (by_options[:_LONGEST_NAME] if name is None else name), given
@@ -134,22 +161,28 @@ def _metric(request: Request, facts: Facts) -> str:
     name = screen.METRICS[request.metric][0]
     own = OF_VALUES if values else OF_CLASSES
     if name not in own:
-        expected = " or ".join(option for option, (known, _) in screen.METRICS.items() if known in own)
+        expected = " or ".join(
+            option for option, (known, _) in screen.METRICS.items() if known in own
+        )
         raise BadInput(
-            f"--metric {request.metric} does not go with --tune: candidates are judged by a sum over rows, which each "
-            f"row moves by a bounded amount. Give --metric {expected}"
+            f"--metric {request.metric} does not go with --tune: candidates are judged by a sum "
+            f"over rows, which each row moves by a bounded amount. Give --metric {expected}"
         )
     return name
 
 
 def _settled(own: Request, facts: Facts) -> Plan:
-    """A candidate's plan as that of a run by itself, on rows as they are; its noise is scaled with the whole."""
+    """A candidate's plan as that of a run by itself, on rows as they are; its noise is scaled with
+    the whole.
+    """
     return replace(rules.settle(methods.training_request(own), facts).plan, budget=None)
 
 
-def _on_a_block(name: str, given: dict[str, Any], own: Request, facts: Facts, parts: int, retrain: bool) -> Candidate:
-    """A candidate for one of `parts` blocks: sampled at the rate that it has on all the data, in batches of fixed size
-    as much smaller as a block is.
+def _on_a_block(
+    name: str, given: dict[str, Any], own: Request, facts: Facts, parts: int, retrain: bool
+) -> Candidate:
+    """A candidate for one of `parts` blocks: sampled at the rate that it has on all the data, in
+    batches of fixed size as much smaller as a block is.
     """
     whole = plan = _settled(own, facts)
     if isinstance(plan.sampling, Shuffle):
@@ -158,7 +191,9 @@ def _on_a_block(name: str, given: dict[str, Any], own: Request, facts: Facts, pa
 
 
 def figures(plan: Tuning, delta: float) -> dict[str, Any]:
-    """The guarantee of the whole, and what else is known of it, as the JSON object that scripts rely on."""
+    """The guarantee of the whole, and what else is known of it, as the JSON object that scripts
+    rely on.
+    """
     return {
         **screen.priced(plan, delta),
         "tuning": {"way": plan.kind} | plan.to_json(),
@@ -172,7 +207,10 @@ def headline(plan: Tuning) -> str:
     if isinstance(plan, Blocks):
         again = ", the chosen one trained again on all the data" if plan.retrain else ""
         return f"{names} candidates on {names + 1} blocks{again}"
-    return f"a random number of runs over {names} candidates, {plan.mean:g} expected (shape {plan.shape:g})"
+    return (
+        f"a random number of runs over {names} candidates, {plan.mean:g} expected (shape "
+        f"{plan.shape:g})"
+    )
 
 
 def show_cost(request: Request) -> None:
@@ -185,7 +223,11 @@ def show_cost(request: Request) -> None:
         return
     screen.answers.print(headline(plan))
     for candidate in plan.candidates:
-        again = f", trained again with {rules.noise_text(candidate.again)}" if candidate.again is not None else ""
+        again = (
+            f", trained again with {rules.noise_text(candidate.again)}"
+            if candidate.again is not None
+            else ""
+        )
         noise = rules.noise_text(candidate.plan)
         screen.answers.print(f"  {screen.plain(candidate.name)}: noise multiplier {noise}{again}")
     if isinstance(plan, Blocks):
@@ -196,7 +238,8 @@ def show_cost(request: Request) -> None:
         )
     else:
         screen.answers.print(
-            f"a run's score is a {scored_by(plan.metric)}, released with noise multiplier {plan.score_noise:.4g}"
+            f"a run's score is a {scored_by(plan.metric)}, released with noise multiplier "
+            f"{plan.score_noise:.4g}"
         )
     screen.guarantee_lines(answer)
     screen.answers.print(f"\n{screen.meaning(answer)}")

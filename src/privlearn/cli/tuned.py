@@ -1,4 +1,6 @@
-"""`privlearn train --tune`: a private choice among candidates, of which the chosen one is published."""
+"""`privlearn train --tune`: a private choice among candidates, of which the chosen one is
+published.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,12 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     def rows(result: Result) -> dict[str, str]:
         answer["chosen"] = plan.candidates[result.facts["tuning"]["chosen"]].name
         name = screen.plain(answer["chosen"])
-        return {"chosen": f"{screen.BOLD}{name}{screen.END}, from {tune.headline(plan)}; choosing is charged, too"}
+        return {
+            "chosen": (
+                f"{screen.BOLD}{name}{screen.END}, from {tune.headline(plan)}; choosing is "
+                "charged, too"
+            )
+        }
 
     yield Job(
         data,
@@ -59,7 +66,9 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
         f"({answer['adjacency']})",
         (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
         None,
-        lambda opened: _tune(plan, settled, data, opened, 1 if request.jobs is None else request.jobs),
+        lambda opened: _tune(
+            plan, settled, data, opened, 1 if request.jobs is None else request.jobs
+        ),
         rows,
         # With random stopping the time would tell how many runs there were.
         timed=isinstance(plan, Blocks),
@@ -73,9 +82,14 @@ def _asked(own: Request, data: Dataset) -> TrainRequest:
     return replace(chosen, task=head_of(chosen.task, data).task)
 
 
-def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened, jobs: int) -> Result:
+def _tune(
+    plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened, jobs: int
+) -> Result:
     # What candidates need of the data: all of it would go to each process.
-    examples, losses = data.examples, {name: loss_of(data, own.request) for name, own in settled.items()}
+    examples, losses = (
+        data.examples,
+        {name: loss_of(data, own.request) for name, own in settled.items()},
+    )
 
     def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
         own, plan = settled[candidate.name], candidate.plan
@@ -86,12 +100,20 @@ def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: O
     if not on_blocks:
         screen.notes.print("training; how often is decided at random and not printed")
     with screen.progress_bar("training candidates") if on_blocks else nullcontext() as bar:
-        return tuning_run(plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=bar, jobs=jobs)
+        return tuning_run(
+            plan,
+            trained,
+            data,
+            ledger=opened.ledger,
+            streams=opened.streams(),
+            progress=bar,
+            jobs=jobs,
+        )
 
 
 def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
-    """Make every candidate's network and optimizer once, so that what can't be made is refused before anything is
-    charged.
+    """Make every candidate's network and optimizer once, so that what can't be made is refused
+    before anything is charged.
 
     Raises:
         BadInput, NotPerExample: one that can't be made.

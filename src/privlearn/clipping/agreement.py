@@ -1,6 +1,8 @@
-"""Which way computes the gradients of a model: the fastest that agrees with the loop over single examples.
+"""Which way computes the gradients of a model: the fastest that agrees with the loop over single
+examples.
 
-When two computations agree, whether a loss is computed example by example, and what a batch may hold in memory.
+When two computations agree, whether a loss is computed example by example, and what a batch may
+hold in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.clipping.augmentation import Copies
-from privlearn.clipping.backends import Backend, Gradients, Loop, PerOperation, Problem, Vmap, layouts, layouts_of_draws
+from privlearn.clipping.backends import (
+    Backend,
+    Gradients,
+    Loop,
+    PerOperation,
+    Problem,
+    Vmap,
+    layouts,
+    layouts_of_draws,
+)
 from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.layout import NotLayerwise
 from privlearn.clipping.losses import Leaves
@@ -36,7 +47,8 @@ _UNFIT = (PrivlearnError, RuntimeError, ValueError, IndexError, KeyError, TypeEr
 
 @final
 class Choice:
-    """The fastest way that agrees with the loop over single examples, on made-up rows of many scales.
+    """The fastest way that agrees with the loop over single examples, on made-up rows of many
+    scales.
 
     Args:
         problem: what is differentiated.
@@ -67,7 +79,9 @@ class Choice:
         batches, rows = [made_up(size) for size in SIZES], made_up(COMPARED)
 
         def layers(problem: Problem) -> PerOperation:
-            return PerOperation(problem, kernels, layouts(problem, kernels, batches), writes=self.writes)
+            return PerOperation(
+                problem, kernels, layouts(problem, kernels, batches), writes=self.writes
+            )
 
         with torch.random.fork_rng():
             self.writes, problem.random.active = require_uncoupled(plain, rows, batches)
@@ -117,41 +131,58 @@ class Choice:
 
 #: How long the other ways take, by measurements (docs/performance.md) and by what they do.
 _SLOW = {
-    "vmap": "by torch.func.vmap, which takes 1 to 55 times as long as layer by layer, and several times the memory",
+    "vmap": (
+        "by torch.func.vmap, which takes 1 to 55 times as long as layer by layer, and several "
+        "times the memory"
+    ),
     "loop": "one example after another, which takes about as many passes as a batch has examples",
 }
 
 
 def warn_of_slowness(way: str, reason: str | None) -> None:
-    """Say, where gradients are not computed layer by layer, why, and what to change. Nothing of it is private."""
+    """Say, where gradients are not computed layer by layer, why, and what to change. Nothing of it
+    is private.
+    """
     if way in _SLOW:
         warnings.warn(
             f"training will be slow: gradients are computed {_SLOW[way]}, because {reason}. The "
-            "guarantee is the same. Faster: where the batch is read or mixed, use x.shape, a constant or the example "
-            "alone; where an operation has no rule, use another or freeze its layer",
+            "guarantee is the same. Faster: where the batch is read or mixed, use x.shape, a "
+            "constant or the example alone; where an operation has no rule, use another or freeze "
+            "its layer",
             stacklevel=2,
         )
 
 
 class _Truth:
-    """Losses and squared norms of single examples, by parameter, and one sum in which all count about as much."""
+    """Losses and squared norms of single examples, by parameter, and one sum in which all count
+    about as much.
+    """
 
     def __init__(self, problem: Problem, rows: Leaves) -> None:
         losses, squares, self.weights = [], [], list[float]()
-        self.sums = {name: torch.zeros_like(parameter) for name, parameter in problem.parameters.items()}
+        self.sums = {
+            name: torch.zeros_like(parameter) for name, parameter in problem.parameters.items()
+        }
         for number, (gradients, loss) in enumerate(Loop(problem).each(*rows)):
             losses += [loss]
             squares += [torch.cat([Dense(own[None]).squares for own in gradients])]
             least = torch.finfo(loss.dtype).tiny  # the gradient may be zero
-            self.weights.append((1 + number / COMPARED) / math.sqrt(max(float(squares[-1].sum()), least)))
+            self.weights.append(
+                (1 + number / COMPARED) / math.sqrt(max(float(squares[-1].sum()), least))
+            )
             for into, own in zip(self.sums.values(), gradients, strict=True):
                 into.add_(own, alpha=self.weights[-1])
             del gradients, own
-        self.losses, self.squares = torch.stack(losses), dict(zip(self.sums, torch.stack(squares, 1), strict=True))
+        self.losses, self.squares = (
+            torch.stack(losses),
+            dict(zip(self.sums, torch.stack(squares, 1), strict=True)),
+        )
 
 
 def _same_gradients(problem: Problem, computed: Gradients, truth: _Truth) -> bool:
-    """Whether every example's loss and gradient norms are the same, and so are sums of the gradients."""
+    """Whether every example's loss and gradient norms are the same, and so are sums of the
+    gradients.
+    """
     ours, losses = computed
     if not close(losses, truth.losses, rounding_of(truth.losses)):
         return False
@@ -164,7 +195,8 @@ def _same_gradients(problem: Problem, computed: Gradients, truth: _Truth) -> boo
         if name in ours:
             ours[name].add_weighted(added.new_tensor(truth.weights), added)
         differ = (squares - expected).abs() > tolerance * expected + rounding * total
-        # norms in a row amplify rounding where a group's values are equal, so 1e-5 of the sums is let pass in double
+        # norms in a row amplify rounding where a group's values are equal, so 1e-5 of the sums is
+        # let pass in double
         if differ.any() or not close(added, truth.sums[name], max(10 * rounding, 1e-5)):
             return False
     return True
@@ -174,10 +206,13 @@ def _same_gradients(problem: Problem, computed: Gradients, truth: _Truth) -> boo
 TOLERANCE = 2e-3
 
 
-def require_uncoupled(problem: Problem, rows: Leaves, batches: Sequence[Leaves]) -> tuple[bool, bool]:
+def require_uncoupled(
+    problem: Problem, rows: Leaves, batches: Sequence[Leaves]
+) -> tuple[bool, bool]:
     """Refuse a loss whose value for one example depends on other examples, or on earlier batches.
 
-    Every computation starts from the same seeds, and from the state that the model and the loss had.
+    Every computation starts from the same seeds, and from the state that the model and the loss
+    had.
 
     Args:
         problem: what is differentiated.
@@ -185,7 +220,8 @@ def require_uncoupled(problem: Problem, rows: Leaves, batches: Sequence[Leaves])
         batches: two more such batches, of different sizes.
 
     Returns:
-        Whether the model or the loss writes into the rows that it is given, and whether it draws random numbers.
+        Whether the model or the loss writes into the rows that it is given, and whether it draws
+        random numbers.
 
     Raises:
         NotPerExample: it does, or draws random numbers from elsewhere than PyTorch.
@@ -200,23 +236,25 @@ def require_uncoupled(problem: Problem, rows: Leaves, batches: Sequence[Leaves])
             layout = problem.forward(*given)
             drawn |= not all(map(torch.equal, drawn_by(device), own))
             foreign |= foreign_state() != others
-        written |= any(t._version > 0 or not torch.equal(t, own) for t, own in zip(given, leaves, strict=True))
+        written |= any(
+            t._version > 0 or not torch.equal(t, own) for t, own in zip(given, leaves, strict=True)
+        )
         return layout
 
     together = losses(*rows)
     _require_same(losses(*rows), together)
     if foreign:
         raise NotPerExample(
-            "the model or the loss draws random numbers from numpy or random, which would differ with the other "
-            "examples: draw them with torch"
+            "the model or the loss draws random numbers from numpy or random, which would differ "
+            "with the other examples: draw them with torch"
         )
     starts = range(0, len(rows[0]), problem.copies)
     if not drawn or not _agree_by_example(problem, rows, batches):
         alone = torch.cat([_alone(losses, rows, start, problem.copies, drawn) for start in starts])
         if not _agree(together, alone):
             raise NotPerExample(
-                "the loss of one example changes with the other examples of the batch: give a loss without means, "
-                "weights or normalisation over the batch"
+                "the loss of one example changes with the other examples of the batch: give a loss "
+                "without means, weights or normalisation over the batch"
             )
     given = problem.shape.inputs
     losses(*map(larger, rows[:given]), *rows[given:])
@@ -225,7 +263,9 @@ def require_uncoupled(problem: Problem, rows: Leaves, batches: Sequence[Leaves])
 
 
 def _agree_by_example(problem: Problem, rows: Leaves, batches: Sequence[Leaves]) -> bool:
-    """Whether examples have the same losses by themselves and together, if each draws random numbers of its own."""
+    """Whether examples have the same losses by themselves and together, if each draws random
+    numbers of its own.
+    """
     examples, copies, random = len(rows[0]) // problem.copies, problem.copies, problem.random
     random.active = True
     random.take(np.arange(examples, dtype=np.uint64))
@@ -249,10 +289,13 @@ def _agree(together: Tensor, alone: Tensor) -> bool:
     return close(together[usable], alone[usable], rounding_of(alone[usable]))
 
 
-def _alone(losses: Callable[..., Tensor], rows: Leaves, start: int, copies: int, drawn: bool) -> Tensor:
+def _alone(
+    losses: Callable[..., Tensor], rows: Leaves, start: int, copies: int, drawn: bool
+) -> Tensor:
     """The loss of the example whose rows begin at `start`, by itself.
 
-    If random numbers are drawn, they depend on the size of the batch: then beside others than before.
+    If random numbers are drawn, they depend on the size of the batch: then beside others than
+    before.
     """
     own = slice(start, start + copies)
     if not drawn:
@@ -264,24 +307,32 @@ def _alone(losses: Callable[..., Tensor], rows: Leaves, start: int, copies: int,
 
 
 def _require_same(again: Tensor, losses: Tensor) -> None:
-    """Refuse losses that differ from those of the same rows before; on a GPU sums may be taken in another order."""
+    """Refuse losses that differ from those of the same rows before; on a GPU sums may be taken in
+    another order.
+    """
     rounding = 0.0 if losses.device.type == "cpu" else 1e3 * torch.finfo(losses.dtype).eps
     if not torch.allclose(again, losses, rtol=rounding, atol=0.0, equal_nan=True):
         raise NotPerExample(
-            "the loss of the same rows differs from one call to the next, with the same seeds: the model or the loss "
-            "keeps something of earlier batches. Keep it in buffers (register_buffer), which are put back after each "
-            "batch, or leave it out"
+            "the loss of the same rows differs from one call to the next, with the same seeds: the "
+            "model or the loss keeps something of earlier batches. Keep it in buffers "
+            "(register_buffer), which are put back after each batch, or leave it out"
         )
 
 
 def larger(rows: Tensor) -> Tensor:
-    """Rows with other numbers, where they are no indices: what keeps a maximum, say, comes to another."""
+    """Rows with other numbers, where they are no indices: what keeps a maximum, say, comes to
+    another.
+    """
     return 2 * rows if rows.is_floating_point() else rows
 
 
 def rounding_of(values: Tensor) -> float:
     """A difference that tells nothing about values of this size."""
-    return math.sqrt(torch.finfo(values.dtype).eps) * float(values.abs().max()) if values.numel() else 0.0
+    return (
+        math.sqrt(torch.finfo(values.dtype).eps) * float(values.abs().max())
+        if values.numel()
+        else 0.0
+    )
 
 
 def close(one: Tensor, other: Tensor, rounding: float) -> bool:
@@ -289,13 +340,15 @@ def close(one: Tensor, other: Tensor, rounding: float) -> bool:
     return torch.allclose(one.double(), other.double(), rtol=TOLERANCE, atol=rounding)
 
 
-#: Bytes that one physical batch may hold, unless its size is given; on a GPU, a share of what is free.
+#: Bytes that one physical batch may hold, unless its size is given; on a GPU, a share of what is
+#: free.
 _WORKING_SET, _FREE_SHARE = 1 << 30, 0.5
 
 
 def held_by(way: Backend, *leaves: Tensor) -> int:
     """Bytes that `way` holds at the end of a batch's backward pass, about."""
-    way(*(leaf.clone() for leaf in leaves))  # a new program is checked in passes of its own, which hold more
+    # a new program is checked in passes of its own, which hold more
+    way(*(leaf.clone() for leaf in leaves))
     holding = _Held()
     with nullcontext() if isinstance(way, Vmap) else holding:  # torch.func allows no hooks
         computed, _ = way(*leaves)

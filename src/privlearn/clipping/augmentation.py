@@ -1,4 +1,6 @@
-"""`Augmentation`: changed copies of an example, which are one example: images mirrored and shifted, say."""
+"""`Augmentation`: changed copies of an example, which are one example: images mirrored and shifted,
+say.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,18 @@ Transform = Callable[[Tensor, torch.Generator], Tensor]
 @final
 @dataclass(frozen=True)
 class Augmentation:
-    """Several changed copies of each example, or views, whose gradients are averaged before clipping (De et al. 2022).
+    """Several changed copies of each example, or views, whose gradients are averaged before
+    clipping (De et al. 2022).
 
-    Costs time, not privacy: the mean of the copies is one gradient, and is clipped as one, whatever they are.
+    Costs time, not privacy: the mean of the copies is one gradient, and is clipped as one, whatever
+    they are.
 
     Attributes:
         copies: of each example.
-        transform: of images `flip` (left to right), `shift:2` (up to so many pixels, 0 comes in) or both,
-            `flip,shift:2`; or a function of inputs of shape (rows, ...) and a generator, which is where they are, to
-            inputs of that shape: each row changed by itself, at random by that generator, and given one at a time, too.
+        transform: of images `flip` (left to right), `shift:2` (up to so many pixels, 0 comes in) or
+            both, `flip,shift:2`; or a function of inputs of shape (rows, ...) and a generator,
+            which is where they are, to inputs of that shape: each row changed by itself, at random
+            by that generator, and given one at a time, too.
 
     Raises:
         BadInput: no copies, or neither a spec that can be read nor a function.
@@ -44,8 +49,8 @@ class Augmentation:
         count("copies", self.copies)
         if not callable(self.function):
             raise BadInput(
-                f"transform is {repr(self.transform)[:60]}: expected a text such as flip,shift:2, or a function of "
-                "(rows, generator) to rows"
+                f"transform is {repr(self.transform)[:60]}: expected a text such as flip,shift:2, "
+                "or a function of (rows, generator) to rows"
             )
 
     @property
@@ -64,7 +69,9 @@ class Augmentation:
         return Views(self)
 
     def require_images(self, shape: Sequence[int]) -> None:
-        """Refuse rows of `shape` where images are to be moved, and these are none (`views.FlipAndShift`)."""
+        """Refuse rows of `shape` where images are to be moved, and these are none
+        (`views.FlipAndShift`).
+        """
         if isinstance(self.transform, str):
             from privlearn.clipping.views import FlipAndShift  # for images that are moved alone
 

@@ -1,4 +1,5 @@
-"""Three ways to the gradient of every example: operation by operation, with `torch.func.vmap`, and one at a time.
+"""Three ways to the gradient of every example: operation by operation, with `torch.func.vmap`, and
+one at a time.
 
 The loop is the truth that the other two are held against (`agreement`), and the last resort.
 """
@@ -16,10 +17,24 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from privlearn.clipping.capture import BatchExamples, Capture, OperationFunction, SeenCalls, without_checkpoints
+from privlearn.clipping.capture import (
+    BatchExamples,
+    Capture,
+    OperationFunction,
+    SeenCalls,
+    without_checkpoints,
+)
 from privlearn.clipping.kernels import Kernels, UnusedKernels
 from privlearn.clipping.layout import Layout, NotLayerwise
-from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of, require_one_each
+from privlearn.clipping.losses import (
+    PAIR,
+    BatchShape,
+    Leaves,
+    Loss,
+    Losses,
+    losses_of,
+    require_one_each,
+)
 from privlearn.clipping.operations import RULES
 from privlearn.clipping.operations.sequential import FusedLayers
 from privlearn.clipping.parameters.derived import CallShapes, shared_calls
@@ -32,7 +47,8 @@ from privlearn.clipping.separation.tracker import AxisTracker, Coupled, CoupledE
 from privlearn.errors import PrivlearnError, first_line
 from privlearn.models.check import perturbed
 
-#: Gradients by parameter name (a parameter that took no part is missing), and each example's loss, shape (examples,).
+#: Gradients by parameter name (a parameter that took no part is missing), and each example's loss,
+#: shape (examples,).
 Gradients = tuple[dict[str, ExampleGradients], Tensor]
 
 
@@ -49,7 +65,8 @@ class Problem:
         autocast: the type that the model runs in, or None for that of its parameters.
         dtype: the type that inputs are brought to, or None to leave them as they are.
         random: what the examples draw.
-        fixed: what the model and the loss hold beside trained parameters: after each computation it is what it was.
+        fixed: what the model and the loss hold beside trained parameters: after each computation it
+            is what it was.
         shape: how the tensors that are computed with make up a batch.
         in_step: what a forward pass is made in, which leads to a backward pass.
         any_process: whether something holds in any of the processes that make a pass together.
@@ -75,7 +92,9 @@ class Problem:
 
     @contextmanager
     def computing(self, draws: AbstractContextManager[object]) -> Iterator[None]:
-        """A block in which random numbers are drawn as `draws` says, and after which no state is left behind."""
+        """A block in which random numbers are drawn as `draws` says, and after which no state is
+        left behind.
+        """
         try:
             with draws, without_checkpoints():
                 yield
@@ -102,23 +121,30 @@ class Problem:
         if self.dtype is None:
             return tuple(leaves)
         given = self.shape.inputs
-        return *(leaf.to(self.dtype) if leaf.is_floating_point() else leaf for leaf in leaves[:given]), *leaves[given:]
+        return *(
+            leaf.to(self.dtype) if leaf.is_floating_point() else leaf for leaf in leaves[:given]
+        ), *leaves[given:]
 
     @contextmanager
     def in_double(self) -> Iterator[Problem]:
-        """The same in double precision and at perturbed weights, for the block: what is there is put back afterwards.
+        """The same in double precision and at perturbed weights, for the block: what is there is
+        put back afterwards.
 
         At initial weights, a layer that begins at zero would hide all that lies behind it.
         """
         parameters = [p for p in self.model.parameters() if p.is_floating_point()]
         held = [(p, p.data) for p in parameters]
-        buffers = [(m, n, b) for m in self.model.modules() for n, b in m._buffers.items() if b is not None]
+        buffers = [
+            (m, n, b) for m in self.model.modules() for n, b in m._buffers.items() if b is not None
+        ]
         try:
             for parameter, data in held:
                 parameter.data = perturbed(data.double())
             for module, name, buffer in buffers:
                 module._buffers[name] = buffer.double() if buffer.is_floating_point() else buffer
-            yield replace(self, autocast=None, dtype=torch.float64, fixed=FrozenState(self.model, self.loss))
+            yield replace(
+                self, autocast=None, dtype=torch.float64, fixed=FrozenState(self.model, self.loss)
+            )
         finally:
             for parameter, data in held:
                 parameter.data = data
@@ -133,7 +159,8 @@ class Problem:
 def layouts_of_draws(
     problem: Problem, batches: Sequence[Leaves], run: Callable[..., object] | None = None
 ) -> list[Layout]:
-    """Where the examples are in what each call that draws random numbers draws, when `run` computes two batches.
+    """Where the examples are in what each call that draws random numbers draws, when `run` computes
+    two batches.
 
     Raises:
         NotLayerwise: a call draws for all examples at once.
@@ -145,7 +172,9 @@ def layouts_of_draws(
             (run or problem.forward)(*leaves)
     one, other = (record.shapes for record in records)
     if len(one) != len(other):
-        raise NotLayerwise("the model draws more or fewer random numbers for a batch of another size")
+        raise NotLayerwise(
+            "the model draws more or fewer random numbers for a batch of another size"
+        )
     sizes = (len(batches[0][0]), len(batches[1][0]))
     return [Layout.between(*shapes, sizes) for shapes in zip(one, other, strict=True)]
 
@@ -160,7 +189,8 @@ class SeenModel:
         trace: the name of the sequence of all functions.
         drawn: where the examples are in what each call that draws random numbers draws.
         fused: the containers whose layers are computed as one operation.
-        verdicts: of the programs that were checked, by name: empty where examples stay apart, and else why not.
+        verdicts: of the programs that were checked, by name: empty where examples stay apart, and
+            else why not.
     """
 
     calls: SeenCalls
@@ -171,7 +201,8 @@ class SeenModel:
 
 
 def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> SeenModel:
-    """Where the examples are in each operation's input: what explains its shapes at two batch sizes.
+    """Where the examples are in each operation's input: what explains its shapes at two batch
+    sizes.
 
     Raises:
         NotLayerwise: nothing does, or the examples of a batch are not kept apart.
@@ -184,7 +215,9 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Se
         return _layouts(problem, kernels, batches, all_hold=True)
 
 
-def _layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves], *, all_hold: bool) -> SeenModel:
+def _layouts(
+    problem: Problem, kernels: Kernels, batches: Sequence[Leaves], *, all_hold: bool
+) -> SeenModel:
     def compute(leaves: Leaves, *within: AbstractContextManager[object]) -> None:
         own = [leaf.clone() for leaf in problem.inputs(leaves)]  # the model may write into them
         with problem.computing(torch.enable_grad()), ExitStack() as stack:
@@ -192,7 +225,10 @@ def _layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves], *, a
                 stack.enter_context(context)
             problem.forward(*own)
 
-    trained, shapes = list(problem.parameters.values()), [CallShapes(all_hold=all_hold) for _ in batches]
+    trained, shapes = (
+        list(problem.parameters.values()),
+        [CallShapes(all_hold=all_hold) for _ in batches],
+    )
     fused = FusedLayers(problem.model, trained, [partial(compute, leaves) for leaves in batches])
     for leaves, own in zip(batches, shapes, strict=True):
         compute(leaves, own, fused.under(own))
@@ -203,7 +239,9 @@ def _layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves], *, a
     def run(*leaves: Tensor) -> None:
         leaves = tuple(leaf.clone() for leaf in problem.inputs(leaves))
         calls = SeenCalls(constants, shared=shared, all_hold=all_hold)
-        captures.append(Capture(RULES, trained, kernels, BatchExamples(leaves, len(leaves[0])), calls))
+        captures.append(
+            Capture(RULES, trained, kernels, BatchExamples(leaves, len(leaves[0])), calls)
+        )
         with torch.enable_grad(), captures[-1], fused.under(captures[-1]):
             problem.forward(*leaves)
 
@@ -235,7 +273,8 @@ class SeparationCheck:
         self._problem, self._seen = problem, seen
 
     def require_apart(self, leaves: Sequence[Tensor]) -> None:
-        """Run the forward pass on `leaves`, which stay as they are, and enter the verdict on its program.
+        """Run the forward pass on `leaves`, which stay as they are, and enter the verdict on its
+        program.
 
         It is run on a batch of another size, too: no number in it may depend on that.
 
@@ -247,7 +286,8 @@ class SeparationCheck:
         program, numbers = self._followed(leaves, list(range(examples)))
         _, other_numbers = self._followed(leaves, others)
         verdict = ""
-        if examples > 1 and not _same_numbers(numbers, other_numbers):  # one example is computed as if alone
+        # one example is computed as if alone
+        if examples > 1 and not _same_numbers(numbers, other_numbers):
             verdict = "a number in the model or the loss depends on the size of the batch"
         self._seen.verdicts[program] = verdict
         if self._problem.any_process(bool(verdict)):
@@ -256,7 +296,9 @@ class SeparationCheck:
     def _followed(self, leaves: Sequence[Tensor], examples: list[int]) -> tuple[int, list[float]]:
         """The name of the program that these examples run, and the numbers in it."""
         problem, seen, copies = self._problem, self._seen, self._problem.copies
-        rows = torch.tensor([example * copies + copy for example in examples for copy in range(copies)])
+        rows = torch.tensor(
+            [example * copies + copy for example in examples for copy in range(copies)]
+        )
         own = [leaf.detach()[rows.to(leaf.device)] for leaf in leaves]
         tracker = AxisTracker(seen.calls.constants, own, len(examples), seen.drawn)
         trained = list(problem.parameters.values())
@@ -281,11 +323,16 @@ class SeparationCheck:
 def _same_numbers(one: Sequence[float], other: Sequence[float]) -> bool:
     if len(one) != len(other):
         return False
-    return all(math.isclose(a, b, rel_tol=1e-6) or (a != a and b != b) for a, b in zip(one, other, strict=True))
+    return all(
+        math.isclose(a, b, rel_tol=1e-6) or (a != a and b != b)
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def _require_known_gradients(losses: Tensor) -> None:
-    """Raise if the backward pass would run what no operation shows: a custom function's, or a compiled part's."""
+    """Raise if the backward pass would run what no operation shows: a custom function's, or a
+    compiled part's.
+    """
     waiting, met = [losses.grad_fn], set[Any]()
     while waiting:
         node = waiting.pop()
@@ -294,10 +341,18 @@ def _require_known_gradients(losses: Tensor) -> None:
         met.add(node)
         function = getattr(type(node), "_forward_cls", None)
         sharded = getattr(function, "__module__", "").startswith("torch.distributed.fsdp")
-        custom = function is not None and not sharded and not issubclass(function, OperationFunction)
+        custom = (
+            function is not None and not sharded and not issubclass(function, OperationFunction)
+        )
         compiled = "Cpp" in type(node).__name__ or "::" in type(node).__name__
-        if custom or compiled or (function is None and isinstance(node, torch.autograd.function.BackwardCFunction)):
-            raise Coupled(f"the backward pass of {type(node).__name__.removesuffix('Backward')} is not seen")
+        if (
+            custom
+            or compiled
+            or (function is None and isinstance(node, torch.autograd.function.BackwardCFunction))
+        ):
+            raise Coupled(
+                f"the backward pass of {type(node).__name__.removesuffix('Backward')} is not seen"
+            )
         waiting += [following for following, _ in node.next_functions]
 
 
@@ -312,9 +367,11 @@ class _NewProgram(Exception):
 
 @final
 class PerOperation:
-    """One backward pass in which only gradients of activations flow. For models whose operations have rules.
+    """One backward pass in which only gradients of activations flow. For models whose operations
+    have rules.
 
-    A batch is computed if the program that it runs keeps examples apart: each new program is checked first.
+    A batch is computed if the program that it runs keeps examples apart: each new program is
+    checked first.
 
     Args:
         problem: what is differentiated.
@@ -325,7 +382,9 @@ class PerOperation:
 
     name: ClassVar[str] = "layers"
 
-    def __init__(self, problem: Problem, kernels: Kernels, seen: SeenModel, *, writes: bool = False) -> None:
+    def __init__(
+        self, problem: Problem, kernels: Kernels, seen: SeenModel, *, writes: bool = False
+    ) -> None:
         self._problem, self._kernels, self._seen, self._writes = problem, kernels, seen, writes
         self._trained = list(problem.parameters.values())
 
@@ -333,7 +392,8 @@ class PerOperation:
         """Gradients and losses of a batch.
 
         Raises:
-            NotLayerwise: its examples are not kept apart, or it takes another path than made-up rows did.
+            NotLayerwise: its examples are not kept apart, or it takes another path than made-up
+                rows did.
         """
         self._kernels.scratch.next_step()
         leaves = self._problem.inputs(leaves)
@@ -343,15 +403,21 @@ class PerOperation:
             return self._computed(leaves)
         except _NewProgram:
             if [leaf._version for leaf in before] != versions:
-                raise NotLayerwise("the model writes into its input, as it did not on made-up rows") from None
+                raise NotLayerwise(
+                    "the model writes into its input, as it did not on made-up rows"
+                ) from None
         try:
             SeparationCheck(self._problem, self._seen).require_apart(before)
         except PrivlearnError:
             raise
         except Exception as error:  # the same pass went well unobserved, so no row is at fault
-            raise NotLayerwise(f"whether its examples are kept apart can't be told: {first_line(error)}") from error
+            raise NotLayerwise(
+                f"whether its examples are kept apart can't be told: {first_line(error)}"
+            ) from error
         try:
-            return self._computed(tuple(leaf.clone() for leaf in before) if self._writes else before)
+            return self._computed(
+                tuple(leaf.clone() for leaf in before) if self._writes else before
+            )
         except _NewProgram:
             raise NotLayerwise("the model runs another program on the same rows") from None
 
@@ -399,12 +465,18 @@ class Vmap:
         copies, leaves = problem.copies, problem.inputs(leaves)
         model = Losses(problem.model, problem.loss, problem.shape)
         names = {id(p): name for name, p in problem.parameters.items()}
-        # Every place of a tensor once, tied or not: PyTorch would fill a module that has two names twice, and then put
-        # what it was filled with back in place of the parameter.
+        # Every place of a tensor once, tied or not: PyTorch would fill a module that has two names
+        # twice, and then put what it was filled with back in place of the parameter.
         modules = list(model.named_modules())
-        places = dict(pair for n, m in modules for pair in m.named_parameters(n, False, remove_duplicate=False))
+        places = dict(
+            pair
+            for n, m in modules
+            for pair in m.named_parameters(n, False, remove_duplicate=False)
+        )
         frozen = {place: p.detach() for place, p in places.items() if id(p) not in names}
-        frozen |= dict(pair for n, m in modules for pair in m.named_buffers(n, False, remove_duplicate=False))
+        frozen |= dict(
+            pair for n, m in modules for pair in m.named_buffers(n, False, remove_duplicate=False)
+        )
         trains = {place: names[id(p)] for place, p in places.items() if id(p) in names}
 
         def single(parameters: dict[str, Tensor], *rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -415,7 +487,9 @@ class Vmap:
             return value, value.detach()
 
         trained = {name: p.detach() for name, p in problem.parameters.items()}
-        each = vmap(grad(single, has_aux=True), in_dims=(None, *(0 for _ in leaves)), randomness="different")
+        each = vmap(
+            grad(single, has_aux=True), in_dims=(None, *(0 for _ in leaves)), randomness="different"
+        )
         examples = [leaf.unflatten(0, (-1, copies)) for leaf in leaves]  # type: ignore[no-untyped-call]
         with problem.computing(problem.random.together()):
             formed, losses = each(trained, *examples)
@@ -424,7 +498,9 @@ class Vmap:
 
 @contextmanager
 def gradients_apart(parameters: Iterable[Tensor]) -> Iterator[None]:
-    """For the block no parameter has a `.grad`; those that it writes are lost, and those before are put back."""
+    """For the block no parameter has a `.grad`; those that it writes are lost, and those before are
+    put back.
+    """
     held = [(parameter, parameter.grad) for parameter in parameters]
     for parameter, _ in held:
         parameter.grad = None
@@ -451,16 +527,24 @@ class Loop:
         return {name: Dense(torch.stack(parts)) for name, *parts in each}, torch.stack(losses)
 
     def each(self, *leaves: Tensor) -> Iterator[tuple[list[Tensor], Tensor]]:
-        """The gradients, in the order of the parameters, and the loss of one example after the other."""
+        """The gradients, in the order of the parameters, and the loss of one example after the
+        other.
+        """
         problem, trained = self._problem, list(self._problem.parameters.values())
         leaves = problem.inputs(leaves)
         for number, start in enumerate(range(0, len(leaves[0]), problem.copies)):
             own = slice(start, start + problem.copies)
             with problem.computing(problem.random.alone(number)), torch.enable_grad():
                 loss = problem.forward(*(leaf[own] for leaf in leaves))[0]
-                with gradients_apart(trained):  # a backward pass within, as of reversible layers, writes into them
-                    row = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
-                    whole = [g if p.grad is None else g + p.grad for g, p in zip(row, trained, strict=True)]
+                # a backward pass within, as of reversible layers, writes into them
+                with gradients_apart(trained):
+                    row = torch.autograd.grad(
+                        loss, trained, allow_unused=True, materialize_grads=True
+                    )
+                    whole = [
+                        g if p.grad is None else g + p.grad
+                        for g, p in zip(row, trained, strict=True)
+                    ]
             yield [own.to_dense() if own.is_sparse else own for own in whole], loss.detach()
             del row, whole
 

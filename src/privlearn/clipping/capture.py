@@ -1,15 +1,18 @@
-"""One backward pass in which only gradients of activations flow, and what each parameter needs is kept on the way.
+"""One backward pass in which only gradients of activations flow, and what each parameter needs is
+kept on the way.
 
-A torch function mode sees every operation of the model, wherever it is called from. An operation that has a rule and
-uses a trained parameter runs as an autograd function of ours: its backward pass hands on the gradient of its input, and
-keeps each example's gradient of its parameters, or what tells their norms. The parameters' own gradients are never
-computed; if autograd nevertheless finds one, a use went unseen, and the whole way is given up.
+A torch function mode sees every operation of the model, wherever it is called from. An operation
+that has a rule and uses a trained parameter runs as an autograd function of ours: its backward pass
+hands on the gradient of its input, and keeps each example's gradient of its parameters, or what
+tells their norms. The parameters' own gradients are never computed; if autograd nevertheless finds
+one, a use went unseen, and the whole way is given up.
 
-Activation checkpointing is switched off: parts that are computed again in the backward pass would go unseen. Memory is
-bounded by the number of examples that are computed at once instead.
+Activation checkpointing is switched off: parts that are computed again in the backward pass would
+go unseen. Memory is bounded by the number of examples that are computed at once instead.
 
-Operations are separated by examples through their place in the batch. So a pass is used only if its program is known to
-keep examples apart (`separation`): the name of the program is formed on the way.
+Operations are separated by examples through their place in the batch. So a pass is used only if its
+program is known to keep examples apart (`separation`): the name of the program is formed on the
+way.
 """
 
 from __future__ import annotations
@@ -66,7 +69,10 @@ class Call:
             t = t.transpose(0, 1)
         rows = self.copies * self.layout.rows
         if len(t) != self.examples * rows:
-            raise NotLayerwise(f"an operation on {len(t)} rows: expected {rows} for each of {self.examples} examples")
+            raise NotLayerwise(
+                f"an operation on {len(t)} rows: expected {rows} for each of {self.examples} "
+                "examples"
+            )
         typed = t.to(self.dtype) if t.is_floating_point() else t
         return typed.reshape(self.examples, rows, *typed.shape[1:])
 
@@ -93,19 +99,27 @@ class Operation(Protocol):
         ...
 
     def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
-        """Keep the parameters' gradients in `call`; return the gradient of `x` if it is `wanted`."""
+        """Keep the parameters' gradients in `call`; return the gradient of `x` if it is
+        `wanted`.
+        """
         ...
 
 
 class OperationFunction(torch.autograd.Function):
-    """An autograd function whose backward pass keeps each example's gradients; that of others is not known."""
+    """An autograd function whose backward pass keeps each example's gradients; that of others is
+    not known.
+    """
 
 
 class _Through(OperationFunction):
-    """Runs an operation. The parameters are arguments so that autograd comes here on its way to them."""
+    """Runs an operation. The parameters are arguments so that autograd comes here on its way to
+    them.
+    """
 
     @staticmethod
-    def forward(ctx: Any, operation: Operation, call: Call, x: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, operation: Operation, call: Call, x: Tensor, *parameters: Tensor
+    ) -> Tensor:
         ctx.operation, ctx.call = operation, call
         ctx.save_for_backward(x)
         out = operation.forward(x)
@@ -120,14 +134,17 @@ class _Through(OperationFunction):
         return (None, None, back, *([None] * len(ctx.operation.parameters)))
 
 
-#: A rule takes the arguments of the operation it is for, behind the capture, and answers like it, or NotImplemented.
+#: A rule takes the arguments of the operation it is for, behind the capture, and answers like it,
+#: or NotImplemented.
 Rule = Callable[..., Any]
 
 
 @final
 @dataclass
 class ParameterUses:
-    """What the uses of parameters brought: for each, by identity, blocks of its rows and their gradients."""
+    """What the uses of parameters brought: for each, by identity, blocks of its rows and their
+    gradients.
+    """
 
     uses: dict[int, list[tuple[slice | None, ExampleGradients]]] = field(default_factory=dict)
 
@@ -165,7 +182,8 @@ class SeenCalls:
     Attributes:
         constants: tensors that are no part of the batch.
         layouts: of each call, in order; None to write down the shapes instead.
-        shared: of each call, in order, whether it derives from trained parameters, and not from the batch.
+        shared: of each call, in order, whether it derives from trained parameters, and not from the
+            batch.
         all_hold: the answer to questions whether something holds for all of the batch.
     """
 
@@ -188,7 +206,8 @@ class Capture(TorchFunctionMode):
 
     Attributes:
         program: the name of what runs.
-        trace: the name of the sequence of functions alone, which is the same for batches of other sizes.
+        trace: the name of the sequence of functions alone, which is the same for batches of other
+            sizes.
     """
 
     def __init__(
@@ -216,7 +235,11 @@ class Capture(TorchFunctionMode):
         self._all_hold, self._tracker = seen.all_hold, tracker
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run `func` by its rule, or as it is."""
         kwargs = kwargs or {}
@@ -266,7 +289,8 @@ class Capture(TorchFunctionMode):
         return self._tracker is not None
 
     def _agreed(self, answer: Tensor, *, usual: bool) -> bool:
-        """The usual answer to a question about all examples, if it is the right one; of one example the right one.
+        """The usual answer to a question about all examples, if it is the right one; of one example
+        the right one.
 
         Raises:
             ValueError: it is not: some examples have to be computed apart from the rest.
@@ -276,7 +300,9 @@ class Capture(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             right = bool(answer)
         if right != usual and self._examples > 1:
-            raise ValueError("the model asks whether something holds for all or any examples of a batch")
+            raise ValueError(
+                "the model asks whether something holds for all or any examples of a batch"
+            )
         return right
 
     def trains(self, *parameters: Tensor | None) -> bool:
@@ -288,7 +314,7 @@ class Capture(TorchFunctionMode):
 
     def knows(self, *parameters: Tensor | None) -> bool:
         """Whether each of `parameters` is trained, or stays out of the gradient."""
-        for p in parameters:  # noqa: SIM110 - as above
+        for p in parameters:
             if p is not None and not self.trains(p) and p.requires_grad:
                 return False
         return True
@@ -341,9 +367,12 @@ def _around(*args: Any, **kwargs: Any) -> Iterator[None]:
     yield
 
 
-#: What `torch.utils.checkpoint.checkpoint` calls for its two kinds. PyTorch has no public switch; without these names
-#: checkpoints stay as they are.
-_INSTEAD: dict[str, Any] = {"CheckpointFunction": _Once, "_checkpoint_without_reentrant_generator": _around}
+#: What `torch.utils.checkpoint.checkpoint` calls for its two kinds. PyTorch has no public switch;
+#: without these names checkpoints stay as they are.
+_INSTEAD: dict[str, Any] = {
+    "CheckpointFunction": _Once,
+    "_checkpoint_without_reentrant_generator": _around,
+}
 
 
 @contextmanager
@@ -360,6 +389,8 @@ def without_checkpoints() -> Iterator[None]:
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Types are what they are for the block. Where there is no autocast anyway, this costs nothing."""
+    """Types are what they are for the block. Where there is no autocast anyway, this costs
+    nothing.
+    """
     kind = x.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

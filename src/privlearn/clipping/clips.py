@@ -20,10 +20,12 @@ _ROUNDINGS = 2.0**-46
 
 
 class Clip:
-    """A way to clip gradients. A final frozen dataclass with a `kind` and `@registered` is known everywhere.
+    """A way to clip gradients. A final frozen dataclass with a `kind` and `@registered` is known
+    everywhere.
 
-    What it says is checked, for every class: before a run on made-up norms, and where sums are formed for each example.
-    One whose clipped norm would be above `norm` adds nothing there, so that the bound holds whatever the class does.
+    What it says is checked, for every class: before a run on made-up norms, and where sums are
+    formed for each example. One whose clipped norm would be above `norm` adds nothing there, so
+    that the bound holds whatever the class does.
 
     Attributes:
         clip_norm: the bound on one example's gradient, as the way defines it.
@@ -67,7 +69,8 @@ class Flat(Clip):
 @registered
 @dataclass(frozen=True)
 class PerLayer(Clip):
-    """Clip each example's gradient layer by layer, each to `clip_norm` (a layer's weight and bias are one group).
+    """Clip each example's gradient layer by layer, each to `clip_norm` (a layer's weight and bias
+    are one group).
 
     With L layers the whole has norm up to clip_norm sqrt(L), and the noise follows that.
     """
@@ -91,7 +94,8 @@ class PerLayer(Clip):
 @registered
 @dataclass(frozen=True)
 class Automatic(Clip):
-    """Scale each example's gradient to nearly the same length: clip_norm / (norm + stability) (Bu et al. 2023, AUTO-S).
+    """Scale each example's gradient to nearly the same length: clip_norm / (norm + stability) (Bu
+    et al. 2023, AUTO-S).
 
     There is nothing to tune: `clip_norm` and the learning rate only matter as their product.
     """
@@ -117,12 +121,14 @@ class Automatic(Clip):
 @registered
 @dataclass(frozen=True)
 class Quantile(Clip):
-    """Flat clipping that follows a quantile of the gradient norms (Andrew et al. 2021), starting at `clip_norm`.
+    """Flat clipping that follows a quantile of the gradient norms (Andrew et al. 2021), starting at
+    `clip_norm`.
 
-    Every release also tells, with noise, how many gradients were clipped; the clip then moves by a factor
-    exp(-rate x (share unclipped - quantile)). Count and gradient are one release: an example adds up to clip_norm of
-    gradient and +-share x clip_norm of count, so its norm is at most clip_norm sqrt(1 + share^2), and the noise follows
-    that. Released sums are scaled back to the first clip_norm, so that the learning rate keeps its meaning.
+    Every release also tells, with noise, how many gradients were clipped; the clip then moves by a
+    factor exp(-rate x (share unclipped - quantile)). Count and gradient are one release: an example
+    adds up to clip_norm of gradient and +-share x clip_norm of count, so its norm is at most
+    clip_norm sqrt(1 + share^2), and the noise follows that. Released sums are scaled back to the
+    first clip_norm, so that the learning rate keeps its meaning.
 
     Attributes:
         clip_norm: where it starts.
@@ -152,12 +158,16 @@ class Quantile(Clip):
         return (clip_norm / norms).clamp(max=1.0)
 
     def count(self, norms: Tensor, clip_norm: float) -> Tensor:
-        """What each example adds to the count: share x clip_norm if it stays unclipped, minus that otherwise."""
+        """What each example adds to the count: share x clip_norm if it stays unclipped, minus that
+        otherwise.
+        """
         step = self.share * clip_norm
         return (norms <= clip_norm).to(norms.dtype) * (2 * step) - step
 
     def moved(self, clip_norm: float, count: float, batch: float) -> float:
-        """The next clip, from a released count and the expected batch size; at most a factor of two away."""
+        """The next clip, from a released count and the expected batch size; at most a factor of two
+        away.
+        """
         unclipped = 0.5 + count / (2 * self.share * clip_norm * batch)
         step = math.exp(-self.rate * (min(max(unclipped, 0.0), 1.0) - self.quantile))
         return min(max(clip_norm * min(max(step, 0.5), 2.0), _NORMS[0]), _NORMS[1])
@@ -219,7 +229,8 @@ def weigh(clip: Clip, norms: Tensor, clip_norm: float, bound: float, room: float
 
 
 def require_clipped(clip: Clip, clip_norm: float, groups: int, layers: int) -> float:
-    """The clip's bound, if it keeps that on made-up norms from 0 up, each clipped by itself and whenever it is asked.
+    """The clip's bound, if it keeps that on made-up norms from 0 up, each clipped by itself and
+    whenever it is asked.
 
     Args:
         clip: which may be anyone's.
@@ -234,31 +245,40 @@ def require_clipped(clip: Clip, clip_norm: float, groups: int, layers: int) -> f
 
     name, bound = type(clip).__name__, float(clip.norm(clip_norm, layers))
     if not 0 < bound < math.inf:
-        raise UnsoundExtension(f"the clip {name} has the norm {bound:g}: expected a finite number above 0")
-    few = torch.tensor([0.0, *(2.0**power for power in range(-40, 41)), 0.999, 1.001, 3.0], dtype=torch.float64)
+        raise UnsoundExtension(
+            f"the clip {name} has the norm {bound:g}: expected a finite number above 0"
+        )
+    few = torch.tensor(
+        [0.0, *(2.0**power for power in range(-40, 41)), 0.999, 1.001, 3.0], dtype=torch.float64
+    )
     same = (few * clip_norm).expand(groups, -1)
     norms = torch.cat([same, torch.stack([row.roll(shift) for shift, row in enumerate(same)])], 1)
     try:
         weights, _, _, within = weigh(clip, norms, clip_norm, bound, 0.0)
-        turned, one = (weigh(clip, part, clip_norm, bound, 0.0).weights for part in (norms.flip(1), norms[:, -1:]))
+        turned, one = (
+            weigh(clip, part, clip_norm, bound, 0.0).weights
+            for part in (norms.flip(1), norms[:, -1:])
+        )
         plain = clip.weights(norms, clip_norm)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise UnsoundExtension(
-            f"the clip {name} fails on made-up norms of shape {tuple(norms.shape)}: {type(error).__name__}. Expected "
-            "weights(norms, clip_norm) of the same shape, each number computed from its own norm"
+            f"the clip {name} fails on made-up norms of shape {tuple(norms.shape)}: "
+            f"{type(error).__name__}. Expected weights(norms, clip_norm) of the same shape, each "
+            "number computed from its own norm"
         ) from error
     if within is not None:
         worst = int((~within).nonzero()[0, 0])
         raise UnsoundExtension(
             f"the clip {name} gives a gradient of norm {float(norms[0, worst]):g} the weight "
-            f"{float(weights[0, worst]):g}, and says that an example adds at most {bound:g}: expected weights of at "
-            "least 0 with weights x norms at most norm()",
+            f"{float(weights[0, worst]):g}, and says that an example adds at most {bound:g}: "
+            "expected weights of at least 0 with weights x norms at most norm()",
             bound=bound,
         )
     again = ((turned.flip(1), weights), (one, weights[:, -1:]), (plain, weights))
     if not all(torch.allclose(other, first, rtol=1e-12, atol=0.0) for other, first in again):
         raise UnsoundExtension(
-            f"the clip {name} gives the same norm another weight in other company, or the next time: expected weights "
-            "that follow from each example's own norm alone, so that one example can't change the others'"
+            f"the clip {name} gives the same norm another weight in other company, or the next "
+            "time: expected weights that follow from each example's own norm alone, so that one "
+            "example can't change the others'"
         )
     return bound

@@ -1,4 +1,6 @@
-"""How the derivative sums of DP-MAC are bounded: frozen, public numbers. The sums themselves are in `derivatives`."""
+"""How the derivative sums of DP-MAC are bounded: frozen, public numbers. The sums themselves are in
+`derivatives`.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,12 @@ _MOST_BINS = 10_000
 @registered
 @dataclass(frozen=True)
 class Histogram:
-    """A release of how long the examples' derivatives are, layer by layer, from which thresholds are learned.
+    """A release of how long the examples' derivatives are, layer by layer, from which thresholds
+    are learned.
 
-    One Gaussian release on all the data (Harder et al. 2019, Algorithm 2): each example counts in one bin of each
-    layer's histogram. A layer's threshold becomes the upper end of the bin where released counts reach `quantile`.
+    One Gaussian release on all the data (Harder et al. 2019, Algorithm 2): each example counts in
+    one bin of each layer's histogram. A layer's threshold becomes the upper end of the bin where
+    released counts reach `quantile`.
 
     Attributes:
         noise_multiplier: noise standard deviation over the sensitivity of all histograms together.
@@ -51,11 +55,17 @@ class Histogram:
             between(name, getattr(self, name), *_NORMS)
         count("bins", self.bins, least=3, most=_MOST_BINS)
         if self.low >= self.high:
-            raise BadInput(f"the histogram's low is {self.low:g} and high {self.high:g}: expected low below high")
+            raise BadInput(
+                f"the histogram's low is {self.low:g} and high {self.high:g}: expected low below "
+                "high"
+            )
 
     def text(self) -> str:
         """What a card says of it."""
-        return f"histogram of derivatives after {self.after} epochs (noise multiplier {self.noise_multiplier:g})"
+        return (
+            f"histogram of derivatives after {self.after} epochs (noise multiplier "
+            f"{self.noise_multiplier:g})"
+        )
 
     def event(self) -> Gaussian:
         """What it costs."""
@@ -67,7 +77,8 @@ class Histogram:
         return [self.low * math.exp(ratio * place) for place in range(self.bins - 1)]
 
     def threshold(self, counts: list[float], default: float) -> float:
-        """The threshold that released counts speak for; `default` if there is nothing but noise in them.
+        """The threshold that released counts speak for; `default` if there is nothing but noise in
+        them.
 
         Args:
             counts: of the bins, from the lowest norms to the highest.
@@ -89,15 +100,18 @@ class Histogram:
 class Derivatives:
     """Clip each example's derivative matrices, layer by layer (Harder et al. 2019, sec. 2.2).
 
-    For layer k and example n, dT_nk is the (outputs x inputs) matrix of first derivatives of the layer's objective, the
-    bias included, and d2T_nk the stack of its second ones; hidden layers' objectives are weighted by mu. Their
-    Frobenius norms are clipped before they are summed. All layers and both kinds are one joint release.
+    For layer k and example n, dT_nk is the (outputs x inputs) matrix of first derivatives of the
+    layer's objective, the bias included, and d2T_nk the stack of its second ones; hidden layers'
+    objectives are weighted by mu. Their Frobenius norms are clipped before they are summed. All
+    layers and both kinds are one joint release.
 
     Attributes:
         first: thresholds of |dT_nk|.
-        second: thresholds of |d2T_nk|; None for the expansion of first order, which needs no second derivatives.
-        shares: how the unit of sensitivity is split between the layers, as positive numbers of which only the ratios
-            count: a layer with twice the share gets half the noise. Empty: evenly.
+        second: thresholds of |d2T_nk|; None for the expansion of first order, which needs no second
+            derivatives.
+        shares: how the unit of sensitivity is split between the layers, as positive numbers of
+            which only the ratios count: a layer with twice the share gets half the noise. Empty:
+            evenly.
         learned: a histogram that replaces the thresholds in the course of the run.
     """
 
@@ -115,7 +129,10 @@ class Derivatives:
             for number in () if value is None else value if isinstance(value, tuple) else (value,):
                 between(f"the threshold {name}", number, *_NORMS)
         if self.first == () or self.second == ():
-            raise BadInput("there are no thresholds: give one number, or one for each layer, the output layer last")
+            raise BadInput(
+                "there are no thresholds: give one number, or one for each layer, the output layer "
+                "last"
+            )
         _require_shares(self.shares)
 
     @property
@@ -143,16 +160,20 @@ class Derivatives:
 @registered
 @dataclass(frozen=True)
 class Analytic:
-    """Bound derivatives by the weights and bounds on inputs, in place of clipping (Harder et al. 2019, appendices).
+    """Bound derivatives by the weights and bounds on inputs, in place of clipping (Harder et al.
+    2019, appendices).
 
-    With noise `Derivatives` trains far better: these bounds are for the worst example, and large where weights are.
+    With noise `Derivatives` trains far better: these bounds are for the worst example, and large
+    where weights are.
 
-    The bounds are `analytic`'s, which correct the printed ones. They hold because inputs, auxiliary coordinates and
-    targets really are projected onto balls of these radii, for each example by itself.
+    The bounds are `analytic`'s, which correct the printed ones. They hold because inputs, auxiliary
+    coordinates and targets really are projected onto balls of these radii, for each example by
+    itself.
 
     Attributes:
         z_norm: the radius for every layer's auxiliary coordinates.
-        x_norm: the radius for inputs; None: the square root of their number, which inputs in [-1, 1] never exceed.
+        x_norm: the radius for inputs; None: the square root of their number, which inputs in [-1,
+            1] never exceed.
         y_norm: the radius for targets of the squared loss.
         order: of the expansion: 1 or 2.
         shares: as for `Derivatives`.
@@ -193,8 +214,9 @@ Layerwise = Derivatives | Analytic
 def shares_of_parts(bound: Layerwise, layers: int) -> list[float]:
     """The share of the unit of sensitivity that each released part gets: squares add up to 1.
 
-    Parts are in the order layer 1 first derivatives, layer 1 second derivatives, layer 2, ... A layer's own share is
-    split evenly between its kinds. Each of M K equal parts gets 1 / sqrt(M K) (Harder et al. 2019, sec. 2.3).
+    Parts are in the order layer 1 first derivatives, layer 1 second derivatives, layer 2, ... A
+    layer's own share is split evenly between its kinds. Each of M K equal parts gets 1 / sqrt(M K)
+    (Harder et al. 2019, sec. 2.3).
 
     Raises:
         BadInput: shares are given for another number of layers.
@@ -209,8 +231,8 @@ def _each(what: str, value: PerLayerNumber, layers: int) -> list[float]:
         return [value] * layers
     if len(value) != layers:
         raise BadInput(
-            f"there are {len(value)} {what}, and the network has {layers} layers, the output layer included: give one "
-            "for each"
+            f"there are {len(value)} {what}, and the network has {layers} layers, the output layer "
+            "included: give one for each"
         )
     return list(value)
 
@@ -219,4 +241,6 @@ def _require_shares(shares: tuple[float, ...]) -> None:
     for share in shares:
         positive("a layer's share", share)
     if shares and max(shares) > 1e6 * min(shares):
-        raise BadInput(f"shares are {shares}: expected numbers within a factor of a million of each other")
+        raise BadInput(
+            f"shares are {shares}: expected numbers within a factor of a million of each other"
+        )

@@ -1,4 +1,6 @@
-"""Which examples a classifier gets right, and how many: counts to which each example adds at most one, by itself."""
+"""Which examples a classifier gets right, and how many: counts to which each example adds at most
+one, by itself.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,26 @@ from privlearn.models.trained_state import TrainedState
 from privlearn.sampling import Sample
 from privlearn.temperature import GRID, NORM
 
-#: What a right answer counts, and a wrong one the same below zero: one example moves the count by at most 1/2.
+#: What a right answer counts, and a wrong one the same below zero: one example moves the count by
+#: at most 1/2.
 HALF = 0.5
-#: Rows that are computed at once, always as many: products of other shapes may be rounded otherwise.
+#: Rows that are computed at once, always as many: products of other shapes may be rounded
+#: otherwise.
 _AT_ONCE = 256
 #: Examples whose rows are fetched at once.
 _FETCHED = 16 * _AT_ONCE
 
 
 class RightAnswers:
-    """Computes, in evaluation mode, in which rows a model gives the right class the highest score of all.
+    """Computes, in evaluation mode, in which rows a model gives the right class the highest score
+    of all.
 
-    Guarantee: a row on which the model fails, writes into its trained parameters, or gives scores that are not all
-    finite, has neither a right nor a wrong answer, and nothing is said about it; what was written is undone. With
-    `apart` each row is computed by itself, whatever the model does, so that no row changes another's answer: neither by
-    what it holds nor by making the model fail. (A row less shifts others to other places, where two scores that are
-    equal to the last digits may be rounded otherwise.)
+    Guarantee: a row on which the model fails, writes into its trained parameters, or gives scores
+    that are not all finite, has neither a right nor a wrong answer, and nothing is said about it;
+    what was written is undone. With `apart` each row is computed by itself, whatever the model
+    does, so that no row changes another's answer: neither by what it holds nor by making the model
+    fail. (A row less shifts others to other places, where two scores that are equal to the last
+    digits may be rounded otherwise.)
 
     Args:
         model: one row of scores, one for each class, for each row of inputs.
@@ -63,7 +69,8 @@ class RightAnswers:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, y: Tensor, rows: Tensor | None = None) -> Tensor:
-        """1 for a right answer, -1 for a wrong one and 0 for none, for each of `rows` (by default all).
+        """1 for a right answer, -1 for a wrong one and 0 for none, for each of `rows` (by default
+        all).
 
         Args:
             x: all inputs, shape (rows, ...).
@@ -81,19 +88,26 @@ class RightAnswers:
         return right
 
     def count(
-        self, sample: Sample, x: Tensor, y: Tensor, adjacency: Adjacency, examples: Tensor | None = None
+        self,
+        sample: Sample,
+        x: Tensor,
+        y: Tensor,
+        adjacency: Adjacency,
+        examples: Tensor | None = None,
     ) -> Bounded:
-        """The right answers less the wrong ones, halved, over the examples `sample` drew; sensitivity computed here.
+        """The right answers less the wrong ones, halved, over the examples `sample` drew;
+        sensitivity computed here.
 
-        An example adds 1/2 or -1/2. One without an answer adds nothing, like one that is not there: it may be the empty
-        one of zero-out neighbours. An example of several rows adds their mean.
+        An example adds 1/2 or -1/2. One without an answer adds nothing, like one that is not there:
+        it may be the empty one of zero-out neighbours. An example of several rows adds their mean.
 
         Args:
             sample: the batch; its indices select the examples.
             x: all inputs, shape (rows, ...).
             y: all targets, shape (rows,).
             adjacency: the kind of neighbour.
-            examples: the rows of each example, shape (examples, rows of each); None where each is one row.
+            examples: the rows of each example, shape (examples, rows of each); None where each is
+                one row.
 
         Returns:
             One tensor of shape (1,), in double precision.
@@ -102,12 +116,16 @@ class RightAnswers:
         own = indices[:, None] if examples is None else examples.cpu()[indices]
         each = in_steps((HALF * self(x, y, own.flatten()).double()).view(own.shape).mean(1))
         added = Contributions.of(each.abs(), HALF, type(self).__name__)
-        return Bounded((each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample, added)
+        return Bounded(
+            (each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample, added
+        )
 
     def _can_be_together(self, x: Tensor, y: Tensor) -> bool:
-        """Whether rows can be computed at once: tried on made-up ones of `x`'s shape and type, so that no row decides.
+        """Whether rows can be computed at once: tried on made-up ones of `x`'s shape and type, so
+        that no row decides.
 
-        Not where a model draws random numbers in evaluation mode, too: a row less would give the others' to other rows.
+        Not where a model draws random numbers in evaluation mode, too: a row less would give the
+        others' to other rows.
         """
         made_up, device = made_up_batch(x, y, self._at_once), _device(self._model)
         drawn = drawn_by(device)
@@ -119,10 +137,11 @@ class RightAnswers:
             return False
 
     def _few(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        """The answers on a few rows at once, always as many: the last is repeated if there are fewer.
+        """The answers on a few rows at once, always as many: the last is repeated if there are
+        fewer.
 
-        Another row stands in for each on which the model fails, in its place: so the answers on all others
-        come from the same arithmetic, to the last digit, whatever was there.
+        Another row stands in for each on which the model fails, in its place: so the answers on all
+        others come from the same arithmetic, to the last digit, whatever was there.
         """
         few = len(rows)
         rows = torch.cat([rows, rows[-1:].expand(self._at_once - few)])
@@ -167,11 +186,14 @@ class RightAnswers:
             return self._model(x)  # type: ignore[no-any-return]
         return vmap(lambda row: self._model(row[None])[0], randomness="different")(x)  # type: ignore[no-any-return]
 
-    def _scored(self, scores: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+    def _scored(
+        self, scores: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Tensor
+    ) -> Tensor:
         """The answers that are in the scores, of which there must be a row for each of `rows`."""
         where = _device(self._model)
         try:
-            scored = scores(x[rows.to(x.device)].to(where)).cpu()  # copies: the model may write into them
+            # copies: the model may write into them
+            scored = scores(x[rows.to(x.device)].to(where)).cpu()
         finally:
             self._done()
             self._trained.restore()
@@ -191,23 +213,28 @@ class RightAnswers:
 
 @final
 class Gains(RightAnswers):
-    """As `RightAnswers`, but how much less each row's log loss is than that of even scores, at some temperatures.
+    """As `RightAnswers`, but how much less each row's log loss is than that of even scores, at some
+    temperatures.
 
     All gains of a row are clipped together to the L2 norm `NORM`, and divided by it.
     """
 
     answer = torch.zeros(len(GRID), dtype=torch.float64)
 
-    def sum(self, sample: Sample, rows: Rows, adjacency: Adjacency, examples: Tensor | None = None) -> Bounded:
+    def sum(
+        self, sample: Sample, rows: Rows, adjacency: Adjacency, examples: Tensor | None = None
+    ) -> Bounded:
         """The gains over the examples that `sample` drew; sensitivity computed here.
 
-        An example adds a vector of norm 1 at most, one of several rows their mean, and one without an answer nothing.
+        An example adds a vector of norm 1 at most, one of several rows their mean, and one without
+        an answer nothing.
 
         Args:
             sample: the batch; its indices select the examples.
             rows: what is fetched of each row, its inputs and its target.
             adjacency: the kind of neighbour.
-            examples: the rows of each example, shape (examples, rows of each); None where each is one row.
+            examples: the rows of each example, shape (examples, rows of each); None where each is
+                one row.
 
         Returns:
             One tensor of shape (temperatures,), in double precision.
@@ -226,7 +253,11 @@ class Gains(RightAnswers):
         try:
             x, y = rows.fetch(own)
         except Exception:
-            return self._none(1) if len(own) == 1 else torch.cat([self._of(rows, half) for half in own.tensor_split(2)])
+            return (
+                self._none(1)
+                if len(own) == 1
+                else torch.cat([self._of(rows, half) for half in own.tensor_split(2)])
+            )
         return self(x, y)
 
     def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
@@ -243,7 +274,9 @@ class Gains(RightAnswers):
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for the block, outside any autocast; modes and PyTorch's generators are then what they were."""
+    """Evaluation mode for the block, outside any autocast; modes and PyTorch's generators are then
+    what they were.
+    """
     modes = [(module, module.training) for module in model.modules()]
     kind = _device(model).type
     model.eval()
@@ -262,12 +295,14 @@ def _device(model: nn.Module) -> torch.device:
 @final
 @dataclass(frozen=True, repr=False)
 class CandidateScores:
-    """A score for each of several candidates, private until one of them is selected; the lowest is best.
+    """A score for each of several candidates, private until one of them is selected; the lowest is
+    best.
 
     Attributes:
         values: the scores, float64, shape (candidates,).
         sensitivity: the most that one example changes any of them.
-        one_way: whether neighbours differ in one direction only: no score rises where another one falls.
+        one_way: whether neighbours differ in one direction only: no score rises where another one
+            falls.
         adjacency: the kind of neighbour that this holds for.
     """
 

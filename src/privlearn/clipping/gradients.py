@@ -18,7 +18,14 @@ from privlearn._public import is_own
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.agreement import Choice, room, warn_of_slowness
 from privlearn.clipping.augmentation import AsTheyAre, Augmentation, Copies
-from privlearn.clipping.backends import Backend, Gradients, Loop, PerOperation, Problem, gradients_apart
+from privlearn.clipping.backends import (
+    Backend,
+    Gradients,
+    Loop,
+    PerOperation,
+    Problem,
+    gradients_apart,
+)
 from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, ROOM, Bounded, Contributions, rounded
 from privlearn.clipping.clips import Clip, PerLayer, Quantile, require_clipped, weigh
 from privlearn.clipping.kernels import Kernels, kernels
@@ -43,23 +50,28 @@ STAND_INS = 4
 
 #: After how many batches an example is compared with autograd's again.
 _COMPARED_AGAIN = 256
-#: By how much norms differ that are no rounding of one another, in 32 and in 16 bits; and how small ones are let pass.
+#: By how much norms differ that are no rounding of one another, in 32 and in 16 bits; and how small
+#: ones are let pass.
 _UNLIKE, _UNLIKE_IN_16, _SMALL = 0.02, 0.25, 1e-3
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _in_own_types(method: _Method) -> _Method:
-    """`method`, outside the caller's autocast, TF32 and the like, which would compute norms and sums in few digits.
+    """`method`, outside the caller's autocast, TF32 and the like, which would compute norms and
+    sums in few digits.
 
-    And apart from the parameters' `.grad`, where sums lie: some models write unclipped gradients there.
+    And apart from the parameters' `.grad`, where sums lie: some models write unclipped gradients
+    there.
     """
 
     @wraps(method)
     def run(self: ClippedGradients, *args: Any, **kwargs: Any) -> Any:
         kind, every = self._device.type, self.parameters.values()
         cast = torch.is_autocast_enabled(kind)
-        cast_off = torch.autocast(kind, enabled=False, cache_enabled=False) if cast else nullcontext()
+        cast_off = (
+            torch.autocast(kind, enabled=False, cache_enabled=False) if cast else nullcontext()
+        )
         with cast_off, gradients_apart(every), single_precision(self._device):
             return method(self, *args, **kwargs)
 
@@ -69,33 +81,41 @@ def _in_own_types(method: _Method) -> _Method:
 class ClippedGradients:
     """Computes sums of clipped per-example gradients of a model.
 
-    Guarantee: under the clip's bound, one example changes the returned sum by at most its `sensitivity` in L2 norm,
-    whatever the example holds, also for those who know the random numbers of dropout and copies; an example whose
-    gradient is not finite, or can't be computed, contributes zero. Norms and sums are computed in the type of the
-    parameters, also under autocast, and sums of more than 1024 examples in double precision; the clip leaves room for
-    the rounding of norms and sums (`rounding` says how much, and what is proven). Once
-    `prepare` has chosen a way, nothing is raised for what an example holds.
+    Guarantee: under the clip's bound, one example changes the returned sum by at most its
+    `sensitivity` in L2 norm, whatever the example holds, also for those who know the random numbers
+    of dropout and copies; an example whose gradient is not finite, or can't be computed,
+    contributes zero. Norms and sums are computed in the type of the parameters, also under
+    autocast, and sums of more than 1024 examples in double precision; the clip leaves room for the
+    rounding of norms and sums (`rounding` says how much, and what is proven). Once `prepare` has
+    chosen a way, nothing is raised for what an example holds.
 
     Args:
-        model: per-example (`models.require_per_example` checks); its trainable parameters get gradients.
-        loss: (outputs, targets) or (model, batch) to one loss for each example, shape (batch,) (`clipping.losses`).
+        model: per-example (`models.require_per_example` checks); its trainable parameters get
+            gradients.
+        loss: (outputs, targets) or (model, batch) to one loss for each example, shape (batch,)
+            (`clipping.losses`).
         clip: how to clip, one of `clipping.clips`.
         adjacency: the kind of neighbour.
-        microbatch: examples that are computed at once, a number or None for what fits into memory, and at most 1024.
-        expected: the expected number of examples in a batch, public: where it is above 512, sums are returned in double
-            precision, and where it is above 16,384, products are computed in it, too. 0: as the batch at hand needs.
+        microbatch: examples that are computed at once, a number or None for what fits into memory,
+            and at most 1024.
+        expected: the expected number of examples in a batch, public: where it is above 512, sums
+            are returned in double precision, and where it is above 16,384, products are computed in
+            it, too. 0: as the batch at hand needs.
         augmentation: copies of each example to average over.
-        view_seeds: the stream that seeds what dropout and copies draw for each sample; by default PyTorch's.
-            What an example draws follows from this seed and its own content: two examples that are equal draw the same.
+        view_seeds: the stream that seeds what dropout and copies draw for each sample; by default
+            PyTorch's. What an example draws follows from this seed and its own content: two
+            examples that are equal draw the same.
         autocast: `torch.bfloat16` to run the model in low precision.
-        rows: for each example its rows of the inputs and targets, shape (examples, rows of each): the gradients of all
-            are averaged before clipping. By default every example is one row.
-        fast_kernels: whether to use oneDNN's matrix products; by default, where this processor is faster with them.
+        rows: for each example its rows of the inputs and targets, shape (examples, rows of each):
+            the gradients of all are averaged before clipping. By default every example is one row.
+        fast_kernels: whether to use oneDNN's matrix products; by default, where this processor is
+            faster with them.
         observe: called with the losses and norms of each physical batch, for private diagnostics.
         world: the processes that compute the sum together.
 
     Attributes:
-        fixed: what the model and the loss hold beside trained parameters. Once `prepare` was called it stays as it is.
+        fixed: what the model and the loss hold beside trained parameters. Once `prepare` was called
+            it stays as it is.
         way: how gradients are computed once `prepare` has chosen: `layers`, `vmap` or `loop`.
         reason: why it is not `layers`.
         clip_norm: the current one; only `Quantile` moves it.
@@ -121,17 +141,23 @@ class ClippedGradients:
         # A tied parameter stands here once, under its first name.
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
-            raise BadInput("the model has no trainable parameter: set requires_grad on what is to be trained")
-        other = [p.dtype for p in self.parameters.values() if p.dtype not in (torch.float32, torch.float64)]
+            raise BadInput(
+                "the model has no trainable parameter: set requires_grad on what is to be trained"
+            )
+        other = [
+            p.dtype
+            for p in self.parameters.values()
+            if p.dtype not in (torch.float32, torch.float64)
+        ]
         if other and other[0].is_complex:
             raise BadInput(
-                f"the model's parameters are {other[0]}: noise is real. Train real and imaginary parts, and put them "
-                "together with torch.view_as_complex"
+                f"the model's parameters are {other[0]}: noise is real. Train real and imaginary "
+                "parts, and put them together with torch.view_as_complex"
             )
         if other:
             raise BadInput(
-                f"the model's parameters are {other[0]}: sums and noise in so few digits break the bound. Use "
-                "model.float(), and precision bf16 to compute in bfloat16"
+                f"the model's parameters are {other[0]}: sums and noise in so few digits break the "
+                "bound. Use model.float(), and precision bf16 to compute in bfloat16"
             )
         if autocast not in (None, torch.bfloat16):
             raise BadInput(f"autocast is {autocast}: expected torch.bfloat16 or None")
@@ -143,7 +169,8 @@ class ClippedGradients:
         self.fixed, self._world, self._shape = FrozenState(model, loss), world, PAIR
         self._rows, self._copies = rows, (1 if rows is None else rows.shape[1]) * self._views.copies
         self._autocast, self._loss, self._observe = autocast, loss, observe
-        self._kernels = kernels(fast_kernels, fitted=world.size == 1 and not world.sharded)  # or on earlier batches
+        # or on earlier batches
+        self._kernels = kernels(fast_kernels, fitted=world.size == 1 and not world.sharded)
         layers = [name.rpartition(".")[0] for name in self.parameters]
         self._layers = sorted(set(layers))
         # How many norms are clipped, and which of them each parameter's gradient is part of.
@@ -151,19 +178,25 @@ class ClippedGradients:
         places = [norms.index(layer) if len(norms) > 1 else 0 for layer in layers]
         self._norms, self._norm_of = len(norms), dict(zip(self.parameters, places, strict=True))
         self._begin_checks()
-        self._microbatch = self._chunk = None if microbatch is None else count("microbatch", microbatch)
-        # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise.
+        self._microbatch = self._chunk = (
+            None if microbatch is None else count("microbatch", microbatch)
+        )
+        # Not by the number that was drawn, which is private: sums of other kinds are rounded
+        # otherwise.
         self._in_double = expected > MOST_IN_BLOCKS
         self._wide = expected > BLOCK / 2 if expected else None
         self._apart = not expected or self._in_double or world.part(expected) > BLOCK / 2
         self._way: Backend | None = None
-        #: For rows of other shapes: the way, and how many are computed at once; None if they can't be computed.
+        #: For rows of other shapes: the way, and how many are computed at once; None if they can't
+        #: be computed.
         self._ways: dict[Any, tuple[Backend, int] | None] = {}
         #: Where sums belong that were added up in double precision, until they are released.
         self._out: Sequence[Tensor] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next sum depends on beside the model and the data, down to its rounding; plain and public."""
+        """What the next sum depends on beside the model and the data, down to its rounding; plain
+        and public.
+        """
         return {
             "clip_norm": self.clip_norm,
             "microbatch": self._chunk,
@@ -173,17 +206,25 @@ class ClippedGradients:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where another was, when `prepare` has been called and `fast_kernels` is as it was there.
+        """Go on where another was, when `prepare` has been called and `fast_kernels` is as it was
+        there.
 
         Raises:
             BadInput: gradients are computed in another way here.
         """
-        if state["way"] != self.way or state["fast_kernels"] != (type(self._kernels) is not Kernels):
+        if state["way"] != self.way or state["fast_kernels"] != (
+            type(self._kernels) is not Kernels
+        ):
             raise BadInput(
-                f"gradients were computed by {state['way']}, and are by {self.way} here: sums would be rounded "
-                "otherwise. Go on with the versions and the machine that the run began with"
+                f"gradients were computed by {state['way']}, and are by {self.way} here: sums "
+                "would be rounded otherwise. Go on with the versions and the machine that the run "
+                "began with"
             )
-        self.clip_norm, self._chunk, self._kernels.met = state["clip_norm"], state["microbatch"], set(state["rows_met"])
+        self.clip_norm, self._chunk, self._kernels.met = (
+            state["clip_norm"],
+            state["microbatch"],
+            set(state["rows_met"]),
+        )
 
     @property
     def way(self) -> str | None:
@@ -193,7 +234,11 @@ class ClippedGradients:
     @_in_own_types
     @torch.no_grad()  # or sums would hold on to the activations of every batch before
     def __call__(
-        self, sample: Sample, rows: Rows | Tensor, y: Tensor | None = None, out: Sequence[Tensor] | None = None
+        self,
+        sample: Sample,
+        rows: Rows | Tensor,
+        y: Tensor | None = None,
+        out: Sequence[Tensor] | None = None,
     ) -> Bounded:
         """The clipped sum over the rows that `sample` drew.
 
@@ -201,18 +246,23 @@ class ClippedGradients:
             sample: the batch that was drawn.
             rows: all rows; or all inputs, shape (rows, ...).
             y: if so, all targets, shape (rows, ...).
-            out: where to put the sums, as `buffers` makes them; what they hold is lost. New tensors by default.
+            out: where to put the sums, as `buffers` makes them; what they hold is lost. New tensors
+                by default.
 
         Returns:
-            One tensor for each trained parameter, in the model's order; for `Quantile` one more, the count. In double
-            precision where more than 512 examples are expected: `released` brings them into the parameters' type.
+            One tensor for each trained parameter, in the model's order; for `Quantile` one more,
+            the count. In double precision where more than 512 examples are expected: `released`
+            brings them into the parameters' type.
 
         Raises:
             NotPerExample: the loss is not one value for each example.
             BadInput: the model's trainable parameters are not those that it had.
         """
-        if (structure := self._structure.now(self._model, alone=self._world.size == 1)) is not self._structure:
-            self.fixed.restore(thoroughly=True)  # `prepare` takes what is there for what has to stay
+        if (
+            structure := self._structure.now(self._model, alone=self._world.size == 1)
+        ) is not self._structure:
+            # `prepare` takes what is there for what has to stay
+            self.fixed.restore(thoroughly=True)
             self._structure, self._way, self.reason, self._ways = structure, None, None, {}
         rows = self.prepare(rows, y)
         own = self._here(self.buffers() if out is None else out)
@@ -232,17 +282,24 @@ class ClippedGradients:
             self._add_up(sample, rows, sums, own, clipped)
         # The types of what is sent and of what noise is added to follow from public numbers alone.
         sums = sums if whole else rounded(sums, own)
-        share = self._share([*sums, clipped], [torch.float64 if wide else block.dtype for block in (*own, own[0])])
+        share = self._share(
+            [*sums, clipped], [torch.float64 if wide else block.dtype for block in (*own, own[0])]
+        )
         sums = sums if wide and (share is None or self._world.sharded) else rounded(sums, own)
-        values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
+        values = (
+            (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
+        )
         sensitivity = self.adjacency.sum_sensitivity(self._contributions.bound)
-        return Bounded(values, sensitivity, self.adjacency, sample, self._contributions, share=share)
+        return Bounded(
+            values, sensitivity, self.adjacency, sample, self._contributions, share=share
+        )
 
     def _begin_checks(self) -> None:
         """Try the clip before anything is spent."""
         self._room = max(ROOM[parameter.dtype.itemsize] for parameter in self._held)
         self._bounds: dict[float, float] = {}
-        #: How many batches were computed, and of which shapes and sizes an example was compared with autograd's.
+        #: How many batches were computed, and of which shapes and sizes an example was compared
+        #: with autograd's.
         self._computations, self._compared = 0, set[Any]()
         self._begin_sum()
 
@@ -250,16 +307,26 @@ class ClippedGradients:
         """The bound of the next sum, once the clip was seen to keep it at its current norm."""
         layers = len(self._layers)
         if not self._bounds or (self.clip_norm not in self._bounds and not is_own(type(self.clip))):
-            self._bounds[self.clip_norm] = require_clipped(self.clip, self.clip_norm, self._norms, layers)
+            self._bounds[self.clip_norm] = require_clipped(
+                self.clip, self.clip_norm, self._norms, layers
+            )
         bound = self._bounds.get(self.clip_norm) or self.clip.norm(self.clip_norm, layers)
         self._contributions = Contributions(bound, type(self.clip).__name__)
         self._contributions.see_none()  # a process may get sums of others' examples alone
 
     def _add_up(
-        self, sample: Sample, rows: Rows, sums: Sequence[Tensor], blocks: Sequence[Tensor], clipped: Tensor
+        self,
+        sample: Sample,
+        rows: Rows,
+        sums: Sequence[Tensor],
+        blocks: Sequence[Tensor],
+        clipped: Tensor,
     ) -> None:
-        """Add the examples of all processes to `sums`, by way of `blocks` what is computed at once, and count them."""
-        # All of one size but for the last: an example more or less changes the shape of products there alone.
+        """Add the examples of all processes to `sums`, by way of `blocks` what is computed at once,
+        and count them.
+        """
+        # All of one size but for the last: an example more or less changes the shape of products
+        # there alone.
         for examples, (*totals, seen) in self._world.parts(sample.indices, [*sums, clipped]):
             into = totals if self._in_double else blocks
             for data, part in self._chunks(rows, examples):
@@ -282,7 +349,9 @@ class ClippedGradients:
 
     def buffers(self) -> list[Tensor]:
         """Tensors of zeros for the sums, one for each trainable parameter."""
-        return [torch.zeros(p.shape, dtype=p.dtype, device=p.device) for p in self.parameters.values()]
+        return [
+            torch.zeros(p.shape, dtype=p.dtype, device=p.device) for p in self.parameters.values()
+        ]
 
     def released(self, noisy: Sequence[Tensor], batch: float) -> Sequence[Tensor]:
         """Take what was released for this clip's own use, and return the gradients' part.
@@ -322,7 +391,10 @@ class ClippedGradients:
 
     @_in_own_types
     def _begin(self, given: Rows) -> None:
-        self.fixed, self._shape = FrozenState(self._model, self._loss), BatchShape.of(given, self._loss)
+        self.fixed, self._shape = (
+            FrozenState(self._model, self._loss),
+            BatchShape.of(given, self._loss),
+        )
         try:
             with self.fixed.trained.holding():
                 self._way, self._chunk = self._choose(given)
@@ -332,29 +404,38 @@ class ClippedGradients:
             # Said here or never: of rows of the data that fail later, nothing is said.
             y = given.like[-1]
             raise BadInput(
-                f"the model, the loss or the augmentation fails on made-up rows: {type(error).__name__}: "
-                f"{first_line(error)}. Expected a loss that turns outputs and targets of shape "
-                f"{tuple(y.shape[1:])} and type {y.dtype} into one number for each example, through which "
-                "gradients flow"
+                "the model, the loss or the augmentation fails on made-up rows: "
+                f"{type(error).__name__}: {first_line(error)}. Expected a loss that turns outputs "
+                f"and targets of shape {tuple(y.shape[1:])} and type {y.dtype} into one number for "
+                "each example, through which gradients flow"
             ) from error
         self._ways[shapes(given)] = self._way, self._chunk
         warn_of_slowness(self._way.name, self.reason)
 
-    def _chunks(self, rows: Rows, examples: NDArray[np.int64]) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
-        """The examples that are computed at once: rows of one shape, whose company changes no other row."""
+    def _chunks(
+        self, rows: Rows, examples: NDArray[np.int64]
+    ) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
+        """The examples that are computed at once: rows of one shape, whose company changes no other
+        row.
+        """
         first = (self._way, self._chunk)
-        groups: Any = cast(Any, rows).by_shape(examples, self._suits) if padded(rows) else [(rows, examples)]
+        groups: Any = (
+            cast(Any, rows).by_shape(examples, self._suits) if padded(rows) else [(rows, examples)]
+        )
         for data, own in groups:
             assert self._chunk is not None
             size = min(self._chunk, BLOCK)
             for start in range(0, len(own), size):
                 yield data, own[start : start + size]
-            self._ways[shapes(data)] = cast(Backend, self._way), self._chunk  # it may have changed on the way
+            # it may have changed on the way
+            self._ways[shapes(data)] = cast(Backend, self._way), self._chunk
         if padded(rows):
             self._way, self._chunk = first
 
     def _suits(self, rows: Rows) -> bool:
-        """Turn to rows of the shapes of these; False if made-up rows of these shapes can't be computed."""
+        """Turn to rows of the shapes of these; False if made-up rows of these shapes can't be
+        computed.
+        """
         own = shapes(rows)
         if own not in self._ways:
             before = self._random.active
@@ -367,12 +448,17 @@ class ClippedGradients:
             self._way, self._chunk = known
         return known is not None
 
-    def _add_clipped(self, data: Rows, rows: Tensor, sums: Sequence[Tensor], clipped: Tensor) -> None:
-        """Add the clipped gradients of the examples `rows` to `sums`, and their count to `clipped`."""
+    def _add_clipped(
+        self, data: Rows, rows: Tensor, sums: Sequence[Tensor], clipped: Tensor
+    ) -> None:
+        """Add the clipped gradients of the examples `rows` to `sums`, and their count to
+        `clipped`.
+        """
         try:
             gradients, losses, squares, finite = self._finite(data, rows)
         except Exception:
-            # One of them can't be fetched or computed (a label that the loss refuses): halves find it; it adds nothing.
+            # One of them can't be fetched or computed (a label that the loss refuses): halves find
+            # it; it adds nothing.
             for half in rows.tensor_split(2) if len(rows) > 1 else ():
                 self._add_clipped(data, half, sums, clipped)
             return
@@ -384,10 +470,17 @@ class ClippedGradients:
             if name in gradients:
                 gradients[name].add_weighted(typed[total.dtype][norm], total)
 
-    def _weights(self, losses: Tensor, squares: Tensor, finite: Tensor | None, clipped: Tensor) -> Tensor:
-        """What clips each gradient, by norm and example; those that are not below the norm count in `clipped`."""
-        weighed = weigh(self.clip, squares.sqrt(), self.clip_norm, self._contributions.bound, self._room)
-        if weighed.within is not None:  # the clip breaks its word: these examples add nothing, as those not finite
+    def _weights(
+        self, losses: Tensor, squares: Tensor, finite: Tensor | None, clipped: Tensor
+    ) -> Tensor:
+        """What clips each gradient, by norm and example; those that are not below the norm count in
+        `clipped`.
+        """
+        weighed = weigh(
+            self.clip, squares.sqrt(), self.clip_norm, self._contributions.bound, self._room
+        )
+        # the clip breaks its word: these examples add nothing, as those not finite
+        if weighed.within is not None:
             finite = weighed.within if finite is None else finite & weighed.within
         counted = slice(None) if finite is None else finite
         if self._observe:
@@ -397,11 +490,14 @@ class ClippedGradients:
             clipped += weighed.counts[counted].sum().to(clipped.dtype)
         return weighed.weights if finite is None else weighed.weights.where(finite, 0.0)
 
-    def _finite(self, data: Rows, rows: Tensor) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor | None]:
-        """Gradients, losses and squared norms of the examples `rows`, and which of them count; None: all.
+    def _finite(
+        self, data: Rows, rows: Tensor
+    ) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor | None]:
+        """Gradients, losses and squared norms of the examples `rows`, and which of them count;
+        None: all.
 
-        Another example stands in for one that is not finite, in its place: so the rest of the batch comes out the same
-        to the last digit, whatever was there.
+        Another example stands in for one that is not finite, in its place: so the rest of the batch
+        comes out the same to the last digit, whatever was there.
 
         Raises:
             ValueError: stand-ins are not finite either.
@@ -421,7 +517,9 @@ class ClippedGradients:
         raise ValueError("examples that are finite in one place of the batch are not in another")
 
     def _squares(self, gradients: dict[str, ExampleGradients], losses: Tensor) -> Tensor:
-        """Squared norms, in double precision: by layer if each is clipped by itself, or one; and by example."""
+        """Squared norms, in double precision: by layer if each is clipped by itself, or one; and by
+        example.
+        """
         if not gradients:
             return torch.zeros(self._norms, len(losses), dtype=torch.float64, device=losses.device)
         settle_all(gradients.values())
@@ -432,7 +530,9 @@ class ClippedGradients:
         return squares.new_zeros(self._norms, len(losses)).index_add_(0, norms, squares)
 
     def _computed(self, data: Rows, rows: Tensor) -> Gradients:
-        """Gradients and losses of the examples `rows`, of which the model is given copies: it can be done again."""
+        """Gradients and losses of the examples `rows`, of which the model is given copies: it can
+        be done again.
+        """
         assert self._way is not None
         taken = self._taken(data, rows)
         before = [] if self._random.active else drawn_by(self._device)
@@ -441,12 +541,16 @@ class ClippedGradients:
         try:
             computed = self._way(*taken)
             if trained.written and not isinstance(self._way, Loop):
-                # One example's write may have changed what others were computed with: one by one it is undone first.
+                # One example's write may have changed what others were computed with: one by one it
+                # is undone first.
                 raise NotLayerwise("the model writes into its trained parameters")
             self._require_rules(computed, data, rows)
             if self._random.active or all(map(torch.equal, before, drawn_by(self._device))):
                 return computed
-            self._random.active, reason = True, "the model draws random numbers that it did not draw on made-up rows"
+            self._random.active, reason = (
+                True,
+                "the model draws random numbers that it did not draw on made-up rows",
+            )
         except NotLayerwise as error:
             reason = str(error)
         # The model went another way than on made-up rows.
@@ -454,14 +558,18 @@ class ClippedGradients:
         return self._computed(data, rows)
 
     def _require_rules(self, computed: Gradients, data: Rows, rows: Tensor) -> None:
-        """Compare one example's gradient with its own by autograd: in the first batch of about each size, and later on.
+        """Compare one example's gradient with its own by autograd: in the first batch of about each
+        size, and later on.
 
         Raises:
-            NotLayerwise: a rule of an operation gives another one: these examples are computed one after another.
+            NotLayerwise: a rule of an operation gives another one: these examples are computed one
+                after another.
         """
         self._computations += 1
         form = (shapes(data), len(rows).bit_length())
-        if not isinstance(self._way, PerOperation) or (form in self._compared and self._computations % _COMPARED_AGAIN):
+        if not isinstance(self._way, PerOperation) or (
+            form in self._compared and self._computations % _COMPARED_AGAIN
+        ):
             return
         self._compared.add(form)
         place = self._computations * 40503 % len(rows)  # another one each time
@@ -472,7 +580,9 @@ class ClippedGradients:
         norms, tolerance = squares.sqrt(), _UNLIKE_IN_16 if self._autocast else _UNLIKE
         room = tolerance * max(expected, _SMALL * float(norms.nan_to_num(0.0, 0.0, 0.0).max()))
         if abs(float(norms[place]) - expected) > room:  # of what is not finite nothing is said
-            raise NotLayerwise("the rule of an operation gives another gradient than autograd for a single example")
+            raise NotLayerwise(
+                "the rule of an operation gives another gradient than autograd for a single example"
+            )
 
     def _taken(self, data: Rows, rows: Tensor) -> Leaves:
         """The batch of the examples `rows`, in all their copies, in memory of their own."""
@@ -486,13 +596,23 @@ class ClippedGradients:
     def _named(self, data: Rows, rows: Tensor, examples: int) -> NDArray[np.uint64]:
         """Digests of examples, whose rows are `rows`."""
         own = data.identities(rows)
-        return own if self._rows is None else digests(torch.from_numpy(own.view(np.int64).reshape(examples, -1)))
+        return (
+            own
+            if self._rows is None
+            else digests(torch.from_numpy(own.view(np.int64).reshape(examples, -1)))
+        )
 
     def _problem(self, autocast: torch.dtype | None) -> Problem:
         return Problem(
-            self._model, self._loss, self.parameters, self._copies, autocast, random=self._random, fixed=self.fixed,
+            self._model,
+            self._loss,
+            self.parameters,
+            self._copies,
+            autocast,
+            random=self._random,
+            fixed=self.fixed,
             shape=self._shape,
-        )  # fmt: skip
+        )
 
     def _choose(self, rows: Rows) -> tuple[Backend, int]:
         """The way for rows of these shapes, and how many examples are computed at once.
@@ -514,7 +634,8 @@ def clipped_gradients(model: nn.Module, *arguments: Any, **options: Any) -> Clip
     require_whole(model)
     if not is_sharded(model):
         return ClippedGradients(model, *arguments, **options)
-    # Several processes keep parts of the model: one process by itself has no use for what they need.
+    # Several processes keep parts of the model: one process by itself has no use for what they
+    # need.
     from privlearn.clipping.sharded.gradients_in_rounds import ShardedGradients
 
     return ShardedGradients(model, *arguments, **options)

@@ -1,7 +1,8 @@
-"""Matrix products and where their results go: PyTorch's own products, or oneDNN's where a probe finds them faster.
+"""Matrix products and where their results go: PyTorch's own products, or oneDNN's where a probe
+finds them faster.
 
-`Scratch`: memory that is used again once it is free. The system clears every page that it hands out, which can take as
-long as the product that fills it.
+`Scratch`: memory that is used again once it is free. The system clears every page that it hands
+out, which can take as long as the product that fills it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Kernels:
 
     def __init__(self) -> None:
         self.scratch = Scratch()
-        #: Numbers of rows that oneDNN is given as they are, and how many: each has a product of a megabyte compiled.
+        #: Numbers of rows that oneDNN is given as they are, and how many: each has a product of a
+        #: megabyte compiled.
         self.met, self.most = set[int](), 8
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -35,12 +37,16 @@ class Kernels:
         return _into(self.scratch.empty((*g.shape[:-1], weight.shape[1]), g), g, weight)
 
     def each_outer(self, g: Tensor, a: Tensor) -> Tensor:
-        """g[i]^T a[i] for each i: of shapes (batch, positions, outputs) and (batch, positions, inputs)."""
+        """g[i]^T a[i] for each i: of shapes (batch, positions, outputs) and (batch, positions,
+        inputs).
+        """
         return torch.bmm(g.mT, a, out=self.scratch.empty((len(g), g.shape[2], a.shape[2]), g))
 
     def scaled(self, g: Tensor, weights: Tensor) -> Tensor:
         """weights[i] g[i] for each i."""
-        return torch.mul(g, weights.view(-1, *[1] * (g.dim() - 1)), out=self.scratch.empty(g.shape, g))
+        return torch.mul(
+            g, weights.view(-1, *[1] * (g.dim() - 1)), out=self.scratch.empty(g.shape, g)
+        )
 
     def add_linear(self, x: Tensor, weight: Tensor, into: Tensor) -> None:
         """into += x weight^T, for x of shape (rows, inputs)."""
@@ -52,7 +58,9 @@ class Kernels:
 
 
 def _into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    rows, flat = (x, out) if x.dim() == 2 else (x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1]))
+    rows, flat = (
+        (x, out) if x.dim() == 2 else (x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1]))
+    )
     if bias is None:
         torch.mm(rows, weight, out=flat)
     else:
@@ -61,7 +69,9 @@ def _into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
 
 
 class _OneDNN(Kernels):
-    """oneDNN's single-precision product; on some processors PyTorch's default library uses half of what they have."""
+    """oneDNN's single-precision product; on some processors PyTorch's default library uses half of
+    what they have.
+    """
 
     #: Multiplications below which the call costs more than it saves.
     least = 1 << 22
@@ -110,13 +120,18 @@ class _OneDNN(Kernels):
         return rows - rows % (1 << max(rows.bit_length() - 4, 0))
 
     def _suits(self, one: Tensor, other: Tensor, multiplications: int) -> bool:
-        plain = one.dtype == other.dtype == torch.float32 and one.device.type == other.device.type == "cpu"
+        plain = (
+            one.dtype == other.dtype == torch.float32
+            and one.device.type == other.device.type == "cpu"
+        )
         return plain and multiplications >= self.least
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     bias = None if bias is None else bias.contiguous()  # oneDNN takes no notice of a bias's strides
-    out = torch.ops.mkldnn._linear_pointwise(x.reshape(-1, x.shape[-1]), weight, bias, "none", [], "")
+    out = torch.ops.mkldnn._linear_pointwise(
+        x.reshape(-1, x.shape[-1]), weight, bias, "none", [], ""
+    )
     return cast(Tensor, out.view(*x.shape[:-1], weight.shape[0]))
 
 
@@ -140,22 +155,27 @@ def _probe(threads: int) -> bool:
         return False
 
 
-#: The largest block whose release the GNU C library learns from: 32 MiB on 64-bit systems, its own header included.
+#: The largest block whose release the GNU C library learns from: 32 MiB on 64-bit systems, its own
+#: header included.
 _LEARNT_FROM = (1 << 25) - (1 << 16)
 
 
 @lru_cache
 def keep_freed_memory() -> None:
-    """Let the C library keep up to 64 MiB that were freed, where it decides by the largest block that it got back.
+    """Let the C library keep up to 64 MiB that were freed, where it decides by the largest block
+    that it got back.
 
-    It would otherwise hand a step's memory back to the system and get it again, cleared, page by page, in every step.
-    A program that ever freed a tensor of 32 MiB has done the same; what `mallopt` or the environment sets stays.
+    It would otherwise hand a step's memory back to the system and get it again, cleared, page by
+    page, in every step. A program that ever freed a tensor of 32 MiB has done the same; what
+    `mallopt` or the environment sets stays.
     """
     torch.empty(_LEARNT_FROM, dtype=torch.uint8)
 
 
 def kernels(fast: bool | None = None, *, fitted: bool = True) -> Kernels:
-    """The products to use: oneDNN's or not, or, by default, whichever a probe finds faster; `fitted` to batches met."""
+    """The products to use: oneDNN's or not, or, by default, whichever a probe finds faster;
+    `fitted` to batches met.
+    """
     keep_freed_memory()
     chosen = _OneDNN() if (_probe(torch.get_num_threads()) if fast is None else fast) else Kernels()
     chosen.most = chosen.most if fitted else 0
@@ -167,7 +187,8 @@ _LEAST = 1 << 18
 #: Steps after which memory that was not used is let go.
 _KEPT = 4
 
-#: How many tensors hold a storage; PyTorch has no public name for it, and where there is none nothing is used again.
+#: How many tensors hold a storage; PyTorch has no public name for it, and where there is none
+#: nothing is used again.
 _holders: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 
 
@@ -203,15 +224,21 @@ class Scratch:
     def next_step(self) -> None:
         """Let go of what the last steps did not use."""
         self._step += 1
-        kept = {size: [own for own in held if own[1] > self._step - _KEPT] for size, held in self._held.items()}
+        kept = {
+            size: [own for own in held if own[1] > self._step - _KEPT]
+            for size, held in self._held.items()
+        }
         self._held = {size: held for size, held in kept.items() if held}
 
     def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """A contiguous tensor of this shape, of the type and on the device of `like`; its numbers are anything."""
+        """A contiguous tensor of this shape, of the type and on the device of `like`; its numbers
+        are anything.
+        """
         nbytes = math.prod(shape) * like.itemsize
         if _holders is None or like.device.type != "cpu" or nbytes < _LEAST:
             return like.new_empty(shape)
-        granule = 1 << (nbytes.bit_length() - 4)  # batches of about the same size find each other's memory
+        # batches of about the same size find each other's memory
+        granule = 1 << (nbytes.bit_length() - 4)
         size = -(-nbytes // granule) * granule
         entry = self._free(size) or self._free(size + granule)
         if entry is None:
@@ -224,4 +251,6 @@ class Scratch:
     def _free(self, size: int) -> list[Any] | None:
         """A storage of so many bytes that no tensor holds."""
         assert _holders is not None
-        return next((entry for entry in self._held.get(size, ()) if _holders(entry[0]._cdata) == 1), None)
+        return next(
+            (entry for entry in self._held.get(size, ()) if _holders(entry[0]._cdata) == 1), None
+        )

@@ -33,4 +33,6 @@ class Layout:
             return cls(0, one[0] // batches[0])
         if len(one) > 1 and (one[1], other[1]) == batches:
             return cls(1, 1)
-        raise NotLayerwise(f"an operation on shape {tuple(one)} has no dimension for the batch of {batches[0]}")
+        raise NotLayerwise(
+            f"an operation on shape {tuple(one)} has no dimension for the batch of {batches[0]}"
+        )

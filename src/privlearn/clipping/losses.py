@@ -15,9 +15,10 @@ from privlearn.data.rows import Leaves as Leaves
 from privlearn.data.rows import Rows, nested
 from privlearn.errors import BadInput, NotPerExample
 
-#: (outputs, targets) to one value for each example, shape (batch,); or (model, batch) to that, where the first
-#: parameter is called `model`. Losses are tried on made-up rows, of random numbers. For models that refuse those, a
-#: loss of the model and the batch has `made_up`, which makes such a batch look like the data; it never sees the data.
+#: (outputs, targets) to one value for each example, shape (batch,); or (model, batch) to that,
+#: where the first parameter is called `model`. Losses are tried on made-up rows, of random numbers.
+#: For models that refuse those, a loss of the model and the batch has `made_up`, which makes such a
+#: batch look like the data; it never sees the data.
 Loss = Callable[..., Tensor]
 
 
@@ -49,11 +50,14 @@ class BatchShape:
             BadInput: a loss of outputs and targets, and batches that are no pair.
         """
         whole = takes_model(loss)
-        if (not whole and rows.structure.num_children != 2) or (rows.structure.type is dict and not whole):
+        if (not whole and rows.structure.num_children != 2) or (
+            rows.structure.type is dict and not whole
+        ):
             given = getattr(rows.structure.type, "__name__", "tensor")
             raise BadInput(
-                f"the loss is one of outputs and targets, and a batch is a {given}, not a pair (inputs, targets): give "
-                "a loss of the model and the batch, loss(model, batch), whose first parameter is called model"
+                f"the loss is one of outputs and targets, and a batch is a {given}, not a pair "
+                "(inputs, targets): give a loss of the model and the batch, loss(model, batch), "
+                "whose first parameter is called model"
             )
         if (rows.structure, whole) == (PAIR.structure, False):
             return PAIR
@@ -68,12 +72,17 @@ class BatchShape:
         """
         if self.change is None:
             return leaves
-        changed, structure = tree_flatten(self.change(nested([leaf.clone() for leaf in leaves], self.structure)))
-        one, other = ([(getattr(x, "shape", 0), getattr(x, "dtype", 0)) for x in own] for own in (leaves, changed))
+        changed, structure = tree_flatten(
+            self.change(nested([leaf.clone() for leaf in leaves], self.structure))
+        )
+        one, other = (
+            [(getattr(x, "shape", 0), getattr(x, "dtype", 0)) for x in own]
+            for own in (leaves, changed)
+        )
         if structure != self.structure or one != other:
             raise BadInput(
-                "the loss's made_up gives a batch of other tensors, shapes or types than it was given: expected the "
-                "same. Change values alone"
+                "the loss's made_up gives a batch of other tensors, shapes or types than it was "
+                "given: expected the same. Change values alone"
             )
         return tuple(changed)
 
@@ -99,7 +108,8 @@ class ModelLoss:
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
         self.function = function
-        #: The module that it is a method of, if it is one: its state is put back after each batch, as the model's is.
+        #: The module that it is a method of, if it is one: its state is put back after each batch,
+        #: as the model's is.
         self.func = getattr(function, "__self__", function)
         self.made_up = getattr(function, "made_up", None)
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
@@ -110,12 +120,15 @@ class ModelLoss:
 
 
 def same_loss(one: Loss | None, other: Loss | None) -> bool:
-    """Whether two losses are one: also a function that is made anew each time, of the same code and values."""
+    """Whether two losses are one: also a function that is made anew each time, of the same code and
+    values.
+    """
     one, other = (loss.function if isinstance(loss, ModelLoss) else loss for loss in (one, other))
     if not isinstance(one, FunctionType) or not isinstance(other, FunctionType):
         return one == other
     return one.__code__ is other.__code__ and all(
-        own is its or (type(own) is type(its) and isinstance(own, bool | int | float | str) and own == its)
+        own is its
+        or (type(own) is type(its) and isinstance(own, bool | int | float | str) and own == its)
         for own, its in zip(_values_in(one), _values_in(other), strict=True)
     )
 
@@ -130,17 +143,25 @@ def _values_in(function: FunctionType) -> list[Any]:
 def require_one_each(losses: Any, rows: int) -> Tensor:
     """The losses of so many rows, or `NotPerExample` if there is not one for each."""
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
-        given = f"has shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"is a {type(losses).__name__}"
+        given = (
+            f"has shape {tuple(losses.shape)}"
+            if isinstance(losses, Tensor)
+            else f"is a {type(losses).__name__}"
+        )
         raise NotPerExample(
-            f"the loss {given} for a batch of {rows}: expected one value for each example, shape ({rows},). Give a "
-            "loss with reduction='none', and average over what is not the batch",
+            f"the loss {given} for a batch of {rows}: expected one value for each example, shape "
+            f"({rows},). Give a loss with reduction='none', and average over what is not the batch",
             shape=tuple(getattr(losses, "shape", ())),
         )
     return losses
 
 
-def losses_of(model: nn.Module, loss: Loss, leaves: Sequence[Tensor], shape: BatchShape = PAIR) -> Any:
-    """What `loss` gives for a batch: a model is called with a tensor, all of a tuple, or a dictionary's names."""
+def losses_of(
+    model: nn.Module, loss: Loss, leaves: Sequence[Tensor], shape: BatchShape = PAIR
+) -> Any:
+    """What `loss` gives for a batch: a model is called with a tensor, all of a tuple, or a
+    dictionary's names.
+    """
     if shape is PAIR:
         return loss(model(leaves[0]), leaves[1])
     batch = nested(leaves, shape.structure)
@@ -154,7 +175,9 @@ def losses_of(model: nn.Module, loss: Loss, leaves: Sequence[Tensor], shape: Bat
 
 @final
 class Losses(nn.Module):
-    """A model and a loss as one module, from the tensors of a batch to one value for each example."""
+    """A model and a loss as one module, from the tensors of a batch to one value for each
+    example.
+    """
 
     def __init__(self, model: nn.Module, loss: Loss, shape: BatchShape = PAIR) -> None:
         super().__init__()
@@ -164,4 +187,6 @@ class Losses(nn.Module):
 
     def forward(self, *leaves: Tensor) -> Any:
         """One value for each example."""
-        return require_one_each(losses_of(self.model, self._loss[0], leaves, self._shape), len(leaves[0]))
+        return require_one_each(
+            losses_of(self.model, self._loss[0], leaves, self._shape), len(leaves[0])
+        )

@@ -17,21 +17,23 @@ from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.row_norms import SAFE, RowNorms, norms_of, row_norms, settle
 from privlearn.data.rows import Rows
 
-#: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient is formed.
+#: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient
+#: is formed.
 CANCELLED = 0.02
-#: Roundings of its scale by which such a squared norm may be below the true one, and how many more for each number that
-#: products add up: one large number before many small ones loses some of them.
+#: Roundings of its scale by which such a squared norm may be below the true one, and how many more
+#: for each number that products add up: one large number before many small ones loses some of them.
 GRAM_ROUNDINGS, GRAM_LOST = 4, 1 / 16
 
 
 class ExampleGradients(Protocol):
     """The gradients of one parameter.
 
-    A kind whose squares wait for a look at norms in single precision (`settle_all`) has these as its `norms`, and one
-    that is put together its `pieces`.
+    A kind whose squares wait for a look at norms in single precision (`settle_all`) has these as
+    its `norms`, and one that is put together its `pieces`.
 
     Attributes:
-        squares: the squared L2 norm of each example's gradient, in double precision; shape (batch,).
+        squares: the squared L2 norm of each example's gradient, in double precision; shape
+            (batch,).
         nbytes: what it holds in memory.
     """
 
@@ -43,9 +45,11 @@ class ExampleGradients(Protocol):
         ...
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
-        """Add the sum over the examples of weights[i] x gradient i to `into`, which has the parameter's shape.
+        """Add the sum over the examples of weights[i] x gradient i to `into`, which has the
+        parameter's shape.
 
-        They are added up in the type of `weights` and `into`, which may have more digits than the gradients.
+        They are added up in the type of `weights` and `into`, which may have more digits than the
+        gradients.
         """
         ...
 
@@ -75,7 +79,9 @@ class Dense:
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """One product with the weights."""
-        into.view(-1).addmv_(self._gradients.reshape(weights.shape[0], -1).to(into.dtype).T, weights)
+        into.view(-1).addmv_(
+            self._gradients.reshape(weights.shape[0], -1).to(into.dtype).T, weights
+        )
 
     def form(self) -> Tensor:
         """What it was made of."""
@@ -112,10 +118,12 @@ class OuterProduct:
 
 @final
 class GramNorms:
-    """A sum of outer products over few positions: norms from the positions' Gram matrices, no gradient formed.
+    """A sum of outer products over few positions: norms from the positions' Gram matrices, no
+    gradient formed.
 
-    |sum_t g_t a_t^T|^2 = sum_st <a_s, a_t> <g_s, g_t>. In an example whose terms nearly cancel, that sum says nothing
-    about the norm: such an example's gradient is formed, in double precision, and kept apart.
+    |sum_t g_t a_t^T|^2 = sum_st <a_s, a_t> <g_s, g_t>. In an example whose terms nearly cancel,
+    that sum says nothing about the norm: such an example's gradient is formed, in double precision, and
+    kept apart.
 
     Args:
         g: gradients of the outputs, shape (batch, positions, outputs).
@@ -124,13 +132,17 @@ class GramNorms:
         weighted: (weights, into) adds the weighted sum to `into`.
     """
 
-    def __init__(self, g: Tensor, a: Tensor, shape: Sequence[int], weighted: Callable[[Tensor, Tensor], None]) -> None:
+    def __init__(
+        self, g: Tensor, a: Tensor, shape: Sequence[int], weighted: Callable[[Tensor, Tensor], None]
+    ) -> None:
         self._weighted, self._factors, self._shape = weighted, (g, a), shape
         inputs, outputs = torch.bmm(a, a.mT), torch.bmm(g, g.mT)
         self.norms = (RowNorms(inputs), RowNorms(outputs))
         self._sums = torch.linalg.vecdot(inputs.flatten(1), outputs.flatten(1))
         # What is added to the sums, in shares of the product of both norms.
-        self._room = (GRAM_ROUNDINGS + GRAM_LOST * (g.shape[2] + a.shape[2])) * torch.finfo(g.dtype).eps
+        self._room = (GRAM_ROUNDINGS + GRAM_LOST * (g.shape[2] + a.shape[2])) * torch.finfo(
+            g.dtype
+        ).eps
         self._squares: Tensor | None = None
         self._apart = torch.empty(0, dtype=torch.int64, device=g.device)
         self.nbytes = g.nbytes + a.nbytes + inputs.nbytes + outputs.nbytes
@@ -144,7 +156,9 @@ class GramNorms:
         return self._squares
 
     def _form_apart(self, examples: Tensor) -> None:
-        """The squares of these examples, from their gradients in double precision, which are kept."""
+        """The squares of these examples, from their gradients in double precision, which are
+        kept.
+        """
         (g, a), squares = self._factors, self.squares
         every = len(examples) == len(g)
         lengths = norms_of(*((t if every else t[examples]).flatten(1) for t in (g, a)))
@@ -154,7 +168,9 @@ class GramNorms:
         self._apart, lengths = examples[~nothing], lengths[:, ~nothing]
         if len(self._apart):
             exact = (g[self._apart].double().mT @ a[self._apart].double()).view(-1, *self._shape)
-            squares[self._apart] = row_norms(exact).square().where(lengths.isfinite().all(0), math.inf)
+            squares[self._apart] = (
+                row_norms(exact).square().where(lengths.isfinite().all(0), math.inf)
+            )
             self._exact = exact
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
@@ -171,14 +187,19 @@ class GramNorms:
 
 
 def _settle_grams(grams: Iterable[GramNorms]) -> None:
-    """Look at the sums of all of `grams` at once, which are of as many examples each, and form what they don't tell."""
+    """Look at the sums of all of `grams` at once, which are of as many examples each, and form what
+    they don't tell.
+    """
     waiting = [own for own in grams if own._squares is None]
     if not waiting:
         return
     settle(norms for own in waiting for norms in own.norms)
-    sizes = torch.stack([norms.values for own in waiting for norms in own.norms]).view(len(waiting), 2, -1)
+    sizes = torch.stack([norms.values for own in waiting for norms in own.norms]).view(
+        len(waiting), 2, -1
+    )
     scale, squares = sizes.prod(1), torch.stack([own._sums for own in waiting]).double()
-    # What single precision can't square goes the same way as what cancels: either factor may be too small or too large.
+    # What single precision can't square goes the same way as what cancels: either factor may be too
+    # small or too large.
     squarable = (sizes > SAFE[0] ** 2).all(1) & (sizes < SAFE[1] ** 2).all(1)
     safe = (squares > CANCELLED * scale) & squarable
     squares += scale * scale.new_tensor([own._room for own in waiting])[:, None]
@@ -191,7 +212,8 @@ def _settle_grams(grams: Iterable[GramNorms]) -> None:
 
 @final
 class SparseRows:
-    """An embedding: an example's gradient has a row for each of its distinct tokens, merged before the norm.
+    """An embedding: an example's gradient has a row for each of its distinct tokens, merged before
+    the norm.
 
     Args:
         tokens: shape (batch, positions).
@@ -204,7 +226,9 @@ class SparseRows:
         batch, total = len(tokens), shape[0]
         owner = torch.arange(batch, device=tokens.device)[:, None]
         self._keys, slot = (owner * total + tokens).unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        self._merged = g.new_zeros(len(self._keys), shape[1]).index_add_(0, slot.flatten(), g.flatten(0, 1))
+        self._merged = g.new_zeros(len(self._keys), shape[1]).index_add_(
+            0, slot.flatten(), g.flatten(0, 1)
+        )
         squares = torch.zeros(batch, dtype=torch.float64, device=g.device)
         self.squares = squares.index_add_(0, self._keys // total, row_norms(self._merged).square())
         self.nbytes = g.nbytes
@@ -225,7 +249,9 @@ class SparseRows:
 class RowBlocks:
     """A parameter whose blocks of rows, which don't overlap, were used apart."""
 
-    def __init__(self, pieces: Sequence[tuple[slice, ExampleGradients]], shape: Sequence[int]) -> None:
+    def __init__(
+        self, pieces: Sequence[tuple[slice, ExampleGradients]], shape: Sequence[int]
+    ) -> None:
         self._pieces, self._shape = pieces, shape
         self.pieces = [piece for _, piece in pieces]
         self.nbytes = sum(piece.nbytes for _, piece in pieces)
@@ -245,19 +271,26 @@ class RowBlocks:
         first = self._pieces[0][1].form()
         dense = first.new_zeros(len(first), *self._shape)
         for rows, piece in self._pieces:
-            dense[:, rows] += piece.form().view_as(dense[:, rows])  # a convolution's may be formed as a matrix
+            # a convolution's may be formed as a matrix
+            dense[:, rows] += piece.form().view_as(dense[:, rows])
         return dense
 
 
 def settle_all(gradients: Iterable[ExampleGradients]) -> None:
-    """Look at all that squared norms of `gradients` wait for, together: on a GPU, to look is to wait."""
+    """Look at all that squared norms of `gradients` wait for, together: on a GPU, to look is to
+    wait.
+    """
     own = [piece for each in gradients for piece in getattr(each, "pieces", (each,))]
     settle(norms for each in own for norms in getattr(each, "norms", ()))
     _settle_grams(each for each in own if isinstance(each, GramNorms))
 
 
-def together(uses: Sequence[tuple[slice | None, ExampleGradients]], shape: Sequence[int]) -> ExampleGradients:
-    """All uses of one parameter: gradients of several uses are added up before any norm is taken."""
+def together(
+    uses: Sequence[tuple[slice | None, ExampleGradients]], shape: Sequence[int]
+) -> ExampleGradients:
+    """All uses of one parameter: gradients of several uses are added up before any norm is
+    taken.
+    """
     if len(uses) == 1 and uses[0][0] is None:
         return uses[0][1]
     pieces = [(slice(0, shape[0]) if rows is None else rows, use) for rows, use in uses]
@@ -283,17 +316,21 @@ def sum_of_outer(g: Tensor, a: Tensor, shape: Sequence[int], kernels: Kernels) -
 
         def weighted(weights: Tensor, into: Tensor) -> None:
             scaled = kernels.scaled(g.to(into.dtype), weights)
-            kernels.add_outer(scaled.flatten(0, 1), a.to(into.dtype).flatten(0, 1), into.view(outputs, inputs))
+            kernels.add_outer(
+                scaled.flatten(0, 1), a.to(into.dtype).flatten(0, 1), into.view(outputs, inputs)
+            )
 
         return GramNorms(g, a, shape, weighted)
     return Dense(kernels.each_outer(g, a).view(len(g), *shape))
 
 
 def worth_forming(positions: int, outputs: int, inputs: int) -> bool:
-    """Whether one product for each example is cheaper than Gram matrices and one more weight gradient.
+    """Whether one product for each example is cheaper than Gram matrices and one more weight
+    gradient.
 
-    Where gradients are formed, that takes the place of the weight gradient; the costs cross at the given line
-    (fitted to measurements). A gradient of more than 16 MiB is not formed: it would fill the memory.
+    Where gradients are formed, that takes the place of the weight gradient; the costs cross at the
+    given line (fitted to measurements). A gradient of more than 16 MiB is not formed: it would fill
+    the memory.
     """
     return positions**2 > 18 * outputs * inputs / (outputs + inputs) and outputs * inputs <= 1 << 22
 

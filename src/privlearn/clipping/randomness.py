@@ -1,8 +1,10 @@
-"""Random numbers of each example's own: what dropout, a loss or a transform draws for an example depends on no other.
+"""Random numbers of each example's own: what dropout, a loss or a transform draws for an example
+depends on no other.
 
-Every number is a function of the batch's seed, of a digest of the example's content, of which call draws it, and of its
-place in what that call draws for the example. So one example more or less moves no other example's masks, and a sum of
-clipped gradients changes by at most the clip's norm, also for those who know the seeds.
+Every number is a function of the batch's seed, of a digest of the example's content, of which call
+draws it, and of its place in what that call draws for the example. So one example more or less
+moves no other example's masks, and a sum of clipped gradients changes by at most the clip's norm,
+also for those who know the seeds.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class RowRandom:
     """What the examples of a batch draw, whichever way they are computed.
 
     Attributes:
-        active: whether the model or the loss is known to draw random numbers; where not, their blocks change nothing.
+        active: whether the model or the loss is known to draw random numbers; where not, their
+            blocks change nothing.
     """
 
     def __init__(self) -> None:
@@ -71,23 +74,32 @@ class RowRandom:
         """Examples are computed that have these digests, in this order."""
         self._examples = examples
 
-    def together(self, layouts: Sequence[Layout] | None = None, purpose: int = 0) -> AbstractContextManager[object]:
+    def together(
+        self, layouts: Sequence[Layout] | None = None, purpose: int = 0
+    ) -> AbstractContextManager[object]:
         """A block in which all examples are computed at once.
 
         Args:
-            layouts: for each call that draws, where the examples are in what it draws; by default dimension 0.
+            layouts: for each call that draws, where the examples are in what it draws; by default
+                dimension 0.
             purpose: 0 for the model and the loss, 1 for copies: they draw different numbers.
         """
         return self._keyed(self._examples, layouts, purpose)
 
     def alone(self, number: int, purpose: int = 0) -> AbstractContextManager[object]:
-        """A block in which only example `number` is computed. It draws what it draws `together` with others."""
+        """A block in which only example `number` is computed. It draws what it draws `together`
+        with others.
+        """
         return self._keyed(self._examples[number : number + 1], None, purpose)
 
     def _keyed(
         self, examples: NDArray[np.uint64], layouts: Sequence[Layout] | None, purpose: int
     ) -> AbstractContextManager[object]:
-        return _Keyed(self._key, examples, layouts, purpose) if self.active or purpose else nullcontext()
+        return (
+            _Keyed(self._key, examples, layouts, purpose)
+            if self.active or purpose
+            else nullcontext()
+        )
 
     def seed(self, number: int) -> int:
         """A number of 63 bits that the example at place `number` may seed other generators with."""
@@ -108,7 +120,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.shapes: list[tuple[int, ...]] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
         out = func(*args, **(kwargs or {}))
         if _draws(func, args, kwargs or {}):
             self.shapes.append(tuple(_drawn_part(func, out).shape))
@@ -120,7 +134,11 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is active, what PyTorch draws are functions of the examples' digests."""
 
     def __init__(
-        self, key: bytes, examples: NDArray[np.uint64], layouts: Sequence[Layout] | None, purpose: int
+        self,
+        key: bytes,
+        examples: NDArray[np.uint64],
+        layouts: Sequence[Layout] | None,
+        purpose: int,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._key, self._examples, self._layouts = key, examples, layouts
@@ -129,8 +147,8 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._attention = _plain_attention()
 
     def __enter__(self) -> _Keyed:
-        # Each call that draws takes one number of PyTorch's own generator, as its name: so what is computed again from
-        # where that generator was (torch.utils.checkpoint) draws the same.
+        # Each call that draws takes one number of PyTorch's own generator, as its name: so what is
+        # computed again from where that generator was (torch.utils.checkpoint) draws the same.
         draw_from(self._seed)
         self._attention.__enter__()
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -140,7 +158,9 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._attention.__exit__(*error)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if not _draws(func, args, kwargs):
             return func(*args, **kwargs)
@@ -151,7 +171,9 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         arguments = _arguments(func, args, kwargs)
         out = args[0]
         if not func._schema.is_mutable:
-            out = torch.empty_like(out) if isinstance(out, Tensor) else _unfilled(func, args, kwargs)
+            out = (
+                torch.empty_like(out) if isinstance(out, Tensor) else _unfilled(func, args, kwargs)
+            )
         return _filled(_FILLS[func], out, self._numbers(name, tuple(out.shape)), arguments)
 
     def _numbers(self, name: int, shape: tuple[int, ...]) -> NDArray[np.uint32]:
@@ -178,7 +200,9 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise NotLayerwise("the model draws more random numbers than it did on made-up rows")
         layout = Layout(0, 1) if self._layouts is None else self._layouts[call]
         if len(shape) <= layout.axis or shape[layout.axis] % number:
-            raise NotLayerwise(f"random numbers of shape {shape} are not drawn for each of {number} examples")
+            raise NotLayerwise(
+                f"random numbers of shape {shape} are not drawn for each of {number} examples"
+            )
         return layout
 
     def _reseeded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: int) -> Any:
@@ -187,7 +211,9 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise NotLayerwise(f"{func} draws for all examples at once")
         own = _encrypted(self._key, self._examples.tobytes() + name.to_bytes(8, "little"))
         seed = int.from_bytes(own[:8], "little") >> 1
-        device = next((value.device for value in args if isinstance(value, Tensor)), torch.device("cpu"))
+        device = next(
+            (value.device for value in args if isinstance(value, Tensor)), torch.device("cpu")
+        )
         with unmoved(device):
             draw_from(seed)
             return func(*args, **kwargs)
@@ -195,7 +221,8 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _encrypted(key: bytes, plain: Any) -> bytes:
     """AES-128 of whole blocks, each by itself."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # not to verify or plan
+    # not to verify or plan
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     return Cipher(algorithms.AES128(key), modes.ECB()).encryptor().update(plain)
 
@@ -203,13 +230,19 @@ def _encrypted(key: bytes, plain: Any) -> bytes:
 def _arguments(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call by name."""
     known = func._schema.arguments
-    defaults = {argument.name: argument.default_value for argument in known if argument.has_default_value()}
+    defaults = {
+        argument.name: argument.default_value for argument in known if argument.has_default_value()
+    }
     return defaults | dict(zip((argument.name for argument in known), args, strict=False)) | kwargs
 
 
 def _draws(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a call draws random numbers: not one of attention, a recurrent net or dropout that leaves nothing out."""
-    return torch.Tag.nondeterministic_seeded in func.tags and draws_numbers(func, _arguments(func, args, kwargs))
+    """Whether a call draws random numbers: not one of attention, a recurrent net or dropout that
+    leaves nothing out.
+    """
+    return torch.Tag.nondeterministic_seeded in func.tags and draws_numbers(
+        func, _arguments(func, args, kwargs)
+    )
 
 
 def draws_numbers(func: Any, arguments: dict[str, Any]) -> bool:
@@ -249,10 +282,13 @@ def _filled(kind: str, out: Tensor, bits: NDArray[np.uint32], given: dict[str, A
         kept = torch.from_numpy(np.asarray(bits >= given["p"] * 2.0**32)).to(out.device)
         return given["input"] * kept * (0.0 if given["p"] == 1 else 1 / (1 - given["p"])), kept
     if kind == "normal":
-        return out.copy_(torch.special.ndtri(_inner(bits)) * given.get("std", 1.0) + given.get("mean", 0.0))
+        return out.copy_(
+            torch.special.ndtri(_inner(bits)) * given.get("std", 1.0) + given.get("mean", 0.0)
+        )
     if kind == "exponential":
         return out.copy_(-_inner(bits).log() / given["lambd"])
-    unit = torch.from_numpy(np.asarray((bits >> 8) * 2.0**-24))  # from [0, 1), in single precision exactly
+    # from [0, 1), in single precision exactly
+    unit = torch.from_numpy(np.asarray((bits >> 8) * 2.0**-24))
     if kind == "leaks":
         slopes = (unit * (given["upper"] - given["lower"]) + given["lower"]).to(out)
         return given["self"] * given["noise"].copy_(slopes.where(given["self"] <= 0, 1.0))
@@ -291,7 +327,10 @@ def fresh_key() -> bytes:
 
 def drawn_by(device: torch.device) -> list[Tensor]:
     """Where PyTorch's generators of the processor and of `device` are."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    return [
+        torch.get_rng_state(),
+        *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else []),
+    ]
 
 
 def draw_again(device: torch.device, drawn: list[Tensor]) -> None:
@@ -304,7 +343,8 @@ def draw_again(device: torch.device, drawn: list[Tensor]) -> None:
 def draw_from(seed: int) -> None:
     """Put PyTorch's generators of the processor and of CUDA to `seed`, as `torch.manual_seed`.
 
-    That also asks for devices that are not there, and formats the call's stack for each: milliseconds, every time.
+    That also asks for devices that are not there, and formats the call's stack for each:
+    milliseconds, every time.
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
@@ -329,7 +369,9 @@ def foreign_state() -> str:
 
 @contextmanager
 def generators_at(seed: int) -> Iterator[None]:
-    """For the block: PyTorch's, numpy's and Python's global generators at `seed`. All are then what they were."""
+    """For the block: PyTorch's, numpy's and Python's global generators at `seed`. All are then what
+    they were.
+    """
     legacy, plain = np.random.get_state(), random.getstate()  # noqa: NPY002 - what estimators draw from
     with torch.random.fork_rng():
         draw_from(seed)

@@ -1,4 +1,5 @@
-"""L2 norms of rows, in single precision where that loses nothing. Whether it does is looked at for many at once.
+"""L2 norms of rows, in single precision where that loses nothing. Whether it does is looked at for
+many at once.
 
 To look means to wait for the numbers: on a GPU until everything before them is computed.
 """
@@ -14,15 +15,18 @@ from torch import Tensor
 
 #: Between these, a norm in single precision has lost nothing to underflow or overflow.
 SAFE = (1e-12, 1e12)
-#: A longer gradient, or factor of one, counts as not finite: weights for it would lose digits to underflow.
+#: A longer gradient, or factor of one, counts as not finite: weights for it would lose digits to
+#: underflow.
 _LONGEST = 1e20
-#: Squares that are added up one after another in single precision: of many more, the small ones are lost.
+#: Squares that are added up one after another in single precision: of many more, the small ones are
+#: lost.
 _RUN = 1024
 
 
 @final
 class RowNorms:
-    """The L2 norm of each row, which is looked at, and computed again if it has to be, before it is handed out.
+    """The L2 norm of each row, which is looked at, and computed again if it has to be, before it is
+    handed out.
 
     Args:
         rows: shape (rows, ...). They are held until then.
@@ -44,7 +48,9 @@ class RowNorms:
 
 
 def settle(norms: Iterable[RowNorms]) -> None:
-    """Look at all of `norms` at once, which are of as many rows each; their values then need no further look."""
+    """Look at all of `norms` at once, which are of as many rows each; their values then need no
+    further look.
+    """
     waiting = list(dict.fromkeys(own for own in norms if own._flat is not None))
     if not waiting:
         return
@@ -60,7 +66,8 @@ def settle(norms: Iterable[RowNorms]) -> None:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """L2 norm of each example, shape (batch,), in double precision: single precision is used where it loses nothing.
+    """L2 norm of each example, shape (batch,), in double precision: single precision is used where
+    it loses nothing.
 
     Of rows in single precision that are longer than any whose weighted sum is exact: infinity.
     """
@@ -78,8 +85,12 @@ def _in_runs(flat: Tensor) -> Tensor:
     whole = flat.shape[1] - flat.shape[1] % _RUN if flat.shape[1] > _RUN else 0
     norms: Tensor = torch.linalg.vector_norm(flat[:, whole:] if whole else flat, dim=1)
     if whole:
-        runs = torch.linalg.vector_norm(flat[:, :whole].reshape(len(flat), whole // _RUN, _RUN), dim=2)
-        norms = torch.hypot(norms.double(), torch.linalg.vector_norm(runs, dim=1, dtype=torch.float64))
+        runs = torch.linalg.vector_norm(
+            flat[:, :whole].reshape(len(flat), whole // _RUN, _RUN), dim=2
+        )
+        norms = torch.hypot(
+            norms.double(), torch.linalg.vector_norm(runs, dim=1, dtype=torch.float64)
+        )
     return norms
 
 

@@ -1,10 +1,12 @@
-"""Class statistics of bounded rows, in one pass over blocks: counts, sums and second moments, and their sensitivities.
+"""Class statistics of bounded rows, in one pass over blocks: counts, sums and second moments, and
+their sensitivities.
 
-Of one row x of class c, clipped to L2 norm R, the counts get the unit vector of c, the class sums x in row c, and the
-pooled second moments x^2, number by number. So one row adds at most 1, R and R^2 (|x^2|_2 <= |x|_2^2). Exchanging it
-for another moves the counts by at most sqrt(2) (two classes), the sums by 2R (one class, opposite rows) and the moments
-by sqrt(2) R^2 (two vectors without negative numbers). Second moments of each class by itself get x^2 in row c: a row
-adds at most R^2 to them, too, and another in its place moves them by at most sqrt(2) R^2, in one row of them or two.
+Of one row x of class c, clipped to L2 norm R, the counts get the unit vector of c, the class sums x
+in row c, and the pooled second moments x^2, number by number. So one row adds at most 1, R and R^2
+(|x^2|_2 <= |x|_2^2). Exchanging it for another moves the counts by at most sqrt(2) (two classes),
+the sums by 2R (one class, opposite rows) and the moments by sqrt(2) R^2 (two vectors without
+negative numbers). Second moments of each class by itself get x^2 in row c: a row adds at most R^2
+to them, too, and another in its place moves them by at most sqrt(2) R^2, in one row of them or two.
 
 Bounded statistics of plain rows.
 """
@@ -50,10 +52,11 @@ def class_statistics(
     prepare: Prepare | None = None,
     by_class: bool = False,
 ) -> tuple[Bounded, ...]:
-    """Statistics over the rows of the sample, each row clipped to `norm`; sensitivities computed here.
+    """Statistics over the rows of the sample, each row clipped to `norm`; sensitivities computed
+    here.
 
-    A row that is not finite, or of no declared class, adds nothing, like one that is not there: it may be the empty one
-    of zero-out neighbours. Memory beside the results is that of a block.
+    A row that is not finite, or of no declared class, adds nothing, like one that is not there: it
+    may be the empty one of zero-out neighbours. Memory beside the results is that of a block.
 
     Args:
         x: all rows, an array or a tensor of shape (rows, ...).
@@ -68,8 +71,9 @@ def class_statistics(
         by_class: whether second moments are of each class by itself.
 
     Returns:
-        In the order of `PARTS`, those asked for, in double precision: counts (classes,), sums (classes, features) and
-        second moments of all classes together (features,), or of each (classes, features).
+        In the order of `PARTS`, those asked for, in double precision: counts (classes,), sums
+        (classes, features) and second moments of all classes together (features,), or of each
+        (classes, features).
     """
     positive("norm", norm)
     wanted = [part for part in PARTS if part in {one_of("a part", own, PARTS) for own in parts}]
@@ -98,7 +102,10 @@ def class_statistics(
         "sums": adjacency.sum_sensitivity(norm),
         "moments": norm**2 * (math.sqrt(2) if replaced else 1.0),
     }
-    return tuple(Bounded((totals[part],), sensitivities[part], adjacency, sample, added[part]) for part in wanted)
+    return tuple(
+        Bounded((totals[part],), sensitivities[part], adjacency, sample, added[part])
+        for part in wanted
+    )
 
 
 def least_squares_sums(
@@ -112,12 +119,14 @@ def least_squares_sums(
     constant: float,
     prepare: Prepare | None = None,
 ) -> tuple[Bounded, Bounded]:
-    """X'Y and X'X over the sample's rows, each clipped to `norm` and followed by a constant, and sensitivities.
+    """X'Y and X'X over the sample's rows, each clipped to `norm` and followed by a constant, and
+    sensitivities.
 
-    With the constant c a row x~ = (x, c) is at most r = sqrt(norm^2 + c^2) long. Of a row of class k, the first gets x~
-    in column k, and the second x~ x~', given in the layout of `isometric`. So a row adds at most r and r^2, both at
-    once where it is that long. Exchanging it for another moves the first by 2 norm (one class, opposite rows: the
-    constants cancel) or sqrt(2) r (two classes), and the second by sqrt(2) r^2. A row that is not finite adds nothing.
+    With the constant c a row x~ = (x, c) is at most r = sqrt(norm^2 + c^2) long. Of a row of class
+    k, the first gets x~ in column k, and the second x~ x~', given in the layout of `isometric`. So
+    a row adds at most r and r^2, both at once where it is that long. Exchanging it for another
+    moves the first by 2 norm (one class, opposite rows: the constants cancel) or sqrt(2) r (two
+    classes), and the second by sqrt(2) r^2. A row that is not finite adds nothing.
 
     Args:
         x: as for `class_statistics`.
@@ -130,7 +139,8 @@ def least_squares_sums(
         prepare: as for `class_statistics`.
 
     Returns:
-        In double precision: X'Y (features + 1, classes), and the vector of X'X, of which `symmetric` makes the matrix.
+        In double precision: X'Y (features + 1, classes), and the vector of X'X, of which
+        `symmetric` makes the matrix.
     """
     length = math.hypot(positive("norm", norm), positive("constant", constant))
     first, second = (Contributions(length**power, "least_squares_sums") for power in (1, 2))
@@ -155,7 +165,8 @@ def least_squares_sums(
 @final
 @dataclass(frozen=True, repr=False)
 class BoxSums:
-    """Counts, to be released, and class sums of rows with numbers clipped to [-bound, bound], which stay private.
+    """Counts, to be released, and class sums of rows with numbers clipped to [-bound, bound], which
+    stay private.
 
     Attributes:
         counts: the number of rows of each class.
@@ -170,11 +181,12 @@ class BoxSums:
     adjacency: Adjacency
 
     def distances(self, counts: Tensor) -> CandidateScores:
-        """For each feature, minus the largest distance between class means with the denominators `counts`; low is best.
+        """For each feature, minus the largest distance between class means with the denominators
+        `counts`; low is best.
 
-        One row moves the mean of its class by at most bound / count, and so each distance. Exchanging it for another
-        moves one
-        mean by twice that or two means by that: 2 bound / the least count.
+        One row moves the mean of its class by at most bound / count, and so each distance.
+        Exchanging it for another moves one mean by twice that or two means by that: 2 bound / the
+        least count.
 
         Args:
             counts: released or public, above 0, shape (classes,).
@@ -182,30 +194,54 @@ class BoxSums:
         least = positive("the least count", float(counts.min()))
         means = self.sums / counts[:, None]
         return CandidateScores(
-            means.amin(0) - means.amax(0), self.adjacency.sum_sensitivity(self.bound) / least, False, self.adjacency
+            means.amin(0) - means.amax(0),
+            self.adjacency.sum_sensitivity(self.bound) / least,
+            False,
+            self.adjacency,
         )
 
 
 def box_sums(
-    x: Any, y: Any, sample: Sample, adjacency: Adjacency, *, classes: int, bound: float, prepare: Prepare | None = None
+    x: Any,
+    y: Any,
+    sample: Sample,
+    adjacency: Adjacency,
+    *,
+    classes: int,
+    bound: float,
+    prepare: Prepare | None = None,
 ) -> BoxSums:
     """As `class_statistics`, for numbers clipped to [-bound, bound] one by one."""
     positive("bound", bound)
     added = Contributions(1.0, "box_sums")
-    counts, sums, limit = torch.zeros(classes, dtype=torch.float64), torch.zeros(()), kept(bound, [torch.float64])
+    counts, sums, limit = (
+        torch.zeros(classes, dtype=torch.float64),
+        torch.zeros(()),
+        kept(bound, [torch.float64]),
+    )
     for rows, member in labelled_blocks(x, y, sample, classes, None, prepare):
         added.see(member.sum(1))
         counts, sums = counts + member.sum(0), sums + member.T @ rows.clamp_(-limit, limit)
     sensitivity = math.sqrt(2) if adjacency is Adjacency.REPLACE_ONE else 1.0
-    return BoxSums(Bounded((counts,), sensitivity, adjacency, sample, added), sums, bound, adjacency)
+    return BoxSums(
+        Bounded((counts,), sensitivity, adjacency, sample, added), sums, bound, adjacency
+    )
 
 
 def bounded_rows(
-    x: Any, sample: Sample, adjacency: Adjacency, *, norm: float, columns: Tensor, prepare: Prepare | None = None
+    x: Any,
+    sample: Sample,
+    adjacency: Adjacency,
+    *,
+    norm: float,
+    columns: Tensor,
+    prepare: Prepare | None = None,
 ) -> Bounded:
-    """The sample's rows themselves, in some columns, each clipped to `norm`; float32, shape (rows, columns).
+    """The sample's rows themselves, in some columns, each clipped to `norm`; float32, shape (rows,
+    columns).
 
-    For neighbours with as many rows only: another row, or an empty one, takes its place. A row that is not finite is 0.
+    For neighbours with as many rows only: another row, or an empty one, takes its place. A row that
+    is not finite is 0.
     """
     positive("norm", norm)
     clipped = torch.empty(len(sample), len(columns))
@@ -222,15 +258,22 @@ def bounded_rows(
 def finite_rows(x: Any, sample: Sample, columns: Tensor, prepare: Prepare | None = None) -> Tensor:
     """Which rows of the sample are finite: those that are not are empty ones. Private."""
     one_class = torch.zeros(len(x), dtype=torch.int64)
-    return torch.cat([member[:, 0] > 0 for _, member in labelled_blocks(x, one_class, sample, 1, columns, prepare)])
+    return torch.cat(
+        [
+            member[:, 0] > 0
+            for _, member in labelled_blocks(x, one_class, sample, 1, columns, prepare)
+        ]
+    )
 
 
 def labelled_blocks(
     x: Any, y: Any, sample: Sample, classes: int, columns: Tensor | None, prepare: Prepare | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Copies of a few rows at a time, (rows, features), and whose they are, (rows, classes) of 0 and 1; float64.
+    """Copies of a few rows at a time, (rows, features), and whose they are, (rows, classes) of 0
+    and 1; float64.
 
-    What is no row (not finite) or has no class is 0 in both. There is at least one block, maybe of no rows.
+    What is no row (not finite) or has no class is 0 in both. There is at least one block, maybe of
+    no rows.
     """
     step = rows_in_a_block(x)
     for start in range(0, max(1, len(sample)), step):
@@ -260,7 +303,9 @@ def _taken(values: Any, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
         rows = values[torch.from_numpy(indices) if isinstance(values, Tensor) else indices]
     # PyTorch warns of arrays that can't be written, so those are copied.
     return (
-        rows.detach().cpu() if isinstance(rows, Tensor) else torch.from_numpy(np.require(rows, requirements=("C", "W")))
+        rows.detach().cpu()
+        if isinstance(rows, Tensor)
+        else torch.from_numpy(np.require(rows, requirements=("C", "W")))
     )
 
 
@@ -269,26 +314,33 @@ _ROWS_AT_ONCE = 1 << 20
 
 
 def clip_rows(x: Tensor, norm: float) -> Tensor:
-    """Scale every row of `x` (rows, features) down to L2 norm at most `norm`; rows that are not finite become 0."""
+    """Scale every row of `x` (rows, features) down to L2 norm at most `norm`; rows that are not
+    finite become 0.
+    """
     lengths = x.norm(dim=1, keepdim=True)
     usable = lengths.isfinite()
     clipped: Tensor = x.where(usable, 0) * (norm / lengths.where(usable, 1).clamp(min=norm))
     return clipped
 
 
-def second_moment(x: Any, norm: float, sample: Sample, adjacency: Adjacency, examples: Tensor | None = None) -> Bounded:
-    """The sum over the examples of the sample of x x^T, each row x clipped to `norm`; sensitivity computed here.
+def second_moment(
+    x: Any, norm: float, sample: Sample, adjacency: Adjacency, examples: Tensor | None = None
+) -> Bounded:
+    """The sum over the examples of the sample of x x^T, each row x clipped to `norm`; sensitivity
+    computed here.
 
-    The matrix is given as the vector of its upper triangle with the off-diagonal entries times sqrt(2), in which
-    Euclidean length is the matrix's Frobenius norm. One row has length |x|^2 <= norm^2 there, and two rows differ by
-    at most sqrt(2) norm^2. An example of several rows adds the mean of their matrices, for which the same holds.
+    The matrix is given as the vector of its upper triangle with the off-diagonal entries times
+    sqrt(2), in which Euclidean length is the matrix's Frobenius norm. One row has length |x|^2 <=
+    norm^2 there, and two rows differ by at most sqrt(2) norm^2. An example of several rows adds the
+    mean of their matrices, for which the same holds.
 
     Args:
         x: all rows, a tensor or an array of shape (rows, features).
         norm: the bound on each row's L2 norm; public.
         sample: the batch; its indices select the examples.
         adjacency: the kind of neighbour.
-        examples: the rows of each example, shape (examples, rows of each); None where each is one row.
+        examples: the rows of each example, shape (examples, rows of each); None where each is one
+            row.
 
     Returns:
         One tensor of shape (features (features + 1) / 2,), in double precision.
@@ -312,7 +364,9 @@ def second_moment(x: Any, norm: float, sample: Sample, adjacency: Adjacency, exa
 
 
 def isometric(gram: Tensor) -> Tensor:
-    """A symmetric matrix as its upper triangle, off-diagonal entries times sqrt(2): a vector of the same norm."""
+    """A symmetric matrix as its upper triangle, off-diagonal entries times sqrt(2): a vector of the
+    same norm.
+    """
     upper = gram.triu(1) * math.sqrt(2) + gram.diag().diag()
     i, j = _upper_triangle(len(gram))
     return upper[i, j]

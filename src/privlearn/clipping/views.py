@@ -1,4 +1,6 @@
-"""The copies of examples that `Augmentation` asks for: made row by row, images mirrored and shifted."""
+"""The copies of examples that `Augmentation` asks for: made row by row, images mirrored and
+shifted.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ if TYPE_CHECKING:
 
 @final
 class Views:
-    """Makes the copies of batches: what is drawn for an example follows from the example and the sample's seed alone.
+    """Makes the copies of batches: what is drawn for an example follows from the example and the
+    sample's seed alone.
 
-    A transform is given all examples at once if on made-up rows that comes to the same as one after the other.
+    A transform is given all examples at once if on made-up rows that comes to the same as one after
+    the other.
 
     Args:
         augmentation: which copies.
@@ -37,7 +41,8 @@ class Views:
         self._together = True
 
     def __call__(self, leaves: Leaves, random: RowRandom) -> Leaves:
-        """The copies of a batch: those of one row beside each other, those of one example after one another.
+        """The copies of a batch: those of one row beside each other, those of one example after one
+        another.
 
         The first tensor, the inputs, is changed; the others stay as they are.
         """
@@ -68,16 +73,19 @@ class Views:
         out = self._transform(rows, generator)
         if out.shape != rows.shape or out.dtype != rows.dtype:
             raise NotPerExample(
-                f"the augmentation turns {tuple(rows.shape)} of {rows.dtype} into {tuple(out.shape)} of {out.dtype}: "
-                "expected as many rows, of the same shape and type"
+                f"the augmentation turns {tuple(rows.shape)} of {rows.dtype} into "
+                f"{tuple(out.shape)} of {out.dtype}: expected as many rows, of the same shape and "
+                "type"
             )
         return out
 
     def prepare(self, rows: Tensor, random: RowRandom) -> None:
-        """Refuse a transform that mixes the rows of different examples, of made-up `rows` with their copies.
+        """Refuse a transform that mixes the rows of different examples, of made-up `rows` with
+        their copies.
 
         Raises:
-            NotPerExample: it does, or keeps something of earlier rows, or makes rows of another shape.
+            NotPerExample: it does, or keeps something of earlier rows, or makes rows of another
+                shape.
         """
 
         def changed(rows: Tensor) -> Tensor:
@@ -87,9 +95,9 @@ class Views:
         def require_same(again: Tensor) -> None:
             if not torch.allclose(again, out, rtol=0, atol=0, equal_nan=True):
                 raise NotPerExample(
-                    "the augmentation changes the same rows otherwise from one call to the next, with PyTorch, numpy "
-                    "and random at the same seed: it keeps something, or has a generator of its own. Draw from the one "
-                    "that it is given"
+                    "the augmentation changes the same rows otherwise from one call to the next, "
+                    "with PyTorch, numpy and random at the same seed: it keeps something, or has a "
+                    "generator of its own. Draw from the one that it is given"
                 )
 
         out, size = changed(rows), len(rows) // random.examples
@@ -101,8 +109,8 @@ class Views:
             others[own] = rows[own]
             if not close(changed(others)[own], out[own], rounding_of(out[own])):
                 raise NotPerExample(
-                    "the augmentation mixes rows of different examples: give a transform that changes each row by "
-                    "itself"
+                    "the augmentation mixes rows of different examples: give a transform that "
+                    "changes each row by itself"
                 )
         require_same(changed(rows))
         apart = self._one_by_one(rows.clone(), random)
@@ -114,17 +122,19 @@ class Views:
             self._together = False
 
 
-#: Numbers that are drawn for each image, whichever moves there are: mirrored or not, down or up, right or left.
+#: Numbers that are drawn for each image, whichever moves there are: mirrored or not, down or up,
+#: right or left.
 _NUMBERS = 3
 
 
 @final
 @dataclass(frozen=True)
 class FlipAndShift:
-    """Mirrors an image left to right in half of the cases, and shifts it by up to `shift` pixels along both axes.
+    """Mirrors an image left to right in half of the cases, and shifts it by up to `shift` pixels
+    along both axes.
 
-    Every shift is as likely as any other; what comes in from outside is 0. Draws three numbers an image, in the images'
-    order: so they are the same in whatever parts a batch is computed.
+    Every shift is as likely as any other; what comes in from outside is 0. Draws three numbers an
+    image, in the images' order: so they are the same in whatever parts a batch is computed.
 
     Attributes:
         flip: whether images are mirrored.
@@ -144,11 +154,21 @@ class FlipAndShift:
         moves: dict[str, int] = {}
         for part in spec.split(","):
             name, colon, number = (text.strip() for text in part.partition(":"))
-            right = number.isascii() and number.isdigit() and int(number[:9]) > 0 if colon else name == "flip"
-            if name not in ("flip", "shift") or name in moves or not right or (name == "flip" and colon):
+            right = (
+                number.isascii() and number.isdigit() and int(number[:9]) > 0
+                if colon
+                else name == "flip"
+            )
+            if (
+                name not in ("flip", "shift")
+                or name in moves
+                or not right
+                or (name == "flip" and colon)
+            ):
                 raise BadInput(
-                    f"augmentation {spec[:60]!r} cannot be read: expected flip, shift:N with a whole number of pixels "
-                    "from 1 on, or both, flip,shift:2; in Python also a function of (rows, generator)",
+                    f"augmentation {spec[:60]!r} cannot be read: expected flip, shift:N with a "
+                    "whole number of pixels from 1 on, or both, flip,shift:2; in Python also a "
+                    "function of (rows, generator)",
                     spec=spec,
                 )
             moves[name] = int(number[:9] or 1)
@@ -158,32 +178,40 @@ class FlipAndShift:
         """Refuse rows that are no images, or too small ones.
 
         Raises:
-            BadInput: `shape`, of one row, is not (height, width) or (channels, height, width), or shifts leave none.
+            BadInput: `shape`, of one row, is not (height, width) or (channels, height, width), or
+                shifts leave none.
         """
         if len(shape) not in (2, 3):
             raise BadInput(
-                f"flip and shift move images, and the network is given rows of shape {tuple(shape)}: expected (height, "
-                "width) or (channels, height, width). Give the rows in that shape, without a PCA or a selection in "
-                "front; or leave the augmentation out",
+                "flip and shift move images, and the network is given rows of shape "
+                f"{tuple(shape)}: expected (height, width) or (channels, height, width). Give the "
+                "rows in that shape, without a PCA or a selection in front; or leave the "
+                "augmentation out",
                 shape=tuple(shape),
             )
         if self.shift >= min(shape[-2:]):
             raise BadInput(
-                f"shifts of up to {self.shift} pixels would move images of {shape[-2]} x {shape[-1]} out of the "
-                f"picture: expected at most {min(shape[-2:]) - 1}"
+                f"shifts of up to {self.shift} pixels would move images of {shape[-2]} x "
+                f"{shape[-1]} out of the picture: expected at most {min(shape[-2:]) - 1}"
             )
 
     def __call__(self, rows: Tensor, generator: torch.Generator) -> Tensor:
-        """Move `rows`, shape (rows, height, width) or (rows, channels, height, width), each at random.
+        """Move `rows`, shape (rows, height, width) or (rows, channels, height, width), each at
+        random.
 
         Raises:
             BadInput: they are no images.
         """
         self.require_images(rows.shape[1:])
         size = (len(rows), _NUMBERS)
-        drawn = torch.rand(size, generator=generator, device=generator.device, dtype=torch.float64).to(rows.device)
-        mirrored = (drawn[:, 0] < 0.5) if self.flip else torch.zeros_like(drawn[:, 0], dtype=torch.bool)
-        shifts = (drawn[:, 1:] * (2 * self.shift + 1)).long()  # from 0 to 2 shift: places in the padded image
+        drawn = torch.rand(
+            size, generator=generator, device=generator.device, dtype=torch.float64
+        ).to(rows.device)
+        mirrored = (
+            (drawn[:, 0] < 0.5) if self.flip else torch.zeros_like(drawn[:, 0], dtype=torch.bool)
+        )
+        # from 0 to 2 shift: places in the padded image
+        shifts = (drawn[:, 1:] * (2 * self.shift + 1)).long()
         height, width = rows.shape[-2:]
         places = torch.arange(width, device=rows.device)
         columns = torch.where(mirrored[:, None], places.flip(0), places) + shifts[:, 1:]

@@ -1,12 +1,12 @@
 """Where the files of named data sets lie, and whether they are the published ones.
 
-What privlearn knows of a named data set (bounds, classes, splits) holds for those bytes and no others, so others are
-refused.
+What privlearn knows of a named data set (bounds, classes, splits) holds for those bytes and no
+others, so others are refused.
 
 The named data sets: what they are, of which files they consist, and where these can be had.
 
-Addresses are fetched from with `privlearn data fetch`, and only what has the SHA-256 given here is kept. It was
-compared with the digests that others have published of the same files.
+Addresses are fetched from with `privlearn data fetch`, and only what has the SHA-256 given here is
+kept. It was compared with the digests that others have published of the same files.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class File:
 
     def find(self, folder: Path) -> Path | None:
         """The file in `folder`, packed or not, if it is there."""
-        paths = (path for path in (folder / self.name, folder / f"{self.name}.gz") if path.is_file())
+        paths = (
+            path for path in (folder / self.name, folder / f"{self.name}.gz") if path.is_file()
+        )
         return next(paths, None)
 
     def read(self, path: Path, dataset: str) -> bytes:
@@ -78,16 +80,20 @@ class File:
         try:
             packed = path.name != self.name
             with gzip.open(path) if packed else path.open("rb") as file:
-                content = file.read(self.size + 1)  # a file that unpacks to more is not unpacked further
+                # a file that unpacks to more is not unpacked further
+                content = file.read(self.size + 1)
         except (OSError, EOFError, zlib.error) as error:
-            raise BadInput(f"{path} cannot be read: {error}. {_mend(dataset, self.source)}", path=str(path)) from error
+            raise BadInput(
+                f"{path} cannot be read: {error}. {_mend(dataset, self.source)}", path=str(path)
+            ) from error
         digest = hashlib.sha256(content).hexdigest()
         if digest != self.sha256:
             length = f"{len(content)} bytes" if len(content) <= self.size else "more bytes"
             raise BadInput(
-                f"{path} is not the published file of {dataset}: it holds {length} with SHA-256 {digest[:16]}..., "
-                f"expected {self.size} bytes with {self.sha256[:16]}... {_mend(dataset, self.source)}. For data of "
-                "your own use an .npz, .csv or .parquet file, and declare what is publicly known of them",
+                f"{path} is not the published file of {dataset}: it holds {length} with SHA-256 "
+                f"{digest[:16]}..., expected {self.size} bytes with {self.sha256[:16]}... "
+                f"{_mend(dataset, self.source)}. For data of your own use an .npz, .csv or "
+                ".parquet file, and declare what is publicly known of them",
                 path=str(path),
             )
         return content
@@ -139,10 +145,15 @@ class Named:
     @property
     def fetched(self) -> Form | None:
         """The form that can be fetched, if there is one."""
-        return next((form for form in self.forms if form.files and all(file.source for file in form.files)), None)
+        return next(
+            (form for form in self.forms if form.files and all(file.source for file in form.files)),
+            None,
+        )
 
     def find(self, directories: list[Path]) -> tuple[Form, dict[File, Path]] | None:
-        """The first complete form in the first directory that has one, with the path of each file."""
+        """The first complete form in the first directory that has one, with the path of each
+        file.
+        """
         for directory in directories:
             for form in self.forms:
                 paths = {file: file.find(directory / self.folder) for file in form.files}
@@ -167,7 +178,8 @@ def _idx(base: str, sha256: dict[str, tuple[str, str]]) -> tuple[File, ...]:
         "t10k-labels-idx1-ubyte": 10008,
     }
     return tuple(
-        File(name, size, sha256[name][0], Source(f"{base}{name}.gz", sha256[name][1])) for name, size in sizes.items()
+        File(name, size, sha256[name][0], Source(f"{base}{name}.gz", sha256[name][1]))
+        for name, size in sizes.items()
     )
 
 
@@ -177,9 +189,17 @@ def _plain(base: str, name: str, size: int, sha256: str) -> File:
 
 
 CATALOGUE: dict[str, Named] = {
-    "digits": Named("1797 images of digits, 8 x 8, 10 classes", "", (Form(formats.digits),), "CC BY 4.0 (UCI archive)"),
+    "digits": Named(
+        "1797 images of digits, 8 x 8, 10 classes",
+        "",
+        (Form(formats.digits),),
+        "CC BY 4.0 (UCI archive)",
+    ),
     "breast-cancer": Named(
-        "569 tumours, 30 measurements, 2 classes", "", (Form(formats.breast_cancer),), "CC BY 4.0 (UCI archive)"
+        "569 tumours, 30 measurements, 2 classes",
+        "",
+        (Form(formats.breast_cancer),),
+        "CC BY 4.0 (UCI archive)",
     ),
     "mnist": Named(
         "70,000 images of digits, 28 x 28, 10 classes",
@@ -348,7 +368,11 @@ CATALOGUE: dict[str, Named] = {
                         16999204,
                         "c6ae340d328e1bd5f6648ff31d840d935406218427c4ed6016f782317dc1ba27",
                     ),
-                    File("labels.npz", 62080, "b96919d80964a63f14d163896784a776acd6868741e41eac6ca723cac32cd14d"),
+                    File(
+                        "labels.npz",
+                        62080,
+                        "b96919d80964a63f14d163896784a776acd6868741e41eac6ca723cac32cd14d",
+                    ),
                 ),
             ),
         ),
@@ -366,7 +390,11 @@ CATALOGUE: dict[str, Named] = {
                         21081732,
                         "ecec839a79e25f80973cf3652ec4697be8f8e40809f9f1d6f1f2ef1c9b61741d",
                     ),
-                    File("labels.npz", 60512, "af3bc340dcb11d91e99a8eb292ed17af436e176149bf4d966f799e6824bff7f7"),
+                    File(
+                        "labels.npz",
+                        60512,
+                        "af3bc340dcb11d91e99a8eb292ed17af436e176149bf4d966f799e6824bff7f7",
+                    ),
                 ),
             ),
         ),

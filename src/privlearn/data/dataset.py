@@ -2,10 +2,12 @@
 
 Rows that belong to persons: which rows stand for each, so that a person can be one example.
 
-Everything about a person is decided from that person's own id and rows, so data sets that differ in one person differ
-in that person's line alone. Ids decide nothing but which rows go together; none leaves this module.
+Everything about a person is decided from that person's own id and rows, so data sets that differ in
+one person differ in that person's line alone. Ids decide nothing but which rows go together; none
+leaves this module.
 
-Whether rows that are not protected are training rows: what is said of them would be said of private rows, exactly.
+Whether rows that are not protected are training rows: what is said of them would be said of private
+rows, exactly.
 """
 
 from __future__ import annotations
@@ -43,27 +45,33 @@ class Dataset:
 
     Attributes:
         x: inputs, one row for each example.
-        y: targets, one for each example; whole numbers 0 .. classes - 1 for classification, maps of them for
-            segmentation.
-            None: there are inputs alone, such as public ones that teachers are asked about.
+        y: targets, one for each example; whole numbers 0 .. classes - 1 for classification, maps of
+            them for segmentation. None: there are inputs alone, such as public ones that teachers
+            are asked about.
         x_test: inputs to test on; not covered by any guarantee. None if there are none.
         y_test: their targets.
         classes: the declared number of classes; None if the targets are no classes.
-        low: declared lower bound of the inputs, a number or an array of one example's shape; None: leave as they are.
+        low: declared lower bound of the inputs, a number or an array of one example's shape; None:
+            leave as they are.
         high: declared upper bound, likewise.
         name: what to call it.
         note: what is publicly known of where bounds and splits come from.
-        schema: what was declared of the columns of the table that the rows come from; None if they come from none.
+        schema: what was declared of the columns of the table that the rows come from; None if they
+            come from none.
         remarks: what to tell the data's curator; not for publication.
-        groups: for each row of x the id of the person that it belongs to, a whole number or a text; private, like the
-            rows. With it an example is a person (`Plan.rows_per_person`). None: a row is an example.
-        feature_names: public names of the numbers in a row, in their order; empty if they have none.
-        target_bounds: declared bounds of targets that are numbers, one for each row: those beyond count as these. None:
-            none are declared.
-        public: whether the curator declares the rows public: they are not protected. For validation rows.
-        labels: names of the columns of targets of which several hold at once: y has shape (rows, labels), each 0 or 1.
-            Empty: there is one target for each row.
-        grid: what scans in files were brought to, each by itself, to become rows; None: rows come from none.
+        groups: for each row of x the id of the person that it belongs to, a whole number or a text;
+            private, like the rows. With it an example is a person (`Plan.rows_per_person`). None: a
+            row is an example.
+        feature_names: public names of the numbers in a row, in their order; empty if they have
+            none.
+        target_bounds: declared bounds of targets that are numbers, one for each row: those beyond
+            count as these. None: none are declared.
+        public: whether the curator declares the rows public: they are not protected. For validation
+            rows.
+        labels: names of the columns of targets of which several hold at once: y has shape (rows,
+            labels), each 0 or 1. Empty: there is one target for each row.
+        grid: what scans in files were brought to, each by itself, to become rows; None: rows come
+            from none.
     """
 
     x: Any
@@ -91,12 +99,17 @@ class Dataset:
             self._require_values()
         object.__setattr__(self, "labels", tuple(map(str, self.labels)))
         if self.labels and (self.classes is not None or self.target_bounds is not None):
-            raise BadInput("labels are given beside classes or target_bounds: leave these out, each label is 0 or 1")
-        object.__setattr__(self, "feature_names", tuple(map(str, self.feature_names)))
-        if self.feature_names and len(self.feature_names) != (features := math.prod(np.shape(self.x)[1:])):
             raise BadInput(
-                f"there are {len(self.feature_names)} feature_names, and rows of {features} numbers: expected a name "
-                "for each"
+                "labels are given beside classes or target_bounds: leave these out, each label is "
+                "0 or 1"
+            )
+        object.__setattr__(self, "feature_names", tuple(map(str, self.feature_names)))
+        if self.feature_names and len(self.feature_names) != (
+            features := math.prod(np.shape(self.x)[1:])
+        ):
+            raise BadInput(
+                f"there are {len(self.feature_names)} feature_names, and rows of {features} "
+                "numbers: expected a name for each"
             )
 
     def _require_values(self) -> None:
@@ -108,15 +121,19 @@ class Dataset:
         if not -1e30 < low < high < 1e30 or self.classes is not None:
             beside = "" if self.classes is None else f", and classes is {self.classes}"
             raise BadInput(
-                f"target_bounds is {str(self.target_bounds)[:60]}{beside}: expected two public numbers, the smaller "
-                "first, where targets are numbers, and None where they are classes"
+                f"target_bounds is {str(self.target_bounds)[:60]}{beside}: expected two public "
+                "numbers, the smaller first, where targets are numbers, and None where they are "
+                "classes"
             )
         object.__setattr__(self, "target_bounds", (low, high))
 
     def __repr__(self) -> str:
         """Shapes only: rows are private, and what is printed ends up in logs."""
-        shapes = {name: np.shape(getattr(self, name)) for name in ("x", "y", "x_test", "y_test", "groups")
-                  if getattr(self, name) is not None}  # fmt: skip
+        shapes = {
+            name: np.shape(getattr(self, name))
+            for name in ("x", "y", "x_test", "y_test", "groups")
+            if getattr(self, name) is not None
+        }
         parts = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         return f"Dataset({self.name!r}: {parts}, classes={self.classes})"
 
@@ -137,37 +154,43 @@ class Dataset:
             return data
         if not isinstance(data, tuple | list) or len(data) != 2:
             raise BadInput(
-                f"the dataset is a {type(data).__name__}: expected a privlearn Dataset, a pair (inputs, targets) of "
-                "arrays or tensors, or a map-style torch.utils.data.Dataset"
+                f"the dataset is a {type(data).__name__}: expected a privlearn Dataset, a pair "
+                "(inputs, targets) of arrays or tensors, or a map-style torch.utils.data.Dataset"
             )
         try:
             x, y = (part if hasattr(part, "shape") else np.asarray(part) for part in data)
         except ValueError as error:
             raise BadInput(
-                f"the rows differ in shape: {error}. Expected arrays, or lists of rows of one length"
+                f"the rows differ in shape: {error}. Expected arrays, or lists of rows of one "
+                "length"
             ) from error
         if not x.shape or not y.shape:
             raise BadInput(
-                f"inputs have the shape {tuple(x.shape)} and targets {tuple(y.shape)}: expected one row for each "
-                "example"
+                f"inputs have the shape {tuple(x.shape)} and targets {tuple(y.shape)}: expected "
+                "one row for each example"
             )
         if len(x) != len(y):
-            raise BadInput(f"there are {len(x)} inputs and {len(y)} targets: expected one target for each input")
+            raise BadInput(
+                f"there are {len(x)} inputs and {len(y)} targets: expected one target for each "
+                "input"
+            )
         return cls(x, y)
 
     def checked(self) -> Dataset:
-        """Return itself if the data can be used: a check for the curator, before planning, outside any guarantee.
+        """Return itself if the data can be used: a check for the curator, before planning, outside
+        any guarantee.
 
         Raises:
-            BadInput: no rows, rows that do not match, values that are no finite numbers, test rows that are training
-                rows, or labels outside the declared classes.
+            BadInput: no rows, rows that do not match, values that are no finite numbers, test rows
+                that are training rows, or labels outside the declared classes.
         """
         targets = 0 if self.y is None else len(self.y)
         if self.y is None and self.public:
             targets = len(self.x)  # inputs that are only asked about need none
         if len(self.x) == 0 or len(self.x) != targets:
             raise BadInput(
-                f"{self.name} has {len(self.x)} inputs and {targets} targets: expected equally many, and at least one"
+                f"{self.name} has {len(self.x)} inputs and {targets} targets: expected equally "
+                "many, and at least one"
             )
         if self.x_test is not None:
             shapes = np.shape(self.x)[1:], np.shape(self.x_test)[1:]
@@ -176,8 +199,9 @@ class Dataset:
                 targets = len(self.x_test)
             if shapes[0] != shapes[1] or len(self.x_test) != targets:
                 raise BadInput(
-                    f"x of {self.name} has rows of shape {shapes[0]}; x_test has {len(self.x_test)} rows of shape "
-                    f"{shapes[1]} and y_test {targets}: expected rows of one shape, and a target for each"
+                    f"x of {self.name} has rows of shape {shapes[0]}; x_test has "
+                    f"{len(self.x_test)} rows of shape {shapes[1]} and y_test {targets}: expected "
+                    "rows of one shape, and a target for each"
                 )
         for part, values in {"x": self.x, "x_test": self.x_test}.items():
             if values is not None:
@@ -197,30 +221,38 @@ class Dataset:
             for part, values in {"y": self.y, "y_test": self.y_test}.items():
                 if values is not None and np.ndim(values) != 1:
                     raise BadInput(
-                        f"{part} of {self.name} has shape {np.shape(values)}: expected one number for each row"
+                        f"{part} of {self.name} has shape {np.shape(values)}: expected one number "
+                        "for each row"
                     )
                 if values is not None:
                     require_finite(self.name, part, np.asarray(values))
         return self
 
     def require_apart(self) -> None:
-        """Raise `BadInput` if private training rows are to be tested on: a check for the data's curator."""
+        """Raise `BadInput` if private training rows are to be tested on: a check for the data's
+        curator.
+        """
         if self.x_test is None or self.public or not are_training_rows(self.x_test, self.x):
             return
         raise BadInput(
-            f"the test data of {self.name} are the training data, or most of them are: figures from them would be "
-            "exact figures of private rows. Give rows of other people (x_test, or test=), or none to test on"
+            f"the test data of {self.name} are the training data, or most of them are: figures "
+            "from them would be exact figures of private rows. Give rows of other people (x_test, "
+            "or test=), or none to test on"
         )
 
     def blocks(self, block_of: NDArray[np.int64], blocks: int) -> list[Dataset]:
-        """The data of each of `blocks` disjoint blocks, without test rows; a person's rows stay together.
+        """The data of each of `blocks` disjoint blocks, without test rows; a person's rows stay
+        together.
 
         Args:
-            block_of: for each example the number of its block; examples are rows, or persons in the order of their ids.
+            block_of: for each example the number of its block; examples are rows, or persons in the
+                order of their ids.
             blocks: how many there are; some may be empty.
         """
         if self.groups is not None:
-            block_of = block_of[np.unique(np.asarray(self.groups), return_inverse=True)[1].reshape(-1)]
+            block_of = block_of[
+                np.unique(np.asarray(self.groups), return_inverse=True)[1].reshape(-1)
+            ]
         x, y = self.tensors()
         groups = None if self.groups is None else np.asarray(self.groups)
         parts = []
@@ -231,7 +263,9 @@ class Dataset:
         return parts
 
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets as tensors (`as_tensor`); inputs that have bounds are numbers to scale: float32."""
+        """Inputs and targets as tensors (`as_tensor`); inputs that have bounds are numbers to
+        scale: float32.
+        """
         x = as_tensor(self.x, f"the data in x of {self.name}", whole_is_float=self.low is not None)
         return x, as_tensor(self.y, f"the data in y of {self.name}")
 
@@ -240,7 +274,9 @@ class Dataset:
         return as_tensor(self.x_test, whole_is_float=self.low is not None), as_tensor(self.y_test)
 
     def origin(self) -> dict[str, Any]:
-        """What a published configuration says of where rows came from: a table's schema, or the grid of scans."""
+        """What a published configuration says of where rows came from: a table's schema, or the
+        grid of scans.
+        """
         from privlearn.data.schema import of_table
 
         return of_table(self.schema) | ({} if self.grid is None else {"grid": self.grid.spec})
@@ -249,11 +285,14 @@ class Dataset:
         """The declared bounds as float32 tensors."""
         import torch
 
-        return torch.as_tensor(self.low, dtype=torch.float32), torch.as_tensor(self.high, dtype=torch.float32)
+        return torch.as_tensor(self.low, dtype=torch.float32), torch.as_tensor(
+            self.high, dtype=torch.float32
+        )
 
 
 def as_tensor(values: Any, what: str = "the data", *, whole_is_float: bool = False) -> Tensor:
-    """`values` as a tensor: floats in float32, whole numbers in int64 (in float32 with `whole_is_float`).
+    """`values` as a tensor: floats in float32, whole numbers in int64 (in float32 with
+    `whole_is_float`).
 
     Tensors stay as they are.
 
@@ -264,17 +303,20 @@ def as_tensor(values: Any, what: str = "the data", *, whole_is_float: bool = Fal
 
     if values is None:
         raise BadInput(
-            f"{what} are missing: expected one for each row. Give targets: Dataset(x, y), or y beside x in the file"
+            f"{what} are missing: expected one for each row. Give targets: Dataset(x, y), or y "
+            "beside x in the file"
         )
     if isinstance(values, torch.Tensor):
         return values.detach()
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         raise BadInput(
-            f"{what} hold {array.dtype} values: expected numbers; turn names and categories into whole numbers from 0"
+            f"{what} hold {array.dtype} values: expected numbers; turn names and categories into "
+            "whole numbers from 0"
         )
     kind = np.float32 if array.dtype.kind == "f" or whole_is_float else np.int64
-    array = array if array.flags.writeable else array.copy()  # memory-mapped, say: a tensor could be written to
+    # memory-mapped, say: a tensor could be written to
+    array = array if array.flags.writeable else array.copy()
     return torch.from_numpy(np.ascontiguousarray(array, dtype=kind))
 
 
@@ -287,35 +329,39 @@ def require_finite(name: str, part: str, values: NDArray[Any]) -> None:
         if not finite.all():
             bad = start + int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
             raise BadInput(
-                f"{part} of {name} has a value that is not finite (NaN or infinity), first in row {bad}: "
-                "fill or drop such rows by a rule that does not look at the other rows, and give the file again",
+                f"{part} of {name} has a value that is not finite (NaN or infinity), first in row "
+                f"{bad}: fill or drop such rows by a rule that does not look at the other rows, "
+                "and give the file again",
                 row=bad,
             )
 
 
 def require_labels(name: str, part: str, labels: NDArray[Any], classes: int) -> None:
     """Raise `BadInput` unless `labels` are whole numbers from 0 to classes - 1."""
-    whole = labels.dtype.kind in "iub" and (labels.ndim == 1 or labels.ndim > 2)  # more than two: maps of classes
+    # more than two: maps of classes
+    whole = labels.dtype.kind in "iub" and (labels.ndim == 1 or labels.ndim > 2)
     if whole and len(labels) and int(labels.min()) >= 0 and int(labels.max()) < classes:
         return
     wrong = f"{labels.dtype} values of shape {labels.shape}"
     if whole and len(labels):
         wrong = f"labels from {labels.min()} to {labels.max()}"
     raise BadInput(
-        f"{part} of {name} has {wrong}: expected whole numbers from 0 to {classes - 1}, the {classes} declared classes "
-        "(classes=)",
+        f"{part} of {name} has {wrong}: expected whole numbers from 0 to {classes - 1}, the "
+        f"{classes} declared classes (classes=)",
         classes=classes,
     )
 
 
-def require_zeros_and_ones(name: str, part: str, values: NDArray[Any], labels: Sequence[str]) -> None:
+def require_zeros_and_ones(
+    name: str, part: str, values: NDArray[Any], labels: Sequence[str]
+) -> None:
     """Raise `BadInput` unless `values` has a 0 or a 1 for each row and label."""
     numbers = values.dtype.kind in "fiub" and values.shape[1:] == (len(labels),)
     if not numbers or not np.isin(values, (0, 1)).all():
         wrong = f"{values.dtype} values of shape {values.shape}" if not numbers else "other values"
         raise BadInput(
-            f"{part} of {name} has {wrong}: expected 0 or 1 for each row and each of the {len(labels)} labels "
-            f"({', '.join(labels[:6])[:60]})"
+            f"{part} of {name} has {wrong}: expected 0 or 1 for each row and each of the "
+            f"{len(labels)} labels ({', '.join(labels[:6])[:60]})"
         )
 
 
@@ -330,13 +376,14 @@ def most_rows(groups: NDArray[Any]) -> int:
 
 
 def rows_of_persons(groups: NDArray[Any], rows_per_person: int, key: bytes) -> NDArray[np.int64]:
-    """For each person the rows that stand for them, always `rows_per_person` of them; shape (persons, rows_per_person).
+    """For each person the rows that stand for them, always `rows_per_person` of them; shape
+    (persons, rows_per_person).
 
-    A person with fewer rows has them again and again, in turn; of a person with more a random part is taken, once for
-    the run. That choice follows from `key`, the person's id and how many rows they have: other persons have no part in
-    it. (The
-    guarantee does not rest on it: any choice from a person's own rows would do.) Persons are in the order of their ids,
-    and rows in the order of the data.
+    A person with fewer rows has them again and again, in turn; of a person with more a random part
+    is taken, once for the run. That choice follows from `key`, the person's id and how many rows
+    they have: other persons have no part in it. (The guarantee does not rest on it: any choice from
+    a person's own rows would do.) Persons are in the order of their ids, and rows in the order of
+    the data.
 
     Args:
         groups: one id for each row, as `require_groups` accepts them.
@@ -350,20 +397,25 @@ def rows_of_persons(groups: NDArray[Any], rows_per_person: int, key: bytes) -> N
     # In turn: row number i of a person with n rows is their i mod n.
     turns = starts[:, None] + np.arange(rows_per_person) % sizes[:, None]
     for person in np.flatnonzero(sizes > rows_per_person):
-        turns[person] = starts[person] + _choice(ids[person], int(sizes[person]), rows_per_person, key)
+        turns[person] = starts[person] + _choice(
+            ids[person], int(sizes[person]), rows_per_person, key
+        )
     return np.asarray(order[turns], dtype=np.int64)
 
 
 def require_groups(name: str, groups: NDArray[Any], rows: int) -> None:
-    """Raise `BadInput` unless `groups` is a person's id, a whole number or a text, for each of `rows` rows."""
+    """Raise `BadInput` unless `groups` is a person's id, a whole number or a text, for each of
+    `rows` rows.
+    """
     if groups.ndim != 1 or len(groups) != rows:
         raise BadInput(
-            f"groups of {name} has shape {groups.shape}: expected one person's id for each of the {rows} rows, shape "
-            f"({rows},)"
+            f"groups of {name} has shape {groups.shape}: expected one person's id for each of the "
+            f"{rows} rows, shape ({rows},)"
         )
     if groups.dtype.kind not in "iuUS":
         raise BadInput(
-            f"groups of {name} holds {groups.dtype} values: expected whole numbers or texts, a person's id each"
+            f"groups of {name} holds {groups.dtype} values: expected whole numbers or texts, a "
+            "person's id each"
         )
 
 
@@ -375,10 +427,12 @@ def _choice(person: Any, size: int, kept: int, key: bytes) -> NDArray[np.int64]:
 
 
 def overlap(rows: Any, training: Any) -> tuple[float, float]:
-    """The share of `rows` whose numbers are those of some training row, and of training rows that have a twin.
+    """The share of `rows` whose numbers are those of some training row, and of training rows that
+    have a twin.
 
-    Where `rows` are fresh, the two are about the same: a fresh row is as likely to be like a training row as another
-    training row is. Rows of another shape, or of what are no numbers, have nothing in common.
+    Where `rows` are fresh, the two are about the same: a fresh row is as likely to be like a
+    training row as another training row is. Rows of another shape, or of what are no numbers, have
+    nothing in common.
 
     Args:
         rows: an array or a tensor of shape (rows, ...).
@@ -390,21 +444,30 @@ def overlap(rows: Any, training: Any) -> tuple[float, float]:
     if first.dtype.kind not in "fiub" or second.dtype.kind not in "fiub":
         return 0.0, 0.0
     kind = first.dtype if first.dtype == second.dtype else np.dtype(np.float64)
-    some = second if len(second) <= _ASKED else second[np.linspace(0, len(second) - 1, _ASKED).astype(np.int64)]
+    some = (
+        second
+        if len(second) <= _ASKED
+        else second[np.linspace(0, len(second) - 1, _ASKED).astype(np.int64)]
+    )
     tested, asked = list(_hashes(first, kind)), list(_hashes(some, kind))
     watched = {*tested, *asked}
     seen = Counter(value for value in _hashes(second, kind) if value in watched)
-    return sum(value in seen for value in tested) / len(tested), sum(seen[value] > 1 for value in asked) / len(asked)
+    return sum(value in seen for value in tested) / len(tested), sum(
+        seen[value] > 1 for value in asked
+    ) / len(asked)
 
 
 def are_training_rows(rows: Any, training: Any) -> bool:
-    """Whether `rows` are the training rows, or more than half of them are copies of some, beyond what twins explain."""
+    """Whether `rows` are the training rows, or more than half of them are copies of some, beyond
+    what twins explain.
+    """
     copies, twins = overlap(rows, training)
     return copies - twins > 0.5 or (copies == 1 and np.array_equal(_array(rows), _array(training)))
 
 
 def require_others(rows: Any, training: Any, what: str) -> None:
-    """Raise `BadInput` if `rows`, which are given as public, are the training rows: a check for the data's curator.
+    """Raise `BadInput` if `rows`, which are given as public, are the training rows: a check for the
+    data's curator.
 
     Args:
         rows: the public rows, as of `overlap`.
@@ -413,8 +476,8 @@ def require_others(rows: Any, training: Any, what: str) -> None:
     """
     if are_training_rows(rows, training):
         raise BadInput(
-            f"{what} are among the training rows, all or most of them: those are private, and public rows get no "
-            "protection. Give rows of others"
+            f"{what} are among the training rows, all or most of them: those are private, and "
+            "public rows get no protection. Give rows of others"
         )
 
 

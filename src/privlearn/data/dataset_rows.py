@@ -1,4 +1,6 @@
-"""Rows of a map-style data set, fetched by index through a collate function: each made by itself, at its own seeds."""
+"""Rows of a map-style data set, fetched by index through a collate function: each made by itself,
+at its own seeds.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ from privlearn.data.padding import Padding, Shapes, shapes_of
 from privlearn.data.rows import AllRows, Leaves, Rows, Whole, described, digests, inputs_in
 from privlearn.errors import BadInput
 
-#: Rows of a data set are made with PyTorch's, numpy's and Python's generators at this seed, so that none depends on
-#: another.
+#: Rows of a data set are made with PyTorch's, numpy's and Python's generators at this seed, so that
+#: none depends on another.
 _SEED = 0
 #: So many rows are looked at for their lengths, and on so many a collate function is tried.
 _LOOKED_AT, _TRIED = 32, 6
@@ -34,32 +36,36 @@ _LOOKED_AT, _TRIED = 32, 6
 
 @final
 class DatasetRows(AllRows):
-    """Rows of a map-style `torch.utils.data.Dataset`, made anew whenever they are asked for, with a collate function.
+    """Rows of a map-style `torch.utils.data.Dataset`, made anew whenever they are asked for, with a
+    collate function.
 
-    A row that can't be made or collated raises when it is fetched: who computes with rows takes it for one that is
-    absent. Each row is made with PyTorch's, numpy's and Python's random generators at the same seed, so that it depends
-    on no other
-    row: random transforms in the data set are frozen thereby (`pv.clipping.Augmentation` makes changing copies). Rows
+    A row that can't be made or collated raises when it is fetched: who computes with rows takes it
+    for one that is absent. Each row is made with PyTorch's, numpy's and Python's random generators
+    at the same seed, so that it depends on no other row: random transforms in the data set are
+    frozen thereby (`pv.clipping.Augmentation` makes changing copies). Rows
         that are
-    `fresh` change from batch to batch: one that draws is made again, from a seed that follows from the batch's key and
-    from the row as it is at the usual seed, not from its place.
+    `fresh` change from batch to batch: one that draws is made again, from a seed that follows from
+    the batch's key and from the row as it is at the usual seed, not from its place.
 
     Args:
         dataset: with a length.
-        collate: makes a batch, a nest of tensors, of a list of rows. It is given one row at a time, so that no row can
-            depend on another; a row that is of other shapes or types than the first can't be used, but for lengths that
-            the function pads, once `try_collate` has learned how.
+        collate: makes a batch, a nest of tensors, of a list of rows. It is given one row at a time,
+            so that no row can depend on another; a row that is of other shapes or types than the
+            first can't be used, but for lengths that the function pads, once `try_collate` has
+            learned how.
         workers: processes that make rows ahead of their use; 0: this one, when they are needed.
         fresh: whether rows that draw random numbers are to change from batch to batch.
         begin: called in each worker with its number, as `worker_init_fn` of a `DataLoader`.
 
     Attributes:
         dataset: the data set.
-        groups: a person's id for each row, where examples are persons; None: it is not known whose they are.
+        groups: a person's id for each row, where examples are persons; None: it is not known whose
+            they are.
         stated: the shapes of a row's tensors, with 1 for a length that differs from row to row.
 
     Raises:
-        BadInput: not one row can be made, or a batch is no nest of tensors with a row for each example.
+        BadInput: not one row can be made, or a batch is no nest of tensors with a row for each
+            example.
     """
 
     def __init__(
@@ -71,16 +77,23 @@ class DatasetRows(AllRows):
         fresh: bool = False,
         begin: Callable[[int], None] | None = None,
     ) -> None:
-        self._made, self.dataset, self.source = _Made(dataset, collate or _collated), dataset, dataset
+        self._made, self.dataset, self.source = (
+            _Made(dataset, collate or _collated),
+            dataset,
+            dataset,
+        )
         self.workers, self.fresh, self._begin = count("workers", workers, least=0), fresh, begin
         self._key: bytes | None = None
         self.groups: Any = None
         batch = self._first()
         leaves, self.structure = tree_flatten(batch)
-        if not leaves or not all(isinstance(leaf, Tensor) and leaf.shape[:1] == (1,) for leaf in leaves):
+        if not leaves or not all(
+            isinstance(leaf, Tensor) and leaf.shape[:1] == (1,) for leaf in leaves
+        ):
             raise BadInput(
-                f"a batch of one row of {type(dataset).__name__} is {described(batch)}: expected tensors, or a tuple "
-                "or dictionary of tensors, with one row for each example. Give a collate function that makes them"
+                f"a batch of one row of {type(dataset).__name__} is {described(batch)}: expected "
+                "tensors, or a tuple or dictionary of tensors, with one row for each example. "
+                "Give a collate function that makes them"
             )
         self.like, self.inputs = tuple(leaf[:0] for leaf in leaves), inputs_in(batch)
         self._made.expected = shapes_of(leaves), [leaf.dtype for leaf in leaves], self.structure
@@ -115,20 +128,32 @@ class DatasetRows(AllRows):
 
     def fetch(self, rows: Tensor) -> Leaves:
         """The tensors of these rows, made one after the other."""
-        return _joined([self._made.row(number, self._key) for number in rows.tolist()]) if len(rows) else self.like
+        return (
+            _joined([self._made.row(number, self._key) for number in rows.tolist()])
+            if len(rows)
+            else self.like
+        )
 
     def identities(self, rows: Tensor) -> NDArray[np.uint64]:
         """Digests of these rows, each made by itself, at the usual seed."""
         each = [digests(*self._made.row(number, None)) for number in rows.tolist()]
         return np.concatenate(each) if each else np.zeros(0, np.uint64)
 
-    def ahead(self, batches: Iterable[NDArray[np.int64]], key: Callable[[int], bytes] | None = None) -> Iterator[Rows]:
-        """For each batch of indices its rows, made ahead by the workers; where one fails, when they are asked for."""
-        keyed = ((indices, key(place) if key and self.fresh else None) for place, indices in enumerate(batches))
+    def ahead(
+        self, batches: Iterable[NDArray[np.int64]], key: Callable[[int], bytes] | None = None
+    ) -> Iterator[Rows]:
+        """For each batch of indices its rows, made ahead by the workers; where one fails, when they
+        are asked for.
+        """
+        keyed = (
+            (indices, key(place) if key and self.fresh else None)
+            for place, indices in enumerate(batches)
+        )
         if not self.workers:
             yield from (self._at(own) for _, own in keyed)
             return
-        keys: deque[bytes | None] = deque()  # of batches that workers are at: they are asked for as few as are needed
+        # of batches that workers are at: they are asked for as few as are needed
+        keys: deque[bytes | None] = deque()
 
         def asked() -> Iterator[list[tuple[int, bytes | None]]]:
             for indices, own in keyed:
@@ -136,21 +161,26 @@ class DatasetRows(AllRows):
                 yield [(row, own) for row in indices.tolist()]
 
         loader = DataLoader(  # with a generator of its own: the caller's is not drawn from
-            _Quiet(self._made), batch_sampler=asked(),
-            num_workers=self.workers, collate_fn=_numbered, generator=torch.Generator(),
+            _Quiet(self._made),
+            batch_sampler=asked(),
+            num_workers=self.workers,
+            collate_fn=_numbered,
+            generator=torch.Generator(),
             worker_init_fn=self._begin,
-        )  # fmt: skip
+        )
         for made in loader:
             yield _Batch(self._at(keys.popleft()), made)
 
     def by_shape(
         self, examples: NDArray[np.int64], suits: Callable[[Rows], bool]
     ) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
-        """The examples by the shape of their rows, each padded to a length that follows from its own.
+        """The examples by the shape of their rows, each padded to a length that follows from its
+        own.
 
         Args:
             examples: the indices.
-            suits: whether rows of the shapes of these can be computed; asked last of those that are yielded next.
+            suits: whether rows of the shapes of these can be computed; asked last of those that are
+                yielded next.
         """
         yield from _Batch(self, {}).by_shape(examples, suits)
 
@@ -163,23 +193,30 @@ class DatasetRows(AllRows):
         return rows
 
     def try_collate(self) -> None:
-        """Learn how the collate function pads, and refuse one that makes rows together different from each alone.
+        """Learn how the collate function pads, and refuse one that makes rows together different
+        from each alone.
 
-        It is tried on a few rows, for the data's curator: before anything is spent, outside the guarantee. Of one that
-        changes rows at random, only what it pads with is compared. Whatever it does, rows are collated one by one: this
-        is about what the caller expects of it.
+        It is tried on a few rows, for the data's curator: before anything is spent, outside the
+        guarantee. Of one that changes rows at random, only what it pads with is compared. Whatever
+        it does, rows are collated one by one: this is about what the caller expects of it.
 
         Raises:
             BadInput: it packs or mixes rows, or does not take several.
         """
-        self._made.padding = Padding(tuple(() for _ in self.like), tuple(0 for _ in self.like))  # let all lengths pass
+        # let all lengths pass
+        self._made.padding = Padding(tuple(() for _ in self.like), tuple(0 for _ in self.like))
         self._made.free = True
-        numbers = [number for number in _spread(len(self), _LOOKED_AT) if self._made.quietly(number, None)]
+        numbers = [
+            number for number in _spread(len(self), _LOOKED_AT) if self._made.quietly(number, None)
+        ]
         rows = [self._made.row(number, None) for number in numbers]
         order = sorted(range(len(rows)), key=lambda place: shapes_of(rows[place]))
         few = sorted({order[place] for place in _spread(len(order), _TRIED)})
         alone, numbers = [rows[place] for place in few], [numbers[place] for place in few]
-        changed = [tree_leaves(self._made.batch(number, seed=_SEED, collate_seed=_SEED + 1)) for number in numbers]
+        changed = [
+            tree_leaves(self._made.batch(number, seed=_SEED, collate_seed=_SEED + 1))
+            for number in numbers
+        ]
         drawn = not all(_close(*pair) for pair in zip(changed, alone, strict=True))
         try:
             padding = Padding.learned(alone, tree_leaves(self._made.batch(*numbers)), drawn=drawn)
@@ -187,9 +224,10 @@ class DatasetRows(AllRows):
             padding = None
         if padding is None and len(numbers) > 1:
             raise BadInput(
-                "the collate function makes something else of rows together than of each row by itself: it packs, "
-                "mixes or leaves out rows, and one row's values would depend on others. Expected a batch with one "
-                "entry for each row, made of that row alone, and padded; do the rest in the model or the loss"
+                "the collate function makes something else of rows together than of each row by "
+                "itself: it packs, mixes or leaves out rows, and one row's values would depend on "
+                "others. Expected a batch with one entry for each row, made of that row alone, and "
+                "padded; do the rest in the model or the loss"
             )
         self._made.free, self._made.padding = False, padding if padding and padding.varies else None
         if self._made.padding:
@@ -206,10 +244,18 @@ class _Batch(Whole):
         shapes: what they are padded to, if they are.
     """
 
-    def __init__(self, rows: DatasetRows, made: _Packed | dict[int, Leaves], shapes: Shapes | None = None) -> None:
-        self.structure, self.inputs, self._rows, self._shapes = rows.structure, rows.inputs, rows, shapes
+    def __init__(
+        self, rows: DatasetRows, made: _Packed | dict[int, Leaves], shapes: Shapes | None = None
+    ) -> None:
+        self.structure, self.inputs, self._rows, self._shapes = (
+            rows.structure,
+            rows.inputs,
+            rows,
+            shapes,
+        )
         self.like = tuple(
-            leaf.new_zeros(0, *shape) for leaf, shape in zip(rows.like, shapes or shapes_of(rows.like), strict=True)
+            leaf.new_zeros(0, *shape)
+            for leaf, shape in zip(rows.like, shapes or shapes_of(rows.like), strict=True)
         )
         self._made = made if isinstance(made, dict) else _unpacked(made)
         self.padding, self.padded = rows.padding, rows.padded and shapes is None
@@ -259,7 +305,8 @@ class _Batch(Whole):
 
 
 class _Made:
-    """The tensors of each row of a data set, shape (1, ...), made with all generators at the same seed.
+    """The tensors of each row of a data set, shape (1, ...), made with all generators at the same
+    seed.
 
     Attributes:
         expected: their shapes and types, and their nest.
@@ -276,7 +323,8 @@ class _Made:
             self._length = len(dataset)  # type: ignore[arg-type]
         except (TypeError, NotImplementedError) as error:
             raise BadInput(
-                f"{type(dataset).__name__} has no length: expected a map-style data set, with __len__ and __getitem__"
+                f"{type(dataset).__name__} has no length: expected a map-style data set, with "
+                "__len__ and __getitem__"
             ) from error
         self._dataset, self._collate = dataset, collate
 
@@ -284,7 +332,9 @@ class _Made:
         return self._length
 
     def batch(self, *numbers: int, seed: int = _SEED, collate_seed: int | None = None) -> Any:
-        """A batch of these rows, each made at this seed: of one alone, but to try the collate function."""
+        """A batch of these rows, each made at this seed: of one alone, but to try the collate
+        function.
+        """
         rows = []
         for number in numbers:
             with _seeded(seed, watched=False):
@@ -295,7 +345,9 @@ class _Made:
             return _as_nest(self._collate(rows))
 
     def row(self, number: int, key: bytes | None) -> Leaves:
-        """The tensors of a row at the usual seed, or at its own seed if it draws random numbers and there is a key."""
+        """The tensors of a row at the usual seed, or at its own seed if it draws random numbers and
+        there is a key.
+        """
         with _seeded(_SEED, watched=key is not None) as drew:
             batch = _as_nest(self._collate([self._dataset[number]]))
             again = key is not None and drew()
@@ -316,7 +368,11 @@ class _Made:
         leaves, structure = tree_flatten(batch)
         shapes, dtypes, expected = self.expected
         alike = [leaf.dtype for leaf in leaves] == dtypes and structure == expected
-        if not alike or not self._fit(shapes_of(leaves), shapes) or any(len(leaf) != 1 for leaf in leaves):
+        if (
+            not alike
+            or not self._fit(shapes_of(leaves), shapes)
+            or any(len(leaf) != 1 for leaf in leaves)
+        ):
             raise ValueError("the row has other shapes or types than the first")
         return tuple(leaves)
 
@@ -329,7 +385,9 @@ class _Made:
 
 @final
 class NumberedRows(TorchDataset[Any]):
-    """Rows of what has them by number, such as Hugging Face's data sets, which are none of PyTorch's."""
+    """Rows of what has them by number, such as Hugging Face's data sets, which are none of
+    PyTorch's.
+    """
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
@@ -356,7 +414,8 @@ class _Quiet(TorchDataset[Any]):
 
 @contextmanager
 def _seeded(seed: int, *, watched: bool = True) -> Iterator[Callable[[], bool]]:
-    """For the block: all random generators of the processor at one seed. All are then what they were.
+    """For the block: all random generators of the processor at one seed. All are then what they
+    were.
 
     Yields whether anything has been drawn since, if it is `watched`, which takes time.
     """
@@ -377,11 +436,19 @@ def _drawn_from() -> tuple[object, ...]:
     """Where the generators are, to compare."""
     numpy = np.random.get_state(legacy=False)  # noqa: NPY002
     words = numpy["state"]["key"].tobytes()
-    return torch.get_rng_state().numpy().tobytes(), words, numpy["state"]["pos"], numpy["has_gauss"], random.getstate()
+    return (
+        torch.get_rng_state().numpy().tobytes(),
+        words,
+        numpy["state"]["pos"],
+        numpy["has_gauss"],
+        random.getstate(),
+    )
 
 
 def _as_nest(batch: Any) -> Any:
-    """The batch, of whose kind of dictionary PyTorch then knows that it is one (`BatchEncoding` of transformers)."""
+    """The batch, of whose kind of dictionary PyTorch then knows that it is one (`BatchEncoding` of
+    transformers).
+    """
     kind = type(batch)
     if isinstance(batch, UserDict) and kind not in _pytree.SUPPORTED_NODES:
         _pytree.register_pytree_node(
@@ -400,16 +467,22 @@ def _spread(rows: int, number: int) -> list[int]:
 def _close(leaves: Sequence[Any], others: Sequence[Tensor]) -> bool:
     """Whether batches are the same, but for rounding."""
     return len(leaves) == len(others) and all(
-        isinstance(one, Tensor) and (one.shape, one.dtype) == (other.shape, other.dtype)
+        isinstance(one, Tensor)
+        and (one.shape, one.dtype) == (other.shape, other.dtype)
         and torch.allclose(one.double(), other.double(), rtol=1e-5, atol=1e-6, equal_nan=True)
         for one, other in zip(leaves, others, strict=True)
-    )  # fmt: skip
+    )
 
 
 def _collated(rows: list[Any]) -> Any:
-    """PyTorch's way to make a batch, but for plain numbers with a point: they are float32, as in memory."""
+    """PyTorch's way to make a batch, but for plain numbers with a point: they are float32, as in
+    memory.
+    """
     return default_collate(
-        [tree_map(lambda value: np.float32(value) if isinstance(value, float) else value, row) for row in rows]
+        [
+            tree_map(lambda value: np.float32(value) if isinstance(value, float) else value, row)
+            for row in rows
+        ]
     )
 
 
@@ -418,7 +491,8 @@ def _joined(rows: Sequence[Leaves]) -> Leaves:
     return tuple(map(torch.cat, zip(*rows, strict=True)))
 
 
-#: Rows on their way from a worker: of each its number and its shapes, and of each tensor the values of all.
+#: Rows on their way from a worker: of each its number and its shapes, and of each tensor the values
+#: of all.
 _Packed = tuple[list[int], list[Shapes | None], tuple[Tensor, ...]]
 
 
@@ -428,7 +502,9 @@ def _numbered(rows: Sequence[tuple[int, Leaves | None]]) -> _Packed:
 
 def _packed(rows: Sequence[Leaves | None]) -> tuple[list[Shapes | None], tuple[Tensor, ...]]:
     made = [row for row in rows if row is not None]
-    values = tuple(torch.cat([leaf.flatten() for leaf in leaves]) for leaves in zip(*made, strict=True))
+    values = tuple(
+        torch.cat([leaf.flatten() for leaf in leaves]) for leaves in zip(*made, strict=True)
+    )
     return [None if row is None else shapes_of(row) for row in rows], values
 
 
@@ -436,7 +512,10 @@ def _unpacked(packed: _Packed) -> dict[int, Leaves]:
     """The rows that could be made."""
     numbers, shapes, values = packed
     there = [(number, own) for number, own in zip(numbers, shapes, strict=True) if own is not None]
-    pieces = [torch.split(value, [math.prod(own[place]) for _, own in there]) for place, value in enumerate(values)]
+    pieces = [
+        torch.split(value, [math.prod(own[place]) for _, own in there])
+        for place, value in enumerate(values)
+    ]
     return {
         number: tuple(pieces[place][row].view(1, *shape) for place, shape in enumerate(own))
         for row, (number, own) in enumerate(there)

@@ -1,8 +1,8 @@
 """From the published files of the named data sets to rows: one function each.
 
-Every function takes the contents of files by name. These are the published ones, byte for byte, when they come here.
-Bounds are pixel ranges, or what a data set's documentation declares; splits are the official ones, or by row number
-alone.
+Every function takes the contents of files by name. These are the published ones, byte for byte,
+when they come here. Bounds are pixel ranges, or what a data set's documentation declares; splits
+are the official ones, or by row number alone.
 
 Reader of .npz files. Nothing here unpickles.
 """
@@ -41,7 +41,9 @@ def digits(files: Contents) -> Dataset:
 
     bunch = load_digits()
     x, y = bunch.images.astype(np.float32), bunch.target.astype(np.int64)
-    return Dataset(**_split(x, y), classes=10, low=0.0, high=16.0, name="digits", note=f"{_PIXELS}; {_SPLIT}")
+    return Dataset(
+        **_split(x, y), classes=10, low=0.0, high=16.0, name="digits", note=f"{_PIXELS}; {_SPLIT}"
+    )
 
 
 def breast_cancer(files: Contents) -> Dataset:
@@ -50,14 +52,22 @@ def breast_cancer(files: Contents) -> Dataset:
 
     bunch = load_breast_cancer()
     x, y = bunch.data.astype(np.float32), bunch.target.astype(np.int64)
-    # The documentation of the data set prints each feature's range; these are its maxima, rounded up.
+    # The documentation of the data set prints each feature's range; these are its maxima, rounded
+    # up.
     means = [30, 40, 190, 2510, 0.2, 0.4, 0.5, 0.21, 0.31, 0.1]
     errors = [3, 5, 22, 550, 0.04, 0.14, 0.4, 0.06, 0.08, 0.03]
     worst = [37, 50, 260, 4260, 0.23, 1.06, 1.26, 0.3, 0.67, 0.21]
     high = np.array(means + errors + worst, dtype=np.float32)
     note = f"ranges as the data set's documentation prints them, rounded outward; {_SPLIT}"
-    return Dataset(**_split(x, y), classes=2, low=np.zeros_like(high), high=high, name="breast-cancer", note=note,
-                   feature_names=tuple(bunch.feature_names))  # fmt: skip
+    return Dataset(
+        **_split(x, y),
+        classes=2,
+        low=np.zeros_like(high),
+        high=high,
+        name="breast-cancer",
+        note=note,
+        feature_names=tuple(bunch.feature_names),
+    )
 
 
 def idx(name: str) -> Reader:
@@ -88,7 +98,12 @@ def idx(name: str) -> Reader:
 def usps(files: Contents) -> Dataset:
     """16 x 16 images; pixels are stored as whole numbers from 0 to 2000."""
     z = _npz(files["usps.npz"])
-    parts: dict[str, Any] = {"x": z["x_train"], "y": z["y_train"], "x_test": z["x_test"], "y_test": z["y_test"]}
+    parts: dict[str, Any] = {
+        "x": z["x_train"],
+        "y": z["y_train"],
+        "x_test": z["x_test"],
+        "y_test": z["y_test"],
+    }
     return Dataset(**parts, classes=10, low=0.0, high=2000.0, name="usps", note=_PIXELS)
 
 
@@ -101,16 +116,28 @@ def usps_all(files: Contents) -> Dataset:
     x = data.transpose(2, 1, 0).reshape(-1, 16, 16).transpose(0, 2, 1)
     y = np.repeat(np.arange(1, 11) % 10, 1100)
     note = f"{_PIXELS}; {_SPLIT}"
-    return Dataset(**_split(np.ascontiguousarray(x), y), classes=10, low=0.0, high=255.0, name="usps-all", note=note)
+    return Dataset(
+        **_split(np.ascontiguousarray(x), y),
+        classes=10,
+        low=0.0,
+        high=255.0,
+        name="usps-all",
+        note=note,
+    )
 
 
 def wisconsin(files: Contents) -> Dataset:
-    """9 cell features from 1 to 10; a missing one (16 bare nuclei) counts as 5.5, the middle of its range."""
+    """9 cell features from 1 to 10; a missing one (16 bare nuclei) counts as 5.5, the middle of its
+    range.
+    """
     schema = _schema("wisconsin")
     header = ("id", *schema.columns)
     table = parse_csv(files["breast-cancer-wisconsin.data"], "wisconsin", schema.columns, header)
     low, high = schema.bounds()
-    note = f"ranges as the data set's documentation declares them, missing values count as 5.5; {_SPLIT}"
+    note = (
+        "ranges as the data set's documentation declares them, missing values count as 5.5; "
+        f"{_SPLIT}"
+    )
     return Dataset(
         **_split(encode_features(table, schema), encode_target(table, schema)),
         classes=2,
@@ -132,11 +159,22 @@ def adult(files: Contents) -> Dataset:
         lines = files[file].decode("ascii").splitlines()
         rows = "\n".join(line.removesuffix(".") for line in lines if not line.startswith("|"))
         table = parse_csv(rows.encode(), file, schema.columns, _ADULT)
-        parts["x" + part], parts["y" + part] = encode_features(table, schema), encode_target(table, schema)
+        parts["x" + part], parts["y" + part] = (
+            encode_features(table, schema),
+            encode_target(table, schema),
+        )
     low, high = schema.bounds()
-    return Dataset(**parts, classes=2, low=low, high=high, name="adult", schema=schema,
-                   feature_names=schema.feature_names, note="categories as the data set's documentation lists them, "
-                   "declared ranges, missing categories count as none of them")  # fmt: skip
+    return Dataset(
+        **parts,
+        classes=2,
+        low=low,
+        high=high,
+        name="adult",
+        schema=schema,
+        feature_names=schema.feature_names,
+        note="categories as the data set's documentation lists them, "
+        "declared ranges, missing categories count as none of them",
+    )
 
 
 def cifar10_binary(files: Contents) -> Dataset:
@@ -148,7 +186,10 @@ def cifar10_binary(files: Contents) -> Dataset:
             assert member is not None
             return np.frombuffer(member.read(), np.uint8).reshape(-1, 1 + 3072)
 
-        train, test = np.concatenate([read(f"data_batch_{i}") for i in range(1, 6)]), read("test_batch")
+        train, test = (
+            np.concatenate([read(f"data_batch_{i}") for i in range(1, 6)]),
+            read("test_batch"),
+        )
     images = [rows[:, 1:].reshape(-1, 3, 32, 32) for rows in (train, test)]
     return Dataset(
         images[0],
@@ -164,7 +205,9 @@ def cifar10_binary(files: Contents) -> Dataset:
 
 
 def cifar10_recoded(files: Contents) -> Dataset:
-    """3 x 32 x 32 images from differences under xz; 96 of the 60000 are JPEG copies of the originals."""
+    """3 x 32 x 32 images from differences under xz; 96 of the 60000 are JPEG copies of the
+    originals.
+    """
 
     def images(file: str) -> NDArray[np.uint8]:
         """Undo differences along the height and the width, and of red and blue from green."""
@@ -192,8 +235,8 @@ def cifar10_features(files: Contents) -> Dataset:
     codes = np.frombuffer(lzma.decompress(files["features.u8.xz"]), np.uint8).reshape(1024, 60000).T
     labels = _npz(files["labels.npz"])
     note = (
-        "MobileNet features (trained on ImageNet, not on these images), means of activations that the network caps at "
-        "6: scaled by that public range"
+        "MobileNet features (trained on ImageNet, not on these images), means of activations that "
+        "the network caps at 6: scaled by that public range"
     )
     return Dataset(
         np.ascontiguousarray(codes[:50000]),
@@ -209,7 +252,9 @@ def cifar10_features(files: Contents) -> Dataset:
 
 
 def _schema(name: str) -> Schema:
-    return parse_schema(resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8"), name)
+    return parse_schema(
+        resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8"), name
+    )
 
 
 def _npz(content: bytes) -> dict[str, NDArray[Any]]:
@@ -226,13 +271,27 @@ def _split(x: NDArray[Any], y: NDArray[Any]) -> dict[str, Any]:
 
 #: The columns of adult.data, as adult.names has them.
 _ADULT = (
-    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship", "race",
-    "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income",
-)  # fmt: skip
+    "age",
+    "workclass",
+    "fnlwgt",
+    "education",
+    "education-num",
+    "marital-status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+    "capital-gain",
+    "capital-loss",
+    "hours-per-week",
+    "native-country",
+    "income",
+)
 
 
 def read_npz(path: Path, *, public: bool = False) -> dict[str, Any]:
-    """Read `x`, `y` and, where there, `x_test`, `y_test` and `groups` from an .npz file; `remarks` name other arrays.
+    """Read `x`, `y` and, where there, `x_test`, `y_test` and `groups` from an .npz file; `remarks`
+    name other arrays.
 
     Args:
         path: the file.
@@ -243,13 +302,20 @@ def read_npz(path: Path, *, public: bool = False) -> dict[str, Any]:
     """
     arrays: dict[str, Any] = _arrays(path, ("x", "y", "x_test", "y_test", "groups"))
     pairs = [("x" in arrays, "y" in arrays), ("x_test" in arrays, "y_test" in arrays)]
-    unpaired = any(targets > inputs or (inputs > targets and not public) for inputs, targets in pairs)
+    unpaired = any(
+        targets > inputs or (inputs > targets and not public) for inputs, targets in pairs
+    )
     if "x" not in arrays or unpaired:
-        raise BadInput(f"{path} holds {', '.join(arrays)}: expected x and y, and x_test and y_test together")
+        raise BadInput(
+            f"{path} holds {', '.join(arrays)}: expected x and y, and x_test and y_test together"
+        )
     if others := [name for name in _names(path) if name not in arrays]:
         listed = ", ".join(repr(name[:40]) for name in others[:12])
         arrays["remarks"] = (
-            f"arrays of {path.name} that are not read: {listed}. Known are x, y, x_test, y_test and groups",
+            (
+                f"arrays of {path.name} that are not read: {listed}. Known are x, y, x_test, "
+                "y_test and groups"
+            ),
         )
     return arrays
 
@@ -278,12 +344,17 @@ def _arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
                 raise ValueError("it holds a single array")
             arrays = {name: archive[name] for name in names if name in archive}
             if not arrays:
-                raise ValueError(f"it holds {', '.join(archive.files) or 'nothing'}, and none of {', '.join(names)}")
+                raise ValueError(
+                    f"it holds {', '.join(archive.files) or 'nothing'}, and none of "
+                    f"{', '.join(names)}"
+                )
             return arrays
     except Exception as error:  # on damaged files zipfile and numpy raise a dozen kinds of error
         reason = first_line(error)
         if "pickle" in reason:
-            reason = "it holds pickled objects" if zipfile.is_zipfile(path) else "it is no .npz file"
+            reason = (
+                "it holds pickled objects" if zipfile.is_zipfile(path) else "it is no .npz file"
+            )
         elif not zipfile.is_zipfile(path):
             reason = "it is cut short, or no .npz file"
         raise BadInput(f"{path} cannot be read as an .npz of plain numbers: {reason}") from error

@@ -1,6 +1,8 @@
-"""Scans and their masks as rows: each volume by itself brought to one grid, and to intensities from 0 to 1.
+"""Scans and their masks as rows: each volume by itself brought to one grid, and to intensities from
+0 to 1.
 
-Nothing here looks at more than one volume, so one person changes one row. Grids and splits are fixed numbers.
+Nothing here looks at more than one volume, so one person changes one row. Grids and splits are
+fixed numbers.
 """
 
 from __future__ import annotations
@@ -47,9 +49,9 @@ class Parts:
 def hippocampus(files: Mapping[str, bytes]) -> Dataset:
     """260 crops of MRI scans with masks, on 20 x 28 x 20 voxels of 2 mm, in one channel.
 
-    The rows are the private part; the test rows are 8 volumes that count as public with their masks, 40 that count as
-    public
-    without, and 32 to test on, in this order: `split` takes them apart.
+    The rows are the private part; the test rows are 8 volumes that count as public with their
+    masks, 40 that count as public without, and 32 to test on, in this order: `split` takes them
+    apart.
     """
     with np.load(io.BytesIO(files["hippocampus.npz"]), allow_pickle=False) as archive:
         stored = dict(archive)
@@ -57,12 +59,19 @@ def hippocampus(files: Mapping[str, bytes]) -> Dataset:
     order = np.random.default_rng(_ORDER).permutation(len(scans))
     x, y = (np.stack([scans[at][part] for at in order]) for part in (0, 1))
     return Dataset(
-        x[:PRIVATE], y[:PRIVATE], x[PRIVATE:], y[PRIVATE:], classes=CLASSES, low=0.0, high=1.0, name="hippocampus",
-        note="each volume scaled by its own 1st and 99th percentile, padded or cropped to 40 x 56 x 40 mm, voxels of 2 "
-             "mm; "
-        f"{PRIVATE} volumes are records; of the test rows {LABELLED} count as public with masks, {POOL} as public "
-        f"without and {TEST} are tested on, split by volume number alone",
-    )  # fmt: skip
+        x[:PRIVATE],
+        y[:PRIVATE],
+        x[PRIVATE:],
+        y[PRIVATE:],
+        classes=CLASSES,
+        low=0.0,
+        high=1.0,
+        name="hippocampus",
+        note="each volume scaled by its own 1st and 99th percentile, padded or cropped to 40 x "
+        f"56 x 40 mm, voxels of 2 mm; {PRIVATE} volumes are records; of the test rows "
+        f"{LABELLED} count as public with masks, {POOL} as public without and {TEST} are "
+        "tested on, split by volume number alone",
+    )
 
 
 def split(data: Dataset, labelled: int = LABELLED) -> Parts:
@@ -75,16 +84,23 @@ def split(data: Dataset, labelled: int = LABELLED) -> Parts:
     Raises:
         BadInput: another data set, or another number of volumes.
     """
-    if data.name != "hippocampus" or data.x_test is None or len(data.x_test) != LABELLED + POOL + TEST:
+    if (
+        data.name != "hippocampus"
+        or data.x_test is None
+        or len(data.x_test) != LABELLED + POOL + TEST
+    ):
         raise BadInput(
-            f"{data.name} is not split into public, pool and test volumes: expected the data set hippocampus"
+            f"{data.name} is not split into public, pool and test volumes: expected the data set "
+            "hippocampus"
         )
     if not 1 <= labelled <= LABELLED:
         raise BadInput(f"{labelled} public volumes with masks are wanted: expected 1 to {LABELLED}")
 
     def part(first: int, end: int, masks: bool = True, public: bool = True) -> Dataset:
         x, y = data.x_test[first:end], data.y_test[first:end]
-        return replace(data, x=x, y=y if masks else None, x_test=None, y_test=None, note="", public=public)
+        return replace(
+            data, x=x, y=y if masks else None, x_test=None, y_test=None, note="", public=public
+        )
 
     return Parts(
         replace(data, x_test=None, y_test=None),

@@ -1,7 +1,7 @@
 """Data sets by name, or by the path of a file.
 
-Scaling uses declared public ranges only: what a data set's documentation says, or what the data's curator declares.
-What is fetched and does not have the SHA-256 in the catalogue is not kept.
+Scaling uses declared public ranges only: what a data set's documentation says, or what the data's
+curator declares. What is fetched and does not have the SHA-256 in the catalogue is not kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from privlearn import _storage
 from privlearn._checks import checked, count
 from privlearn.data.catalogue import CATALOGUE, DATA_VARIABLE, File, Named, Source, directories
 from privlearn.data.dataset import Dataset
-from privlearn.data.encoding import encode_features, encode_persons, encode_target, listed, without_categories
+from privlearn.data.encoding import (
+    encode_features,
+    encode_persons,
+    encode_target,
+    listed,
+    without_categories,
+)
 from privlearn.data.formats import read_npz
 from privlearn.data.packed import load_packed
 from privlearn.data.schema import Schema, read_schema, require_range
@@ -45,23 +51,32 @@ def load(
     targets: Sequence[str] = (),
     grid: str | Grid | None = None,
 ) -> Dataset:
-    """Load the data set called `name`, the .npz, .csv or .parquet file at that path, or a data frame.
+    """Load the data set called `name`, the .npz, .csv or .parquet file at that path, or a data
+    frame.
 
     Args:
-        name: one of `NAMES`, the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`, and `groups` (a
-            person's id for each row of x), that of a table, or a table itself: a data frame of pandas or polars, or a
-            table of Arrow. Or a folder: of .npy files with these names, whose rows stay on disk (`data.packed`), or of
-            NIfTI scans and masks (`scans.nifti.read_folder`).
-        data_dir: where to look for named data sets first; then come the variable PRIVLEARN_DATA and the user's cache.
-        classes: the declared number of classes; needed for an .npz, and for a folder that `pack` did not write.
+        name: one of `NAMES`, the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`,
+            and `groups` (a person's id for each row of x), that of a table, or a table itself: a
+            data frame of pandas or polars, or a table of Arrow. Or a folder: of .npy files with
+            these names, whose rows stay on disk (`data.packed`), or of NIfTI scans and masks
+            (`scans.nifti.read_folder`).
+        data_dir: where to look for named data sets first; then come the variable PRIVLEARN_DATA and
+            the user's cache.
+        classes: the declared number of classes; needed for an .npz, and for a folder that `pack`
+            did not write.
         value_range: the declared public range of the inputs; likewise.
-        schema: what is declared of a table, or the TOML file that says so (docs/data.md); needed for a table.
-        test: a table of the same columns to test on, a file or a data frame; not covered by any guarantee.
-        public: whether you declare the rows public; an .npz may then have `x` and `x_test` without targets.
+        schema: what is declared of a table, or the TOML file that says so (docs/data.md); needed
+            for a table.
+        test: a table of the same columns to test on, a file or a data frame; not covered by any
+            guarantee.
+        public: whether you declare the rows public; an .npz may then have `x` and `x_test` without
+            targets.
         target_bounds: the declared public range of targets that are numbers, in place of `classes`.
-        targets: of a table, the columns to predict, in place of those that the schema's file names; several are labels
-            that hold or don't, each 0 or 1. Of an .npz the names of the columns of y, in place of `classes`.
-        grid: of scans, the declared size that each is brought to, `40x56x40` or `40x56x40/2` (`scans.Grid`).
+        targets: of a table, the columns to predict, in place of those that the schema's file names;
+            several are labels that hold or don't, each 0 or 1. Of an .npz the names of the columns
+            of y, in place of `classes`.
+        grid: of scans, the declared size that each is brought to, `40x56x40` or `40x56x40/2`
+            (`scans.Grid`).
 
     Raises:
         BadInput: an unknown name, a missing file, or contents that can't be used.
@@ -69,7 +84,11 @@ def load(
     given = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
     given |= {"target_bounds=": target_bounds}
     declared = [option for option, value in given.items() if value is not None]
-    if isinstance(name, str | Path) and str(name) not in CATALOGUE and nifti.is_folder_of_scans(name):
+    if (
+        isinstance(name, str | Path)
+        and str(name) not in CATALOGUE
+        and nifti.is_folder_of_scans(name)
+    ):
         return _load_scans(Path(name), classes, grid, {*declared} - {"classes="}, public=public)
     if grid is not None:
         raise BadInput(_no_scans(name))
@@ -79,8 +98,9 @@ def load(
         return replace(_load_table(name, schema, test), public=public)
     if not isinstance(name, str | Path):
         raise BadInput(
-            f"what is to be loaded is a {type(name).__name__}: expected a name, a path, or a data frame of pandas, "
-            "polars or Arrow with schema=. Arrays are given to a method as they are, as a pair (inputs, targets)"
+            f"what is to be loaded is a {type(name).__name__}: expected a name, a path, or a data "
+            "frame of pandas, polars or Arrow with schema=. Arrays are given to a method as they "
+            "are, as a pair (inputs, targets)"
         )
     name = str(name)
     if name in CATALOGUE:
@@ -100,49 +120,75 @@ def load(
         raise BadInput(f"test= goes with a CSV or Parquet file: put x_test and y_test into {name}")
     if (classes is None and target_bounds is None and not targets) or value_range is None:
         raise BadInput(
-            f"for {name} the number of classes and the range of the inputs must be declared, because they may not be "
-            "read off private rows: give classes=K and value_range=(LO, HI) (public knowledge, for example 0,255 for "
-            "pixels)"
+            f"for {name} the number of classes and the range of the inputs must be declared, "
+            "because they may not be read off private rows: give classes=K and value_range=(LO, "
+            "HI) (public knowledge, for example 0,255 for pixels)"
         )
     if classes is not None:
         count("classes", classes, least=2)
     low, high = value_range
     require_range("the range of the inputs", low, high)
     note = f"inputs declared to lie in [{low:g}, {high:g}], values outside are clipped"
-    about: dict[str, Any] = {"name": path.name, "note": note, "public": public, "target_bounds": target_bounds}
+    about: dict[str, Any] = {
+        "name": path.name,
+        "note": note,
+        "public": public,
+        "target_bounds": target_bounds,
+    }
     rows = read_npz(path, public=public)
-    return Dataset(**rows, classes=classes, low=low, high=high, labels=tuple(targets), **about).checked()
+    return Dataset(
+        **rows, classes=classes, low=low, high=high, labels=tuple(targets), **about
+    ).checked()
 
 
 def _require_own_form(path: Path, *, beside: bool) -> None:
     """Refuse a folder with a table's schema or test rows `beside` it, and a single array."""
     if beside and path.is_dir():
-        raise BadInput(f"schema= and test= go with a CSV or Parquet file: pack them with it into {path}")
+        raise BadInput(
+            f"schema= and test= go with a CSV or Parquet file: pack them with it into {path}"
+        )
     if path.suffix == ".npy":
         raise BadInput(
-            f"{path} holds one array, and inputs and targets are needed: put x.npy and y.npy into a folder (x_test.npy "
-            "and y_test.npy, too), and give the folder. They are memory-mapped"
+            f"{path} holds one array, and inputs and targets are needed: put x.npy and y.npy into "
+            "a folder (x_test.npy and y_test.npy, too), and give the folder. They are "
+            "memory-mapped"
         )
 
 
 def _no_scans(name: Any) -> str:
     """Why a grid is of no use to what is no folder of scans."""
     if isinstance(name, str | Path) and str(name) not in CATALOGUE and not Path(name).exists():
-        return f"there is no folder {name}: expected one that holds images and labels, NIfTI scans and masks"
-    return "grid= goes with a folder of NIfTI scans, in images, and their masks, in labels: leave it out"
+        return (
+            f"there is no folder {name}: expected one that holds images and labels, NIfTI "
+            "scans and masks"
+        )
+    return (
+        "grid= goes with a folder of NIfTI scans, in images, and their masks, in labels: leave "
+        "it out"
+    )
 
 
-def _load_scans(path: Path, classes: int | None, grid: Any, declared: set[str], *, public: bool) -> Dataset:
+def _load_scans(
+    path: Path, classes: int | None, grid: Any, declared: set[str], *, public: bool
+) -> Dataset:
     if classes is None or grid is None or declared:
         raise BadInput(
-            f"{path} is a folder of scans: declare the classes of its masks and one size for all, classes=K and "
-            f"grid='40x56x40'; leave out {' and '.join(sorted(declared)) or 'the rest'}"
+            f"{path} is a folder of scans: declare the classes of its masks and one size for all, "
+            "classes=K and grid='40x56x40'; leave out "
+            f"{' and '.join(sorted(declared)) or 'the rest'}"
         )
     grid = grid if isinstance(grid, Grid) else Grid.parse(grid)
     rows = nifti.read_folder(path, classes, grid, public=public)
     note = f"scans scaled by their own 1st and 99th percentile, on a grid of {grid.spec} voxels"
     return Dataset(
-        **rows, classes=classes, low=0.0, high=1.0, name=path.name, note=note, public=public, grid=grid
+        **rows,
+        classes=classes,
+        low=0.0,
+        high=1.0,
+        name=path.name,
+        note=note,
+        public=public,
+        grid=grid,
     ).checked()
 
 
@@ -151,7 +197,10 @@ def _with_targets(schema: Any, targets: tuple[str, ...], name: Any) -> Any:
     if targets and isinstance(schema, str | Path):
         return read_schema(schema, targets)
     if targets and (schema is not None or str(name)[-4:] != ".npz"):
-        raise BadInput("targets= goes with the file of a schema, or an .npz: leave it out, or give one of these")
+        raise BadInput(
+            "targets= goes with the file of a schema, or an .npz: leave it out, or give one of "
+            "these"
+        )
     return schema
 
 
@@ -159,13 +208,14 @@ def _require_schemas(name: str, declared: set[str]) -> None:
     """Refuse what a table's schema says, and was declared beside it."""
     if declared & {"classes=", "value_range=", "target_bounds="}:
         raise BadInput(
-            f"classes and ranges of {name} come from its schema: leave out classes= and value_range=, and likewise "
-            "target_bounds="
+            f"classes and ranges of {name} come from its schema: leave out classes= and "
+            "value_range=, and likewise target_bounds="
         )
 
 
 def load_features(path: Any, schema: str | Path | Schema) -> Dataset:
-    """The features of a table of new rows, a file or a data frame; the target column may be absent, and is ignored.
+    """The features of a table of new rows, a file or a data frame; the target column may be absent,
+    and is ignored.
 
     `y` of what is returned is None.
 
@@ -178,19 +228,27 @@ def load_features(path: Any, schema: str | Path | Schema) -> Dataset:
     low, high = schema.bounds()
     x = encode_features(table, schema)
     if len(x) == 0:
-        raise BadInput(f"{path} has no rows: expected at least one below the line with the columns' names")
+        raise BadInput(
+            f"{path} has no rows: expected at least one below the line with the columns' names"
+        )
     return Dataset(
-        x, None, low=low, high=high, name=str(path), schema=schema, remarks=_remarks(table, schema),
+        x,
+        None,
+        low=low,
+        high=high,
+        name=str(path),
+        schema=schema,
+        remarks=_remarks(table, schema),
         feature_names=schema.feature_names,
-    )  # fmt: skip
+    )
 
 
 def require_known(name: str) -> None:
     """Raise `BadInput` unless a data set is called `name`."""
     if name not in CATALOGUE:
         raise BadInput(
-            f"data set {name!r} is unknown: expected one of {', '.join(NAMES)}, or the path of an .npz, .csv or "
-            ".parquet file",
+            f"data set {name!r} is unknown: expected one of {', '.join(NAMES)}, or the path of an "
+            ".npz, .csv or .parquet file",
             name=name,
             known=list(NAMES),
         )
@@ -210,12 +268,17 @@ def _missing(name: str, named: Named, places: Sequence[Path]) -> str:
     form = named.fetched or named.forms[-1]
     folder = places[0] / named.folder
     first = next(file for file in form.files if file.find(folder) is None)
-    remedy = f"`privlearn data fetch {name}` gets it" if named.fetched else "it has no public source to fetch it from"
+    remedy = (
+        f"`privlearn data fetch {name}` gets it"
+        if named.fetched
+        else "it has no public source to fetch it from"
+    )
     elsewhere = ", ".join(str(place / named.folder) for place in places[1:])
     return (
-        f"there is no file {folder / first.name}, packed (.gz) or not{f', nor in {elsewhere}' if elsewhere else ''}: "
-        f"expected {' and '.join(file.name for file in form.files)} there. Check data_dir= (or {DATA_VARIABLE}); "
-        f"{remedy}"
+        f"there is no file {folder / first.name}, packed (.gz) or "
+        f"not{f', nor in {elsewhere}' if elsewhere else ''}: expected "
+        f"{' and '.join(file.name for file in form.files)} there. Check data_dir= (or "
+        f"{DATA_VARIABLE}); {remedy}"
     )
 
 
@@ -227,21 +290,28 @@ def _table(source: Any, wanted: Sequence[str]) -> Table:
 def _load_table(path: Any, schema: str | Path | Schema | None, test: Any) -> Dataset:
     if schema is None:
         raise BadInput(
-            f"what {'a data frame' if is_frame(path) else path} holds must be declared, because it may not be read off "
-            "private rows: give schema='FILE.toml' with bounds, categories and classes (docs/data.md; `privlearn data "
-            "schema FILE` writes a template)"
+            f"what {'a data frame' if is_frame(path) else path} holds must be declared, because it "
+            "may not be read off private rows: give schema='FILE.toml' with bounds, categories "
+            "and classes (docs/data.md; `privlearn data schema FILE` writes a template)"
         )
     schema = schema if isinstance(schema, Schema) else read_schema(schema)
     low, high = schema.bounds()
     wanted = schema.columns if schema.person is None else (*schema.columns, schema.person)
     table = _table(path, wanted)
     persons = encode_persons(table, schema)
-    parts: dict[str, Any] = {"x": encode_features(table, schema), "y": encode_target(table, schema), "groups": persons}
+    parts: dict[str, Any] = {
+        "x": encode_features(table, schema),
+        "y": encode_target(table, schema),
+        "groups": persons,
+    }
     remarks = _remarks(table, schema)
     if test is not None:
         tested = _table(test, wanted)
         remarks += _require_other_persons(tested, schema, persons)
-        parts |= {"x_test": encode_features(tested, schema), "y_test": encode_target(tested, schema)}
+        parts |= {
+            "x_test": encode_features(tested, schema),
+            "y_test": encode_target(tested, schema),
+        }
     return Dataset(
         **parts,
         **schema.of_targets,
@@ -256,14 +326,21 @@ def _load_table(path: Any, schema: str | Path | Schema | None, test: Any) -> Dat
 
 
 def _require_other_persons(tested: Table, schema: Schema, persons: Any) -> tuple[str, ...]:
-    """Raise `BadInput` if rows of training persons are to be tested on; a remark if the test table names no persons."""
+    """Raise `BadInput` if rows of training persons are to be tested on; a remark if the test table
+    names no persons.
+    """
     if (person := schema.person) is None or person not in tested.columns:
-        return (f"{tested.name} has no column {person!r}: make sure no training person is in it",) if person else ()
+        return (
+            (f"{tested.name} has no column {person!r}: make sure no training person is in it",)
+            if person
+            else ()
+        )
     theirs = np.isin(np.asarray(encode_persons(tested, schema)), persons)
     if theirs.any():
         raise BadInput(
-            f"test rows of persons who are trained on: {theirs.sum():,} of {len(theirs):,} in {tested.name}. Figures "
-            "from them would be exact figures of these persons: give test rows of other persons, or none"
+            f"test rows of persons who are trained on: {theirs.sum():,} of {len(theirs):,} in "
+            f"{tested.name}. Figures from them would be exact figures of these persons: give test "
+            "rows of other persons, or none"
         )
     return ()
 
@@ -272,28 +349,38 @@ def _remarks(table: Table, schema: Schema) -> tuple[str, ...]:
     """What the data's curator should know of how it was read."""
     remarks = []
     if table.ignored:
-        remarks.append(f"columns of {table.name} that its schema does not name are ignored: {listed(table.ignored)}")
+        remarks.append(
+            f"columns of {table.name} that its schema does not name are ignored: "
+            f"{listed(table.ignored)}"
+        )
     for name in without_categories(table, schema):
-        remarks.append(f"no row of column {name!r} has any of its declared categories: check how they are spelt")
+        remarks.append(
+            f"no row of column {name!r} has any of its declared categories: check how they are "
+            "spelt"
+        )
     return tuple(remarks)
 
 
 _SECONDS = 30
 
 
-def fetch(name: str, data_dir: str | Path | None = None, say: Callable[[str], None] = lambda line: None) -> list[Path]:
+def fetch(
+    name: str, data_dir: str | Path | None = None, say: Callable[[str], None] = lambda line: None
+) -> list[Path]:
     """Fetch the files of the data set called `name`; return where they are.
 
-    Files that are there already, with the right content, are left alone. A file appears under its name only when it is
-    complete and has the right digest.
+    Files that are there already, with the right content, are left alone. A file appears under its
+    name only when it is complete and has the right digest.
 
     Args:
         name: a data set of the catalogue.
-        data_dir: the data directory to put it into; by default the user's cache, where `load` looks too.
+        data_dir: the data directory to put it into; by default the user's cache, where `load` looks
+            too.
         say: called with a line about each file.
 
     Raises:
-        BadInput: an unknown name, a data set without a source, a file that is another one, or a source that fails.
+        BadInput: an unknown name, a data set without a source, a file that is another one, or a
+            source that fails.
     """
     require_known(name)
     named = CATALOGUE[name]
@@ -314,7 +401,9 @@ def fetch(name: str, data_dir: str | Path | None = None, say: Callable[[str], No
     return paths
 
 
-def _retrieve(name: str, file: File, source: Source, folder: Path, say: Callable[[str], None]) -> Path:
+def _retrieve(
+    name: str, file: File, source: Source, folder: Path, say: Callable[[str], None]
+) -> Path:
     import pooch
     import requests
 
@@ -332,20 +421,22 @@ def _retrieve(name: str, file: File, source: Source, folder: Path, say: Callable
         )
     except requests.RequestException as error:
         raise BadInput(
-            f"{source.url} cannot be fetched: {_reason(error)}. Check the connection and try again, or get the file "
-            f"elsewhere and put it into {folder} as {source.file}; its SHA-256 is {source.sha256}",
+            f"{source.url} cannot be fetched: {_reason(error)}. Check the connection and try "
+            f"again, or get the file elsewhere and put it into {folder} as {source.file}; its "
+            f"SHA-256 is {source.sha256}",
             url=source.url,
         ) from error
     except ValueError as error:  # what pooch raises for another digest; it has removed the file
         raise BadInput(
-            f"what {source.url} gives now is not the published file of {name} (its SHA-256 is not {source.sha256}): "
-            f"nothing was kept. Try again; if it stays so, get that file elsewhere and put it into {folder} as "
-            f"{source.file}",
+            f"what {source.url} gives now is not the published file of {name} (its SHA-256 is not "
+            f"{source.sha256}): nothing was kept. Try again; if it stays so, get that file "
+            f"elsewhere and put it into {folder} as {source.file}",
             url=source.url,
         ) from error
     except OSError as error:
         raise BadInput(
-            f"{folder} cannot be written to: {error.strerror or error}. Choose another data_dir=", path=str(folder)
+            f"{folder} cannot be written to: {error.strerror or error}. Choose another data_dir=",
+            path=str(folder),
         ) from error
     file.read(path, name)
     return path
@@ -355,8 +446,8 @@ def _no_source(name: str, named: Named, folder: Path) -> str:
     *_, form = named.forms
     files = ", ".join(f"{file.name} (SHA-256 {file.sha256})" for file in form.files)
     return (
-        f"{name} has no public source whose content is known: nothing can be fetched. If you have it, put it into "
-        f"{folder}: {files}"
+        f"{name} has no public source whose content is known: nothing can be fetched. If you have "
+        f"it, put it into {folder}: {files}"
     )
 
 

@@ -1,8 +1,9 @@
-"""Which original row each row of a data set is: found by its structure and its memory, never by what rows hold.
+"""Which original row each row of a data set is: found by its structure and its memory, never by
+what rows hold.
 
-A row that comes several times counts several times, in every sum and in every draw, and its person is protected as much
-less. Indices, parts, joined data sets and tensors in shared memory say where rows come from; of copies that were made
-elsewhere nothing is known.
+A row that comes several times counts several times, in every sum and in every draw, and its person
+is protected as much less. Indices, parts, joined data sets and tensors in shared memory say where
+rows come from; of copies that were made elsewhere nothing is known.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from privlearn.data.dataset import Dataset
 from privlearn.data.rows import AllRows, TensorRows, TransformedRows
 from privlearn.errors import BadInput
 
-#: A number for the original row of each row: consecutive ones where nothing is left out, so that they take no memory.
+#: A number for the original row of each row: consecutive ones where nothing is left out, so that
+#: they take no memory.
 Column = range | NDArray[np.int64]
 
 #: Stands where a row comes from no original row of this kind.
 _NONE = np.iinfo(np.int64).min
-#: Numbers that each source has for its rows, from a first one on that is below all addresses in memory.
+#: Numbers that each source has for its rows, from a first one on that is below all addresses in
+#: memory.
 _APART, _FIRST = 1 << 40, -(1 << 62)
 #: Up to so many times as many numbers as there are rows are counted in place, above that in order.
 _DENSE = 8
@@ -36,7 +39,8 @@ _OBJECTS = (dict, list, Tensor, np.ndarray)
 
 
 def require_once(given: Any, unit: PrivacyUnit, groups: Any = None) -> None:
-    """Refuse rows that come more often than the unit of protection says: a look at the data for their curator.
+    """Refuse rows that come more often than the unit of protection says: a look at the data for
+    their curator.
 
     Nothing but indices and places in memory is looked at.
 
@@ -46,24 +50,28 @@ def require_once(given: Any, unit: PrivacyUnit, groups: Any = None) -> None:
         groups: a person's id for each row, where examples are persons.
 
     Raises:
-        BadInput: one original row stands among them more often than `unit.group_size`, or under several persons.
+        BadInput: one original row stands among them more often than `unit.group_size`, or under
+            several persons.
     """
     origins = Origins(given)
     if unit.rows_per_person is not None:
         if groups is not None and origins.are_split(groups):
             raise BadInput(
-                "one row is there several times (by repeated indices, or one data set joined to itself), under the ids "
-                "of different persons, of whom each would count alone. Give all copies of a row one id"
+                "one row is there several times (by repeated indices, or one data set joined to "
+                "itself), under the ids of different persons, of whom each would count alone. Give "
+                "all copies of a row one id"
             )
         return
     most = origins.most
     if most <= unit.group_size:
         return
-    declared = "" if most > MOST_IN_A_GROUP else f", or declare them: group_size={most}, with more noise"
+    declared = (
+        "" if most > MOST_IN_A_GROUP else f", or declare them: group_size={most}, with more noise"
+    )
     raise BadInput(
-        f"one row stands {most} times in the data (repeated indices, one data set joined to itself, shared memory), "
-        f"and the plan protects {unit.group_size} together. Leave the copies out and weigh rows in the loss"
-        f"{declared}",
+        f"one row stands {most} times in the data (repeated indices, one data set joined to "
+        f"itself, shared memory), and the plan protects {unit.group_size} together. Leave the "
+        f"copies out and weigh rows in the loss{declared}",
         repeats=most,
     )
 
@@ -72,10 +80,11 @@ def require_once(given: Any, unit: PrivacyUnit, groups: Any = None) -> None:
 class Origins:
     """Where the rows of a data set come from.
 
-    Known are `Subset`, `ConcatDataset` and `StackDataset` of PyTorch, however nested, and what has their attributes;
-    tensors and arrays, whose rows are their places in memory; data sets of Hugging Face, whose rows are places in
-    memory behind indices; lists of rows, which are objects; and data sets that hold one of these of their own length,
-    row for row. Of any other data set each row is one of its own.
+    Known are `Subset`, `ConcatDataset` and `StackDataset` of PyTorch, however nested, and what has
+    their attributes; tensors and arrays, whose rows are their places in memory; data sets of
+    Hugging Face, whose rows are places in memory behind indices; lists of rows, which are objects;
+    and data sets that hold one of these of their own length, row for row. Of any other data set
+    each row is one of its own.
 
     Args:
         given: rows, a data set or a loader.
@@ -163,7 +172,9 @@ class Origins:
         return [range(first := self._first(id(given)), first + length), *self._held(values, length)]
 
     def _held(self, values: Iterable[Any], length: int) -> list[Column]:
-        """What a data set of which nothing is known holds of its own length: data sets, lists, the widest of arrays."""
+        """What a data set of which nothing is known holds of its own length: data sets, lists, the
+        widest of arrays.
+        """
         columns, arrays = list[Column](), list[Any]()
         for value in values:
             if isinstance(value, list | tuple) and len(value) == length:
@@ -181,19 +192,30 @@ class Origins:
             return parts[0][0]
         empty = [np.full(length, _NONE, np.int64) for _, length in parts]
         return [
-            np.concatenate([_whole(own[place]) if place < len(own) else none for (own, _), none in
-                            zip(parts, empty, strict=True)])
+            np.concatenate(
+                [
+                    _whole(own[place]) if place < len(own) else none
+                    for (own, _), none in zip(parts, empty, strict=True)
+                ]
+            )
             for place in range(max((len(own) for own, _ in parts), default=0))
-        ]  # fmt: skip
+        ]
 
     @staticmethod
     def _in_memory(leaves: Iterable[Any]) -> list[Column]:
-        """The addresses of the rows of that array with the most numbers in a row; the first one of several.
+        """The addresses of the rows of that array with the most numbers in a row; the first one of
+        several.
 
-        One whose rows are all the same memory, such as an expanded target, says nothing where there are others.
+        One whose rows are all the same memory, such as an expanded target, says nothing where there
+        are others.
         """
-        arrays = [(sizes[0], sizes[1], *place) for leaf in leaves if (place := _address(leaf)) is not None
-                  for sizes in [(len(leaf), int(np.prod(leaf.shape[1:])))] if sizes[1]]  # fmt: skip
+        arrays = [
+            (sizes[0], sizes[1], *place)
+            for leaf in leaves
+            if (place := _address(leaf)) is not None
+            for sizes in [(len(leaf), int(np.prod(leaf.shape[1:])))]
+            if sizes[1]
+        ]
         moving = [own for own in arrays if own[3] or own[0] < 2] or arrays
         if not moving:
             return []
@@ -203,23 +225,35 @@ class Origins:
         return [range(address, address + rows * stride, stride)]
 
     def _in_arrow(self, given: Any) -> Column | None:
-        """The places of a Hugging Face data set's rows in Arrow's buffers, behind its indices; None if unknown."""
+        """The places of a Hugging Face data set's rows in Arrow's buffers, behind its indices; None
+        if unknown.
+        """
         try:
             table = getattr(given._data, "table", given._data)
             for column in table.columns:
-                places = [(own, next((b for b in own.buffers()[1:] if b is not None), None)) for own in column.chunks]
+                places = [
+                    (own, next((b for b in own.buffers()[1:] if b is not None), None))
+                    for own in column.chunks
+                ]
                 if all(buffer is not None for _, buffer in places):
                     break
             else:
                 return None
-            firsts = [self._first(("arrow", cast(Any, buffer).address)) + own.offset for own, buffer in places]
-            rows = [np.arange(first, first + len(own)) for first, (own, _) in zip(firsts, places, strict=True)]
+            firsts = [
+                self._first(("arrow", cast(Any, buffer).address)) + own.offset
+                for own, buffer in places
+            ]
+            rows = [
+                np.arange(first, first + len(own))
+                for first, (own, _) in zip(firsts, places, strict=True)
+            ]
             numbers = np.concatenate([*rows, np.zeros(0, np.int64)])
             if given._indices is None:
                 return numbers
             chosen = [own.to_numpy(zero_copy_only=False) for own in given._indices.column(0).chunks]
             return numbers[np.concatenate([*chosen, np.zeros(0, np.int64)]).astype(np.int64)]
-        except (AttributeError, TypeError, ValueError, IndexError):  # another version keeps them in another way
+        # another version keeps them in another way
+        except (AttributeError, TypeError, ValueError, IndexError):
             return None
 
 
@@ -234,7 +268,11 @@ def _address(leaf: Any) -> tuple[int, int] | None:
     """Where an array's first row is, and how far from it the next."""
     try:
         if isinstance(leaf, Tensor):
-            return (leaf.data_ptr(), leaf.stride(0) * leaf.element_size()) if leaf.dim() and leaf.data_ptr() else None
+            return (
+                (leaf.data_ptr(), leaf.stride(0) * leaf.element_size())
+                if leaf.dim() and leaf.data_ptr()
+                else None
+            )
         if isinstance(leaf, np.ndarray) and leaf.ndim:
             return leaf.__array_interface__["data"][0], leaf.strides[0]
     except RuntimeError:  # sparse, say: it has no rows in memory
@@ -243,7 +281,9 @@ def _address(leaf: Any) -> tuple[int, int] | None:
 
 
 def _object(row: Any) -> int:
-    """Which object a row of a list is, or the first one in it. Numbers and texts are none: equal ones may be one."""
+    """Which object a row of a list is, or the first one in it. Numbers and texts are none: equal
+    ones may be one.
+    """
     if isinstance(row, tuple):
         row = next((part for part in row if isinstance(part, _OBJECTS)), None)
     return id(row) if isinstance(row, _OBJECTS) else _NONE
@@ -256,7 +296,11 @@ def _places(indices: Any, length: int | None) -> Column | None:
     if isinstance(indices, range) and len(indices) and min(indices) >= 0:
         return indices
     try:
-        places = np.asarray(indices.cpu() if isinstance(indices, Tensor) else indices).reshape(-1).astype(np.int64)
+        places = (
+            np.asarray(indices.cpu() if isinstance(indices, Tensor) else indices)
+            .reshape(-1)
+            .astype(np.int64)
+        )
     except (TypeError, ValueError):
         return None
     return np.where(places < 0, places + length, places)
@@ -265,7 +309,11 @@ def _places(indices: Any, length: int | None) -> Column | None:
 def _taken(column: Column, places: Column) -> Column:
     """The numbers at these places; one that is not there has none."""
     if isinstance(column, range) and isinstance(places, range) and max(places) < len(column):
-        return range(column[places[0]], column[places[0]] + len(places) * (step := column.step * places.step), step)
+        return range(
+            column[places[0]],
+            column[places[0]] + len(places) * (step := column.step * places.step),
+            step,
+        )
     chosen = _whole(places)
     there = (chosen >= 0) & (chosen < len(column))
     safe = np.where(there, chosen, 0)
@@ -276,7 +324,9 @@ def _taken(column: Column, places: Column) -> Column:
 
 
 def _whole(column: Column) -> NDArray[np.int64]:
-    return np.arange(column.start, column.stop, column.step) if isinstance(column, range) else column
+    return (
+        np.arange(column.start, column.stop, column.step) if isinstance(column, range) else column
+    )
 
 
 def _ends(column: Column) -> tuple[int, int] | None:

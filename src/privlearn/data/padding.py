@@ -1,7 +1,8 @@
-"""Rows of different lengths: how a collate function pads them, learned from a few, and lengths of their own to pad to.
+"""Rows of different lengths: how a collate function pads them, learned from a few, and lengths of
+their own to pad to.
 
-A row is padded to a length that follows from its own, never to the longest of a batch: so what it adds to a sum does
-not depend on who else was drawn, whatever the model makes of padding.
+A row is padded to a length that follows from its own, never to the longest of a batch: so what it
+adds to a sum does not depend on who else was drawn, whatever the model makes of padding.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Padding:
     """How rows are brought to one length.
 
     Attributes:
-        axes: for each tensor of a row, the axes that differ from row to row, counted without the first, and whether it
-            is padded at their beginning.
+        axes: for each tensor of a row, the axes that differ from row to row, counted without the
+            first, and whether it is padded at their beginning.
         fills: for each tensor, what with.
     """
 
@@ -37,13 +38,17 @@ class Padding:
     fills: tuple[Any, ...]
 
     @classmethod
-    def learned(cls, alone: Sequence[Leaves], together: Sequence[Any], *, drawn: bool = False) -> Padding | None:
-        """What makes of rows, each collated by itself, the batch that they are collated to; None if nothing does.
+    def learned(
+        cls, alone: Sequence[Leaves], together: Sequence[Any], *, drawn: bool = False
+    ) -> Padding | None:
+        """What makes of rows, each collated by itself, the batch that they are collated to; None if
+        nothing does.
 
         Args:
             alone: the rows.
             together: their batch.
-            drawn: whether values are drawn at random, so that only what stands beside the rows can be compared.
+            drawn: whether values are drawn at random, so that only what stands beside the rows can
+                be compared.
         """
         learned = [
             _learned(own, batch, drawn=drawn) if isinstance(batch, Tensor) else None
@@ -60,14 +65,18 @@ class Padding:
         return any(self.axes)
 
     def lengths_aside(self, shapes: Shapes) -> Shapes:
-        """Shapes with 1 for each length that differs from row to row: what may be stated of them."""
+        """Shapes with 1 for each length that differs from row to row: what may be stated of
+        them.
+        """
         return tuple(
             tuple(1 if axis in dict(axes) else size for axis, size in enumerate(shape))
             for shape, axes in zip(shapes, self.axes, strict=True)
         )
 
     def rounded_up(self, shapes: Shapes) -> Shapes:
-        """Shapes with each of these lengths rounded up to a power of two, at least 8: what follows from a row alone."""
+        """Shapes with each of these lengths rounded up to a power of two, at least 8: what follows
+        from a row alone.
+        """
         return tuple(
             tuple(
                 max(_SHORTEST, 1 << (size - 1).bit_length()) if axis in dict(axes) else size
@@ -84,9 +93,13 @@ class Padding:
         )
 
     def to_longest(self, rows: Sequence[Leaves]) -> list[Leaves]:
-        """Rows, brought to the longest of them: to be looked at together, not to be computed with."""
+        """Rows, brought to the longest of them: to be looked at together, not to be computed
+        with.
+        """
         each = [shapes_of(row) for row in rows]
-        longest = tuple(tuple(map(max, zip(*shapes, strict=True))) for shapes in zip(*each, strict=True))
+        longest = tuple(
+            tuple(map(max, zip(*shapes, strict=True))) for shapes in zip(*each, strict=True)
+        )
         return [self.padded(row, longest) for row in rows]
 
 
@@ -95,17 +108,28 @@ def shapes_of(row: Sequence[Tensor]) -> Shapes:
     return tuple(tuple(leaf.shape[1:]) for leaf in row)
 
 
-def _learned(rows: Sequence[Tensor], batch: Tensor, *, drawn: bool) -> tuple[tuple[tuple[int, bool], ...], Any] | None:
+def _learned(
+    rows: Sequence[Tensor], batch: Tensor, *, drawn: bool
+) -> tuple[tuple[tuple[int, bool], ...], Any] | None:
     """The axes and the fill of one tensor, or None if the batch is not its rows, padded."""
     shapes = [row.shape[1:] for row in rows]
-    if len({len(shape) for shape in shapes}) > 1 or len(batch) != len(rows) or batch.dtype != rows[0].dtype:
+    if (
+        len({len(shape) for shape in shapes}) > 1
+        or len(batch) != len(rows)
+        or batch.dtype != rows[0].dtype
+    ):
         return None
     differ = [axis for axis, sizes in enumerate(zip(*shapes, strict=True)) if len(set(sizes)) > 1]
     if tuple(batch.shape[1:]) != tuple(max(sizes) for sizes in zip(*shapes, strict=True)):
         return None
     for sides in product((False, True), repeat=len(differ)):
         axes = tuple(zip(differ, sides, strict=True))
-        covered = _placed([torch.ones_like(row, dtype=torch.bool) for row in rows], tuple(batch.shape), axes, False)
+        covered = _placed(
+            [torch.ones_like(row, dtype=torch.bool) for row in rows],
+            tuple(batch.shape),
+            axes,
+            False,
+        )
         beside = batch[~covered]
         fill = beside[0].item() if len(beside) else 0
         expected = _placed(rows, tuple(batch.shape), axes, fill)
@@ -114,7 +138,9 @@ def _learned(rows: Sequence[Tensor], batch: Tensor, *, drawn: bool) -> tuple[tup
     return None
 
 
-def _placed(rows: Sequence[Tensor], shape: tuple[int, ...], axes: tuple[tuple[int, bool], ...], fill: Any) -> Tensor:
+def _placed(
+    rows: Sequence[Tensor], shape: tuple[int, ...], axes: tuple[tuple[int, bool], ...], fill: Any
+) -> Tensor:
     """Rows, each in its place of a tensor of this shape."""
     batch = torch.full(shape, fill, dtype=rows[0].dtype)
     before = dict(axes)

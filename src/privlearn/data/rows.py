@@ -1,7 +1,9 @@
-"""Rows fetched by index, batch by batch: from memory or memory-mapped arrays (from data sets: `data.dataset_rows`).
+"""Rows fetched by index, batch by batch: from memory or memory-mapped arrays (from data sets:
+`data.dataset_rows`).
 
-A batch is any nest of tensors (tuples, lists, dictionaries) with examples along the first axis. What computes with
-batches is given their tensors in the order of `torch.utils._pytree`, and the nest's structure once.
+A batch is any nest of tensors (tuples, lists, dictionaries) with examples along the first axis.
+What computes with batches is given their tensors in the order of `torch.utils._pytree`, and the
+nest's structure once.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ class Whole:
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(
-            "a batch goes whole into a step, private.step(batch, loss), and is not taken apart before it. The loss "
-            "gets the model and the rows: def loss(model, rows): x, y = rows"
+            "a batch goes whole into a step, private.step(batch, loss), and is not taken apart "
+            "before it. The loss gets the model and the rows: def loss(model, rows): x, y = rows"
         )
 
     def __getitem__(self, _: Any) -> Any:
@@ -76,8 +78,8 @@ class Whole:
         if not isinstance(device, str | int | torch.device) or set(options) - {"non_blocking"}:
             given = ", ".join([quoted(device), *(f"{name}=" for name in options)])
             raise BadInput(
-                f"to() of a batch was given {given}: expected a device alone. The step brings the rows to the model's "
-                "device; change their types in the loss, which gets them"
+                f"to() of a batch was given {given}: expected a device alone. The step brings the "
+                "rows to the model's device; change their types in the loss, which gets them"
             )
         return self
 
@@ -87,9 +89,11 @@ class AllRows(Whole, ABC):
 
     Attributes:
         source: the data set that they are rows of; None if there is none, or it is not known.
-        workers: threads or processes that fetch rows ahead of their use; 0 where that gains nothing.
+        workers: threads or processes that fetch rows ahead of their use; 0 where that gains
+            nothing.
         fresh: whether rows are made anew for each batch, from its key.
-        stated: where rows are padded, the shapes of a row's tensors, with 1 for a length that differs.
+        stated: where rows are padded, the shapes of a row's tensors, with 1 for a length that
+            differs.
     """
 
     like: Leaves
@@ -124,8 +128,13 @@ def nested(leaves: Sequence[Tensor], structure: TreeSpec) -> Any:
 
 
 def digests(*tensors: Tensor) -> NDArray[np.uint64]:
-    """A digest of each row of `tensors` taken together, shape (rows,): of the content alone, not of the place."""
-    parts = [t.detach().cpu().reshape(len(t), t[:1].numel()).contiguous().view(torch.uint8).numpy() for t in tensors]
+    """A digest of each row of `tensors` taken together, shape (rows,): of the content alone, not of
+    the place.
+    """
+    parts = [
+        t.detach().cpu().reshape(len(t), t[:1].numel()).contiguous().view(torch.uint8).numpy()
+        for t in tensors
+    ]
     joined = bytearray()
     for own in zip(*parts, strict=True):
         digest = hashlib.blake2b(digest_size=8)
@@ -137,11 +146,13 @@ def digests(*tensors: Tensor) -> NDArray[np.uint64]:
 
 @final
 class TensorRows(AllRows):
-    """Rows of a nest of tensors, or of memory-mapped arrays, which are read when they are asked for.
+    """Rows of a nest of tensors, or of memory-mapped arrays, which are read when they are asked
+    for.
 
     Args:
         batch: all rows, as one batch.
-        given: the tensors as they were given, if transforms have changed them since: what their digests are of.
+        given: the tensors as they were given, if transforms have changed them since: what their
+            digests are of.
 
     Attributes:
         leaves: the tensors or arrays, in the order of the nest.
@@ -155,8 +166,8 @@ class TensorRows(AllRows):
         sizes = [getattr(leaf, "shape", ())[:1] for leaf in leaves]
         if not leaves or not all(sizes) or len(set(map(tuple, sizes))) > 1:
             raise BadInput(
-                f"the rows are {described(batch)}: expected arrays or tensors, or tuples or dictionaries of them, all "
-                "with one row for each example"
+                f"the rows are {described(batch)}: expected arrays or tensors, or tuples or "
+                "dictionaries of them, all with one row for each example"
             )
         self.leaves: list[Any] = leaves
         self.like = tuple(_typed(leaf[:0]) for leaf in leaves)
@@ -171,8 +182,12 @@ class TensorRows(AllRows):
         """The tensors of these rows."""
         return tuple(_typed(_at(leaf, rows)) for leaf in self.leaves)
 
-    def ahead(self, batches: Iterable[NDArray[np.int64]], key: Callable[[int], bytes] | None = None) -> Iterator[Rows]:
-        """For each batch of indices its rows; of memory-mapped arrays those of the next batch are read meanwhile."""
+    def ahead(
+        self, batches: Iterable[NDArray[np.int64]], key: Callable[[int], bytes] | None = None
+    ) -> Iterator[Rows]:
+        """For each batch of indices its rows; of memory-mapped arrays those of the next batch are
+        read meanwhile.
+        """
         if not self.workers:
             yield from (self for _ in batches)
             return
@@ -207,8 +222,15 @@ class FetchedRows(Whole):
         read: their tensors, in parts, in that order.
     """
 
-    def __init__(self, rows: Rows, indices: NDArray[np.int64], read: Sequence[Future[Leaves]]) -> None:
-        self._rows, self.structure, self.inputs, self.like = rows, rows.structure, rows.inputs, rows.like
+    def __init__(
+        self, rows: Rows, indices: NDArray[np.int64], read: Sequence[Future[Leaves]]
+    ) -> None:
+        self._rows, self.structure, self.inputs, self.like = (
+            rows,
+            rows.structure,
+            rows.inputs,
+            rows.like,
+        )
         self._indices, self._read = indices, read
         self._leaves: Leaves | None = None
 
@@ -219,11 +241,14 @@ class FetchedRows(Whole):
         """The tensors of these rows."""
         wanted = rows.cpu().numpy()
         places = np.searchsorted(self._indices, wanted).clip(max=max(len(self._indices) - 1, 0))
-        failed = any(part.exception() for part in self._read)  # then each row by itself: none depends on another
+        # then each row by itself: none depends on another
+        failed = any(part.exception() for part in self._read)
         if failed or not len(self._indices) or (self._indices[places] != wanted).any():
             return self._rows.fetch(rows)
         if self._leaves is None:
-            self._leaves = tuple(map(torch.cat, zip(*(part.result() for part in self._read), strict=True)))
+            self._leaves = tuple(
+                map(torch.cat, zip(*(part.result() for part in self._read), strict=True))
+            )
         return tuple(leaf[torch.from_numpy(places)] for leaf in self._leaves)
 
     def identities(self, rows: Tensor) -> NDArray[np.uint64]:
@@ -234,7 +259,8 @@ class FetchedRows(Whole):
 def _at(leaf: Any, rows: Tensor) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf[rows.cpu().numpy()]
-    # The same rows, in a quarter of the time for small ones; of other orders of memory it would make a plain one.
+    # The same rows, in a quarter of the time for small ones; of other orders of memory it would
+    # make a plain one.
     plain = rows.dtype == torch.int64 and rows.dim() == 1 and leaf.is_contiguous()
     return leaf.index_select(0, rows.to(leaf.device)) if plain else leaf[rows.to(leaf.device)]
 
@@ -245,7 +271,9 @@ def _typed(values: Any) -> Tensor:
 
 def inputs_in(batch: Any) -> int:
     """How many tensors belong to the inputs."""
-    return len(tree_leaves(batch[0] if isinstance(batch, tuple | list) and len(batch) == 2 else batch))
+    return len(
+        tree_leaves(batch[0] if isinstance(batch, tuple | list) and len(batch) == 2 else batch)
+    )
 
 
 @final
@@ -261,7 +289,12 @@ class TransformedRows(AllRows):
     """
 
     def __init__(self, rows: Rows, modules: Sequence[Callable[[Tensor], Tensor]]) -> None:
-        self.rows, self._modules, self.structure, self.inputs = rows, modules, rows.structure, rows.inputs
+        self.rows, self._modules, self.structure, self.inputs = (
+            rows,
+            modules,
+            rows.structure,
+            rows.inputs,
+        )
         self.workers = getattr(rows, "workers", 0)
         first = self._through(rows.like[0].new_zeros(1, *rows.like[0].shape[1:]))
         self.like = (first[:0], *rows.like[1:])
@@ -284,7 +317,9 @@ class TransformedRows(AllRows):
         """Digests of these rows as they were given."""
         return self.rows.identities(rows)
 
-    def ahead(self, batches: Iterable[NDArray[np.int64]], key: Callable[[int], bytes] | None = None) -> Iterator[Rows]:
+    def ahead(
+        self, batches: Iterable[NDArray[np.int64]], key: Callable[[int], bytes] | None = None
+    ) -> Iterator[Rows]:
         """For each batch of indices its rows, fetched ahead where the rows do that."""
         return (TransformedRows(rows, self._modules) for rows in ahead(self.rows, batches, key))
 
@@ -297,15 +332,19 @@ def ahead(
     Args:
         rows: all rows.
         batches: the indices of each batch.
-        key: what rows that are `fresh` are made from in a batch of this place among `batches`; None: as they always
-            are.
+        key: what rows that are `fresh` are made from in a batch of this place among `batches`;
+            None: as they always are.
     """
-    fetched: Iterator[Rows] = rows.ahead(batches, key) if hasattr(rows, "ahead") else (rows for _ in batches)
+    fetched: Iterator[Rows] = (
+        rows.ahead(batches, key) if hasattr(rows, "ahead") else (rows for _ in batches)
+    )
     return fetched
 
 
 def described(batch: Any) -> str:
     """The shapes of a batch, for a message."""
     leaves = tree_leaves(batch)
-    shapes = [tuple(leaf.shape) if hasattr(leaf, "shape") else type(leaf).__name__ for leaf in leaves]
+    shapes = [
+        tuple(leaf.shape) if hasattr(leaf, "shape") else type(leaf).__name__ for leaf in leaves
+    ]
     return f"a {type(batch).__name__} of {str(shapes)[:80]}"

@@ -1,6 +1,7 @@
 """What a table's columns are, declared in a TOML file: bounds, categories, missing values, classes.
 
-Nothing here is ever read off rows: a bound, a category or a class that came from private rows would be an unpaid
+Nothing here is ever read off rows: a bound, a category or a class that came from private rows would
+be an unpaid
     release.
 """
 
@@ -27,7 +28,8 @@ _MISSING = ("",)
 @final
 @dataclass(frozen=True)
 class Number:
-    """A column of numbers: one feature, and with `indicator` a second one, 1 where the value is missing and else 0.
+    """A column of numbers: one feature, and with `indicator` a second one, 1 where the value is
+    missing and else 0.
 
     Attributes:
         name: the column.
@@ -45,7 +47,8 @@ class Number:
 
     def __post_init__(self) -> None:
         for name in ("low", "high", "missing"):
-            if getattr(self, name) is not None:  # whole numbers, too, have the digest of what a file says
+            # whole numbers, too, have the digest of what a file says
+            if getattr(self, name) is not None:
                 object.__setattr__(self, name, float(getattr(self, name)))
 
     def ranges(self) -> list[tuple[float, float]]:
@@ -59,13 +62,20 @@ class Number:
     def stated(self) -> dict[str, Any]:
         """As a schema file says it."""
         fill = {} if self.missing is None else {"missing": self.missing}
-        return {"kind": "number", "low": self.low, "high": self.high, **fill, **_given(self.indicator)}
+        return {
+            "kind": "number",
+            "low": self.low,
+            "high": self.high,
+            **fill,
+            **_given(self.indicator),
+        }
 
 
 @final
 @dataclass(frozen=True)
 class Date:
-    """A column of dates: one feature, the days since `low`; with `indicator` a second one as of `Number`.
+    """A column of dates: one feature, the days since `low`; with `indicator` a second one as of
+    `Number`.
 
     Attributes:
         name: the column.
@@ -143,13 +153,17 @@ class Schema:
 
     Attributes:
         target: the column to predict.
-        classes: its values; a row's label is the position in this list. Empty where the target is a number.
+        classes: its values; a row's label is the position in this list. Empty where the target is a
+            number.
         features: the columns to learn from, in the order in which their features come.
         missing: the texts that stand for a missing value, spaces around them left out.
-        person: the column that says whose row it is, if persons are to be protected; private, and no feature.
-        target_bounds: the declared bounds of a target that is a number; those beyond count as these. None: of classes.
-        labels: the columns to predict, where there are several, `target` the first of them: of each row the place of
-            its value among the two classes, 0 or 1, for each column. Empty: there is one target.
+        person: the column that says whose row it is, if persons are to be protected; private, and
+            no feature.
+        target_bounds: the declared bounds of a target that is a number; those beyond count as
+            these. None: of classes.
+        labels: the columns to predict, where there are several, `target` the first of them: of each
+            row the place of its value among the two classes, 0 or 1, for each column. Empty: there
+            is one target.
     """
 
     target: str
@@ -178,18 +192,28 @@ class Schema:
 
     @property
     def digest(self) -> str:
-        """A SHA-256 of what settles the meaning of features and labels; the target's name does not."""
-        columns = [{"kind": type(column).__name__.lower(), **asdict(column)} for column in self.features]
+        """A SHA-256 of what settles the meaning of features and labels; the target's name does
+        not.
+        """
+        columns = [
+            {"kind": type(column).__name__.lower(), **asdict(column)} for column in self.features
+        ]
         for column in columns:
             if not column.get("indicator", True):
                 del column["indicator"]
-        settled: dict[str, Any] = {"features": columns, "classes": self.classes, "missing": sorted(set(self.missing))}
+        settled: dict[str, Any] = {
+            "features": columns,
+            "classes": self.classes,
+            "missing": sorted(set(self.missing)),
+        }
         settled |= {} if self.target_bounds is None else {"target_bounds": self.target_bounds}
         settled |= {"labels": self.labels} if self.labels else {}
         return hashlib.sha256(json.dumps(settled, sort_keys=True, default=str).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """All that settles the meaning of features and labels, as a schema file says it; `from_json` reads it."""
+        """All that settles the meaning of features and labels, as a schema file says it;
+        `from_json` reads it.
+        """
         columns: dict[str, Any] = {column.name: column.stated() for column in self.features}
         stated: dict[str, Any] = {"classes": list(self.classes)}
         if self.target_bounds is not None:
@@ -207,7 +231,9 @@ class Schema:
         """
         reader = _Reader(name)
         if not isinstance(stated, dict):
-            raise reader.refusal(f"there is {_quoted(stated)}", "an object of target, missing and columns")
+            raise reader.refusal(
+                f"there is {_quoted(stated)}", "an object of target, missing and columns"
+            )
         return reader.schema(stated)
 
     @property
@@ -217,12 +243,16 @@ class Schema:
 
     def bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Lower and upper bounds of the features, each of shape (features,)."""
-        ranges = np.array([pair for column in self.features for pair in column.ranges()], dtype=np.float32)
+        ranges = np.array(
+            [pair for column in self.features for pair in column.ranges()], dtype=np.float32
+        )
         return ranges[:, 0], ranges[:, 1]
 
 
 def of_table(schema: Schema | None) -> dict[str, Any]:
-    """What a published configuration says of the table that rows came from: nothing if they came from none."""
+    """What a published configuration says of the table that rows came from: nothing if they came
+    from none.
+    """
     return {} if schema is None else {"schema": schema.digest, "table": schema.to_json()}
 
 
@@ -231,7 +261,8 @@ def read_schema(path: str | Path, targets: Sequence[str] = ()) -> Schema:
 
     Args:
         path: the file.
-        targets: columns to predict, in place of those that it names; its other targets are then left out.
+        targets: columns to predict, in place of those that it names; its other targets are then
+            left out.
 
     Raises:
         BadInput: the file is missing, no TOML, or does not declare what it should.
@@ -240,10 +271,13 @@ def read_schema(path: str | Path, targets: Sequence[str] = ()) -> Schema:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise BadInput(
-            f"the schema {path} cannot be read: {error.strerror}. Expected a TOML file; docs/data.md has one"
+            f"the schema {path} cannot be read: {error.strerror}. Expected a TOML file; "
+            "docs/data.md has one"
         ) from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"the schema {path} is not UTF-8 text: expected a TOML file; docs/data.md has one") from error
+        raise BadInput(
+            f"the schema {path} is not UTF-8 text: expected a TOML file; docs/data.md has one"
+        ) from error
     return parse_schema(text, str(path), targets)
 
 
@@ -256,9 +290,13 @@ def parse_schema(text: str, name: str, targets: Sequence[str] = ()) -> Schema:
     try:
         settings = tomllib.loads(text)
     except RecursionError as error:
-        raise BadInput(f"the schema {name} is nested too deeply: docs/data.md shows what it holds") from error
+        raise BadInput(
+            f"the schema {name} is nested too deeply: docs/data.md shows what it holds"
+        ) from error
     except ValueError as error:  # TOML errors, and numbers of thousands of digits
-        raise BadInput(f"the schema {name} is not valid TOML: {error}. docs/data.md has an example") from error
+        raise BadInput(
+            f"the schema {name} is not valid TOML: {error}. docs/data.md has an example"
+        ) from error
     if targets:
         settings["target"] = targets[0] if len(targets) == 1 else list(targets)
         for column in _other_targets(settings, targets):
@@ -275,7 +313,8 @@ def _other_targets(settings: Mapping[str, Any], targets: Sequence[str]) -> list[
 
 
 def require_range(what: str, low: float, high: float) -> None:
-    """Refuse bounds that are not two finite numbers, the smaller first, that differ in single precision.
+    """Refuse bounds that are not two finite numbers, the smaller first, that differ in single
+    precision.
 
     Raises:
         BadInput: just that.
@@ -284,8 +323,8 @@ def require_range(what: str, low: float, high: float) -> None:
         settled = np.float32(low), np.float32(high)
     if not -np.inf < settled[0] < settled[1] < np.inf:
         raise BadInput(
-            f"{what} is {low:.10g},{high:.10g}: expected two finite numbers, the smaller first, that single precision "
-            "tells apart"
+            f"{what} is {low:.10g},{high:.10g}: expected two finite numbers, the smaller first, "
+            "that single precision tells apart"
         )
 
 
@@ -300,7 +339,9 @@ class _Reader:
         self._only("it", settings, ("target", "missing", "person", "columns"))
         missing = settings.get("missing", list(_MISSING))
         if not isinstance(missing, list) or not all(isinstance(part, str) for part in missing):
-            raise self.refusal(f"missing is {_quoted(missing)}", 'a list of texts, for example missing = ["?", ""]')
+            raise self.refusal(
+                f"missing is {_quoted(missing)}", 'a list of texts, for example missing = ["?", ""]'
+            )
         missing = tuple(part.strip() for part in missing)
         columns = settings.get("columns")
         if not isinstance(columns, dict) or not columns:
@@ -320,7 +361,10 @@ class _Reader:
                 features.append(column)
             if isinstance(column, tuple) == (name not in targets):
                 raise self.refusal(
-                    f"target is {_quoted(target)}, and column {_quoted(name)} has kind {_quoted(stated['kind'])}",
+                    (
+                        f"target is {_quoted(target)}, and column {_quoted(name)} has kind "
+                        f"{_quoted(stated['kind'])}"
+                    ),
                     'kind = "target" for the target, and for no other column',
                 )
             if isinstance(column, tuple):
@@ -330,23 +374,36 @@ class _Reader:
         person = settings.get("person")
         if person is not None and (not isinstance(person, str) or person in columns):
             raise self.refusal(
-                f"person is {_quoted(person)}", "the name of a column that is neither a feature nor the target"
+                f"person is {_quoted(person)}",
+                "the name of a column that is neither a feature nor the target",
             )
         classes, bounds = of_targets[0]
         if isinstance(target, list):
-            if not 2 <= len(targets) == len(set(targets)) or len(classes) != 2 or len(set(of_targets)) > 1:
+            if (
+                not 2 <= len(targets) == len(set(targets))
+                or len(classes) != 2
+                or len(set(of_targets)) > 1
+            ):
                 raise self.refusal(
                     f"target is {_quoted(target)}",
-                    "two different columns or more, with the same two classes each: that of 0 first, then that of 1",
+                    (
+                        "two different columns or more, with the same two classes each: that of 0 "
+                        "first, then that of 1"
+                    ),
                 )
-            return Schema(targets[0], classes, tuple(features), missing, person, labels=tuple(targets))
+            return Schema(
+                targets[0], classes, tuple(features), missing, person, labels=tuple(targets)
+            )
         return Schema(targets[0], classes, tuple(features), missing, person, bounds)
 
     def _column(self, name: str, stated: Any, missing: tuple[str, ...]) -> Column | _Target:
         """A feature, or the target's classes or bounds."""
         place = f"column {_quoted(name)}"
         if name != name.strip():
-            raise self.refusal(f"{place} has spaces around its name", "none; those in a file's header are left out too")
+            raise self.refusal(
+                f"{place} has spaces around its name",
+                "none; those in a file's header are left out too",
+            )
         if not isinstance(stated, dict):
             raise self.refusal(f"{place} is {_quoted(stated)}", f"a table [columns.{name[:60]}]")
         match stated.get("kind"):
@@ -356,16 +413,22 @@ class _Reader:
                 require_range(f"the range of {place} in the schema {self._name}", low, high)
                 fill = self._number(place, stated, "missing") if "missing" in stated else None
                 if fill is not None and not low <= fill <= high:
-                    raise self.refusal(f"missing of {place} is {fill:g}", f"a number from {low:g} to {high:g}")
+                    raise self.refusal(
+                        f"missing of {place} is {fill:g}", f"a number from {low:g} to {high:g}"
+                    )
                 return Number(name, low, high, fill, self._indicator(place, stated))
             case "date":
                 self._only(place, stated, ("kind", "low", "high", "missing", "indicator"))
                 first, last = (self._day(place, stated, key) for key in ("low", "high"))
                 if not first < last:
-                    raise self.refusal(f"the range of {place} is {first} to {last}", "the earlier day first")
+                    raise self.refusal(
+                        f"the range of {place} is {first} to {last}", "the earlier day first"
+                    )
                 default = self._day(place, stated, "missing") if "missing" in stated else None
                 if default is not None and not first <= default <= last:
-                    raise self.refusal(f"missing of {place} is {default}", f"a day from {first} to {last}")
+                    raise self.refusal(
+                        f"missing of {place} is {default}", f"a day from {first} to {last}"
+                    )
                 return Date(name, first, last, default, self._indicator(place, stated))
             case "category":
                 self._only(place, stated, ("kind", "categories"))
@@ -379,13 +442,17 @@ class _Reader:
                 self._only(place, stated, ("kind", "classes"))
                 return self._names(place, stated, "classes", 2, missing), None
         raise self.refusal(
-            f"kind of {place} is {_quoted(stated.get('kind'))}", '"number", "date", "category" or "target"'
+            f"kind of {place} is {_quoted(stated.get('kind'))}",
+            '"number", "date", "category" or "target"',
         )
 
     def _number(self, place: str, stated: Mapping[str, Any], key: str) -> float:
         value = stated.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e38:
-            raise self.refusal(f"{key} of {place} is {_quoted(value)}", f"a finite number, publicly known: {key} = 0")
+            raise self.refusal(
+                f"{key} of {place} is {_quoted(value)}",
+                f"a finite number, publicly known: {key} = 0",
+            )
         return float(value)
 
     def _day(self, place: str, stated: Mapping[str, Any], key: str) -> date:
@@ -396,7 +463,9 @@ class _Reader:
             except ValueError:
                 value = None
         if not isinstance(value, date) or isinstance(value, datetime):
-            raise self.refusal(f"{key} of {place} is {_quoted(stated.get(key))}", f"a day: {key} = 2020-12-31")
+            raise self.refusal(
+                f"{key} of {place} is {_quoted(stated.get(key))}", f"a day: {key} = 2020-12-31"
+            )
         return value
 
     def _indicator(self, place: str, stated: Mapping[str, Any]) -> bool:
@@ -412,8 +481,15 @@ class _Reader:
         self, place: str, stated: Mapping[str, Any], key: str, least: int, missing: tuple[str, ...]
     ) -> tuple[str, ...]:
         names = stated.get(key)
-        if not isinstance(names, list) or len(names) < least or not all(isinstance(part, str) for part in names):
-            raise self.refusal(f"{key} of {place} is {_quoted(names)}", f"a list of at least {least}, each in quotes")
+        if (
+            not isinstance(names, list)
+            or len(names) < least
+            or not all(isinstance(part, str) for part in names)
+        ):
+            raise self.refusal(
+                f"{key} of {place} is {_quoted(names)}",
+                f"a list of at least {least}, each in quotes",
+            )
         for at, part in enumerate(names):
             wrongs = {
                 "is empty": part == "",
@@ -424,7 +500,8 @@ class _Reader:
             for wrong, present in wrongs.items():
                 if present:
                     raise self.refusal(
-                        f"{_quoted(part)} in {key} of {place} {wrong}", "different names, none of them a missing value"
+                        f"{_quoted(part)} in {key} of {place} {wrong}",
+                        "different names, none of them a missing value",
                     )
         return tuple(names)
 
@@ -434,11 +511,16 @@ class _Reader:
                 raise self.refusal(f"{place} has {_quoted(key)}", f"only {', '.join(known)}")
 
     def refusal(self, given: str, expected: str) -> BadInput:
-        return BadInput(f"in the schema {self._name}, {given}: expected {expected}. docs/data.md has the grammar")
+        return BadInput(
+            f"in the schema {self._name}, {given}: expected {expected}. docs/data.md has the "
+            "grammar"
+        )
 
 
 def _quoted(value: Any) -> str:
-    """`value` as the schema could have said it, cut to a line; numbers of thousands of digits have no repr."""
+    """`value` as the schema could have said it, cut to a line; numbers of thousands of digits have
+    no repr.
+    """
     if value is None:
         return "not there"
     try:

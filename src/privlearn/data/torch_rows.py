@@ -1,6 +1,7 @@
 """Rows of PyTorch's own data sets and loaders, read once into tensors.
 
-A look at all rows once, for the data's curator: outside any guarantee, and before anything is spent.
+A look at all rows once, for the data's curator: outside any guarantee, and before anything is
+spent.
 """
 
 from __future__ import annotations
@@ -41,30 +42,34 @@ _UNKNOWN = "nothing says how likely a row is to be drawn, and how often"
 def rows_of(dataset: TorchDataset[Any]) -> Dataset:
     """Read a map-style data set of pairs (input, target), each row once.
 
-    Random transforms are thereby frozen: a row is what it is at this one reading. (For changing copies there is
-    `privlearn.Augmentation`, whose copies are averaged before clipping.) A row must depend on one example alone: a data
-    set that mixes examples, or standardises them by figures of all, is not noticed and not covered.
+    Random transforms are thereby frozen: a row is what it is at this one reading. (For changing
+    copies there is `privlearn.Augmentation`, whose copies are averaged before clipping.) A row must
+    depend on one example alone: a data set that mixes examples, or standardises them by figures of
+    all, is not noticed and not covered.
 
     Raises:
-        BadInput: an iterable data set, one without a length, or rows that are no such pairs or do not fit each other.
+        BadInput: an iterable data set, one without a length, or rows that are no such pairs or do
+            not fit each other.
     """
     if isinstance(dataset, IterableDataset):
         raise BadInput(
-            f"{type(dataset).__name__} is an iterable data set: its rows have no numbers, so it is not known with "
-            "which probability one of them is drawn. Give a map-style data set, for example list(dataset) put into "
-            "tensors"
+            f"{type(dataset).__name__} is an iterable data set: its rows have no numbers, so it is "
+            "not known with which probability one of them is drawn. Give a map-style data set, "
+            "for example list(dataset) put into tensors"
         )
     if isinstance(dataset, TensorDataset):
         if len(dataset.tensors) != 2:
             raise BadInput(
-                f"the TensorDataset has {len(dataset.tensors)} tensors: expected two, the inputs and the targets"
+                f"the TensorDataset has {len(dataset.tensors)} tensors: expected two, the inputs "
+                "and the targets"
             )
         return Dataset.of((dataset.tensors[0], dataset.tensors[1]))
     try:
         length = len(dataset)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError) as error:
         raise BadInput(
-            f"{type(dataset).__name__} has no length: expected a map-style data set, with __len__ and __getitem__"
+            f"{type(dataset).__name__} has no length: expected a map-style data set, with __len__ "
+            "and __getitem__"
         ) from error
     if length == 0:
         raise BadInput(f"{type(dataset).__name__} has no rows: expected at least one")
@@ -74,7 +79,10 @@ def rows_of(dataset: TorchDataset[Any]) -> Dataset:
         row = dataset[number]
         if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != 2:
             raise BadInput(
-                f"row {number} of {type(dataset).__name__} is {_described(row)}: expected a pair (input, target)",
+                (
+                    f"row {number} of {type(dataset).__name__} is {_described(row)}: expected a "
+                    "pair (input, target)"
+                ),
                 row=number,
             )
         inputs.append(_tensor(row[0], "input", number))
@@ -91,7 +99,8 @@ def rows_of(dataset: TorchDataset[Any]) -> Dataset:
 
 
 def shuffled_batch_size(loader: DataLoader[Any]) -> int:
-    """The size of the batches of a loader that shuffles all rows afresh every epoch and cuts them one after another.
+    """The size of the batches of a loader that shuffles all rows afresh every epoch and cuts them
+    one after another.
 
     No row is read.
 
@@ -106,28 +115,37 @@ def shuffled_batch_size(loader: DataLoader[Any]) -> int:
         kind = "no batches" if loader.batch_sampler is None else "a batch_sampler of its own"
         raise _refusal(f"has {kind}", _UNKNOWN)
     if type(loader.sampler) is SequentialSampler:
-        raise _refusal("takes the rows in their order (shuffle=False)", "every epoch would have the same batches")
+        raise _refusal(
+            "takes the rows in their order (shuffle=False)",
+            "every epoch would have the same batches",
+        )
     if type(loader.sampler) is not RandomSampler:
         raise _refusal(f"has a sampler of its own ({type(loader.sampler).__name__})", _UNKNOWN)
     if loader.sampler.replacement:
         raise _refusal(
-            "draws with replacement", "a row can come several times in a batch, which nothing here accounts for"
+            "draws with replacement",
+            "a row can come several times in a batch, which nothing here accounts for",
         )
     rows = len(loader.dataset)  # type: ignore[arg-type]
     if loader.sampler.num_samples != rows:
         raise _refusal(f"draws {loader.sampler.num_samples} of {rows} rows an epoch", _UNKNOWN)
     if loader.collate_fn is not default_collate:
-        raise _refusal("has a collate_fn of its own", "it could change rows, or mix those of a batch")
+        raise _refusal(
+            "has a collate_fn of its own", "it could change rows, or mix those of a batch"
+        )
     if loader.drop_last and rows % loader.batch_size:
-        raise _refusal("leaves out the last, smaller batch (drop_last=True)", "privlearn's pv.Shuffle trains on it")
+        raise _refusal(
+            "leaves out the last, smaller batch (drop_last=True)",
+            "privlearn's pv.Shuffle trains on it",
+        )
     return loader.batch_size
 
 
 def share_rows(one: Any, other: Any) -> bool:
     """Whether some row is known to be in both data sets.
 
-    Followed are parts and joined data sets of torch.utils.data, lists of rows, and tensors in one memory. Rows that
-    were copied, or that another library keeps, are not recognised.
+    Followed are parts and joined data sets of torch.utils.data, lists of rows, and tensors in one
+    memory. Rows that were copied, or that another library keeps, are not recognised.
     """
     if one is other:
         return one is not None
@@ -160,61 +178,68 @@ def _origins(place: int, numbers: NDArray[np.int64]) -> NDArray[np.void]:
 
 
 def resampled(loader: Any) -> tuple[Rows, int]:
-    """The rows of a loader and its batch size: what is needed to draw other batches from the same rows.
+    """The rows of a loader and its batch size: what is needed to draw other batches from the same
+    rows.
 
-    Its data set, collate function, workers and batch size are used. How it draws is not: whether it shuffles does not
-    matter. One that accelerate prepared is taken for the one that it was made of, and a `DistributedSampler` of the
-    processes that train together for none: the whole batch is drawn in each process.
+    Its data set, collate function, workers and batch size are used. How it draws is not: whether it
+    shuffles does not matter. One that accelerate prepared is taken for the one that it was made of,
+    and a `DistributedSampler` of the processes that train together for none: the whole batch is
+    drawn in each process.
 
     Raises:
-        BadInput: it is no `DataLoader`, its data set has no numbered rows, or it draws in a way that is not priced
-            here.
+        BadInput: it is no `DataLoader`, its data set has no numbered rows, or it draws in a way
+            that is not priced here.
     """
     if not isinstance(loader, DataLoader):
         raise BadInput(
-            f"loader is a {type(loader).__name__}: expected a DataLoader, such as DataLoader(dataset, batch_size=64), "
-            "whose batch size is the expected number of examples in a batch"
+            f"loader is a {type(loader).__name__}: expected a DataLoader, such as "
+            "DataLoader(dataset, batch_size=64), whose batch size is the expected number of "
+            "examples in a batch"
         )
     prepared, loader = loader, getattr(loader, "base_dataloader", loader)
     dataset, drawn = loader.dataset, loader.batch_sampler
     if loader is not prepared and hasattr(drawn, "split_batches"):  # of several processes
         if drawn.num_processes > 1 and not drawn.split_batches:
             raise BadInput(
-                f"accelerate prepared a loader with batches of {drawn.batch_size} for each process, and schedulers "
-                "that step once for each: here a batch is of all processes together. Give Accelerator("
-                "dataloader_config=DataLoaderConfiguration(split_batches=True))"
+                f"accelerate prepared a loader with batches of {drawn.batch_size} for each "
+                "process, and schedulers that step once for each: here a batch is of all "
+                "processes together. Give "
+                "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))"
             )
         drawn = drawn.batch_sampler
     if isinstance(dataset, IterableDataset):
         rows_of(dataset)
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise BadInput(
-            f"the loader is a {type(loader).__name__}, which makes its batches in its own way: give the plain "
-            "DataLoader(dataset, batch_size=B, collate_fn=...) that is behind it"
+            f"the loader is a {type(loader).__name__}, which makes its batches in its own way: "
+            "give the plain DataLoader(dataset, batch_size=B, collate_fn=...) that is behind it"
         )
     if type(drawn) is not BatchSampler or (loader is prepared and loader.batch_size is None):
         raise BadInput(
-            f"the loader has {'no batches' if drawn is None else 'a batch_sampler of its own'}, and batches "
-            "are drawn at random here. Give DataLoader(dataset, batch_size=B) without it, and sampling= for other ways"
+            f"the loader has {'no batches' if drawn is None else 'a batch_sampler of its own'}, "
+            "and batches are drawn at random here. Give DataLoader(dataset, batch_size=B) without "
+            "it, and sampling= for other ways"
         )
     if not hasattr(dataset, "__len__"):
         raise BadInput(
-            f"the loader's data set is a {type(dataset).__name__}, which has no numbered rows: expected a map-style "
-            "data set. Of a pv.Dataset give TensorDataset(*data.tensors())"
+            f"the loader's data set is a {type(dataset).__name__}, which has no numbered rows: "
+            "expected a map-style data set. Of a pv.Dataset give TensorDataset(*data.tensors())"
         )
     _require_plain(drawn.sampler, len(dataset))
     if drawn.drop_last:
         raise BadInput(
-            "the loader has drop_last=True: batches are drawn at random here, of changing sizes, and none is the last "
-            "that could be dropped. Leave drop_last out; the sum is divided by the expected batch size, so that small "
-            "batches do no harm"
+            "the loader has drop_last=True: batches are drawn at random here, of changing sizes, "
+            "and none is the last that could be dropped. Leave drop_last out; the sum is divided "
+            "by the expected batch size, so that small batches do no harm"
         )
     if loader.collate_fn is default_collate and (tensors := _tensors_of(dataset)) is not None:
         held = TensorRows(tensors)
         held.source = dataset
         return held, drawn.batch_size
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
-    rows = DatasetRows(dataset, collate, loader.num_workers, fresh=True, begin=loader.worker_init_fn)
+    rows = DatasetRows(
+        dataset, collate, loader.num_workers, fresh=True, begin=loader.worker_init_fn
+    )
     if collate is not None:
         rows.try_collate()
     return rows, drawn.batch_size
@@ -226,16 +251,20 @@ def _require_plain(sampler: Any, rows: int) -> None:
         return
     name = type(sampler).__name__
     if type(sampler) is DistributedSampler and len(sampler.dataset) == rows:  # type: ignore[arg-type]
-        if sampler.num_replicas == (dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1):
+        if sampler.num_replicas == (
+            dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+        ):
             return
         raise BadInput(
-            f"the loader has a DistributedSampler for {sampler.num_replicas} processes, which are not here: the others "
-            "would train on the same rows. Start them by torchrun, or leave the sampler out"
+            f"the loader has a DistributedSampler for {sampler.num_replicas} processes, which are "
+            "not here: the others would train on the same rows. Start them by torchrun, or leave "
+            "the sampler out"
         )
     if isinstance(sampler, WeightedRandomSampler):
         raise BadInput(
-            "the loader has a WeightedRandomSampler: a row that is drawn more often would need more noise than is "
-            "priced here. Leave the sampler out, and weigh each example in the loss instead, before it is clipped"
+            "the loader has a WeightedRandomSampler: a row that is drawn more often would need "
+            "more noise than is priced here. Leave the sampler out, and weigh each example in the "
+            "loss instead, before it is clipped"
         )
     if isinstance(sampler, SubsetRandomSampler):
         raise BadInput(
@@ -244,13 +273,14 @@ def _require_plain(sampler: Any, rows: int) -> None:
         )
     if not isinstance(sampler, RandomSampler):
         raise BadInput(
-            f"the loader has a sampler of its own, {name}: {_UNKNOWN}. Leave it out; batches are drawn by sampling=, "
-            "Poisson sampling by default"
+            f"the loader has a sampler of its own, {name}: {_UNKNOWN}. Leave it out; batches are "
+            "drawn by sampling=, Poisson sampling by default"
         )
     if sampler.replacement or sampler.num_samples != rows:
         raise BadInput(
-            f"the loader draws {sampler.num_samples} of {rows} rows {'with' if sampler.replacement else 'without'} "
-            "replacement: give DataLoader(dataset, batch_size=B), and choose the number of steps with epochs="
+            f"the loader draws {sampler.num_samples} of {rows} rows "
+            f"{'with' if sampler.replacement else 'without'} replacement: give DataLoader(dataset, "
+            "batch_size=B), and choose the number of steps with epochs="
         )
 
 
@@ -266,8 +296,8 @@ def _tensors_of(dataset: Any) -> list[Tensor] | None:
 
 def _refusal(does: str, why: str) -> BadInput:
     return BadInput(
-        f"the DataLoader {does}: {why}. privlearn draws its own batches: give loader.dataset, and say in the plan how, "
-        "with pv.Poisson, pv.Partition or pv.Shuffle"
+        f"the DataLoader {does}: {why}. privlearn draws its own batches: give loader.dataset, and "
+        "say in the plan how, with pv.Poisson, pv.Partition or pv.Shuffle"
     )
 
 
@@ -276,8 +306,8 @@ def _tensor(value: Any, part: str, number: int) -> Tensor:
         tensor: Tensor = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(
-            f"the {part} of row {number} is {_described(value)}: expected a tensor, an array or a number; convert it "
-            "in the data set (images: to tensors of pixels)",
+            f"the {part} of row {number} is {_described(value)}: expected a tensor, an array or a "
+            "number; convert it in the data set (images: to tensors of pixels)",
             row=number,
         ) from error
     return tensor.float() if isinstance(value, float) else tensor
@@ -311,15 +341,20 @@ class Checked:
         if not self.unusable:
             return f"{self.rows} rows, all can be used"
         first = "; ".join(f"row {number}: {why}" for number, why in self.unusable[:5])
-        return f"{len(self.unusable)} of {self.rows} rows can't be used and would count as absent: {first}"
+        return (
+            f"{len(self.unusable)} of {self.rows} rows can't be used and would count as "
+            f"absent: {first}"
+        )
 
 
-def check_rows(data: Dataset | Rows | TorchDataset[Any] | tuple[Any, Any] | dict[str, Any]) -> Checked:
+def check_rows(
+    data: Dataset | Rows | TorchDataset[Any] | tuple[Any, Any] | dict[str, Any],
+) -> Checked:
     """Fetch every row once.
 
-    A `Dataset` is checked as a whole (`Dataset.checked`), as those are that `pv.load` reads. Of other rows, a pair of
-    arrays or tensors for example, each that can't be made, or holds numbers that are not finite, is named: in training
-    it would count as absent.
+    A `Dataset` is checked as a whole (`Dataset.checked`), as those are that `pv.load` reads. Of
+    other rows, a pair of arrays or tensors for example, each that can't be made, or holds numbers
+    that are not finite, is named: in training it would count as absent.
 
     Raises:
         BadInput: a `Dataset` that can't be trained on, with the first row in which that shows.
@@ -339,7 +374,11 @@ def _trouble(rows: Rows, number: int) -> str:
         leaves = rows.fetch(torch.tensor([number]))
     except Exception as error:
         return f"{type(error).__name__}: {first_line(error)}"
-    differs = [leaf for leaf, like in zip(leaves, rows.like, strict=True) if leaf.dtype != like.dtype]
+    differs = [
+        leaf for leaf, like in zip(leaves, rows.like, strict=True) if leaf.dtype != like.dtype
+    ]
     if differs:
         return f"{differs[0].dtype} values, where other rows have another type"
-    return "" if all(bool(leaf.isfinite().all()) for leaf in leaves) else "a value that is not finite"
+    return (
+        "" if all(bool(leaf.isfinite().all()) for leaf in leaves) else "a value that is not finite"
+    )

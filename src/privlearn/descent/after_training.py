@@ -1,4 +1,6 @@
-"""What follows the steps of a run: post-processing of its weights, and temperature scaling by one more release."""
+"""What follows the steps of a run: post-processing of its weights, and temperature scaling by one
+more release.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ if TYPE_CHECKING:
 
 @final
 class AfterTraining:
-    """Post-processing (`runs.post_processing`), then the temperature of the scores; both are part of a checkpoint.
+    """Post-processing (`runs.post_processing`), then the temperature of the scores; both are part
+    of a checkpoint.
 
-    Guarantee: post-processing sees nothing but weights, and costs nothing. What the temperature costs is in the plan
-    (`descent.fitted_temperature`).
+    Guarantee: post-processing sees nothing but weights, and costs nothing. What the temperature
+    costs is in the plan (`descent.fitted_temperature`).
 
     Args:
         task: what is trained.
@@ -35,14 +38,18 @@ class AfterTraining:
         self._processors = processors(task.parameters, arguments)
         self._temperature: FittedTemperature | None = None
         if task.plan.temperature is not None:
-            from privlearn.descent.fitted_temperature import FittedTemperature  # for classifiers of rows in memory
+            # for classifiers of rows in memory
+            from privlearn.descent.fitted_temperature import FittedTemperature
 
             self._temperature = FittedTemperature(task, task.plan.temperature)
 
     @property
     def parts(self) -> dict[str, Part]:
         """What a checkpoint keeps."""
-        return {**self._processors, **({"temperature": self._temperature} if self._temperature else {})}
+        return {
+            **self._processors,
+            **({"temperature": self._temperature} if self._temperature else {}),
+        }
 
     def step(self) -> None:
         """A step was taken."""
@@ -62,7 +69,9 @@ class AfterTraining:
         self._descent.seen()
 
     def end(self) -> None:
-        """The parameters become what is published: post-processed, the last layer divided by the temperature, once."""
+        """The parameters become what is published: post-processed, the last layer divided by the
+        temperature, once.
+        """
         temperature = self._temperature
         if not (temperature and temperature.divided):
             self._process()

@@ -1,4 +1,6 @@
-"""`TrainRequest`: what was chosen of a run of DP-SGD, and `Facts`: what is public of its data, for `descent.rules`."""
+"""`TrainRequest`: what was chosen of a run of DP-SGD, and `Facts`: what is public of its data, for
+`descent.rules`.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,15 @@ MOST_SMOOTHING = 0.99
 @final
 @dataclass(frozen=True)
 class Facts:
-    """What is public of the data that a run learns from; `descent.train.facts_of` reads it off a data set.
+    """What is public of the data that a run learns from; `descent.train.facts_of` reads it off a
+    data set.
 
     Attributes:
         examples: the declared number of examples; that of the data where none is declared.
         shape: of one row.
         classes: how many there are.
-        low: the declared lower bound of the numbers in rows, as it was declared; None: no range is declared.
+        low: the declared lower bound of the numbers in rows, as it was declared; None: no range is
+            declared.
         front: the public transforms that make features of rows, before everything else.
         numbers: how many numbers there are in a row behind those.
         high: the declared upper bound, as `low`.
@@ -80,41 +84,49 @@ class TrainRequest:
     """What was chosen of a run of DP-SGD. A field left at its default is chosen by rule (`settle`).
 
     Attributes:
-        task: what is learned (`models.heads`): `classification`, or `regression` of numbers; None: as the data say.
-        epsilon: the target, for everything together; or `rho`, or the noise itself, `noise_multiplier`.
+        task: what is learned (`models.heads`): `classification`, or `regression` of numbers; None:
+            as the data say.
+        epsilon: the target, for everything together; or `rho`, or the noise itself,
+            `noise_multiplier`.
         delta: belongs to epsilon; below one over the number of examples.
         rho: the target in zero-concentrated DP.
         adjacency: `add_remove`, `zero_out` or `replace_one`.
-        examples: the declared public number of examples; None: that of the data, which is then published.
+        examples: the declared public number of examples; None: that of the data, which is then
+            published.
         group_size: the declared most examples of one person, protected together.
-        rows_per_person: where the data have person ids: examples are persons, of each of whom so many rows are used.
-        noise_multiplier: the noise of the first epoch; with a target, training ends when that is spent.
+        rows_per_person: where the data have person ids: examples are persons, of each of whom so
+            many rows are used.
+        noise_multiplier: the noise of the first epoch; with a target, training ends when that is
+            spent.
         solve: what meets the target: `noise`, `epochs`, `rate` (the schedule's k) or `batch-size`.
-        sampling: `poisson`, `truncated-poisson` (`truncated-poisson:maximum=700` to say how many rows of a batch are
-            kept at most), `cyclic-poisson`, `cyclic-partition`, `partition`, `shuffle`, `fixed`, `full`; or
-            `best`: of those priced for the same neighbours, with any mechanism, what leaves the least noise. Or one of
-            `pv.sampling`, which is taken as it is.
-        mechanism: `independent` noise, or noise that is correlated over steps (`mechanisms.correlated`):
-            `banded:bands=8,momentum=0.9` with `cyclic-partition`, `cyclic-poisson` or `fixed` sampling,
-            `bisr:bands=8` or `blt:buffers=2` with `fixed` sampling; or one of `pv.mechanisms`, `Banded(8)`. None:
-            independent noise; with `best` sampling any.
-        discrete: whether noise is on a grid, which goes with independent noise alone; of `pv.train` its streams say so.
+        sampling: `poisson`, `truncated-poisson` (`truncated-poisson:maximum=700` to say how many
+            rows of a batch are kept at most), `cyclic-poisson`, `cyclic-partition`, `partition`,
+            `shuffle`, `fixed`, `full`; or `best`: of those priced for the same neighbours, with any
+            mechanism, what leaves the least noise. Or one of `pv.sampling`, which is taken as it
+            is.
+        mechanism: `independent` noise, or noise that is correlated over steps
+            (`mechanisms.correlated`): `banded:bands=8,momentum=0.9` with `cyclic-partition`,
+            `cyclic-poisson` or `fixed` sampling, `bisr:bands=8` or `blt:buffers=2` with `fixed`
+            sampling; or one of `pv.mechanisms`, `Banded(8)`. None: independent noise; with `best`
+            sampling any.
+        discrete: whether noise is on a grid, which goes with independent noise alone; of `pv.train`
+            its streams say so.
         batch_size: expected examples in a batch.
         epochs: how many, or at most.
         schedule: of the noise: `constant`, `exp:k=0.01`, ... (`schedules.parse`).
         clip: `flat`, `layer`, `automatic` or `quantile`.
         clip_norm: the clipping norm.
         model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
-        features: public features, `scatter:J=2`, `norm:power=0.5`, `raw`, `package.module:function` or a folder of
-            them; or `pca:60`, the same as `pca=60`.
-        normalise: `moments`, `moments:share=0.1` or `none`: noisy moments standardise what the network is given, and
-            are charged to the ledger.
+        features: public features, `scatter:J=2`, `norm:power=0.5`, `raw`, `package.module:function`
+            or a folder of them; or `pca:60`, the same as `pca=60`.
+        normalise: `moments`, `moments:share=0.1` or `none`: noisy moments standardise what the
+            network is given, and are charged to the ledger.
         pca: project onto so many private principal directions, whose release is charged.
         pca_noise: their noise multiplier.
         select: train on so many privately selected features, whose release is charged.
         select_share: their part of rho.
-        temperature: the part of rho that making probabilities of the scores takes (`privlearn.temperature`); 0: none of
-            it.
+        temperature: the part of rho that making probabilities of the scores takes
+            (`privlearn.temperature`); 0: none of it.
         row_norm: declared bound on the norm of (scaled) rows, for `select` and `normalise`.
         coordinate_bound: declared bound on single numbers, for `select`.
         criterion: what features are selected by: `distance`, `t` or `welch`.
@@ -123,12 +135,14 @@ class TrainRequest:
         momentum: of SGD.
         learning_rate_schedule: the learning rate over the epochs, as `schedule`.
         label_smoothing: the share of a label that is spread over all classes.
-        class_weights: what an example of each class weighs in the loss, by the class's name or number, or in the
-            classes' order: public numbers, which are never read off the rows. Their ratios count: the largest is
-            brought to 1, and gradients are clipped behind. Or `balanced`: one over `class_frequencies`.
-        class_frequencies: the publicly known shares of the classes, by name or number, for `balanced`.
-        config: how the run computes. Copies of rows (`augmentation`) don't go behind public features: give
-            `features="raw"` with them.
+        class_weights: what an example of each class weighs in the loss, by the class's name or
+            number, or in the classes' order: public numbers, which are never read off the rows.
+            Their ratios count: the largest is brought to 1, and gradients are clipped behind. Or
+            `balanced`: one over `class_frequencies`.
+        class_frequencies: the publicly known shares of the classes, by name or number, for
+            `balanced`.
+        config: how the run computes. Copies of rows (`augmentation`) don't go behind public
+            features: give `features="raw"` with them.
 
     Raises:
         BadInput: choices out of range, or that do not go together.
@@ -177,32 +191,47 @@ class TrainRequest:
             one_of("task", self.task, HEADS)
             for name in HEADS[self.task].unsuited:
                 if getattr(self, name):
-                    raise BadInput(f"{name} is for classes, and the task is {self.task}: leave it out")
+                    raise BadInput(
+                        f"{name} is for classes, and the task is {self.task}: leave it out"
+                    )
         if self.class_weights is not None and self.temperature:
             raise BadInput(
-                "class_weights makes probabilities those of a population where classes come as often as they weigh, "
-                "and a temperature is fitted to the one of the rows: leave out temperature"
+                "class_weights makes probabilities those of a population where classes come as "
+                "often as they weigh, and a temperature is fitted to the one of the rows: leave "
+                "out temperature"
             )
         if self.class_frequencies is not None and self.class_weights != BALANCED:
-            raise BadInput("class_frequencies is for class_weights='balanced': leave it out, or add that")
-        self._read_pca()
-        if self.normalise not in (None, "none") and (self.select is not None or self.pca is not None):
-            other = "select=M" if self.select is not None else f"pca={self.pca} (or features='pca:{self.pca}')"
             raise BadInput(
-                f"normalise={self.normalise!r} does not go with {other}, which has bounds of its own: leave one of "
-                "them out"
+                "class_frequencies is for class_weights='balanced': leave it out, or add that"
+            )
+        self._read_pca()
+        if self.normalise not in (None, "none") and (
+            self.select is not None or self.pca is not None
+        ):
+            other = (
+                "select=M"
+                if self.select is not None
+                else f"pca={self.pca} (or features='pca:{self.pca}')"
+            )
+            raise BadInput(
+                f"normalise={self.normalise!r} does not go with {other}, which has bounds of its "
+                "own: leave one of them out"
             )
         if self.select is None:
             for name in ("row_norm", "coordinate_bound", "criterion", "select_share"):
-                if getattr(self, name) is not None and not (name == "row_norm" and self.normalise is not None):
+                if getattr(self, name) is not None and not (
+                    name == "row_norm" and self.normalise is not None
+                ):
                     raise BadInput(
-                        f"{name} is for select=M, and for a classifier from noisy statistics: leave it out, or add "
-                        "select=M"
+                        f"{name} is for select=M, and for a classifier from noisy statistics: "
+                        "leave it out, or add select=M"
                     )
         if self.examples is not None:
             count("examples", self.examples)
         if self.learning_rate is not None:
-            between("learning_rate", positive("learning_rate", self.learning_rate), 0.0, _LARGEST_RATE)
+            between(
+                "learning_rate", positive("learning_rate", self.learning_rate), 0.0, _LARGEST_RATE
+            )
         if self.momentum is not None:
             between("momentum", self.momentum, 0.0, 1.0)
         if self.label_smoothing is not None:
@@ -236,15 +265,18 @@ class TrainRequest:
             return Budget(self.epsilon, self.delta, self.rho, self.group_size)
         if self.noise_multiplier is None:
             raise BadInput(
-                "nothing says how much privacy may be spent: give epsilon=E (with delta=D), rho=R, or the noise itself "
-                "with noise_multiplier=S"
+                "nothing says how much privacy may be spent: give epsilon=E (with delta=D), rho=R, "
+                "or the noise itself with noise_multiplier=S"
             )
         Budget(epsilon=1.0, delta=self.delta)
         return None
 
 
-def weights_of(request: TrainRequest, classes: int | None, names: tuple[str, ...] = ()) -> tuple[float, ...] | None:
-    """The weight of each class, in their order: as given, or one over declared frequencies; None: all weigh alike.
+def weights_of(
+    request: TrainRequest, classes: int | None, names: tuple[str, ...] = ()
+) -> tuple[float, ...] | None:
+    """The weight of each class, in their order: as given, or one over declared frequencies; None:
+    all weigh alike.
 
     Guarantee: they follow from what was given, which is public. No row is looked at.
 
@@ -260,12 +292,15 @@ def weights_of(request: TrainRequest, classes: int | None, names: tuple[str, ...
     if given is None:
         return None
     if classes is None:
-        raise BadInput("class_weights is for classes, and these data have other targets: leave it out")
+        raise BadInput(
+            "class_weights is for classes, and these data have other targets: leave it out"
+        )
     if isinstance(given, str) and given == BALANCED:
         if request.class_frequencies is None:
             raise BadInput(
-                "class_weights='balanced' needs the shares of the classes, and those of private rows are private: "
-                "declare public ones, class_frequencies={class: share}, or give the weights themselves"
+                "class_weights='balanced' needs the shares of the classes, and those of private "
+                "rows are private: declare public ones, class_frequencies={class: share}, or give "
+                "the weights themselves"
             )
         shares = _by_class("class_frequencies", request.class_frequencies, classes, names)
         return tuple(1 / share for share in shares)
@@ -277,15 +312,22 @@ def _by_class(what: str, given: Any, classes: int, names: tuple[str, ...]) -> tu
     if isinstance(given, Mapping):
         places = {name: number for number, name in enumerate(names)}
         numbered = {str(number): number for number in range(classes)} if not names else {}
-        by_place = {key if isinstance(key, int) else (places | numbered).get(str(key)): given[key] for key in given}
-        values = [by_place.get(number) for number in range(classes)] if len(by_place) == classes == len(given) else []
+        by_place = {
+            key if isinstance(key, int) else (places | numbered).get(str(key)): given[key]
+            for key in given
+        }
+        values = (
+            [by_place.get(number) for number in range(classes)]
+            if len(by_place) == classes == len(given)
+            else []
+        )
     else:
         values = list(given) if isinstance(given, tuple | list) else []
     numbers = [value for value in values if value is not None]
     if len(numbers) != classes:
         of = ", ".join(names[:6]) or f"0 to {classes - 1}"
         raise BadInput(
-            f"{what} is {str(given)[:60]}: expected a number for each of the {classes} classes ({of[:60]}), by name or "
-            "number, {class: number}"
+            f"{what} is {str(given)[:60]}: expected a number for each of the {classes} classes "
+            f"({of[:60]}), by name or number, {{class: number}}"
         )
     return tuple(between(f"a number in {what}", value, 1e-9, 1e9) for value in numbers)

@@ -14,7 +14,9 @@ from privlearn.runs.session import Part
 
 @final
 class DrawnBatch:
-    """A batch in the hands of another loop, which can hand it back and nothing more: what it holds is private."""
+    """A batch in the hands of another loop, which can hand it back and nothing more: what it holds
+    is private.
+    """
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -28,10 +30,11 @@ class DrawnBatch:
 
 @final
 class Driven:
-    """The epochs of a run as an iterable with a length, from which a foreign loop takes a batch for each step.
+    """The epochs of a run as an iterable with a length, from which a foreign loop takes a batch for
+    each step.
 
-    A foreign loop stops asking when it has counted its batches, and never hears that an epoch is over: an epoch ends
-    here when the next one is asked for, and the run when `finish` is called.
+    A foreign loop stops asking when it has counted its batches, and never hears that an epoch is
+    over: an epoch ends here when the next one is asked for, and the run when `finish` is called.
 
     Args:
         run: not yet begun.
@@ -59,7 +62,9 @@ class Driven:
         return max(self.done, self._session.taken)
 
     def begin(self) -> None:
-        """Begin the run, or go on with the one in its checkpoint: weights and optimizer are then what they were."""
+        """Begin the run, or go on with the one in its checkpoint: weights and optimizer are then
+        what they were.
+        """
         self._epoch = next(iter(self.run), None)
         if self._session.saved:
             epoch, step = self._session.first
@@ -72,7 +77,9 @@ class Driven:
         if self._epoch is not None and self._begun:
             self._next()
         if self._epoch is None:
-            raise BadInput(f"the run has {self.epochs} epochs, and all of them are over: begin another run")
+            raise BadInput(
+                f"the run has {self.epochs} epochs, and all of them are over: begin another run"
+            )
         self._begun = True
         return map(DrawnBatch, self._epoch)
 
@@ -87,15 +94,17 @@ class Driven:
         self._epoch, self._begun = next(iter(self.run), None), False
 
     def step(self, drawn: object) -> PrivateDiagnostics:
-        """Clip, charge, release, and the optimizer's step. What is returned is for the curator's eyes.
+        """Clip, charge, release, and the optimizer's step. What is returned is for the curator's
+        eyes.
 
         Raises:
             BadInput: this is no batch of the run.
         """
         if not isinstance(drawn, DrawnBatch):
             raise BadInput(
-                f"the training loop was given a {type(drawn).__name__}: expected a batch that the run drew. Give the "
-                "data to the trainer, and leave its loop and its loader as they are"
+                f"the training loop was given a {type(drawn).__name__}: expected a batch that the "
+                "run drew. Give the data to the trainer, and leave its loop and its loader as "
+                "they are"
             )
         return self.run.step(drawn.batch)
 
@@ -105,11 +114,15 @@ class Driven:
             self._session.keep(self.taken - self._epoch.number * self.steps, now=True)
 
     def spent(self, delta: float) -> float:
-        """The epsilon of what was charged so far: the guarantee only where steps end when they were planned to."""
+        """The epsilon of what was charged so far: the guarantee only where steps end when they were
+        planned to.
+        """
         return self._session.ledger.spent(delta).epsilon
 
     def finish(self) -> Result:
-        """End the run: what was not charged is given back, and the result says how many steps were taken."""
+        """End the run: what was not charged is given back, and the result says how many steps were
+        taken.
+        """
         if self._epoch is not None and self.taken == self.epochs * self.steps:
             self._next()
         return self.run.result()

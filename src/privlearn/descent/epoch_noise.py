@@ -1,4 +1,6 @@
-"""The pace of a run: which noise each of its epochs has, known beforehand or following validations."""
+"""The pace of a run: which noise each of its epochs has, known beforehand or following
+validations.
+"""
 
 from __future__ import annotations
 
@@ -46,30 +48,37 @@ def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
     """The noise of each epoch of a run: known beforehand, or following validations."""
     if not task.plan.reacts:
         return PlannedNoise(task.plan, _steps_stream(task, session))
-    from privlearn.descent.validation import reacting_noise  # for schedules that follow accuracies alone
+    # for schedules that follow accuracies alone
+    from privlearn.descent.validation import reacting_noise
 
     return reacting_noise(task, session)
 
 
-def _steps_stream(task: Task, session: TrainingSession) -> Callable[[], NoiseStream | CorrelatedStream]:
-    """Gives what the noise of a step is drawn from: the run's stream, or one that correlates it, kept in checkpoints.
+def _steps_stream(
+    task: Task, session: TrainingSession
+) -> Callable[[], NoiseStream | CorrelatedStream]:
+    """Gives what the noise of a step is drawn from: the run's stream, or one that correlates it,
+    kept in checkpoints.
 
     Raises:
-        BadInput: batches in which an example comes again too soon, several processes, noise on a grid or a transcript.
+        BadInput: batches in which an example comes again too soon, several processes, noise on a
+            grid or a transcript.
     """
     plan = task.plan
     if plan.correlation is None:
         return lambda: session.noise
     if session.world.size > 1 and plan.correlation.keeps_tensors:
         raise BadInput(
-            f"{plan.correlation.kind} noise keeps tensors of earlier steps, which several processes can't: use bisr, "
-            "leave out the mechanism, or train without torchrun"
+            f"{plan.correlation.kind} noise keeps tensors of earlier steps, which several "
+            "processes can't: use bisr, leave out the mechanism, or train without torchrun"
         )
     if session.file is not None and session.file.replayable:
         raise BadInput(
-            "the noise of a correlated step can't be replayed by itself: leave out the transcript, or the mechanism"
+            "the noise of a correlated step can't be replayed by itself: leave out the transcript, "
+            "or the mechanism"
         )
-    from privlearn.mechanisms.covariance import require_priced  # for noise that steps have in common alone
+    # for noise that steps have in common alone
+    from privlearn.mechanisms.covariance import require_priced
 
     plan.correlation.require_suited(plan.sampling, task.present)
     steps, separation = plan.epochs * task.steps, plan.sampling.separation(task.present)

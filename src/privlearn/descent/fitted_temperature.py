@@ -1,4 +1,6 @@
-"""Temperature scaling: after the last step, one more release chooses what the scores are divided by."""
+"""Temperature scaling: after the last step, one more release chooses what the scores are divided
+by.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 class FittedTemperature:
     """The temperature of a run's scores, a part of its checkpoint.
 
-    Guarantee: it follows from one Gaussian release, which the plan holds (`Plan.temperature`), and from public numbers.
+    Guarantee: it follows from one Gaussian release, which the plan holds (`Plan.temperature`), and
+    from public numbers.
 
     Args:
         task: what is trained.
@@ -35,8 +38,8 @@ class FittedTemperature:
         divided: whether the last layer was divided by it.
 
     Raises:
-        BadInput: the task is no classification of rows in memory by a network whose scores come from a last linear
-            layer.
+        BadInput: the task is no classification of rows in memory by a network whose scores come
+            from a last linear layer.
     """
 
     def __init__(self, task: Task, plan: Temperature) -> None:
@@ -47,15 +50,21 @@ class FittedTemperature:
 
     def _refuse(self) -> None:
         task = self._task
-        if not isinstance(task.indexed, TensorRows | None) or task.y.dim() != 1 or task.y.is_floating_point():
+        if (
+            not isinstance(task.indexed, TensorRows | None)
+            or task.y.dim() != 1
+            or task.y.is_floating_point()
+        ):
             raise BadInput(
-                "the plan has a temperature, for classifiers of arrays or tensors, one whole number the target of each "
-                "row: leave it out of the plan (temperature=None), or give such rows"
+                "the plan has a temperature, for classifiers of arrays or tensors, one whole "
+                "number the target of each row: leave it out of the plan (temperature=None), or "
+                "give such rows"
             )
         if scored_by(task.network, self._made_up()) is None:
             raise BadInput(
-                "the plan has a temperature, and the model's scores are not those of a last torch.nn.Linear: end the "
-                "model with one, or leave the temperature out of the plan (temperature=None)"
+                "the plan has a temperature, and the model's scores are not those of a last "
+                "torch.nn.Linear: end the model with one, or leave the temperature out of the plan "
+                "(temperature=None)"
             )
 
     def _made_up(self) -> Tensor:
@@ -73,20 +82,26 @@ class FittedTemperature:
             session.charge_again(plan.event())
             return
         (sample,) = FullBatch().draw(task.present)
-        gains = Gains(task.network, at_once=task.compute.microbatch, computed=task.gradients.fixed.restore).sum(
-            sample, task.rows, task.plan.neighbours, task.persons
-        )
+        gains = Gains(
+            task.network, at_once=task.compute.microbatch, computed=task.gradients.fixed.restore
+        ).sum(sample, task.rows, task.plan.neighbours, task.persons)
         sensitivity = gains.sensitivity
         ((noisy,),) = release(
-            gains, noise_multiplier=plan.noise_multiplier, ledger=session.agreed, stream=session.noise
+            gains,
+            noise_multiplier=plan.noise_multiplier,
+            ledger=session.agreed,
+            stream=session.noise,
         )
         layer = scored_by(task.network, self._made_up())
         assert layer is not None
         classes, released, front = layer.out_features, noisy.cpu().numpy(), task.plan.front
-        sure = task.plan.clip.clip_norm < CLIP_NORM or len(task.parameters) > len([*layer.parameters()])
+        sure = task.plan.clip.clip_norm < CLIP_NORM or len(task.parameters) > len(
+            [*layer.parameters()]
+        )
         known = {"sure": sure, "normalised": bool(front) and front[-1].normalises}
         self.value = session.world.once(
-            lambda: plan.best(released, classes, task.examples, sensitivity, **known), "the temperature"
+            lambda: plan.best(released, classes, task.examples, sensitivity, **known),
+            "the temperature",
         )
 
     @torch.no_grad()
@@ -114,7 +129,9 @@ class FittedTemperature:
 
 
 def scored_by(network: nn.Module, row: Tensor) -> nn.Linear | None:
-    """The linear layer, with weights of its own, whose outputs are the network's scores of a made-up `row`; or None."""
+    """The linear layer, with weights of its own, whose outputs are the network's scores of a
+    made-up `row`; or None.
+    """
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
     if not layers:
         return None
@@ -125,5 +142,7 @@ def scored_by(network: nn.Module, row: Tensor) -> nn.Linear | None:
             out = network(row)
     finally:
         handle.remove()
-    uses = sum(own is last.weight for module in network.modules() for own in module._parameters.values())
+    uses = sum(
+        own is last.weight for module in network.modules() for own in module._parameters.values()
+    )
     return last if uses == 1 and len(made) == 1 and made[0] is out and out.dim() == 2 else None

@@ -1,4 +1,6 @@
-"""Whether the clipped sum of a model is what autograd says, for every weight that is to be trained; on made-up rows."""
+"""Whether the clipped sum of a model is what autograd says, for every weight that is to be trained;
+on made-up rows.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,11 @@ _AGREE = 1e-3
 
 
 def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
-    """Compare the clipped sum on made-up rows with autograd's, one example at a time, for every trainable parameter.
+    """Compare the clipped sum on made-up rows with autograd's, one example at a time, for every
+    trainable parameter.
 
-    That weights moved in training proves nothing: the noise moves them all. Nothing private is looked at, and no
-    release is made.
+    That weights moved in training proves nothing: the noise moves them all. Nothing private is
+    looked at, and no release is made.
 
     Args:
         model: as it is to be trained; it is left as it was.
@@ -41,11 +44,15 @@ def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
         model.eval()  # without dropout, which two computations would draw differently
         device = next(model.parameters()).device
         shape = BatchShape.of(rows, loss)
-        made_up = tuple(leaf.to(device) for leaf in shape.made_up(made_up_rows(rows.like, shape.inputs, _EXAMPLES)))
+        made_up = tuple(
+            leaf.to(device)
+            for leaf in shape.made_up(made_up_rows(rows.like, shape.inputs, _EXAMPLES))
+        )
         true, norm = _by_autograd(model, loss, made_up, shape)
         if not 0 < norm < float("inf"):
             return  # made-up rows tell nothing of this model
-        gradients = ClippedGradients(model, loss, Flat(2.0 * norm), Adjacency.ZERO_OUT)  # which lets all pass
+        # which lets all pass
+        gradients = ClippedGradients(model, loss, Flat(2.0 * norm), Adjacency.ZERO_OUT)
         (sample,) = FullBatch().draw(_EXAMPLES, np.random.default_rng(0))
         own = gradients(sample, TensorRows(nested(made_up, rows.structure)))
     finally:
@@ -54,21 +61,29 @@ def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
     for name, value in zip(gradients.parameters, own.values, strict=True):
         if float((value - true.pop(name)).norm()) > _AGREE * norm:
             raise NotPerExample(
-                f"the clipped sum of {name!r} differs from autograd's on made-up rows: its gradient is not that of the "
-                "loss. Freeze it with requires_grad_(False), or report the model",
+                f"the clipped sum of {name!r} differs from autograd's on made-up rows: its "
+                "gradient is not that of the loss. Freeze it with requires_grad_(False), or "
+                "report the model",
                 parameter=name,
             )
     if true:
-        raise NotPerExample(f"{next(iter(true))!r} is trained, and not in the clipped sum: it would not be protected")
+        raise NotPerExample(
+            f"{next(iter(true))!r} is trained, and not in the clipped sum: it would not be "
+            "protected"
+        )
 
 
-def _by_autograd(model: nn.Module, loss: Loss, made_up: Leaves, shape: BatchShape) -> tuple[dict[str, Tensor], float]:
+def _by_autograd(
+    model: nn.Module, loss: Loss, made_up: Leaves, shape: BatchShape
+) -> tuple[dict[str, Tensor], float]:
     """The sum of the gradients of single examples, by name, and the largest norm of one.
 
     Raises:
         BadInput: a parameter has none.
     """
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trained = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     sums, norms = {name: torch.zeros_like(parameter) for name, parameter in trained.items()}, []
     for row in range(_EXAMPLES):
         try:
@@ -78,16 +93,23 @@ def _by_autograd(model: nn.Module, loss: Loss, made_up: Leaves, shape: BatchShap
             raise
         except Exception as error:
             raise BadInput(
-                f"the model or the loss fails on made-up rows: {type(error).__name__}: {first_line(error)}. If rows "
-                "must hold certain values, give made_up, which changes such a batch into one as the data are"
+                f"the model or the loss fails on made-up rows: {type(error).__name__}: "
+                f"{first_line(error)}. If rows must hold certain values, give made_up, which "
+                "changes such a batch into one as the data are"
             ) from error
-        gradients = dict(zip(trained, torch.autograd.grad(own, list(trained.values()), allow_unused=True), strict=True))
+        gradients = dict(
+            zip(
+                trained,
+                torch.autograd.grad(own, list(trained.values()), allow_unused=True),
+                strict=True,
+            )
+        )
         missing = [name for name, gradient in gradients.items() if gradient is None]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise BadInput(
-                f"no gradient flows to {missing[0]!r}{more}, and it is to be trained: noise alone would move it. "
-                "Freeze it with requires_grad_(False), or use it in the loss",
+                f"no gradient flows to {missing[0]!r}{more}, and it is to be trained: noise alone "
+                "would move it. Freeze it with requires_grad_(False), or use it in the loss",
                 parameters=missing,
             )
         norms.append(sum(float(gradient.square().sum()) for gradient in gradients.values()) ** 0.5)

@@ -1,4 +1,5 @@
-"""What a step of a settled run takes: measured on made-up rows of the same shape, so that nothing private is looked at.
+"""What a step of a settled run takes: measured on made-up rows of the same shape, so that nothing
+private is looked at.
 
 Time, memory, and whether gradients of single examples are computed the fast way.
 """
@@ -47,10 +48,11 @@ class Rehearsal:
         batch: examples in a batch, expected.
         step_seconds: of a step of such a batch.
         plain_seconds: of a step on it without privacy.
-        memory: bytes that training holds beside the data, about; None where the number of examples that are computed at
-            once was given.
+        memory: bytes that training holds beside the data, about; None where the number of examples
+            that are computed at once was given.
         parameters: numbers that are trained.
-        way: how gradients of single examples are computed: `layers` is the fast way, `vmap` and `loop` are slow.
+        way: how gradients of single examples are computed: `layers` is the fast way, `vmap` and
+            `loop` are slow.
         reason: why it is not `layers`.
     """
 
@@ -75,7 +77,8 @@ class Rehearsal:
 
 
 def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehearsal:
-    """Take a few steps of a settled run of DP-SGD on made-up rows; nothing is charged to any ledger but its own.
+    """Take a few steps of a settled run of DP-SGD on made-up rows; nothing is charged to any ledger
+    but its own.
 
     Args:
         settled: the run.
@@ -83,7 +86,8 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
         loss: another loss than the task's.
 
     Raises:
-        BadInput, NotPerExample: whatever the run would refuse of the network, the loss and the optimizer.
+        BadInput, NotPerExample: whatever the run would refuse of the network, the loss and the
+            optimizer.
     """
     plan, head, request = settled.plan, settled.head(vars(data)), settled.request
     rows = plan.rows_per_person or 1
@@ -92,14 +96,25 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
     made_up = _made_up(settled, data, 2 * size)
     own = loss or head.loss(request)
     # Half of twice as many: batches differ in size, as those of the run do.
-    trial = Plan(Poisson(0.5), epochs=_EPOCHS, schedule=Constant(1.0), clip=plan.clip, adjacency=Adjacency.ZERO_OUT)
+    trial = Plan(
+        Poisson(0.5),
+        epochs=_EPOCHS,
+        schedule=Constant(1.0),
+        clip=plan.clip,
+        adjacency=Adjacency.ZERO_OUT,
+    )
     streams = Streams.new(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is said of the run is in what is measured
         run = Run(
-            trial, partial(network_for, settled, data, streams), own, made_up, optimizer=optimizer_of(settled),
-            streams=streams, config=replace(request.config, post_processing={}),
-        )  # fmt: skip
+            trial,
+            partial(network_for, settled, data, streams),
+            own,
+            made_up,
+            optimizer=optimizer_of(settled),
+            streams=streams,
+            config=replace(request.config, post_processing={}),
+        )
     task = run.task
     private = mean([*_step_seconds(run)][1:])  # the first one has to warm up
     gradients, share = task.gradients, batch * rows / size
@@ -110,10 +125,15 @@ def rehearse(settled: Settled, data: Dataset, loss: Loss | None = None) -> Rehea
         # Weights, sums, and what the optimizer keeps.
         held += 4 * sum(parameter.nbytes for parameter in task.parameters)
     return Rehearsal(
-        plan.epochs * plan.sampling.steps(settled.facts.examples), batch, private * share,
-        mean([_plain_seconds(task.network, own, made_up, size) for _ in range(4)][1:]) * share, held,
-        sum(parameter.numel() for parameter in task.parameters), str(gradients.way), gradients.reason,
-    )  # fmt: skip
+        plan.epochs * plan.sampling.steps(settled.facts.examples),
+        batch,
+        private * share,
+        mean([_plain_seconds(task.network, own, made_up, size) for _ in range(4)][1:]) * share,
+        held,
+        sum(parameter.numel() for parameter in task.parameters),
+        str(gradients.way),
+        gradients.reason,
+    )
 
 
 def _made_up(settled: Settled, data: Dataset, size: int) -> Dataset:
@@ -124,7 +144,9 @@ def _made_up(settled: Settled, data: Dataset, size: int) -> Dataset:
     if x.is_floating_point():
         x.uniform_(generator=torch.Generator().manual_seed(0))
     y = np.zeros((size, *np.shape(data.y)[1:]), np.asarray(data.y[:0]).dtype)
-    return Dataset(x, settled.head(vars(data)).prepared(y), classes=data.classes, labels=data.labels)
+    return Dataset(
+        x, settled.head(vars(data)).prepared(y), classes=data.classes, labels=data.labels
+    )
 
 
 def _step_seconds(run: Run) -> Iterator[float]:
@@ -140,7 +162,9 @@ def _step_seconds(run: Run) -> Iterator[float]:
 
 
 def _plain_seconds(network: nn.Module, loss: Any, data: Dataset, size: int) -> float:
-    """The seconds of one step on so many examples without privacy: forward, backward, without the optimizer."""
+    """The seconds of one step on so many examples without privacy: forward, backward, without the
+    optimizer.
+    """
     device = device_of(None, network)
     x, y = (torch.as_tensor(part[:size]).to(device) for part in (data.x, data.y))
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]

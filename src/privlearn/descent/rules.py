@@ -1,7 +1,9 @@
-"""The rules by which a run of DP-SGD is settled: what was not given, from public numbers alone, each with its reason.
+"""The rules by which a run of DP-SGD is settled: what was not given, from public numbers alone,
+each with its reason.
 
-docs/settings.md has the study behind the rule for linear models, docs/decisions that for networks, and both say which
-choices saw test accuracies. Looking at results on private data to choose better ones would cost privacy.
+docs/settings.md has the study behind the rule for linear models, docs/decisions that for networks,
+and both say which choices saw test accuracies. Looking at results on private data to choose better
+ones would cost privacy.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures
 from privlearn.transforms.specs import Centre, RowNorm, usual
 
-EPOCHS = 30  # where nothing else says how many, and where the target is so large that there is little noise
+# where nothing else says how many, and where the target is so large that there is little noise
+EPOCHS = 30
 _EPOCHS_WITH_LITTLE_NOISE, _LITTLE_NOISE = 60, 4.0
-#: Clipping norm. Small, so that nearly every gradient is clipped: the rate then works at any scale of the loss.
+#: Clipping norm. Small, so that nearly every gradient is clipped: the rate then works at any scale
+#: of the loss.
 CLIP_NORM = 0.1
 
 #: Built-in networks whose scores come from a last linear layer.
@@ -46,14 +50,17 @@ SELECT_SHARE = 0.2
 _ADAPTIVE_RATE = 0.015
 #: The noise that may gather in a weight over a run, before the learning rate decays.
 _GATHERED, _GATHERED_LINEAR = 0.3, 0.6
-#: For a linear model on features of mean 0 and variance 1: the noise that may gather in a score of an example.
+#: For a linear model on features of mean 0 and variance 1: the noise that may gather in a score of
+#: an example.
 GATHERED_IN_SCORES = 5.0
 #: Below this noise multiplier the noise no longer limits the learning rate.
 _LEAST_NOISE = 1.0
 
-#: Rows of numbers scaled to [0, 1] are clipped to this times the root of their length, unless another norm is declared.
+#: Rows of numbers scaled to [0, 1] are clipped to this times the root of their length, unless
+#: another norm is declared.
 SCALED_NORM = 0.5
-#: Examples times epsilon from which noisy moments are worth it in front of a linear model on rows of many numbers.
+#: Examples times epsilon from which noisy moments are worth it in front of a linear model on rows
+#: of many numbers.
 WORTH_MOMENTS = 10_000
 
 
@@ -102,17 +109,25 @@ class Settled:
 
     @property
     def learning_rate_schedule(self) -> schedules.Schedule:
-        """The learning rate over the run: falling linearly to 0; constant where the end of the run is not known."""
+        """The learning rate over the run: falling linearly to 0; constant where the end of the run
+        is not known.
+        """
         if self.request.learning_rate_schedule is not None:
             return schedules.parse_rates(self.request.learning_rate_schedule)
-        return schedules.Constant() if self.plan.reacts else schedules.Polynomial(k=1, end=0, period=self.plan.epochs)
+        return (
+            schedules.Constant()
+            if self.plan.reacts
+            else schedules.Polynomial(k=1, end=0, period=self.plan.epochs)
+        )
 
     def learning_rate(self, optimizer: str, initial_norm: float) -> float:
         """The learning rate of an optimizer of that class, for initial weights of that L2 norm."""
         if self.request.learning_rate is not None:
             return positive("the learning rate", self.request.learning_rate)
         norm = public_norm(self.plan, self.facts)
-        rate = learning_rate(optimizer, self.plan, self.facts.examples, self.request.model, initial_norm, norm)
+        rate = learning_rate(
+            optimizer, self.plan, self.facts.examples, self.request.model, initial_norm, norm
+        )
         return self.head.usual_rate(rate, self.plan.clip.clip_norm) if optimizer == "SGD" else rate
 
     def settings(self, optimizer: str, initial_norm: float) -> Iterator[Setting]:
@@ -125,41 +140,84 @@ class Settled:
             yield Setting(name, value, None if given else why)
 
     def _of_rows(self) -> Iterator[tuple[str, str, bool, str]]:
-        """The transforms in front of the network, and the network: name, value, whether it was chosen, and why."""
+        """The transforms in front of the network, and the network: name, value, whether it was
+        chosen, and why.
+        """
         chosen, spec = self.request, self.facts.features or "raw"
         yield "features", spec, chosen.features is not None, _why_features(spec)
         why = "noise grows with the number of weights: begin with the least"
         yield "model", chosen.model, chosen.model != "linear", why
         moments = any(isinstance(release, Moments) for release in self.plan.releases)
         if any(isinstance(own, Centre) for own in self.plan.front):
-            yield "normalisation", "centred by declared bounds", False, "costs nothing: numbers on both sides of 0"
+            yield (
+                "normalisation",
+                "centred by declared bounds",
+                False,
+                "costs nothing: numbers on both sides of 0",
+            )
         elif moments or chosen.normalise is not None:
-            why = f"examples x epsilon is at least {WORTH_MOMENTS:,}: they cost less than they bring"
-            yield "normalisation", "noisy moments" if moments else "none", chosen.normalise is not None, why
+            why = (
+                f"examples x epsilon is at least {WORTH_MOMENTS:,}: they cost less than they bring"
+            )
+            yield (
+                "normalisation",
+                "noisy moments" if moments else "none",
+                chosen.normalise is not None,
+                why,
+            )
 
     def _of_the_plan(self) -> Iterator[tuple[str, str, bool, str]]:
         """How much is spent on what: name, value, whether it was chosen, and why."""
         plan, chosen, examples = self.plan, self.request, self.facts.examples
         why = best_sampling.WHY if chosen.sampling == best_sampling.BEST else best_sampling.USUAL
-        yield "batches", plan.sampling.kind, chosen.sampling not in ("poisson", best_sampling.BEST), why
-        why = f"a fifteenth of {examples} examples, and at least 256, to whole batches; accuracy is flat around it"
+        yield (
+            "batches",
+            plan.sampling.kind,
+            chosen.sampling not in ("poisson", best_sampling.BEST),
+            why,
+        )
+        why = (
+            f"a fifteenth of {examples} examples, and at least 256, to whole batches; accuracy "
+            "is flat around it"
+        )
         sized = chosen.batch_size is not None or not isinstance(chosen.sampling, str)
         yield "batch size", f"{plan.sampling.expected_batch_size(examples):.0f}", sized, why
-        yield "epochs", str(plan.epochs), chosen.epochs is not None, "60 above epsilon 4, with little noise"
-        why = (
-            centring.WHY if centring.is_table(chosen, self.facts) else "so small that nearly all gradients are clipped"
+        yield (
+            "epochs",
+            str(plan.epochs),
+            chosen.epochs is not None,
+            "60 above epsilon 4, with little noise",
         )
-        yield "clipping", f"{plan.clip.kind}, norm {plan.clip.clip_norm:g}", chosen.clip_norm is not None, why
+        why = (
+            centring.WHY
+            if centring.is_table(chosen, self.facts)
+            else "so small that nearly all gradients are clipped"
+        )
+        yield (
+            "clipping",
+            f"{plan.clip.kind}, norm {plan.clip.clip_norm:g}",
+            chosen.clip_norm is not None,
+            why,
+        )
         noise = noise_text(plan)
-        yield "noise multiplier", noise, chosen.noise_multiplier is not None, "what meets the target"
+        yield (
+            "noise multiplier",
+            noise,
+            chosen.noise_multiplier is not None,
+            "what meets the target",
+        )
         if plan.correlation is not None:
             given = chosen.mechanism is not None and len(matrices.choices(chosen.mechanism)) == 1
             yield "mechanism", plan.correlation.text(), given, best_sampling.WHY
         schedule = schedules.spec(plan.schedule).partition(":")[0]
         yield "noise schedule", schedule, chosen.schedule != "constant", "no decay is needed"
 
-    def _of_the_descent(self, optimizer: str, initial_norm: float) -> Iterator[tuple[str, str, bool, str]]:
-        """What is done with noisy gradients, and before: name, value, whether it was chosen, and why."""
+    def _of_the_descent(
+        self, optimizer: str, initial_norm: float
+    ) -> Iterator[tuple[str, str, bool, str]]:
+        """What is done with noisy gradients, and before: name, value, whether it was chosen, and
+        why.
+        """
         chosen = self.request
         why = "its noise is that of its steps, and is known beforehand"
         yield "optimizer", optimizer, chosen.optimizer is not None, why
@@ -170,21 +228,53 @@ class Settled:
         )
         rate = f"{self.learning_rate(optimizer, initial_norm):.4g}"
         yield "learning rate", rate, chosen.learning_rate is not None, why
-        kind, given = schedules.spec(self.learning_rate_schedule), chosen.learning_rate_schedule is not None
-        yield "its schedule", kind.partition(":")[0], given, "falls to 0, so that the last steps' noise hardly counts"
+        kind, given = (
+            schedules.spec(self.learning_rate_schedule),
+            chosen.learning_rate_schedule is not None,
+        )
+        yield (
+            "its schedule",
+            kind.partition(":")[0],
+            given,
+            "falls to 0, so that the last steps' noise hardly counts",
+        )
         for name, row in post_processing.ROWS.items():
             given = name in chosen.config.post_processing
-            yield row.setting, row.text(chosen.config.post_processing[name]) if given else row.usual, given, row.why
+            yield (
+                row.setting,
+                row.text(chosen.config.post_processing[name]) if given else row.usual,
+                given,
+                row.why,
+            )
         scaled = self.plan.temperature is not None
-        why = "scores become probabilities, for 3 % of rho" if scaled else "for built-in classifiers that meet a target"
-        yield "temperature", "fitted after training" if scaled else "none", chosen.temperature is not None, why
+        why = (
+            "scores become probabilities, for 3 % of rho"
+            if scaled
+            else "for built-in classifiers that meet a target"
+        )
+        yield (
+            "temperature",
+            "fitted after training" if scaled else "none",
+            chosen.temperature is not None,
+            why,
+        )
         smoothing, given = f"{chosen.label_smoothing or 0:g}", chosen.label_smoothing is not None
         yield "label smoothing", smoothing, given, "loses, where gradients are clipped short"
         if chosen.class_weights is not None:
-            yield "weights of the classes", ", ".join(f"{own:.4g}" for own in chosen.class_weights), True, ""
+            yield (
+                "weights of the classes",
+                ", ".join(f"{own:.4g}" for own in chosen.class_weights),
+                True,
+                "",
+            )
         made = chosen.config.augmentation
         why = "whether rows may be moved is for you to say; they take a multiple of the time"
-        yield "copies of examples", f"{made.copies}, by {made.summary}" if made else "none", made is not None, why
+        yield (
+            "copies of examples",
+            f"{made.copies}, by {made.summary}" if made else "none",
+            made is not None,
+            why,
+        )
 
 
 def settle(request: TrainRequest, facts: Facts) -> Settled:
@@ -197,12 +287,19 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
         return _settle_best(request, facts)
     request = replace(request, task=head_of(request.task, facts).task)  # or refused
     plan = draft(request, facts.examples, centring.clip_norm(request, facts, CLIP_NORM))
-    made = (*centring.centred(request, facts), *_moments(request, facts), *_selection(request, facts))
-    plan = replace(plan, front=(*facts.front, *made, *plan.front), temperature=_temperature(request))
+    made = (
+        *centring.centred(request, facts),
+        *_moments(request, facts),
+        *_selection(request, facts),
+    )
+    plan = replace(
+        plan, front=(*facts.front, *made, *plan.front), temperature=_temperature(request)
+    )
     target = request.target
     if target is None and plan.reacts:
         raise BadInput(
-            "a validation schedule runs within a limit that is set beforehand: give epsilon=E (with delta=D) or rho=R"
+            "a validation schedule runs within a limit that is set beforehand: give epsilon=E "
+            "(with delta=D) or rho=R"
         )
 
     def solved(plan: Plan) -> Plan:
@@ -211,21 +308,29 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
     mechanisms = matrices.choices(request.mechanism)
     if request.discrete and mechanisms != [None]:
         raise BadInput(
-            "correlated noise is not a whole number of grid steps: leave out discrete noise, or the mechanism"
+            "correlated noise is not a whole number of grid steps: leave out discrete noise, or "
+            "the mechanism"
         )
     if len(mechanisms) > 1 and (target is None or _unknown(request) != "noise"):
         raise BadInput(
-            f"the mechanism {request.mechanism!r} leaves a number open, which is chosen where the noise is solved for: "
-            f"say {matrices.spec(mechanisms[-1])}, or leave out noise_multiplier="
+            f"the mechanism {request.mechanism!r} leaves a number open, which is chosen where the "
+            f"noise is solved for: say {matrices.spec(mechanisms[-1])}, or leave out "
+            "noise_multiplier="
         )
     free = isinstance(request.sampling, str)  # a sampler that is given stays as it is
-    return Settled(request, facts, solving.with_least_noise(plan, mechanisms, solved, facts.examples, adjust=free))
+    return Settled(
+        request,
+        facts,
+        solving.with_least_noise(plan, mechanisms, solved, facts.examples, adjust=free),
+    )
 
 
 def _settle_best(request: TrainRequest, facts: Facts) -> Settled:
-    """The request with the best sampler and mechanism of those that are priced for the same neighbours.
+    """The request with the best sampler and mechanism of those that are priced for the same
+    neighbours.
 
-    Noise is compared as the weights of SGD hold it; with another optimizer, and on a grid, it stays independent.
+    Noise is compared as the weights of SGD hold it; with another optimizer, and on a grid, it stays
+    independent.
 
     Args:
         request: with `sampling="best"`.
@@ -234,18 +339,31 @@ def _settle_best(request: TrainRequest, facts: Facts) -> Settled:
     Raises:
         BadInput: no target that is met by the noise, or no sampler that goes with the request.
     """
-    if request.target is None or request.solve not in (None, "noise") or request.noise_multiplier is not None:
+    if (
+        request.target is None
+        or request.solve not in (None, "noise")
+        or request.noise_multiplier is not None
+    ):
         raise BadInput(best_sampling.NO_TARGET)
 
     def made(name: str, mechanism: Correlation | str, neighbours: Adjacency | None) -> Settled:
-        return settle(replace(request, sampling=name, mechanism=mechanism, adjacency=neighbours), facts)
+        return settle(
+            replace(request, sampling=name, mechanism=mechanism, adjacency=neighbours), facts
+        )
 
     adjacency = None if request.adjacency is None else Adjacency.parse(str(request.adjacency))
     best = best_sampling.least(
-        made, lambda own: own.plan, facts.examples, request.mechanism, adjacency,
+        made,
+        lambda own: own.plan,
+        facts.examples,
+        request.mechanism,
+        adjacency,
         correlated=request.optimizer in (None, "SGD") and not request.discrete,
-    )  # fmt: skip
-    return replace(best, request=replace(best.request, sampling=best_sampling.BEST, mechanism=request.mechanism))
+    )
+    return replace(
+        best,
+        request=replace(best.request, sampling=best_sampling.BEST, mechanism=request.mechanism),
+    )
 
 
 def draft(request: TrainRequest, examples: int, clip_norm: float = CLIP_NORM) -> Plan:
@@ -260,17 +378,26 @@ def draft(request: TrainRequest, examples: int, clip_norm: float = CLIP_NORM) ->
         BadInput: numbers out of range.
     """
     count("examples", examples)
-    if request.batch_size is not None and (request.sampling == "full" or not isinstance(request.sampling, str)):
-        raise BadInput(f"sampling={request.sampling!r} says itself how large batches are: leave out batch_size=")
+    if request.batch_size is not None and (
+        request.sampling == "full" or not isinstance(request.sampling, str)
+    ):
+        raise BadInput(
+            f"sampling={request.sampling!r} says itself how large batches are: leave out "
+            "batch_size="
+        )
     if request.pca is None and request.pca_noise is not None:
-        raise BadInput("pca_noise= is given without pca=: say how many components, for example pca=60")
+        raise BadInput(
+            "pca_noise= is given without pca=: say how many components, for example pca=60"
+        )
     size = batch_size(examples) if request.batch_size is None else request.batch_size
     noise = PCA_NOISE if request.pca_noise is None else request.pca_noise
     return Plan(
         sampling=sampling.named(request.sampling, size, examples),
         epochs=epochs(request.epsilon) if request.epochs is None else request.epochs,
         schedule=_noise_schedule(request),
-        clip=clips.named(request.clip, clip_norm if request.clip_norm is None else request.clip_norm),
+        clip=clips.named(
+            request.clip, clip_norm if request.clip_norm is None else request.clip_norm
+        ),
         adjacency=None if request.adjacency is None else Adjacency.parse(str(request.adjacency)),
         examples=request.examples,
         front=() if request.pca is None else (PrivatePCA(request.pca, noise),),
@@ -286,8 +413,8 @@ def _noise_schedule(request: TrainRequest) -> schedules.NoiseSchedule:
     sigma = between("the noise multiplier", request.noise_multiplier, 1e-6, 1e12)
     if "start=" in request.schedule:
         raise BadInput(
-            f"the schedule {request.schedule!r} has its own start, and noise_multiplier is {sigma:g}: give one of the "
-            "two"
+            f"the schedule {request.schedule!r} has its own start, and noise_multiplier is "
+            f"{sigma:g}: give one of the two"
         )
     return replace(schedule, start=sigma)  # type: ignore[type-var]
 
@@ -304,7 +431,8 @@ def _solve(request: TrainRequest, plan: Plan, examples: int) -> Plan:
     if (unknown == "noise") != (request.noise_multiplier is None):
         advice = "leave out" if unknown == "noise" else "give"
         raise BadInput(
-            f"to solve for the {unknown}, {advice} noise_multiplier=S: one number is solved for, the rest given"
+            f"to solve for the {unknown}, {advice} noise_multiplier=S: one number is solved for, "
+            "the rest given"
         )
     match unknown:
         case "noise":
@@ -319,7 +447,9 @@ def _solve(request: TrainRequest, plan: Plan, examples: int) -> Plan:
 
 
 def usual_features(request: TrainRequest, facts: Facts) -> str | None:
-    """The spec of the public features that are usual in front of a linear model that nothing else precedes."""
+    """The spec of the public features that are usual in front of a linear model that nothing else
+    precedes.
+    """
     plain = request.model == "linear" and request.normalise in (None, "none")
     plain &= request.pca is None and request.select is None and facts.target_bounds is None
     signal = facts.examples * (request.epsilon or math.inf)
@@ -328,7 +458,9 @@ def usual_features(request: TrainRequest, facts: Facts) -> str | None:
 
 def _moments(request: TrainRequest, facts: Facts) -> tuple[Moments, ...]:
     """The release of moments that is asked for, or that is usual, with its share of the target."""
-    share = share_of(_usual_normalisation(request, facts) if request.normalise is None else request.normalise)
+    share = share_of(
+        _usual_normalisation(request, facts) if request.normalise is None else request.normalise
+    )
     if share is None:
         return ()
     norm, _ = bounds(request, facts)
@@ -336,11 +468,15 @@ def _moments(request: TrainRequest, facts: Facts) -> tuple[Moments, ...]:
 
 
 def _usual_normalisation(request: TrainRequest, facts: Facts) -> str:
-    """What is usual between rows that are normalised one by one and a linear model: moments, where these pay."""
+    """What is usual between rows that are normalised one by one and a linear model: moments, where
+    these pay.
+    """
     plain = any(isinstance(own, RowNorm) for own in facts.front)
     plain &= request.model == "linear" and request.select is None and request.pca is None
     plain &= request.rows_per_person is None and request.noise_multiplier is None
-    return "moments" if plain and facts.examples * (request.epsilon or 0) >= WORTH_MOMENTS else "none"
+    return (
+        "moments" if plain and facts.examples * (request.epsilon or 0) >= WORTH_MOMENTS else "none"
+    )
 
 
 def _selection(request: TrainRequest, facts: Facts) -> tuple[SelectFeatures, ...]:
@@ -351,22 +487,32 @@ def _selection(request: TrainRequest, facts: Facts) -> tuple[SelectFeatures, ...
     noise = _noise_for(request, probability("select_share", share, open_top=True), "select")
     if facts.classes is None:
         raise BadInput(
-            "features are selected by classes, and these data have other targets: declare them with classes=K"
+            "features are selected by classes, and these data have other targets: declare them "
+            "with classes=K"
         )
     norm, bound = bounds(request, facts)
-    selection = SelectFeatures(request.select, noise, facts.classes, norm, bound, request.criterion or "distance")
+    selection = SelectFeatures(
+        request.select, noise, facts.classes, norm, bound, request.criterion or "distance"
+    )
     selection.output_shape((facts.numbers,))
     return (selection,)
 
 
 def _temperature(request: TrainRequest) -> Temperature | None:
-    """The release that makes probabilities of scores, with its share of the target; usual for built-in classifiers."""
+    """The release that makes probabilities of scores, with its share of the target; usual for
+    built-in classifiers.
+    """
     if request.temperature is not None and request.temperature != 0:
         share = probability("temperature", request.temperature, open_top=True)
         return Temperature(_noise_for(request, share, "temperature"))
-    usual = request.model.partition(":")[0] in _CLASSIFIERS and request.target and request.class_weights is None
+    usual = (
+        request.model.partition(":")[0] in _CLASSIFIERS
+        and request.target
+        and request.class_weights is None
+    )
     usual = usual and HEADS[request.task or CLASSIFICATION].tempered
-    if request.temperature == 0 or not usual or request.noise_multiplier is not None:  # a noise that is given stays
+    # a noise that is given stays
+    if request.temperature == 0 or not usual or request.noise_multiplier is not None:
         return None
     return Temperature(_noise_for(request, SHARE, "temperature"))
 
@@ -374,7 +520,8 @@ def _temperature(request: TrainRequest) -> Temperature | None:
 def _noise_for(request: TrainRequest, share: float, what: str) -> float:
     """The noise multiplier of one Gaussian release that takes a share of the target's rho."""
     if request.epsilon is None and request.rho is None:
-        kind = str(getattr(request.sampling, "kind", request.sampling))  # Poisson batches: no amplification in rho
+        # Poisson batches: no amplification in rho
+        kind = str(getattr(request.sampling, "kind", request.sampling))
         targets = "epsilon=E" if "poisson" in kind else "epsilon=E or rho=R"
         raise BadInput(f"{what} takes a share of a target: give {targets}")
     target = request.target
@@ -384,9 +531,11 @@ def _noise_for(request: TrainRequest, share: float, what: str) -> float:
 
 
 def bounds(declared: Any, facts: Facts) -> tuple[float, float | None]:
-    """The norm that rows are clipped to, and the bound on their numbers: as declared, or by the declared range.
+    """The norm that rows are clipped to, and the bound on their numbers: as declared, or by the
+    declared range.
 
-    Public features have the norm that normalising each row gave them, and no bound on single numbers.
+    Public features have the norm that normalising each row gave them, and no bound on single
+    numbers.
 
     Args:
         declared: with `row_norm` and `coordinate_bound`; None where they are not declared.
@@ -400,8 +549,8 @@ def bounds(declared: Any, facts: Facts) -> tuple[float, float | None]:
     norm = known if declared.row_norm is None else declared.row_norm
     if norm is None:
         raise BadInput(
-            "these rows have no declared range, or features of which no norm is known: they need a public bound. Give "
-            "row_norm=R"
+            "these rows have no declared range, or features of which no norm is known: they need a "
+            "public bound. Give row_norm=R"
         )
     usual = 1.0 if scaled else None
     return norm, usual if declared.coordinate_bound is None else declared.coordinate_bound
@@ -416,11 +565,17 @@ def public_norm(plan: Plan, facts: Facts) -> float | None:
 
 
 def noise_text(plan: Plan, used: Sequence[float] | None = None) -> str:
-    """The noise multipliers of a plan in few words; after a run that reacted, those that it used."""
+    """The noise multipliers of a plan in few words; after a run that reacted, those that it
+    used.
+    """
     if plan.reacts and used is None:
         return f"{plan.schedule.start:.4g} at first"
     sigmas = plan.noise_multipliers() if used is None else used
-    return f"{sigmas[0]:.4g}" if len(set(sigmas)) == 1 else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
+    return (
+        f"{sigmas[0]:.4g}"
+        if len(set(sigmas)) == 1
+        else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
+    )
 
 
 def _why_features(spec: str) -> str:
@@ -429,29 +584,41 @@ def _why_features(spec: str) -> str:
         return "no transform in front of the network"
     if spec.startswith("norm:"):
         return "rows of many non-negative numbers: their roots, then each row by itself to one norm"
-    fewer = "; of fewer directions where examples x epsilon is below 3,000" if "kept=" in spec else ""
+    fewer = (
+        "; of fewer directions where examples x epsilon is below 3,000" if "kept=" in spec else ""
+    )
     return f"images: a linear model learns best from them{fewer}"
 
 
 def batch_size(examples: int) -> int:
-    """A fifteenth of the examples, and at least 256 where there are as many: accuracy is flat around it."""
+    """A fifteenth of the examples, and at least 256 where there are as many: accuracy is flat
+    around it.
+    """
     return min(examples, max(256, round(examples / 15)))
 
 
 def epochs(epsilon: float | None) -> int:
-    """30, and 60 where the target is above epsilon 4: with little noise more steps are worth theirs."""
+    """30, and 60 where the target is above epsilon 4: with little noise more steps are worth
+    theirs.
+    """
     return EPOCHS if epsilon is None or epsilon <= _LITTLE_NOISE else _EPOCHS_WITH_LITTLE_NOISE
 
 
 def learning_rate(
-    optimizer: str, plan: Plan, examples: int, model: str, initial_norm: float, row_norm: float | None = None
+    optimizer: str,
+    plan: Plan,
+    examples: int,
+    model: str,
+    initial_norm: float,
+    row_norm: float | None = None,
 ) -> float:
     """A learning rate from public numbers.
 
-    Plain SGD adds noise of standard deviation rate x clip_norm x noise_multiplier / batch to a weight in each step; the
-    rate is set so that this gathers to 0.3 over the run (0.6 for a linear model, which is convex; where the norm of its
-    rows is public, so that it gathers to 5 in the score of a row). Networks other than fully connected ones never step
-    further than their initial weights are long. Adaptive optimizers get a constant.
+    Plain SGD adds noise of standard deviation rate x clip_norm x noise_multiplier / batch to a
+    weight in each step; the rate is set so that this gathers to 0.3 over the run (0.6 for a linear
+    model, which is convex; where the norm of its rows is public, so that it gathers to 5 in the
+    score of a row). Networks other than fully connected ones never step further than their initial
+    weights are long. Adaptive optimizers get a constant.
 
     Args:
         optimizer: the name of a class of torch.optim.
@@ -467,8 +634,12 @@ def learning_rate(
     expected = [plan.schedule.start] * plan.epochs if plan.reacts else plan.noise_multipliers()
     sigmas = [max(sigma, _LEAST_NOISE) for sigma in expected]
     walk = math.sqrt(plan.sampling.steps(examples) * math.fsum(sigma**2 for sigma in sigmas))
-    if plan.correlation is not None:  # between the noise of a step and that in sums: as long steps as with independent
-        rest, steps = plan.sampling.separation(examples), plan.epochs * plan.sampling.steps(examples)
+    # between the noise of a step and that in sums: as long steps as with independent
+    if plan.correlation is not None:
+        rest, steps = (
+            plan.sampling.separation(examples),
+            plan.epochs * plan.sampling.steps(examples),
+        )
         walk *= math.sqrt(plan.correlation.relative_deviation(steps, rest))
     gathered = _GATHERED_LINEAR if model == "linear" else _GATHERED
     if model == "linear" and row_norm is not None:

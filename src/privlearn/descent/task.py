@@ -1,4 +1,5 @@
-"""A task: rows, a network and a loss that fit each other and the plan. Its constructor refuses what does not fit.
+"""A task: rows, a network and a loss that fit each other and the plan. Its constructor refuses what
+does not fit.
 
 Its epochs and batches, for a run that is driven by hand.
 """
@@ -63,7 +64,8 @@ class Task:
     Args:
         session: the run's ledger, streams and checkpoint.
         model: a network, or a function from the shape of one (transformed) example to one.
-        loss: of outputs and targets, or of the model and a batch; None if it comes with the first step (`use`).
+        loss: of outputs and targets, or of the model and a batch; None if it comes with the first
+            step (`use`).
         given: the rows.
         rates: the schedule of learning rates.
         compute: how to compute.
@@ -103,14 +105,22 @@ class Task:
         self.plan, self.loss, self.compute = plan, loss, compute
         data, indexed = by_index(given, plan)
         self.data, self.indexed = data or _unknown(indexed), indexed
-        self.x, self.y = self.data.tensors() if indexed is None else (indexed.like[0], indexed.like[-1])
+        self.x, self.y = (
+            self.data.tensors() if indexed is None else (indexed.like[0], indexed.like[-1])
+        )
         require_same_examples(plan, self.data)
         require_rows_once(plan, given, self.data, indexed)
         self.validation = _validation_rows(plan, validation, self.data, self.x, self.y)
         rows = len(self.x) if indexed is None else len(indexed)
-        self.persons = _rows_of_examples(plan, self.data, rows, bytes.fromhex(session.origin["persons"]))
+        self.persons = _rows_of_examples(
+            plan, self.data, rows, bytes.fromhex(session.origin["persons"])
+        )
         require_changeable(compute.augmentation, plan, self.x, self.y)
-        self.present = (len(indexed) if indexed else len(self.x)) if self.persons is None else len(self.persons)
+        self.present = (
+            (len(indexed) if indexed else len(self.x))
+            if self.persons is None
+            else len(self.persons)
+        )
         plan.sampling.require_rows(self.present)
         self.examples, self._row_key = plan.examples or self.present, b""
         session.count_examples(self.present)
@@ -121,13 +131,19 @@ class Task:
         require_public_numbers(self.examples, rates)
         for transform in plan.front:
             transform.require_labels(self.y)
-        self.network = model if isinstance(model, nn.Module) else network_from(model, self.front.shape)
+        self.network = (
+            model if isinstance(model, nn.Module) else network_from(model, self.front.shape)
+        )
         self.network.to(device_of(compute.device, self.network)).train()
         session.world.copy(self.network.state_dict())
         self.watch = Diagnostics()
-        self.parameters = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        self.parameters = [
+            parameter for parameter in self.network.parameters() if parameter.requires_grad
+        ]
         self.rows: Rows = (
-            TransformedRows(indexed, self.front.modules) if indexed and self.front.modules else self._empty()
+            TransformedRows(indexed, self.front.modules)
+            if indexed and self.front.modules
+            else self._empty()
         )
         self.accuracies: list[float] = []
         require_separate(self.network)
@@ -135,8 +151,8 @@ class Task:
             self._prepare(loss, session)
         elif session.file or plan.filter is not None:
             raise BadInput(
-                "a checkpoint and a validation schedule need the loss before the first step: give it with loss= when "
-                "the run is made"
+                "a checkpoint and a validation schedule need the loss before the first step: give "
+                "it with loss= when the run is made"
             )
         if indexed is not None and indexed.fresh:
             if "rows" not in session.origin:
@@ -144,8 +160,12 @@ class Task:
             self._row_key = bytes.fromhex(session.origin["rows"])
 
     def row_key(self, epoch: int, step: int) -> bytes:
-        """What the rows of a batch that are made afresh are made from: secret, and the same when a run is resumed."""
-        return hashlib.blake2b(f"{epoch} {step}".encode(), key=self._row_key, digest_size=16).digest()
+        """What the rows of a batch that are made afresh are made from: secret, and the same when a
+        run is resumed.
+        """
+        return hashlib.blake2b(
+            f"{epoch} {step}".encode(), key=self._row_key, digest_size=16
+        ).digest()
 
     def use(self, loss: Loss | None, session: TrainingSession) -> None:
         """Train by this loss from here on; None, or the same as before, changes nothing.
@@ -154,14 +174,19 @@ class Task:
             NotPerExample, BadInput: as for the first one; nothing was spent on it.
         """
         if loss is None and self.loss is None:
-            raise BadInput("the run was given no loss: give one to each step, step(batch, loss), or loss= once")
+            raise BadInput(
+                "the run was given no loss: give one to each step, step(batch, loss), or loss= once"
+            )
         if loss is None or same_loss(loss, self.loss):
             return
         if session.file:
             raise BadInput(
-                "a run with a checkpoint has one loss: leave the checkpoint out, or put both into one function"
+                "a run with a checkpoint has one loss: leave the checkpoint out, or put both into "
+                "one function"
             )
-        before = {name: value for name, value in vars(self).items() if name in ("loss", "gradients")}
+        before = {
+            name: value for name, value in vars(self).items() if name in ("loss", "gradients")
+        }
         try:
             self._prepare(loss, session)
         except BaseException:
@@ -180,7 +205,10 @@ class Task:
     def _gradients(self, session: TrainingSession) -> ClippedGradients:
         assert self.loss is not None
         return clipped_gradients(
-            self.network, self.loss, gradient_clip(self.plan), self.plan.neighbours,
+            self.network,
+            self.loss,
+            gradient_clip(self.plan),
+            self.plan.neighbours,
             microbatch=self.compute.microbatch,
             expected=self.divisor,
             augmentation=self.compute.augmentation,
@@ -190,7 +218,7 @@ class Task:
             fast_kernels=session.fast_kernels,
             observe=self.watch.see,
             world=session.world,
-        )  # fmt: skip
+        )
 
     def _empty(self) -> Rows:
         """No rows of the shapes and types that the network gets."""
@@ -200,36 +228,58 @@ class Task:
         return TensorRows((x.new_zeros(0, *self.front.shape), self.y[:0]))
 
     def _refuse(self, session: TrainingSession) -> None:
-        """Refuse what can't be computed: on made-up rows, and on the least and largest integers of those in memory."""
+        """Refuse what can't be computed: on made-up rows, and on the least and largest integers of
+        those in memory.
+        """
         assert self.loss is not None
         where, like = device_of(None, self.network), self.rows.like
         shape = BatchShape.of(self.rows, self.loss)
         single = [leaf.new_zeros(1, *leaf.shape[1:]).to(where) for leaf in like]
         if is_sharded(self.network):  # no copy of it can be made; `prepare` looks at its losses
-            require_plain(reacts=self.plan.reacts, temperature=self.plan.temperature, **self.compute.post_processing)
+            require_plain(
+                reacts=self.plan.reacts,
+                temperature=self.plan.temperature,
+                **self.compute.post_processing,
+            )
         elif shape.whole or shape.inputs > 1 or len(like) != 2:
             losses = Losses(self.network, self.loss, shape)
-            require_per_example(losses, *single, what="the loss", made_up=shape.made_up, explain=name_meeting)
+            require_per_example(
+                losses, *single, what="the loss", made_up=shape.made_up, explain=name_meeting
+            )
         else:
             require_per_example(self.network, single[0], explain=name_meeting)
         if not self.indexed:
             with self.gradients.fixed.holding():
-                require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
+                require_usable(
+                    self.network,
+                    self.loss,
+                    like[0] if self.plan.releases else self.front.rows,
+                    self.y,
+                )
             warn_of_absent(self.front.rows, self.y)
         self.gradients.prepare(self.rows)
-        self.gradients.load_state_dict(session.world.once(self.gradients.state_dict, "the way of gradients"))
+        self.gradients.load_state_dict(
+            session.world.once(self.gradients.state_dict, "the way of gradients")
+        )
         if self.plan.reacts:
-            from privlearn.descent.validation import require_scores  # for schedules that follow accuracies alone
+            # for schedules that follow accuracies alone
+            from privlearn.descent.validation import require_scores
 
             require_scores(self.network, single[0])
-        session.parts |= {"network": self.network, "gradients": self.gradients, "diagnostics": self.watch,
-                         "accuracies": Scalars(self.accuracies)}  # fmt: skip
+        session.parts |= {
+            "network": self.network,
+            "gradients": self.gradients,
+            "diagnostics": self.watch,
+            "accuracies": Scalars(self.accuracies),
+        }
 
     def optimizer(self, given: OptimizerFactory | None) -> torch.optim.Optimizer:
-        """The optimizer that the caller chose, or SGD at the learning rate of the rules for a custom network.
+        """The optimizer that the caller chose, or SGD at the learning rate of the rules for a
+        custom network.
 
-        The rule takes the initial weights to be as long as PyTorch usually makes them: a matrix with n outputs has a
-        norm of about sqrt(n / 3). This follows from shapes alone, so a resumed run gets the same rate.
+        The rule takes the initial weights to be as long as PyTorch usually makes them: a matrix
+        with n outputs has a norm of about sqrt(n / 3). This follows from shapes alone, so a resumed
+        run gets the same rate.
 
         Raises:
             BadInput: it is none, or needs a closure or sparse gradients.
@@ -238,12 +288,16 @@ class Task:
             return optimizer_from(given, self.parameters)
         from privlearn.descent.rules import learning_rate  # a default, which no guarantee rests on
 
-        norm = math.sqrt(sum(own.shape[0] for own in self.parameters if own.dim() > 1) / 3) or math.inf
+        norm = (
+            math.sqrt(sum(own.shape[0] for own in self.parameters if own.dim() > 1) / 3) or math.inf
+        )
         rate = learning_rate("SGD", self.plan, self.examples, "a custom network", norm)
         return torch.optim.SGD(self.parameters, lr=rate)
 
     def fit(self, session: TrainingSession) -> None:
-        """Fit the transforms in front of the network that are releases on all rows, and apply them."""
+        """Fit the transforms in front of the network that are releases on all rows, and apply
+        them.
+        """
         if self.indexed is not None:
             return
         with session.generators():
@@ -251,42 +305,64 @@ class Task:
         self.rows = TensorRows((self.x, self.y), self.data.tensors())
 
     def end_epoch(self, session: TrainingSession, number: int, rate: float) -> None:
-        """What the model holds beside trained weights is what it was, and the curator's figures are summed up.
+        """What the model holds beside trained weights is what it was, and the curator's figures are
+        summed up.
 
         Raises:
-            BadInput: the weights are no longer finite: steps at the learning rate `rate` were too long. The run ends
-                here.
+            BadInput: the weights are no longer finite: steps at the learning rate `rate` were too
+                long. The run ends here.
         """
         self.watch.end_epoch()
         self.gradients.fixed.restore(thoroughly=True)
         with session.or_abandon():
             require_finite(self.parameters, rate, f"epoch {number + 1} of {self.plan.epochs}")
 
-    def facts(self, session: TrainingSession, optimizer: torch.optim.Optimizer, rates: Schedule) -> dict[str, Any]:
-        """Public values of the run, for its certificate; a resumed run must have them in common with it."""
+    def facts(
+        self, session: TrainingSession, optimizer: torch.optim.Optimizer, rates: Schedule
+    ) -> dict[str, Any]:
+        """Public values of the run, for its certificate; a resumed run must have them in common
+        with it.
+        """
         copies = self.compute.augmentation
         stated = {
-            **training_facts(self.examples, self.plan.epochs * self.steps, optimizer, rates, self.front.described()),
+            **training_facts(
+                self.examples,
+                self.plan.epochs * self.steps,
+                optimizer,
+                rates,
+                self.front.described(),
+            ),
             "precision": self.compute.precision,
             **accuracy_facts(self.compute, self.loss),
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
         if session.file or session.world.size > 1:
-            from privlearn.runs.checkpoint import facts  # what a resumed run, or another process, must have in common
+            # what a resumed run, or another process, must have in common
+            from privlearn.runs.checkpoint import facts
             from privlearn.runs.code_digest import code_digest
 
             session.facts = facts(
-                self.network, self.loss, _digested(self.rows) if self.indexed else (self.front.rows, self.y),
-                self.persons, self.validation, copies.transform if copies else None, plan=self.plan,
-                microbatch=self.compute.microbatch, **stated,
-            )  # fmt: skip
+                self.network,
+                self.loss,
+                _digested(self.rows) if self.indexed else (self.front.rows, self.y),
+                self.persons,
+                self.validation,
+                copies.transform if copies else None,
+                plan=self.plan,
+                microbatch=self.compute.microbatch,
+                **stated,
+            )
             session.code = {"code": code_digest(self.loss, copies, self.network)}
         return stated
 
     def model(self) -> nn.Sequential:
-        """The network behind its front, for evaluation, where it was; on the processor if a device was named."""
+        """The network behind its front, for evaluation, where it was; on the processor if a device
+        was named.
+        """
         if not is_sharded(self.network):
-            self.network.to("cpu" if self.compute.device is not None else device_of(None, self.network))
+            self.network.to(
+                "cpu" if self.compute.device is not None else device_of(None, self.network)
+            )
         return nn.Sequential(*self.front.modules, self.network).eval()
 
     def chosen(self) -> dict[str, Any]:
@@ -312,7 +388,9 @@ def _digested(rows: Rows) -> Leaves:
 
 
 def _unknown(rows: Rows | None) -> Dataset:
-    """What is known of rows that are fetched by index: their shape, and whose they are, if that was said."""
+    """What is known of rows that are fetched by index: their shape, and whose they are, if that was
+    said.
+    """
     assert rows is not None
     x = np.zeros((0, *rows.like[0].shape[1:]), np.float32)
     return Dataset(x, groups=getattr(rows, "groups", None), name="data that are fetched by index")
@@ -321,25 +399,30 @@ def _unknown(rows: Rows | None) -> Dataset:
 def _validation_rows(
     plan: Plan, validation: Dataset | None, data: Dataset, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """The public rows that the plan's schedule looks at, if it does (`descent.validation.public_rows`).
+    """The public rows that the plan's schedule looks at, if it does
+    (`descent.validation.public_rows`).
 
     Raises:
         BadInput: rows that nothing looks at, or that are not fit.
     """
     if plan.reacts:
-        from privlearn.descent.validation import public_rows  # for schedules that follow accuracies alone
+        # for schedules that follow accuracies alone
+        from privlearn.descent.validation import public_rows
 
         return public_rows(plan, validation, data, x, y)
     if validation is not None:
         raise BadInput(
-            f"validation= is for validation schedules, and the schedule is {spec(plan.schedule).partition(':')[0]}: "
-            "nothing looks at these rows. Leave them out, or use a schedule that looks (validation:k=0.7)"
+            "validation= is for validation schedules, and the schedule is "
+            f"{spec(plan.schedule).partition(':')[0]}: nothing looks at these rows. Leave them "
+            "out, or use a schedule that looks (validation:k=0.7)"
         )
     return None
 
 
 def _rows_of_examples(plan: Plan, data: Dataset, rows: int, key: bytes) -> Tensor | None:
-    """Where examples are persons: the rows that stand for each, shape (persons, rows_per_person)."""
+    """Where examples are persons: the rows that stand for each, shape (persons,
+    rows_per_person).
+    """
     if plan.rows_per_person is None:
         return None
     groups = np.asarray(data.groups)
@@ -369,25 +452,31 @@ class Batch(Whole):
     noise_multiplier: float
 
     def require_unused(self, session: TrainingSession) -> None:
-        """Raise `BadInput` unless the run is under way, and `SampleReused` if a step was taken on this batch."""
+        """Raise `BadInput` unless the run is under way, and `SampleReused` if a step was taken on
+        this batch.
+        """
         session.require_open()
         if self.sample.used:
             raise SampleReused(
-                f"a step was taken on {self} already: a batch is good for one step, because its sampling is accounted "
-                "for once. Take the next batch of the epoch"
+                f"a step was taken on {self} already: a batch is good for one step, because its "
+                "sampling is accounted for once. Take the next batch of the epoch"
             )
 
     def __len__(self) -> int:
         raise TypeError(
-            "how many examples a sampled batch has is private, as the examples are: sums are divided by the expected "
-            "batch size, plan.sampling.expected_batch_size(examples). For the curator's eyes, len(batch.sample) says it"
+            "how many examples a sampled batch has is private, as the examples are: sums are "
+            "divided by the expected batch size, plan.sampling.expected_batch_size(examples). For "
+            "the curator's eyes, len(batch.sample) says it"
         )
 
     def __bool__(self) -> bool:
         return True
 
     def __repr__(self) -> str:
-        return f"Batch(epoch {self.epoch}, step {self.step}, noise multiplier {self.noise_multiplier:.4g})"
+        return (
+            f"Batch(epoch {self.epoch}, step {self.step}, noise multiplier "
+            f"{self.noise_multiplier:.4g})"
+        )
 
 
 @final
@@ -401,7 +490,9 @@ class Epoch:
         done: whether all batches were handed out.
     """
 
-    def __init__(self, session: TrainingSession, task: Task, number: int, noise_multiplier: float) -> None:
+    def __init__(
+        self, session: TrainingSession, task: Task, number: int, noise_multiplier: float
+    ) -> None:
         self.number, self.noise_multiplier, self.steps = number, noise_multiplier, task.steps
         self.done = False
         self._batches = self._drawn(session, task)
@@ -416,22 +507,33 @@ class Epoch:
         """Raise `BadInput` if the next epoch is asked for before all batches of this one were."""
         if not self.done:
             raise BadInput(
-                f"epoch {self.number} was left before its last batch: go through all of its batches, or end the run "
-                "with run.result()"
+                f"epoch {self.number} was left before its last batch: go through all of its "
+                "batches, or end the run with run.result()"
             )
 
     def __repr__(self) -> str:
-        return f"Epoch({self.number}: {self.steps} batches, noise multiplier {self.noise_multiplier:.4g})"
+        return (
+            f"Epoch({self.number}: {self.steps} batches, noise multiplier "
+            f"{self.noise_multiplier:.4g})"
+        )
 
     def _drawn(self, session: TrainingSession, task: Task) -> Iterator[Batch]:
         drawn = session.drawn(self.number, self.noise_multiplier, task.present)
         for step, sample, rows in _with_rows(drawn, task, self.number, session.world):
             session.keep(step)
-            batch = Batch(sample, rows, self.number, step, self.number * self.steps + step, self.noise_multiplier)
+            batch = Batch(
+                sample,
+                rows,
+                self.number,
+                step,
+                self.number * self.steps + step,
+                self.noise_multiplier,
+            )
             yield batch
             if session.taken != batch.number + 1:
                 raise BadInput(
-                    f"no step was taken on {batch}: call run.step(batch) once, before the next batch is asked for"
+                    f"no step was taken on {batch}: call run.step(batch) once, before the next "
+                    "batch is asked for"
                 )
         session.end_batches()
         self.done = True
@@ -445,7 +547,10 @@ class DescribedRun(Described):
 
     def _summary(self) -> Summary:
         session, plan = self.session, self.session.plan
-        steps = f"{session.taken} of {'at most ' * bool(plan.filter)}{plan.epochs * self.task.steps} steps"
+        steps = (
+            f"{session.taken} of "
+            f"{'at most ' * bool(plan.filter)}{plan.epochs * self.task.steps} steps"
+        )
         rows = plan._summary().rows
         return Summary(
             f"Run of DP-SGD, {session.state}: {steps}",
@@ -460,7 +565,9 @@ class DescribedRun(Described):
 def _with_rows(
     drawn: Iterator[tuple[int, Sample]], task: Task, number: int, world: World
 ) -> Iterator[tuple[int, Sample, Rows]]:
-    """Each sample with its rows, which workers fetch ahead: those of this process, made afresh from a batch's key."""
+    """Each sample with its rows, which workers fetch ahead: those of this process, made afresh from
+    a batch's key.
+    """
     indexed = task.indexed
     if indexed is None or not (indexed.workers or indexed.fresh) or task.persons is not None:
         for step, sample in drawn:

@@ -1,4 +1,6 @@
-"""`train`: DP-SGD with settings that need not be given, by rules that look at public numbers (`descent.rules`)."""
+"""`train`: DP-SGD with settings that need not be given, by rules that look at public numbers
+(`descent.rules`).
+"""
 
 from __future__ import annotations
 
@@ -52,77 +54,104 @@ def train(
     beside: Planned | None = None,
     **choices: Any,
 ) -> Result:
-    """Train a classifier or a regressor at a target, the rest chosen by rule: as `privlearn train`, the same weights.
+    """Train a classifier or a regressor at a target, the rest chosen by rule: as `privlearn train`,
+    the same weights.
 
-    Guarantee: as that of `pv.dpsgd`, at most the target, for add/remove neighbours where `examples` is declared, else
-    for zero-out ones, unless `adjacency` says otherwise. The rules (docs/settings.md) look at public numbers alone, so
-    they cost nothing, where a search would.
+    Guarantee: as that of `pv.dpsgd`, at most the target, for add/remove neighbours where `examples`
+    is declared, else for zero-out ones, unless `adjacency` says otherwise. The rules
+    (docs/settings.md) look at public numbers alone, so they cost nothing, where a search would.
 
     Args:
-        dataset: with declared classes, or bounds of the targets, and bounds of the rows if there are any.
+        dataset: with declared classes, or bounds of the targets, and bounds of the rows if there
+            are any.
         epsilon: the target, unless `rho` or `noise_multiplier` is among the choices.
         delta: its other half; below one over the number of examples.
         model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
-        examples: the declared public number of examples; None: that of the data, which is then published.
+        examples: the declared public number of examples; None: that of the data, which is then
+            published.
         ledger: what to charge; by default a new one with the target as its budget.
         streams: the random streams.
-        callbacks: called with public numbers after steps and epochs; they can stop the run (`pv.runs.Callback`).
+        callbacks: called with public numbers after steps and epochs; they can stop the run
+            (`pv.runs.Callback`).
         checkpoint: a file to keep progress in, as for `pv.dpsgd`.
         validation: public rows for a schedule that follows validations, as for `pv.dpsgd`.
-        beside: what is going to be released beside the training, such as a settled `pv.statistics.MetricsPlan`: both
-            together meet the target. It is approved with the run, and then charged to `result.ledger`.
-        choices: anything else that `privlearn train` lets one choose, by its name in `descent.choices.TrainRequest`:
-            `features`, `normalise`, `pca`, `select`, `epochs`, `batch_size`, `sampling`, `schedule`, `clip`,
-            `clip_norm`, `group_size`, `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`, `optimizer`,
-            `learning_rate`, `task`, `class_weights`, `label_smoothing` and more; and how it computes, by
-            `config=pv.ComputeConfig(...)` or its fields by their names (`microbatch`, `device`, `average`, ...).
-            Features are chosen by rule in front of a linear model. `pv.transforms.feature_cache` keeps them.
+        beside: what is going to be released beside the training, such as a settled
+            `pv.statistics.MetricsPlan`: both together meet the target. It is approved with the run,
+            and then charged to `result.ledger`.
+        choices: anything else that `privlearn train` lets one choose, by its name in
+            `descent.choices.TrainRequest`: `features`, `normalise`, `pca`, `select`, `epochs`,
+            `batch_size`, `sampling`, `schedule`, `clip`, `clip_norm`, `group_size`,
+            `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`, `optimizer`, `learning_rate`,
+            `task`, `class_weights`, `label_smoothing` and more; and how it computes, by
+            `config=pv.ComputeConfig(...)` or its fields by their names (`microbatch`, `device`,
+            `average`, ...). Features are chosen by rule in front of a linear model.
+            `pv.transforms.feature_cache` keeps them.
 
     Returns:
         what `pv.publish` takes as it is: it names the network and its classes.
 
     Raises:
-        BadInput: no classes, an unknown choice, moments of rows of which no bound is known, or anything that `pv.dpsgd`
-            refuses.
+        BadInput: no classes, an unknown choice, moments of rows of which no bound is known, or
+            anything that `pv.dpsgd` refuses.
 
     Warns:
-        PrivacyWarning: delta is one over the number of examples or more, or epsilon promises next to nothing.
+        PrivacyWarning: delta is one over the number of examples or more, or epsilon promises next
+        to nothing.
     """
-    if not isinstance(dataset, Dataset) or not (dataset.classes or dataset.target_bounds or dataset.labels):
+    if not isinstance(dataset, Dataset) or not (
+        dataset.classes or dataset.target_bounds or dataset.labels
+    ):
         raise BadInput(
-            "train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., high=...); for numbers "
-            "target_bounds=(low, high) in place of classes, and for labels of which several hold labels=(name, ...)"
+            "train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., "
+            "high=...); for numbers target_bounds=(low, high) in place of classes, and for labels "
+            "of which several hold labels=(name, ...)"
         )
     require_task(choices.get("task"), dataset)
     settled, dataset = settle_for(
-        dataset, discrete=streams is not None and streams.noise.discrete, epsilon=epsilon, delta=delta, model=model,
-        examples=examples, **choices,
-    )  # fmt: skip
+        dataset,
+        discrete=streams is not None and streams.noise.discrete,
+        epsilon=epsilon,
+        delta=delta,
+        model=model,
+        examples=examples,
+        **choices,
+    )
     if settled.plan.budget is None and (ledger is None or ledger.budget is None):
-        for warning in hollow(None, delta, examples or dataset.examples):  # of a target the session warns
+        # of a target the session warns
+        for warning in hollow(None, delta, examples or dataset.examples):
             warn(warning)
     if beside is not None:
         settled = with_room_for(settled, beside)
         ledger = Ledger(settled.plan.budget) if ledger is None else ledger
         ledger.approve(settled.plan, beside)
     return fit(
-        settled, dataset, streams or streams_for(checkpoint), ledger=ledger, callbacks=callbacks, checkpoint=checkpoint,
+        settled,
+        dataset,
+        streams or streams_for(checkpoint),
+        ledger=ledger,
+        callbacks=callbacks,
+        checkpoint=checkpoint,
         validation=validation,
-    )  # fmt: skip
+    )
 
 
 def with_room_for(settled: Settled, beside: Planned) -> Settled:
-    """What was settled, with the noise at which it and what is released beside it meet the target together.
+    """What was settled, with the noise at which it and what is released beside it meet the target
+    together.
 
     Raises:
         BadInput: the noise was given, or as `AbstractPlan.with_room_for`.
     """
     if settled.request.noise_multiplier is not None:
-        raise BadInput("the noise was given, so nothing can make room beside it: leave out noise_multiplier")
+        raise BadInput(
+            "the noise was given, so nothing can make room beside it: leave out noise_multiplier"
+        )
     return replace(settled, plan=settled.plan.with_room_for(beside))
 
 
-def settle_for(dataset: Dataset, *, discrete: bool = False, **choices: Any) -> tuple[Settled, Dataset]:
+def settle_for(
+    dataset: Dataset, *, discrete: bool = False, **choices: Any
+) -> tuple[Settled, Dataset]:
     """Settle a run on a data set, by the arguments of `train`; nothing is released.
 
     Args:
@@ -131,7 +160,8 @@ def settle_for(dataset: Dataset, *, discrete: bool = False, **choices: Any) -> t
         choices: as of `train`.
 
     Returns:
-        Everything decided, and the data set to give `fit`: where features were computed elsewhere, these are its rows.
+        Everything decided, and the data set to give `fit`: where features were computed elsewhere,
+        these are its rows.
 
     Raises:
         BadInput: as `train` does.
@@ -151,7 +181,8 @@ def require_task(task: str | None, data: Dataset) -> None:
     """Refuse a task that the targets do not suit.
 
     Raises:
-        BadInput: an unknown one, one whose targets are declared otherwise, or targets that are none of it.
+        BadInput: an unknown one, one whose targets are declared otherwise, or targets that are none
+            of it.
     """
     if task is not None:
         one_of("task", task, heads.HEADS)
@@ -160,7 +191,8 @@ def require_task(task: str | None, data: Dataset) -> None:
     for part, targets in {"y": data.y, "y_test": data.y_test}.items():
         if targets is not None and (expected := head.fits(np.asarray(targets))):
             raise BadInput(
-                f"{part} of {data.name} has targets that do not suit the task {head.task}: expected {expected}"
+                f"{part} of {data.name} has targets that do not suit the task {head.task}: "
+                f"expected {expected}"
             )
 
 
@@ -169,21 +201,36 @@ _NOT_GIVEN = ("discrete",)
 
 
 def _require_known(choices: Iterable[str]) -> None:
-    known = [*(field.name for field in fields(TrainRequest) if field.name not in _NOT_GIVEN), *compute.names()]
+    known = [
+        *(field.name for field in fields(TrainRequest) if field.name not in _NOT_GIVEN),
+        *compute.names(),
+    ]
     unknown = next((name for name in choices if name not in known), None)
     if unknown is not None:
-        raise BadInput(f"train has no argument {unknown[:40]!r}: expected some of {', '.join(known)}")
+        raise BadInput(
+            f"train has no argument {unknown[:40]!r}: expected some of {', '.join(known)}"
+        )
 
 
 def facts_of(data: Dataset, declared: int | None, front: tuple[PublicTransform, ...] = ()) -> Facts:
-    """What is public of a data set and its features, with the declared number of examples, if there is one."""
+    """What is public of a data set and its features, with the declared number of examples, if there
+    is one.
+    """
     shape = tuple(np.shape(data.x)[1:])
     numbers = math.prod(shape_after(front, shape))
     return Facts(
-        declared or data.examples, shape, data.classes, data.low, front, numbers, data.high, data.feature_names,
-        data.target_bounds, () if data.schema is None else data.schema.classes,
+        declared or data.examples,
+        shape,
+        data.classes,
+        data.low,
+        front,
+        numbers,
+        data.high,
+        data.feature_names,
+        data.target_bounds,
+        () if data.schema is None else data.schema.classes,
         data.labels,
-    )  # fmt: skip
+    )
 
 
 def fit(
@@ -201,13 +248,14 @@ def fit(
 
     Args:
         settled: everything that is to be known beforehand.
-        data: what `settled` was settled for. Targets with bounds are clipped to them and scaled to [-1, 1], and the
-            model gives numbers in their units. Or a pair, with weights of the rows in [0, 1], for a plan without a
-            temperature.
+        data: what `settled` was settled for. Targets with bounds are clipped to them and scaled to
+            [-1, 1], and the model gives numbers in their units. Or a pair, with weights of the rows
+            in [0, 1], for a plan without a temperature.
         streams: the random streams, which the initial weights are drawn from, too.
         loss: one value for each example; None: that of the task (`models.heads`).
         ledger: what to charge.
-        callbacks: called with public numbers after steps and epochs; they can stop the run (`pv.runs.Callback`).
+        callbacks: called with public numbers after steps and epochs; they can stop the run
+            (`pv.runs.Callback`).
         checkpoint: a file to keep progress in.
         validation: public rows to validate on.
 
@@ -217,7 +265,10 @@ def fit(
     data, weights = data if isinstance(data, tuple) else (data, None)
     request, head, bounds = settled.request, settled.head(vars(data)), data.target_bounds
     build = partial(network_for, settled, data, streams)
-    data, own = replace(data, y=head.prepared(data.y), target_bounds=None), loss or head.loss(request)
+    data, own = (
+        replace(data, y=head.prepared(data.y), target_bounds=None),
+        loss or head.loss(request),
+    )
     if weights is not None:
         data, own = weighted(data, weights, own)
     result = dpsgd(
@@ -246,7 +297,9 @@ def fit(
     )
 
 
-def network_for(settled: Settled, data: Dataset, streams: Streams, shape: tuple[int, ...]) -> nn.Module:
+def network_for(
+    settled: Settled, data: Dataset, streams: Streams, shape: tuple[int, ...]
+) -> nn.Module:
     """The network that is trained, for rows of this shape.
 
     Raises:
@@ -260,21 +313,30 @@ def network_for(settled: Settled, data: Dataset, streams: Streams, shape: tuple[
     return head.complete(built)
 
 
-def network(spec: str, shape: tuple[int, ...], classes: int, streams: Streams, size: tuple[int, ...] = ()) -> nn.Module:
-    """Build the network and see that it has one output for each class, and for each voxel of maps of that size.
+def network(
+    spec: str, shape: tuple[int, ...], classes: int, streams: Streams, size: tuple[int, ...] = ()
+) -> nn.Module:
+    """Build the network and see that it has one output for each class, and for each voxel of maps
+    of that size.
 
     Raises:
         BadInput: it has others, or can't run on such rows.
     """
     built = networks.build(spec, shape, classes, streams.initialisation)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=()):  # dropout would draw from the caller's generator
+        # dropout would draw from the caller's generator
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
             outputs = tuple(built(torch.zeros(2, *shape)).shape)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-        raise BadInput(f"model {spec!r} cannot run on rows of shape {shape}: {str(error).splitlines()[0]}") from error
+        raise BadInput(
+            f"model {spec!r} cannot run on rows of shape {shape}: {str(error).splitlines()[0]}"
+        ) from error
     if outputs != (2, classes, *size):
         raise BadInput(
-            f"model {spec!r} turns 2 rows into shape {outputs}: expected {(2, classes, *size)}, a score for each class"
+            (
+                f"model {spec!r} turns 2 rows into shape {outputs}: expected "
+                f"{(2, classes, *size)}, a score for each class"
+            )
             + (" and voxel, as model='unet' has" if size else "")
         )
     return built
@@ -286,34 +348,45 @@ def optimizer_kind(name: str) -> type[torch.optim.Optimizer]:
     Raises:
         BadInput: there is none, or it does not step on dense gradients.
     """
-    kind = {n.lower(): k for n, k in vars(torch.optim).items() if isinstance(k, type)}.get(name.lower())
+    kind = {n.lower(): k for n, k in vars(torch.optim).items() if isinstance(k, type)}.get(
+        name.lower()
+    )
     unfit = (torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam)
     if kind is None or not issubclass(kind, torch.optim.Optimizer) or kind in unfit:
         raise BadInput(
-            f"optimizer {name!r} cannot be used: expected a class of torch.optim that steps on dense gradients, for "
-            "example SGD or Adam"
+            f"optimizer {name!r} cannot be used: expected a class of torch.optim that steps on "
+            "dense gradients, for example SGD or Adam"
         )
     return kind
 
 
 def optimizer_at(
-    kind: type[torch.optim.Optimizer], parameters: Iterable[nn.Parameter], rate: float, momentum: float | None
+    kind: type[torch.optim.Optimizer],
+    parameters: Iterable[nn.Parameter],
+    rate: float,
+    momentum: float | None,
 ) -> torch.optim.Optimizer:
     """An optimizer of that class.
 
     Raises:
         BadInput: the class does not take these settings.
     """
-    settings: dict[str, Any] = {"lr": rate} if momentum is None else {"lr": rate, "momentum": momentum}
+    settings: dict[str, Any] = (
+        {"lr": rate} if momentum is None else {"lr": rate, "momentum": momentum}
+    )
     try:
         made: torch.optim.Optimizer = kind(parameters, **settings)
     except (TypeError, ValueError) as error:
-        raise BadInput(f"optimizer {kind.__name__} cannot be made with {settings}: {error}") from error
+        raise BadInput(
+            f"optimizer {kind.__name__} cannot be made with {settings}: {error}"
+        ) from error
     return made
 
 
 def optimizer_of(settled: Settled) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
-    """Makes the optimizer from parameters, at the learning rate that was chosen or follows by the rule."""
+    """Makes the optimizer from parameters, at the learning rate that was chosen or follows by the
+    rule.
+    """
     kind = optimizer_kind(settled.optimizer)
 
     def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

@@ -1,4 +1,6 @@
-"""Weights of examples in DP-SGD: inside the loss, so that gradients are clipped after they were multiplied."""
+"""Weights of examples in DP-SGD: inside the loss, so that gradients are clipped after they were
+multiplied.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,12 @@ from privlearn.data.dataset import Dataset
 
 @final
 class WeightedLoss:
-    """A loss times the example's weight in [0, 1], for targets of shape (rows, 2): a target and a weight each.
+    """A loss times the example's weight in [0, 1], for targets of shape (rows, 2): a target and a
+    weight each.
 
-    An example's gradient is clipped after it was multiplied, so the sensitivity is that of an unweighted run, whatever
-    the weights are. An example's loss depends on no other example, nor does its weight.
+    An example's gradient is clipped after it was multiplied, so the sensitivity is that of an
+    unweighted run, whatever the weights are. An example's loss depends on no other example, nor
+    does its weight.
 
     Args:
         loss: one value for each example, of outputs and targets.
@@ -31,7 +35,8 @@ class WeightedLoss:
         """One value for each example."""
         own, weights = targets[:, 0], targets[:, 1].clamp(0, 1)
         if self._whole:
-            own = own.clamp(0, outputs.shape[1] - 1).long()  # as labels are; made-up ones may be any numbers
+            # as labels are; made-up ones may be any numbers
+            own = own.clamp(0, outputs.shape[1] - 1).long()
         losses: Tensor = self._loss(outputs, own) * weights
         return losses
 

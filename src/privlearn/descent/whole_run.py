@@ -16,12 +16,19 @@ from privlearn.runs.result import Result
 
 
 def dpsgd(
-    plan: Plan, model: nn.Module | Callable[[tuple[int, ...]], nn.Module], loss: Loss, dataset: Given, *,
-    callbacks: Callback | Sequence[Callback] = (), **arguments: Unpack[RunArguments],
-) -> Result:  # fmt: skip
-    """Train `model` with differential privacy: a `Run` from beginning to end, with its arguments and guarantee.
+    plan: Plan,
+    model: nn.Module | Callable[[tuple[int, ...]], nn.Module],
+    loss: Loss,
+    dataset: Given,
+    *,
+    callbacks: Callback | Sequence[Callback] = (),
+    **arguments: Unpack[RunArguments],
+) -> Result:
+    """Train `model` with differential privacy: a `Run` from beginning to end, with its arguments
+    and guarantee.
 
-    `callbacks` are called with public numbers alone, and can stop it (`runs.callbacks`); early, it claims all the plan.
+    `callbacks` are called with public numbers alone, and can stop it (`runs.callbacks`); early, it
+    claims all the plan.
     """
     calls = Callbacks(callbacks)
     require_loss(loss)

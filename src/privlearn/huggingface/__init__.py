@@ -1,4 +1,5 @@
-"""Private training with Hugging Face's transformers and PEFT: `PrivateTrainer`, and models that are published for them.
+"""Private training with Hugging Face's transformers and PEFT: `PrivateTrainer`, and models that are
+published for them.
 
 transformers has to be installed (`pip install privlearn[huggingface]`).
 """

@@ -1,4 +1,6 @@
-"""One loss for each example, where models of transformers compute a mean over the batch or over its tokens."""
+"""One loss for each example, where models of transformers compute a mean over the batch or over its
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +34,18 @@ IGNORED = -100
 @checked
 @final
 class ExampleLoss:
-    """The training loss of a model of transformers, for each example by itself: a loss of (model, batch).
+    """The training loss of a model of transformers, for each example by itself: a loss of (model,
+    batch).
 
-    Tokens are summed over the example and divided by a public number, so that no example's loss depends on how many
-    tokens another has; targets of -100 count for nothing.
+    Tokens are summed over the example and divided by a public number, so that no example's loss
+    depends on how many tokens another has; targets of -100 count for nothing.
 
     Args:
         model: a `PreTrainedModel`, or one of PEFT around it: its class says what is to be computed.
         tokens: the public number that sums over tokens are divided by.
         smoothing: the share of each target that is spread over all classes.
-        own: in place of it, a function of (outputs, labels) to one value for each example, called as `Trainer` calls
-            its `compute_loss_func`.
+        own: in place of it, a function of (outputs, labels) to one value for each example, called
+            as `Trainer` calls its `compute_loss_func`.
 
     Attributes:
         made_up: changes made-up rows, as for every loss (`clipping.losses`).
@@ -52,30 +55,38 @@ class ExampleLoss:
     """
 
     def __init__(
-        self, model: nn.Module, tokens: float, smoothing: float = 0.0, own: Callable[..., Tensor] | None = None
+        self,
+        model: nn.Module,
+        tokens: float,
+        smoothing: float = 0.0,
+        own: Callable[..., Tensor] | None = None,
     ) -> None:
         base = base_of(model)
         self.kind, self._own = kind_of(base), own
         self.made_up: Callable[[Any], Any] | None = None
         if self.kind is None and own is None:
             raise BadInput(
-                f"{type(base).__name__} has a loss of its own, which is not known to be one value for each example: "
-                "give compute_loss_func(outputs, labels, num_items_in_batch=None) that returns one, shape (batch,)"
+                f"{type(base).__name__} has a loss of its own, which is not known to be one value "
+                "for each example: give compute_loss_func(outputs, labels, "
+                "num_items_in_batch=None) that returns one, shape (batch,)"
             )
         if not hasattr(base, "config"):
             raise BadInput(f"model is {quoted(model)}: expected one of transformers")
         self._targets = ("labels",) if own else _TARGETS.get(self.kind or "", ("labels",))
         self._tokens, self._smoothing = tokens, smoothing
         self._problem = getattr(base.config, "problem_type", None)
-        self.__qualname__ = f"{type(self).__qualname__} of {self.kind if own is None else own} over {tokens:g} tokens"
+        self.__qualname__ = (
+            f"{type(self).__qualname__} of {self.kind if own is None else own} over {tokens:g} "
+            "tokens"
+        )
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Shape (batch,)."""
         missing = [name for name in self._targets if name not in batch]
         if missing:
             raise BadInput(
-                f"the rows have no {missing[0]!r}, only {', '.join(batch)}: give a data_collator that makes them, or "
-                "rows that have them"
+                f"the rows have no {missing[0]!r}, only {', '.join(batch)}: give a data_collator "
+                "that makes them, or rows that have them"
             )
         outputs = model(**{name: leaf for name, leaf in batch.items() if name not in self._targets})
         targets = [batch[name] for name in self._targets]
@@ -92,18 +103,28 @@ class ExampleLoss:
         if self.kind == _SHIFTED:
             scores, targets = scores[:, :-1], [targets[0][:, 1:]]
         each = F.cross_entropy(
-            scores.transpose(1, 2), targets[0], reduction="none", ignore_index=IGNORED, label_smoothing=self._smoothing
+            scores.transpose(1, 2),
+            targets[0],
+            reduction="none",
+            ignore_index=IGNORED,
+            label_smoothing=self._smoothing,
         )
         return each.sum(1) / self._tokens
 
     def _of_classes(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """As transformers tell regression, one class and several classes apart: by configuration, else by labels."""
+        """As transformers tell regression, one class and several classes apart: by configuration,
+        else by labels.
+        """
         problem = self._problem
         if problem is None:
             whole = not labels.is_floating_point()
-            problem = "regression" if scores.shape[1] == 1 else "single_label" if whole else "multi_label"
+            problem = (
+                "regression" if scores.shape[1] == 1 else "single_label" if whole else "multi_label"
+            )
         if problem.startswith("single_label"):
-            return F.cross_entropy(scores, labels.reshape(-1), reduction="none", label_smoothing=self._smoothing)
+            return F.cross_entropy(
+                scores, labels.reshape(-1), reduction="none", label_smoothing=self._smoothing
+            )
         labels = labels.reshape(scores.shape).to(scores.dtype)
         if problem == "regression":
             return F.mse_loss(scores, labels, reduction="none").mean(1)
@@ -126,15 +147,21 @@ def kind_of(base: Any) -> str | None:
 def _spans(logits: Tensor, positions: Tensor) -> Tensor:
     """Of where an answer begins or ends; a place outside the text counts for nothing."""
     length = logits.shape[1]
-    return F.cross_entropy(logits, positions.reshape(-1).clamp(0, length), reduction="none", ignore_index=length)
+    return F.cross_entropy(
+        logits, positions.reshape(-1).clamp(0, length), reduction="none", ignore_index=length
+    )
 
 
 def _require_one_each(losses: Any, rows: int) -> Tensor:
     if isinstance(losses, Tensor) and losses.shape == (rows,):
         return losses
-    given = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+    given = (
+        f"a tensor of shape {tuple(losses.shape)}"
+        if isinstance(losses, Tensor)
+        else f"a {type(losses).__name__}"
+    )
     raise NotPerExample(
-        f"compute_loss_func gave {given} for {rows} examples: a mean over the batch hides what couples them. Return "
-        "one value for each example, shape (batch,), for example cross_entropy(..., reduction='none'), averaged over "
-        "all but the batch"
+        f"compute_loss_func gave {given} for {rows} examples: a mean over the batch hides what "
+        "couples them. Return one value for each example, shape (batch,), for example "
+        "cross_entropy(..., reduction='none'), averaged over all but the batch"
     )

@@ -28,9 +28,11 @@ _DECODED = ("labels", "decoder_input_ids", "decoder_attention_mask")
 
 @final
 class Padded:
-    """A collate function for one row, padded (or cut) to a public length on the right, with a mask over what is text.
+    """A collate function for one row, padded (or cut) to a public length on the right, with a mask
+    over what is text.
 
-    Whatever else a batch holds stays as it is. Where a decoder's inputs follow from the labels, they are made here.
+    Whatever else a batch holds stays as it is. Where a decoder's inputs follow from the labels,
+    they are made here.
 
     Args:
         collate: the collate function of a batch.
@@ -63,19 +65,23 @@ class Padded:
         batch = self._collate(rows)
         if not isinstance(batch, Mapping):
             raise BadInput(
-                f"the data_collator made a {type(batch).__name__}: expected a dictionary of tensors, the names of "
-                "which the model's forward takes"
+                f"the data_collator made a {type(batch).__name__}: expected a dictionary of "
+                "tensors, the names of which the model's forward takes"
             )
         made = {name: value for name, value in sorted(batch.items()) if isinstance(value, Tensor)}
         if self._masks and "input_ids" in made and "attention_mask" not in made:
             made["attention_mask"] = torch.ones_like(made["input_ids"])
         if self._decodes and "labels" in made and "decoder_input_ids" not in made:
-            made["decoder_input_ids"] = self._base.prepare_decoder_input_ids_from_labels(made["labels"])
+            made["decoder_input_ids"] = self._base.prepare_decoder_input_ids_from_labels(
+                made["labels"]
+            )
         return {name: self._padded(name, value) for name, value in sorted(made.items())}
 
     def lengths(self, batch: Mapping[str, Tensor]) -> tuple[int, ...]:
         """The lengths of what is padded, of a batch that was not yet."""
-        return tuple(value.shape[1] for name, value in batch.items() if name in _PADDING and value.dim() > 1)
+        return tuple(
+            value.shape[1] for name, value in batch.items() if name in _PADDING and value.dim() > 1
+        )
 
     def _padded(self, name: str, value: Tensor) -> Tensor:
         length = self.target_length if self._decodes and name in _DECODED else self.length
@@ -83,11 +89,16 @@ class Padded:
             return value
         fill = _PADDING[name]
         short = length - value.shape[1]
-        return F.pad(value, (0, short), value=self._pad if fill is None else fill) if short > 0 else value[:, :length]
+        return (
+            F.pad(value, (0, short), value=self._pad if fill is None else fill)
+            if short > 0
+            else value[:, :length]
+        )
 
 
 def require_one_length(dataset: Sized, padded: Padded) -> None:
-    """Refuse texts of several lengths without a public one: a row of another shape than the first's is left out.
+    """Refuse texts of several lengths without a public one: a row of another shape than the first's
+    is left out.
 
     Raises:
         BadInput: naming the argument.
@@ -99,21 +110,29 @@ def require_one_length(dataset: Sized, padded: Padded) -> None:
         lengths.add(padded.lengths(padded([dataset[number]])))  # type: ignore[index]
         if len(lengths) > 1:
             raise BadInput(
-                "the rows have several lengths: give max_length=N, a public number of tokens, which all are padded or "
-                "cut to (for a decoder's texts max_target_length). Choose it without looking at single rows"
+                "the rows have several lengths: give max_length=N, a public number of tokens, "
+                "which all are padded or cut to (for a decoder's texts max_target_length). Choose "
+                "it without looking at single rows"
             )
 
 
 def tokens_in(like: Mapping[str, Tensor]) -> int:
-    """How many targets an example has: what sums over its tokens are divided by, unless another number is given."""
+    """How many targets an example has: what sums over its tokens are divided by, unless another
+    number is given.
+    """
     labels = like.get("labels")
     return labels.shape[1] if labels is not None and labels.dim() > 1 else 1
 
 
 def padding_token(processing_class: Any, model: nn.Module) -> int:
-    """The token that texts are padded with: the tokenizer's, else the configuration's, else 0; masked out."""
+    """The token that texts are padded with: the tokenizer's, else the configuration's, else 0;
+    masked out.
+    """
     config = getattr(base_of(model), "config", None)
-    for given in (getattr(processing_class, "pad_token_id", None), getattr(config, "pad_token_id", None)):
+    for given in (
+        getattr(processing_class, "pad_token_id", None),
+        getattr(config, "pad_token_id", None),
+    ):
         if isinstance(given, int) and given >= 0:
             return given
     return 0

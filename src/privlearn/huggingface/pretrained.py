@@ -1,4 +1,6 @@
-"""Models of transformers and adapters of PEFT as published folders: certified, and loaded with `from_pretrained`."""
+"""Models of transformers and adapters of PEFT as published folders: certified, and loaded with
+`from_pretrained`.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,12 @@ from privlearn.runs.result import Result
 
 @checked
 def publish_pretrained(result: Result, out: str | Path, **arguments: Any) -> Path:
-    """Write the result of a run on a model of transformers: weights and configuration as `save_pretrained` writes them.
+    """Write the result of a run on a model of transformers: weights and configuration as
+    `save_pretrained` writes them.
 
-    Of a model with adapters of PEFT the adapters alone are written. A tokenizer is not: no release covers it. Save it
-    in another folder, if it is public: in this one `verify` takes files that are not certified for a problem.
+    Of a model with adapters of PEFT the adapters alone are written. A tokenizer is not: no release
+    covers it. Save it in another folder, if it is public: in this one `verify` takes files that are
+    not certified for a problem.
 
     Args:
         result: of the run.
@@ -32,11 +36,14 @@ def publish_pretrained(result: Result, out: str | Path, **arguments: Any) -> Pat
         arguments: the named arguments of `pv.publish`.
 
     Raises:
-        BadInput: the model is none of transformers; adapters are not all that was trained; or as `pv.publish`.
+        BadInput: the model is none of transformers; adapters are not all that was trained; or as
+            `pv.publish`.
     """
     network = result.model[-1]  # type: ignore[index]
     if not hasattr(network, "save_pretrained"):
-        raise BadInput(f"{type(network).__name__} has no save_pretrained: publish it with pv.publish")
+        raise BadInput(
+            f"{type(network).__name__} has no save_pretrained: publish it with pv.publish"
+        )
     adapts = hasattr(network, "peft_config")
     names = (ADAPTER, ADAPTER_CONFIG) if adapts else (WEIGHTS, CONFIG)
     # transformers writes files in the first of several processes alone.
@@ -49,11 +56,15 @@ def _written(network: Any, names: tuple[str, ...]) -> dict[str, bytes]:
     adapts = ADAPTER in names
     with tempfile.TemporaryDirectory() as draft:
         network.save_pretrained(draft, **({} if adapts else {"max_shard_size": "10000GB"}))
-        written = {name: (Path(draft) / name).read_bytes() for name in names if (Path(draft) / name).is_file()}
+        written = {
+            name: (Path(draft) / name).read_bytes()
+            for name in names
+            if (Path(draft) / name).is_file()
+        }
     if set(written) != set(names):
         raise BadInput(
-            f"save_pretrained of {type(network).__name__} did not write {' and '.join(names)}: publish it with "
-            "pv.publish"
+            f"save_pretrained of {type(network).__name__} did not write {' and '.join(names)}: "
+            "publish it with pv.publish"
         )
     if adapts:
         _require_all_in(network, written[ADAPTER])
@@ -61,27 +72,33 @@ def _written(network: Any, names: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def _require_all_in(network: Any, adapter: bytes) -> None:
-    """Refuse an adapter that leaves out something that was trained: those who load it would have another model."""
+    """Refuse an adapter that leaves out something that was trained: those who load it would have
+    another model.
+    """
     from safetensors.torch import load
 
     trained = sum(own.numel() for own in network.parameters() if own.requires_grad)
     saved = sum(own.numel() for own in load(adapter).values())
     if saved < trained:
         raise BadInput(
-            f"{trained} numbers were trained, and PEFT saves {saved}: name the other layers in modules_to_save, or "
-            "freeze them before training"
+            f"{trained} numbers were trained, and PEFT saves {saved}: name the other layers in "
+            "modules_to_save, or freeze them before training"
         )
 
 
 @checked
-def load_pretrained(where: str | Path, model: Any, *, trusted: str | Path | None = None, **arguments: Any) -> Any:
-    """Load a published model of transformers, or an adapter, after checking that its files are the certified ones.
+def load_pretrained(
+    where: str | Path, model: Any, *, trusted: str | Path | None = None, **arguments: Any
+) -> Any:
+    """Load a published model of transformers, or an adapter, after checking that its files are the
+    certified ones.
 
     What is loaded are the very bytes that were checked; of code, only what the caller names runs.
 
     Args:
         where: the folder that `publish_pretrained` wrote.
-        model: a class with `from_pretrained`, such as `AutoModelForCausalLM`; of an adapter the model that it is for.
+        model: a class with `from_pretrained`, such as `AutoModelForCausalLM`; of an adapter the
+            model that it is for.
         trusted: the publisher's public key, a file: the certificate must be signed with it.
         arguments: of `from_pretrained`.
 
@@ -99,7 +116,9 @@ def load_pretrained(where: str | Path, model: Any, *, trusted: str | Path | None
     adapts = contents.names >= ADAPTER_FILES
     if adapts != isinstance(model, nn.Module):
         kind, expected = (
-            ("an adapter", "the model that it is for") if adapts else ("a model", "a class, AutoModelFor...")
+            ("an adapter", "the model that it is for")
+            if adapts
+            else ("a model", "a class, AutoModelFor...")
         )
         raise BadInput(f"{where} holds {kind}: expected {expected}, and model is {str(model)[:60]}")
     from safetensors.torch import load

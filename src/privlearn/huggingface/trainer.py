@@ -44,7 +44,8 @@ from privlearn.runs.result import Result
 from privlearn.sampling import Sampler, named
 from privlearn.streams import Streams
 
-#: The private run's checkpoint, in the output folder. What begins with an underscore is never uploaded to a hub.
+#: The private run's checkpoint, in the output folder. What begins with an underscore is never
+#: uploaded to a hub.
 CHECKPOINT = "_private.checkpoint"
 #: Seconds between checkpoints that the run writes by itself: never, the trainer says when.
 _NEVER = 1e15
@@ -56,19 +57,22 @@ class Privacy(TypedDict, total=False):
 
     Keys:
         epsilon, delta: the target of the whole run.
-        max_grad_norm: each example's gradient is clipped to this L2 norm; by default `TrainingArguments.max_grad_norm`.
-        examples: the declared public number of examples; None: their real number, which is then published.
-        group_size: the declared most examples of one author, protected together.
-        groups: an author's id for each row: examples are then authors, and batch sizes and `examples` count them.
-        rows_per_person: with `groups`: how many rows of each author are used at most.
-        sampling: how batches are drawn, by name or as one of `pv.sampling`: `poisson` by default, `truncated-poisson`
+        max_grad_norm: each example's gradient is clipped to this L2 norm; by default
+        `TrainingArguments.max_grad_norm`. examples: the declared public number of examples; None:
+        their real number, which is then published. group_size: the declared most examples of one
+        author, protected together. groups: an author's id for each row: examples are then authors,
+        and batch sizes and `examples` count them. rows_per_person: with `groups`: how many rows of
+        each author are used at most. sampling: how batches are drawn, by name or as one of
+        `pv.sampling`: `poisson` by default, `truncated-poisson`
             (`docs/settings.md`), `partition`, ...
         plan: in place of all these.
-        max_length: to which public number of tokens texts are padded or cut; needed where rows have several lengths.
-        max_target_length: the same for what a decoder gives; by default `max_length`.
-        tokens_per_example: the public number that a sum over an example's tokens is divided by; by default their padded
+        max_length: to which public number of tokens texts are padded or cut; needed where rows have
+        several lengths. max_target_length: the same for what a decoder gives; by default
+        `max_length`. tokens_per_example: the public number that a sum over an example's tokens is
+        divided by; by default their padded
             number.
-        made_up: for models that refuse rows of random tokens: changes such a batch into one as the data are, for the
+        made_up: for models that refuse rows of random tokens: changes such a batch into one as the
+        data are, for the
             checks before training. It is never called with the data.
         log_private_loss: whether to log the training loss, which no guarantee covers.
         ledger, streams: as of `pv.dpsgd`.
@@ -93,15 +97,17 @@ class Privacy(TypedDict, total=False):
 
 
 class PrivateTrainer(Trainer):
-    """Trainer of transformers, with differential privacy: `PrivateTrainer(model, args, ..., epsilon=3, delta=1e-5)`.
+    """Trainer of transformers, with differential privacy:
+    `PrivateTrainer(model, args, ..., epsilon=3, delta=1e-5)`.
 
-    Guarantee: that of its `plan`, for what `publish` writes and for all weights on the way. Batches are samples of
-    per_device_train_batch_size x gradient_accumulation_steps examples on average, by Poisson sampling unless `sampling`
-    says otherwise, computed per_device_train_batch_size at a time, whatever the number of processes
-    (docs/distributed.md); an example's loss is its own (`ExampleLoss`), its gradient is clipped, the ledger is charged,
-    and noise is added before the trainer's own optimizer takes its step. Logs have `epsilon_spent`, the price of the
-    steps so far. Not covered: metrics on `eval_dataset` (which is to be public), the tokenizer, and the loss with
-    `log_private_loss`.
+    Guarantee: that of its `plan`, for what `publish` writes and for all weights on the way. Batches
+    are samples of per_device_train_batch_size x gradient_accumulation_steps examples on average, by
+    Poisson sampling unless `sampling` says otherwise, computed per_device_train_batch_size at a
+    time, whatever the number of processes (docs/distributed.md); an example's loss is its own
+    (`ExampleLoss`), its gradient is clipped, the ledger is charged, and noise is added before the
+    trainer's own optimizer takes its step. Logs have `epsilon_spent`, the price of the steps so
+    far. Not covered: metrics on `eval_dataset` (which is to be public), the tokenizer, and the loss
+    with `log_private_loss`.
 
     Args:
         model, args: as of `Trainer`; all of its other arguments are taken by name.
@@ -113,9 +119,15 @@ class PrivateTrainer(Trainer):
     """
 
     def __init__(self, model: Any = None, args: Any = None, **arguments: Any) -> None:
-        privacy = cast(Privacy, {name: arguments.pop(name) for name in Privacy.__annotations__ if name in arguments})
+        privacy = cast(
+            Privacy,
+            {name: arguments.pop(name) for name in Privacy.__annotations__ if name in arguments},
+        )
         if arguments.get("model_init") is not None or model is None:
-            raise BadInput("model is None: give the model itself, model_init would make another one in each run")
+            raise BadInput(
+                "model is None: give the model itself, model_init would make another one in each "
+                "run"
+            )
         require_own_loss(self, PrivateTrainer)
         require_no_compute(arguments)
         if args is not None:
@@ -141,38 +153,54 @@ class PrivateTrainer(Trainer):
             return given["plan"]  # type: ignore[return-value]
         if given.get("epsilon") is None or given.get("delta") is None:
             raise BadInput(
-                "nothing says how much privacy may be spent: give epsilon=E and delta=D, or plan=pv.Plan(...)"
+                "nothing says how much privacy may be spent: give epsilon=E and delta=D, or "
+                "plan=pv.Plan(...)"
             )
-        present = len(self.train_dataset) if self._groups is None else len(set(map(str, self._groups)))
+        present = (
+            len(self.train_dataset) if self._groups is None else len(set(map(str, self._groups)))
+        )
         examples = given.get("examples")
         declared = examples or present
-        sampling = named(given.get("sampling") or "poisson", min(self._expected, declared), declared)
+        sampling = named(
+            given.get("sampling") or "poisson", min(self._expected, declared), declared
+        )
         steps, args = sampling.steps(declared), self.args
         epochs = args.num_train_epochs if args.max_steps <= 0 else args.max_steps / steps
         own = given.get("max_grad_norm")
         return Plan(
-            sampling, epochs=max(1, math.ceil(epochs - 1e-9)),
+            sampling,
+            epochs=max(1, math.ceil(epochs - 1e-9)),
             clip=Flat(positive("max_grad_norm", norm if own is None else own)),
-            examples=examples, group_size=given.get("group_size", 1), rows_per_person=given.get("rows_per_person"),
-        ).calibrate(epsilon=given["epsilon"], delta=given["delta"])  # fmt: skip
+            examples=examples,
+            group_size=given.get("group_size", 1),
+            rows_per_person=given.get("rows_per_person"),
+        ).calibrate(epsilon=given["epsilon"], delta=given["delta"])
 
     def train(self, resume_from_checkpoint: bool | None = None, **more: Any) -> TrainOutput:
-        """Train, or go on with an interrupted run of the same output folder: `train(resume_from_checkpoint=True)`.
+        """Train, or go on with an interrupted run of the same output folder:
+        `train(resume_from_checkpoint=True)`.
 
-        A resumed run ends with the same weights, bit for bit. It can go on from where the trainer saved last.
+        A resumed run ends with the same weights, bit for bit. It can go on from where the trainer
+        saved last.
 
         Raises:
-            BadInput: it was trained already, or there is an interrupted run and nothing says whether to go on with it.
+            BadInput: it was trained already, or there is an interrupted run and nothing says
+                whether to go on with it.
         """
         if self._result is not None:
-            raise BadInput("this trainer has trained: make another one, with the same ledger if the data are the same")
+            raise BadInput(
+                "this trainer has trained: make another one, with the same ledger if the data are "
+                "the same"
+            )
         if isinstance(resume_from_checkpoint, str | Path):
             raise BadInput(
-                "a private run goes on from its own checkpoint alone, where the noise is drawn again as it was: give "
-                "resume_from_checkpoint=True"
+                "a private run goes on from its own checkpoint alone, where the noise is drawn "
+                "again as it was: give resume_from_checkpoint=True"
             )
         path = Path(self.args.output_dir) / CHECKPOINT
-        launched().once(lambda: _require_progress(path, expected=bool(resume_from_checkpoint)), "progress")
+        launched().once(
+            lambda: _require_progress(path, expected=bool(resume_from_checkpoint)), "progress"
+        )
         self.create_optimizer()
         self.private = private = Driven(self._made(path), {"trainer": self._state})
         try:
@@ -180,7 +208,9 @@ class PrivateTrainer(Trainer):
             with tempfile.TemporaryDirectory() as folder:
                 output = super().train(self._state.written(folder), **more)
             result = private.finish()
-            self._result = replace(result, facts=result.facts | {"learning_rate_schedule": self._rates})
+            self._result = replace(
+                result, facts=result.facts | {"learning_rate_schedule": self._rates}
+            )
         except BaseException as error:
             private.close(error)
             raise
@@ -193,15 +223,20 @@ class PrivateTrainer(Trainer):
         given, model = self._privacy, self.model
         loader = Trainer.get_train_dataloader(self)
         padded = Padded(
-            loader.collate_fn, model, padding_token(self.processing_class, model),
-            given.get("max_length"), given.get("max_target_length"),
-        )  # fmt: skip
+            loader.collate_fn,
+            model,
+            padding_token(self.processing_class, model),
+            given.get("max_length"),
+            given.get("max_target_length"),
+        )
         require_one_length(loader.dataset, padded)
         rows = DatasetRows(loader.dataset, padded, self.args.dataloader_num_workers, fresh=True)
         rows.groups = self._groups
         tokens = given.get("tokens_per_example")
         divisor = (
-            tokens_in(nested(rows.like, rows.structure)) if tokens is None else positive("tokens_per_example", tokens)
+            tokens_in(nested(rows.like, rows.structure))
+            if tokens is None
+            else positive("tokens_per_example", tokens)
         )
         loss = ExampleLoss(model, divisor, self.args.label_smoothing_factor, self.compute_loss_func)
         loss.made_up = given.get("made_up") or getattr(self.compute_loss_func, "made_up", None)
@@ -210,29 +245,44 @@ class PrivateTrainer(Trainer):
             "gradient_checkpointing",
         ):  # as transformers calls it since 5, and before
             if getattr(self.args, name, False):
-                getattr(model, f"{name}_enable")(**{f"{name}_kwargs": getattr(self.args, f"{name}_kwargs")})
+                getattr(model, f"{name}_enable")(
+                    **{f"{name}_kwargs": getattr(self.args, f"{name}_kwargs")}
+                )
         self._require_all_trained()
         require_gradients(model, loss, rows)
         saved = self.args.save_strategy != "no"
         return Run(
-            self.plan, model, loss, rows, optimizer=lambda parameters: self.optimizer,
-            config=ComputeConfig(microbatch=self._microbatch, precision=self._precision), ledger=given.get("ledger"),
-            streams=given.get("streams"), checkpoint=Checkpoint(path, every=_NEVER) if saved else None,
-        )  # fmt: skip
+            self.plan,
+            model,
+            loss,
+            rows,
+            optimizer=lambda parameters: self.optimizer,
+            config=ComputeConfig(microbatch=self._microbatch, precision=self._precision),
+            ledger=given.get("ledger"),
+            streams=given.get("streams"),
+            checkpoint=Checkpoint(path, every=_NEVER) if saved else None,
+        )
 
     def _require_all_trained(self) -> None:
         """Refuse an optimizer that has other parameters than those that get gradients."""
-        held = {id(p) for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad}
+        held = {
+            id(p)
+            for group in self.optimizer.param_groups
+            for p in group["params"]
+            if p.requires_grad
+        }
         trained = {id(p): name for name, p in self.model.named_parameters() if p.requires_grad}
         missing = [name for key, name in trained.items() if key not in held]
         if missing:
             raise BadInput(
-                f"the optimizer does not have the trainable parameter {missing[0]!r}: give it all of them, or freeze "
-                "it with requires_grad_(False)"
+                f"the optimizer does not have the trainable parameter {missing[0]!r}: give it all "
+                "of them, or freeze it with requires_grad_(False)"
             )
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """A private step, the optimizer's included: the trainer's own finds no gradients then, and changes nothing."""
+        """A private step, the optimizer's included: the trainer's own finds no gradients then, and
+        changes nothing.
+        """
         del num_items_in_batch  # of gradients that are accumulated, which a private step never does
         assert self.private is not None
         model.train()
@@ -240,7 +290,8 @@ class PrivateTrainer(Trainer):
             switch()
         seen = self.private.step(inputs)
         loss = plain(seen["loss"]) if self._logs_loss else 0.0
-        return torch.tensor(loss, device=self.args.device)  # of an empty batch no number, which the trainer leaves out
+        # of an empty batch no number, which the trainer leaves out
+        return torch.tensor(loss, device=self.args.device)
 
     def get_train_dataloader(self) -> Any:
         """The batches of the run while it is under way."""
@@ -260,14 +311,20 @@ class PrivateTrainer(Trainer):
         """The number of examples that is public: of the training set the declared one."""
         if dataloader is self.private and self.plan.examples is not None:
             return self.plan.examples
-        return len(self.train_dataset) if dataloader is self.private else int(super().num_examples(dataloader))
+        return (
+            len(self.train_dataset)
+            if dataloader is self.private
+            else int(super().num_examples(dataloader))
+        )
 
     def floating_point_ops(self, inputs: Any) -> int:
         """0: the true number follows from how many examples were drawn, which is private."""
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log what is public, `epsilon_spent`, and as private figures what is private and was asked for."""
+        """Log what is public, `epsilon_spent`, and as private figures what is private and was asked
+        for.
+        """
         public = self._displayed(logs)
         if self.private is not None and self._result is None:
             public["epsilon_spent"] = self.private.spent(self._delta)
@@ -275,14 +332,20 @@ class PrivateTrainer(Trainer):
 
     @property
     def _rates(self) -> str:
-        """What the certificate says of learning rates: the name of the trainer's schedule, or a scheduler's class."""
+        """What the certificate says of learning rates: the name of the trainer's schedule, or a
+        scheduler's class.
+        """
         named = getattr(self.args.lr_scheduler_type, "value", self.args.lr_scheduler_type)
         return str(named) if self._created_lr_scheduler else type(self.lr_scheduler).__name__
 
     @property
     def _delta(self) -> float:
         budget = self.plan.budget
-        return budget.delta if budget is not None and budget.delta is not None else self._privacy.get("delta") or 1e-5
+        return (
+            budget.delta
+            if budget is not None and budget.delta is not None
+            else self._privacy.get("delta") or 1e-5
+        )
 
     @property
     def _logs_loss(self) -> bool:
@@ -291,7 +354,10 @@ class PrivateTrainer(Trainer):
     def _displayed(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Of values with names those that are logged, private ones as private figures."""
         logged = {name: value for name, value in values.items() if self._logged(name)}
-        return {name: private_figures(value) if name in _LOSSES else value for name, value in logged.items()}
+        return {
+            name: private_figures(value) if name in _LOSSES else value
+            for name, value in logged.items()
+        }
 
     def _logged(self, name: str) -> bool:
         return name not in _LOSSES or (self._logs_loss and name.endswith("loss"))
@@ -307,7 +373,10 @@ class PrivateTrainer(Trainer):
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
         """Refused: each trial would be a run of its own, and the choice among them is not free."""
-        raise BadInput("hyperparameter_search would spend what each trial costs, and choose for nothing: use pv.tune")
+        raise BadInput(
+            "hyperparameter_search would spend what each trial costs, and choose for nothing: use "
+            "pv.tune"
+        )
 
     @property
     def result(self) -> Result:
@@ -321,7 +390,8 @@ class PrivateTrainer(Trainer):
         return self._result
 
     def publish(self, folder: str | Path, **arguments: Any) -> Path:
-        """Write the model (of PEFT: its adapters) with a certificate, to be loaded with `from_pretrained`.
+        """Write the model (of PEFT: its adapters) with a certificate, to be loaded with
+        `from_pretrained`.
 
         Takes the named arguments of `pv.publish`.
         """
@@ -332,15 +402,20 @@ def _require_progress(path: Path, *, expected: bool) -> None:
     """Refuse to begin where an interrupted run is, and to go on where none is."""
     if path.exists() and not expected:
         raise BadInput(
-            f"{path} holds an interrupted run: go on with it by train(resume_from_checkpoint=True), or delete it "
-            "and begin anew (what it was charged stays charged)"
+            f"{path} holds an interrupted run: go on with it by "
+            "train(resume_from_checkpoint=True), or delete it and begin anew (what it was charged "
+            "stays charged)"
         )
     if expected and not path.exists():
-        raise BadInput(f"there is no interrupted run in {path}: give resume_from_checkpoint=False to begin one")
+        raise BadInput(
+            f"there is no interrupted run in {path}: give resume_from_checkpoint=False to begin one"
+        )
 
 
 class _TrainerPart:
-    """The trainer's own progress as a part of the run: its state, its logs and its scheduler of learning rates."""
+    """The trainer's own progress as a part of the run: its state, its logs and its scheduler of
+    learning rates.
+    """
 
     def __init__(self, trainer: PrivateTrainer) -> None:
         self._trainer = trainer
@@ -358,7 +433,9 @@ class _TrainerPart:
         self._saved = {name: json.loads(text) for name, text in state.items()}
 
     def written(self, folder: str) -> str | None:
-        """A checkpoint in this folder in the form that `Trainer` resumes from; None if there is nothing to resume."""
+        """A checkpoint in this folder in the form that `Trainer` resumes from; None if there is
+        nothing to resume.
+        """
         if self._saved is None or not self._saved["state"]["global_step"]:
             return None
         path, trainer = Path(folder), self._trainer
@@ -381,7 +458,9 @@ class _TrueEpochs(TrainerCallback):
 
 
 def _own_arguments(args: Any) -> Any:
-    """The arguments as the trainer's own loop is to have them: what the private run does, it does not do again."""
+    """The arguments as the trainer's own loop is to have them: what the private run does, it does
+    not do again.
+    """
     if args is None:
         return None
     own = copy.copy(args)

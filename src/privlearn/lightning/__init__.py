@@ -1,4 +1,5 @@
-"""Private training: `Trainer(strategy=pv.lightning.PrivateStrategy(epsilon=3, delta=1e-5, max_grad_norm=1.0))`.
+"""Private training:
+`Trainer(strategy=pv.lightning.PrivateStrategy(epsilon=3, delta=1e-5, max_grad_norm=1.0))`.
 
 lightning has to be installed (`pip install privlearn[lightning]`).
 """

@@ -16,28 +16,35 @@ from privlearn.errors import BadInput, NotPerExample
 
 @final
 class StepLoss:
-    """`training_step` of a LightningModule, called with batches of one example: a loss of (model, batch).
+    """`training_step` of a LightningModule, called with batches of one example: a loss of (model,
+    batch).
 
-    What it returns for one example is that example's loss, whatever it would do with a batch: a mean over one is the
-    example's own. So nothing has to be believed of how it averages. The engine computes all examples of a batch at once
-    where `torch.func.vmap` can follow the step, and one after the other where it can't.
+    What it returns for one example is that example's loss, whatever it would do with a batch: a
+    mean over one is the example's own. So nothing has to be believed of how it averages. The engine
+    computes all examples of a batch at once where `torch.func.vmap` can follow the step, and one
+    after the other where it can't.
     """
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """Shape (batch,)."""
         rows = len(tree_leaves(batch)[0])
         return torch.stack(
-            [self._of_one(model, tree_map(lambda leaf, n=n: leaf[n : n + 1], batch)) for n in range(rows)]
+            [
+                self._of_one(model, tree_map(lambda leaf, n=n: leaf[n : n + 1], batch))
+                for n in range(rows)
+            ]
         )
 
     def _of_one(self, model: Any, row: Any) -> Tensor:
         output = model.training_step(row, 0)
         loss = output.get("loss") if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            given = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            given = (
+                f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            )
             raise NotPerExample(
-                f"training_step gave {given} for a batch of one example: expected its loss, a tensor of one number, or "
-                "a dictionary with 'loss'"
+                f"training_step gave {given} for a batch of one example: expected its loss, a "
+                "tensor of one number, or a dictionary with 'loss'"
             )
         return loss.reshape(())
 
@@ -46,9 +53,9 @@ class StepLoss:
 class TrainingLogs:
     """What a module logs while a private run trains it.
 
-    Nothing of a step leaves it. What is logged between steps may follow from what a step kept in an attribute, so it
-    goes to loggers alone: no callback, no scheduler and no progress bar can read it. What is logged in validation
-    goes where it always does.
+    Nothing of a step leaves it. What is logged between steps may follow from what a step kept in an
+    attribute, so it goes to loggers alone: no callback, no scheduler and no progress bar can read
+    it. What is logged in validation goes where it always does.
 
     Args:
         module: whose `log` is taken over, until `close`.
@@ -66,7 +73,9 @@ class TrainingLogs:
         module.__dict__["log"] = self._logging()
 
     def _logging(self) -> Callable[..., None]:
-        """What takes the place of the module's `log`: a function, which copies of the module share."""
+        """What takes the place of the module's `log`: a function, which copies of the module
+        share.
+        """
         usual: Any = self._module.log
 
         def log(name: str, value: Any, *args: Any, **options: Any) -> None:
@@ -91,7 +100,9 @@ class TrainingLogs:
 
     @contextmanager
     def in_a_step(self) -> Iterator[None]:
-        """A block in which what is logged goes nowhere: it is private, and it may be a tensor inside vmap."""
+        """A block in which what is logged goes nowhere: it is private, and it may be a tensor
+        inside vmap.
+        """
         self.hidden = True
         try:
             yield
@@ -99,7 +110,8 @@ class TrainingLogs:
             self.hidden = False
 
     def require_public_monitors(self, private: str) -> None:
-        """Refuse callbacks and schedulers that wait for figures of private rows, before anything is spent.
+        """Refuse callbacks and schedulers that wait for figures of private rows, before anything is
+        spent.
 
         Args:
             private: the name of another such figure.
@@ -108,14 +120,16 @@ class TrainingLogs:
             BadInput: naming the metric and who monitors it.
         """
         configs = [own for own in self._trainer.lr_scheduler_configs if own.reduce_on_plateau]
-        watching = [(own, own) for own in self._trainer.callbacks] + [(own, own.scheduler) for own in configs]
+        watching = [(own, own) for own in self._trainer.callbacks] + [
+            (own, own.scheduler) for own in configs
+        ]
         for own, whose in watching:
             monitor = str(getattr(own, "monitor", None))
             if monitor.removesuffix("_step").removesuffix("_epoch") in {private, *self.in_steps}:
                 raise BadInput(
-                    f"{type(whose).__name__} monitors {quoted(monitor)}, a figure of the private training rows: what "
-                    "it decides would follow from them. Log a metric of public rows in validation_step, under "
-                    "another name, and monitor that"
+                    f"{type(whose).__name__} monitors {quoted(monitor)}, a figure of the private "
+                    "training rows: what it decides would follow from them. Log a metric of "
+                    "public rows in validation_step, under another name, and monitor that"
                 )
 
     def close(self) -> None:
@@ -127,7 +141,8 @@ class TrainingLogs:
 
 @contextmanager
 def no_metrics_in(module: nn.Module) -> Iterator[None]:
-    """A block in which the step is tried: refuse one that updates torchmetrics' metrics, which keep private figures.
+    """A block in which the step is tried: refuse one that updates torchmetrics' metrics, which keep
+    private figures.
 
     Raises:
         BadInput: naming the metric.
@@ -137,8 +152,8 @@ def no_metrics_in(module: nn.Module) -> Iterator[None]:
     for name, own in module.named_modules():
         if _updates(own) != counts.get(name):
             raise BadInput(
-                f"training_step updates the metric {name!r} with private rows: its figures would be logged without "
-                "noise. Update it in validation_step"
+                f"training_step updates the metric {name!r} with private rows: its figures would "
+                "be logged without noise. Update it in validation_step"
             )
 
 

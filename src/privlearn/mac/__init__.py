@@ -1,4 +1,6 @@
-"""DP-MAC: networks trained layer by layer, from noisy expansions of their objectives (Harder et al. 2018)."""
+"""DP-MAC: networks trained layer by layer, from noisy expansions of their objectives (Harder et al.
+2018).
+"""
 
 from __future__ import annotations
 

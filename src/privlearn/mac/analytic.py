@@ -1,12 +1,13 @@
-"""Analytic sensitivities of DP-MAC's Taylor coefficients: what one example can add, from weights and bounds on vectors.
+"""Analytic sensitivities of DP-MAC's Taylor coefficients: what one example can add, from weights
+and bounds on vectors.
 
-The bounds printed in Harder et al. 2019, appendices E to G, are exceeded (by up to 1.66, 1.40 and 1.41) by examples
-that meet the stated assumptions. Those here hold for any weights, and are nearly attained: tests search for the worst
-example.
+The bounds printed in Harder et al. 2019, appendices E to G, are exceeded (by up to 1.66, 1.40 and
+1.41) by examples that meet the stated assumptions. Those here hold for any weights, and are nearly
+attained: tests search for the worst example.
 
-Throughout, a layer's input has norm at most `inputs` (the bias's 1 included), its targets norm at most `outputs`, and
-R_h = |w_h| inputs bounds the size of the argument u_h. With s = f', k = f'' and g = f - u s the coefficients of an
-example are
+Throughout, a layer's input has norm at most `inputs` (the bias's 1 included), its targets norm at
+most `outputs`, and R_h = |w_h| inputs bounds the size of the argument u_h. With s = f', k = f'' and
+g = f - u s the coefficients of an example are
 
     a = sum_h (g - z_h)^2 + k u^2 (f - z_h),    b_h = 2 [(s g - k u f) - z_h (s - k u)] z_in,
     dT_h = 2 s (f - z_h) z_in,                  C_h = [s^2 + k (f - z_h)] z_in z_in^T = d2T_h / 2.
@@ -57,8 +58,8 @@ def hidden(weight: Tensor, activation: Activation, inputs: float, outputs: float
     """
     if activation.suprema is None:
         raise BadInput(
-            f"no bounds are known of the activation {activation.name}: analytic sensitivities need its suprema (see "
-            "privlearn.mac.network), or clip with pv.mac.Derivatives"
+            f"no bounds are known of the activation {activation.name}: analytic sensitivities need "
+            "its suprema (see privlearn.mac.network), or clip with pv.mac.Derivatives"
         )
     W = weight.detach().double()
     sup = activation.suprema(torch.linalg.vector_norm(W, dim=1) * inputs)
@@ -76,15 +77,18 @@ def hidden(weight: Tensor, activation: Activation, inputs: float, outputs: float
 
 
 def squared(weight: Tensor, inputs: float, outputs: float) -> Sensitivities:
-    """Of an output layer with the squared loss |y - W z|^2, |y| at most `outputs`; arguments as for `hidden`."""
+    """Of an output layer with the squared loss |y - W z|^2, |y| at most `outputs`; arguments as for
+    `hidden`.
+    """
     return hidden(weight, IDENTITY, inputs, outputs)
 
 
 def binary(weight: Tensor, inputs: float) -> Sensitivities:
-    """Of an output layer with binary cross-entropy for each class, targets in [0, 1]; arguments as for `hidden`.
+    """Of an output layer with binary cross-entropy for each class, targets in [0, 1]; arguments as
+    for `hidden`.
 
-    Here dT_h = (s - y_h) z and C_h = k z z^T / 2 with the logistic function s and its slope k, and b_h = (s - y_h - k
-    u) z.
+    Here dT_h = (s - y_h) z and C_h = k z z^T / 2 with the logistic function s and its slope k, and
+    b_h = (s - y_h - k u) z.
     """
     radii = torch.linalg.vector_norm(weight.detach().double(), dim=1) * inputs
     s = torch.sigmoid(radii)
@@ -98,7 +102,9 @@ def binary(weight: Tensor, inputs: float) -> Sensitivities:
 
 
 def softmax(inputs: float) -> float:
-    """|dT| of an output layer with softmax cross-entropy: dT = z (p - y)^T; distributions differ by sqrt(2) at most."""
+    """|dT| of an output layer with softmax cross-entropy: dT = z (p - y)^T; distributions differ by
+    sqrt(2) at most.
+    """
     return math.sqrt(2) * inputs
 
 

@@ -1,8 +1,10 @@
-"""Auxiliary coordinates: for each example what its hidden layers should give, fitted to that example alone.
+"""Auxiliary coordinates: for each example what its hidden layers should give, fitted to that
+example alone.
 
-Guarantee: an example's coordinates are a function of the released weights, of that example, and, where they are stored,
-of its own earlier ones. Losses are added up, never averaged over the batch; optimizers act number by number, and begin
-afresh at each visit. So coordinates need no noise: they are never released (Harder et al. 2019, sec. 2.1).
+Guarantee: an example's coordinates are a function of the released weights, of that example, and,
+where they are stored, of its own earlier ones. Losses are added up, never averaged over the batch;
+optimizers act number by number, and begin afresh at each visit. So coordinates need no noise: they
+are never released (Harder et al. 2019, sec. 2.1).
 """
 
 from __future__ import annotations
@@ -31,15 +33,17 @@ _SWEEP = "sweep"
 class Coordinates:
     """How auxiliary coordinates are fitted: public numbers.
 
-    By default one sweep, with which dpmac's default mu goes; the paper's way is `Coordinates(30, 0.003, "adam")` and mu
-    1.
+    By default one sweep, with which dpmac's default mu goes; the paper's way is
+    `Coordinates(30, 0.003, "adam")` and mu 1.
 
     Attributes:
         steps: Z-steps at each visit of an example.
         rate: their learning rate; for sweeps, what share of the way each goes, at most 1.
-        optimizer: "adam" or "sgd", which act on each number by itself, or "sweep", which goes through the layers from
-            the output to the input and back (see `_sweep`): one sweep at rate 1 does what thousands of small steps do.
-        stored: whether an example's coordinates are kept for its next visit; else they start at what the network gives.
+        optimizer: "adam" or "sgd", which act on each number by itself, or "sweep", which goes
+            through the layers from the output to the input and back (see `_sweep`): one sweep at
+            rate 1 does what thousands of small steps do.
+        stored: whether an example's coordinates are kept for its next visit; else they start at
+            what the network gives.
     """
 
     steps: int = 1
@@ -53,7 +57,8 @@ class Coordinates:
         one_of("optimizer of the coordinates", self.optimizer, [*_OPTIMIZERS, _SWEEP])
         if self.optimizer == _SWEEP and self.rate > 1:
             raise BadInput(
-                f"the rate of the coordinates is {self.rate:g}, and a sweep at rate 1 goes all the way: expected at "
+                f"the rate of the coordinates is {self.rate:g}, and a sweep at rate 1 goes all "
+                "the way: expected at "
                 "most 1, "
                 'for example pv.mac.Coordinates(steps=1, rate=1.0, optimizer="sweep")'
             )
@@ -65,7 +70,9 @@ class Coordinates:
 
 @torch.no_grad()
 def forward(layers: Sequence[Layer], x: Tensor, radius: float | None = None) -> list[Tensor]:
-    """What each hidden layer gives for `x`, shape (examples, inputs), each projected onto the ball before the next."""
+    """What each hidden layer gives for `x`, shape (examples, inputs), each projected onto the ball
+    before the next.
+    """
     activities: list[Tensor] = []
     for layer in layers[:-1]:
         assert layer.activation is not None
@@ -86,9 +93,11 @@ def fitted(
     radius: float | None = None,
     start: list[Tensor] | None = None,
 ) -> list[Tensor]:
-    """The coordinates of some examples, one tensor of shape (examples, outputs) for each hidden layer.
+    """The coordinates of some examples, one tensor of shape (examples, outputs) for each hidden
+    layer.
 
-    They minimise, for each example, (mu sum_k |z_k - f(W_k z_{k-1})|^2 + loss(W z_K, y)) / 2 with z_0 = x (eq. 2).
+    They minimise, for each example, (mu sum_k |z_k - f(W_k z_{k-1})|^2 + loss(W z_K, y)) / 2 with
+    z_0 = x (eq. 2).
 
     Args:
         layers: with the released weights.
@@ -100,7 +109,11 @@ def fitted(
         radius: of the ball that coordinates are projected onto after each step; None: no ball.
         start: where to start from; by default at what the network gives.
     """
-    z = forward(layers, x, radius) if start is None else [projected(each.clone(), radius) for each in start]
+    z = (
+        forward(layers, x, radius)
+        if start is None
+        else [projected(each.clone(), radius) for each in start]
+    )
     if not z:
         return z
     first = arguments(layers[0], x)  # does not change
@@ -123,7 +136,9 @@ def fitted(
 def _gradients(
     layers: Sequence[Layer], output: Output, first: Tensor, z: list[Tensor], y: Tensor, mu: float
 ) -> list[Tensor]:
-    """The gradients of the sum of the examples' objectives by each z: no example's depends on another's."""
+    """The gradients of the sum of the examples' objectives by each z: no example's depends on
+    another's.
+    """
     gradients = []
     for k, own in enumerate(z):
         activation = layers[k].activation
@@ -153,10 +168,11 @@ def _sweep(
 
         r_K = -W_{K+1}' loss'(u) / (2 mu),    r_k = W_{k+1}' (f'(u_{k+1}) r_{k+1})
 
-    which is backpropagation, through the coordinates in place of the activations, of -loss / (2 mu). So the first pass
-    finds the residuals that belong to z as it is, and the second, from the input on, lays out a z that has them (or, at
-    a rate below 1, residuals between those and its own). Layers far from the output have residuals as large as their
-    gradients are from the first sweep on; steps along gradients move them by the rate to the power of their distance.
+    which is backpropagation, through the coordinates in place of the activations, of -loss / (2
+    mu). So the first pass finds the residuals that belong to z as it is, and the second, from the
+    input on, lays out a z that has them (or, at a rate below 1, residuals between those and its
+    own). Layers far from the output have residuals as large as their gradients are from the first
+    sweep on; steps along gradients move them by the rate to the power of their distance.
     """
     u = [first, *(arguments(layer, own) for layer, own in zip(layers[1:], z, strict=True))]
     residual = output.first(u[-1], y) @ layers[-1].linear.weight / (-2 * mu)
@@ -180,5 +196,7 @@ def arguments(layer: Layer, z: Tensor) -> Tensor:
 
 
 def projected(rows: Tensor, radius: float | None) -> Tensor:
-    """Rows brought into the ball of `radius`, each by itself; those that are not finite become 0."""
+    """Rows brought into the ball of `radius`, each by itself; those that are not finite become
+    0.
+    """
     return rows if radius is None else clip_rows(rows, radius)

@@ -1,7 +1,7 @@
 """DP-MAC: each layer's own objective, expanded, clipped and released (Harder et al. 2019).
 
-`MacTask` is rows, layers and plan that fit each other; `MacSteps` what is done with each batch: from its examples to
-steps of the weights, with the release in between.
+`MacTask` is rows, layers and plan that fit each other; `MacSteps` what is done with each batch:
+from its examples to steps of the weights, with the release in between.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from privlearn._checks import checked, count, positive
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.bounded import Bounded
-from privlearn.clipping.derivative_bounds import Analytic, Derivatives, Histogram, Layerwise, shares_of_parts
+from privlearn.clipping.derivative_bounds import (
+    Analytic,
+    Derivatives,
+    Histogram,
+    Layerwise,
+    shares_of_parts,
+)
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import Output, WeightSteps, output_named, targets
@@ -62,8 +68,10 @@ class MacOptions(TypedDict, total=False):
 
     Keys:
         weight_steps: optimizer steps on each released objective.
-        newton: for the expansion of second order: what the optimizer is given is the step to the objective's minimum,
-            with curvature per example below this damping counted as that, in place of the gradient. None: the gradient.
+        newton: for the expansion of second order: what the optimizer is given is the step to the
+        objective's minimum,
+            with curvature per example below this damping counted as that, in place of the gradient.
+            None: the gradient.
         activations: activation functions by their modules' classes, beside ReLU and softplus.
         private: False to train without noise, for comparison: the result can't be published.
         config: how to compute: its `microbatch` and `device`, which are also taken by their names.
@@ -94,56 +102,72 @@ def dpmac(
     checkpoint: Checkpoint | str | Path | None = None,
     **options: Unpack[MacOptions],
 ) -> Result:
-    """Train a fully connected network by the method of auxiliary coordinates, with differential privacy.
+    """Train a fully connected network by the method of auxiliary coordinates, with differential
+    privacy.
 
-    For each batch every example's auxiliary coordinates are fitted to it alone; then the derivatives of all layers'
-    objectives at the weights as they are, bounded by `plan.clip`, are released jointly: one event for a batch. Steps on
-    the objective that was released follow, at no further cost.
+    For each batch every example's auxiliary coordinates are fitted to it alone; then the
+    derivatives of all layers' objectives at the weights as they are, bounded by `plan.clip`, are
+    released jointly: one event for a batch. Steps on the objective that was released follow, at no
+    further cost.
 
-    Guarantee: as for `dpsgd`, the returned model is `plan.guarantee(delta)`-DP for the plan's adjacency and
-    `plan.unit`, and the ledger is charged exactly `plan.event()`. Coordinates and whatever is computed from them
-    without noise are never returned but as `private_diagnostics`. Targets are looked at once, for the data's curator,
-    before anything is spent.
+    Guarantee: as for `dpsgd`, the returned model is `plan.guarantee(delta)`-DP for the plan's
+    adjacency and `plan.unit`, and the ledger is charged exactly `plan.event()`. Coordinates and
+    whatever is computed from them without noise are never returned but as `private_diagnostics`.
+    Targets are looked at once, for the data's curator, before anything is spent.
 
     Args:
-        plan: what will be spent; its `clip` is `pv.mac.Derivatives` (also says the order of the expansion) or
-            `pv.mac.Analytic`.
-        model: an `nn.Sequential` of Linear layers with activations between them, or a function from the shape of one
-            (transformed) example to one. Trained in place.
-        loss: "binary_cross_entropy" (of each class by itself, as in the paper), "cross_entropy" (softmax, first order),
-            "mse".
+        plan: what will be spent; its `clip` is `pv.mac.Derivatives` (also says the order of the
+            expansion) or `pv.mac.Analytic`.
+        model: an `nn.Sequential` of Linear layers with activations between them, or a function from
+            the shape of one (transformed) example to one. Trained in place.
+        loss: "binary_cross_entropy" (of each class by itself, as in the paper), "cross_entropy"
+            (softmax, first order), "mse".
         dataset: as for `dpsgd`; targets are labels, or numbers of shape (rows, outputs).
         optimizer: makes the optimizer from the parameters; any of torch.optim.
-        learning_rate_schedule: learning rates are multiplied by its value over its value at epoch 0.
+        learning_rate_schedule: learning rates are multiplied by its value over its value at epoch
+            0.
         coordinates: how auxiliary coordinates are fitted.
-        mu: the weight of the hidden layers' objectives (eq. 2), a number or a schedule; 1 in the paper. Sweeps need a
-            large one.
+        mu: the weight of the hidden layers' objectives (eq. 2), a number or a schedule; 1 in the
+            paper. Sweeps need a large one.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
         callbacks: as for `dpsgd`.
         checkpoint: as for `dpsgd`; not with stored coordinates.
-        options: `weight_steps`, `newton`, `activations`, `private`, `config`, `microbatch`, `device`: see
-            `MacOptions`.
+        options: `weight_steps`, `newton`, `activations`, `private`, `config`, `microbatch`,
+            `device`: see `MacOptions`.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
-        BadInput: a model that is not fully connected, targets that the loss does not take, or numbers that do not fit
-            each other; before anything is spent. Or weights that are no longer finite, because steps were too long.
+        BadInput: a model that is not fully connected, targets that the loss does not take, or
+            numbers that do not fit each other; before anything is spent. Or weights that are no
+            longer finite, because steps were too long.
     """
     require_one_process("DP-MAC")
     require_kinds(plan, model, output_named, learning_rate_schedule, ledger, streams, {})
     calls = Callbacks(callbacks)
-    computed = {name: value for name, value in options.items() if name in ("config", *compute.names())}
+    computed = {
+        name: value for name, value in options.items() if name in ("config", *compute.names())
+    }
     config = ComputeConfig.of(computed).of_method("dpmac")
-    others: dict[str, Any] = {name: value for name, value in options.items() if name not in computed}
-    settings, output = MacSettings(coordinates, mu, config, **others), output_named(loss, _bound(plan).order)
+    others: dict[str, Any] = {
+        name: value for name, value in options.items() if name not in computed
+    }
+    settings, output = (
+        MacSettings(coordinates, mu, config, **others),
+        output_named(loss, _bound(plan).order),
+    )
     settings.require_fit(plan, checkpoint)
     session = TrainingSession(plan, ledger, streams, checkpoint, charged=settings.private)
     task = MacTask(session, model, output, dataset, learning_rate_schedule, settings)
     descent = optimizer_from(optimizer, task.parameters)
     stated = task.facts(session, descent, learning_rate_schedule)
     calls.begin(session, task.steps, descent)
-    task.train(session, task.batches(session, descent), RateSchedule(descent, learning_rate_schedule), calls)
+    task.train(
+        session,
+        task.batches(session, descent),
+        RateSchedule(descent, learning_rate_schedule),
+        calls,
+    )
     return calls.ended(task.result(session, stated))
 
 
@@ -167,32 +191,38 @@ class MacSettings:
         count("weight_steps", self.weight_steps, most=10_000)
         if self.newton is not None and positive("newton", self.newton) and bound.order == 1:
             raise BadInput(
-                f"newton is {self.newton:g}, and the expansion is of first order: Newton steps need second "
-                "derivatives, pv.mac.Derivatives(first, second=...)"
+                f"newton is {self.newton:g}, and the expansion is of first order: Newton steps "
+                "need second derivatives, pv.mac.Derivatives(first, second=...)"
             )
         if plan.reacts:
-            raise BadInput("dpmac has no validation schedule: use constant, time, exp, step or poly")
+            raise BadInput(
+                "dpmac has no validation schedule: use constant, time, exp, step or poly"
+            )
         if plan.rows_per_person is not None:
             raise BadInput(
-                "dpmac protects rows, and the plan's examples are persons: use dpsgd, or group_size for a declared "
-                "number of rows"
+                "dpmac protects rows, and the plan's examples are persons: use dpsgd, or "
+                "group_size for a declared number of rows"
             )
         if plan.temperature is not None:
             raise BadInput(
-                "dpmac has no temperature after it: use dpsgd, or leave it out of the plan (temperature=None)"
+                "dpmac has no temperature after it: use dpsgd, or leave it out of the plan "
+                "(temperature=None)"
             )
         if any(isinstance(transform, SelectFeatures) for transform in plan.front):
-            raise BadInput("dpmac has no selection of features before it: use dpsgd, or pv.transforms.PrivatePCA")
+            raise BadInput(
+                "dpmac has no selection of features before it: use dpsgd, or "
+                "pv.transforms.PrivatePCA"
+            )
         learned = bound.learned if isinstance(bound, Derivatives) else None
         if learned and learned.after >= plan.epochs:
             raise BadInput(
-                f"thresholds are learned after {learned.after} epochs, and the run has {plan.epochs}: nothing would "
-                "come after it"
+                f"thresholds are learned after {learned.after} epochs, and the run has "
+                f"{plan.epochs}: nothing would come after it"
             )
         if checkpoint is not None and (self.coordinates.stored or not self.private):
             raise BadInput(
-                "a run with stored coordinates, or without noise, can't be continued: leave out the checkpoint, or "
-                "Coordinates(stored=False)"
+                "a run with stored coordinates, or without noise, can't be continued: leave out "
+                "the checkpoint, or Coordinates(stored=False)"
             )
 
     def mu_at(self, epoch: float) -> float:
@@ -246,9 +276,15 @@ class MacTask:
         self._y = targets(output, y, layers[-1].linear.out_features, layers[0].weight().cpu())
         self._watch = LayerDiagnostics(len(layers))
         self._derivatives = BatchDerivatives(
-            layers, output, self._bound, plan.neighbours, settings.coordinates, examples=len(x),
-            at_once=settings.config.microbatch, observe=self._watch.see,
-        )  # fmt: skip
+            layers,
+            output,
+            self._bound,
+            plan.neighbours,
+            settings.coordinates,
+            examples=len(x),
+            at_once=settings.config.microbatch,
+            observe=self._watch.see,
+        )
         self.parameters = [parameter for layer in layers for parameter in layer.parameters]
         self.steps = plan.sampling.steps(len(x))
         session.draws(len(x))
@@ -259,16 +295,34 @@ class MacTask:
         """What is done with each batch."""
         divisor = self.plan.sampling.expected_batch_size(self._examples)
         weights = WeightSteps(
-            self._layers, self._bound, descent, divisor, self.settings.weight_steps, self.settings.newton
+            self._layers,
+            self._bound,
+            descent,
+            divisor,
+            self.settings.weight_steps,
+            self.settings.newton,
         )
         shares = shares_of_parts(self._bound, len(self._layers))
-        return MacSteps(self._derivatives, weights, shares, session.ledger, session.streams, self.settings.private)
+        return MacSteps(
+            self._derivatives,
+            weights,
+            shares,
+            session.ledger,
+            session.streams,
+            self.settings.private,
+        )
 
-    def facts(self, session: TrainingSession, descent: torch.optim.Optimizer, rates: Schedule) -> dict[str, Any]:
-        """Public values of the run; they are also what a resumed run must have in common with its checkpoint."""
+    def facts(
+        self, session: TrainingSession, descent: torch.optim.Optimizer, rates: Schedule
+    ) -> dict[str, Any]:
+        """Public values of the run; they are also what a resumed run must have in common with its
+        checkpoint.
+        """
         own, described = self.settings, self._front.described()
         stated = {
-            **training_facts(self._examples, self.plan.epochs * self.steps, descent, rates, described),
+            **training_facts(
+                self._examples, self.plan.epochs * self.steps, descent, rates, described
+            ),
             "objective": self._output.name,
             "coordinates": own.coordinates.describe(),
             "mu": own.mu if isinstance(own.mu, int | float) else spec(own.mu),
@@ -276,13 +330,23 @@ class MacTask:
             "newton": own.newton,
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
-        session.parts = {"network": self._network, "optimizer": descent, "gradients": self._derivatives,
-                         "diagnostics": self._watch}  # fmt: skip
+        session.parts = {
+            "network": self._network,
+            "optimizer": descent,
+            "gradients": self._derivatives,
+            "diagnostics": self._watch,
+        }
         if session.file:
             session.facts = facts(
-                self._network, self._output.losses, (self._x, self._y), None, None, plan=self.plan,
-                microbatch=own.config.microbatch, **stated,
-            )  # fmt: skip
+                self._network,
+                self._output.losses,
+                (self._x, self._y),
+                None,
+                None,
+                plan=self.plan,
+                microbatch=own.config.microbatch,
+                **stated,
+            )
             session.code = {"code": code_digest(own.mu, own.activations, self._network)}
         return stated
 
@@ -293,7 +357,9 @@ class MacTask:
         rates: RateSchedule,
         calls: Callbacks,
     ) -> None:
-        """Take all batches of the plan, each charged before its noise is drawn, unless a callback stops it."""
+        """Take all batches of the plan, each charged before its noise is drawn, unless a callback
+        stops it.
+        """
         plan, mu = self.plan, self.settings.mu_at
         learned = self._bound.learned if isinstance(self._bound, Derivatives) else None
         with _leaving_nothing_behind(self.parameters), session.charging():
@@ -310,7 +376,9 @@ class MacTask:
                     batches.take(sample, x, y, sigma, mu(epoch + step / self.steps))
                     session.record(sample, list(self.parameters))
                     with session.or_abandon():
-                        require_finite(self.parameters, rates.first, f"epoch {epoch + 1}, step {step + 1}")
+                        require_finite(
+                            self.parameters, rates.first, f"epoch {epoch + 1}, step {step + 1}"
+                        )
                     if calls.stepped(epoch, step, sigma):
                         session.keep_end()
                         return
@@ -320,8 +388,13 @@ class MacTask:
     def result(self, session: TrainingSession, stated: dict[str, Any]) -> Result:
         """The trained model, and what can be published of it."""
         network = self._network
-        network.to("cpu" if self.settings.config.device is not None else device_of(None, network)).eval()
-        shapes = {"input_shape": list(self._data.x.shape[1:]), "network_input_shape": list(self._front.shape)}
+        network.to(
+            "cpu" if self.settings.config.device is not None else device_of(None, network)
+        ).eval()
+        shapes = {
+            "input_shape": list(self._data.x.shape[1:]),
+            "network_input_shape": list(self._front.shape),
+        }
         return Result(
             model=nn.Sequential(*self._front.modules, network).eval(),
             ledger=session.ledger,
@@ -382,7 +455,8 @@ class MacSteps:
         shares: of the unit of sensitivity, for each released part.
         ledger: what is charged.
         streams: the random streams.
-        private: whether there is noise; without it nothing is charged here, and the run must have been marked as such.
+        private: whether there is noise; without it nothing is charged here, and the run must have
+            been marked as such.
     """
 
     derivatives: BatchDerivatives
@@ -392,16 +466,26 @@ class MacSteps:
     streams: Streams
     private: bool = True
 
-    def take(self, sample: Sample, x: Tensor, y: Tensor, noise_multiplier: float, mu: float) -> None:
-        """Release the derivatives of one batch, jointly, and step on the objectives that they make."""
+    def take(
+        self, sample: Sample, x: Tensor, y: Tensor, noise_multiplier: float, mu: float
+    ) -> None:
+        """Release the derivatives of one batch, jointly, and step on the objectives that they
+        make.
+        """
         parts = self.derivatives(sample, x, y, mu)
         released = self._released(parts, noise_multiplier, self.shares)
         scale = noise_multiplier if self.private else 0.0
-        noise = [scale * part.sensitivity / share for part, share in zip(parts, self.shares, strict=True)]
+        noise = [
+            scale * part.sensitivity / share for part, share in zip(parts, self.shares, strict=True)
+        ]
         self.weights.take(self.derivatives.released(released), noise)
 
-    def learn(self, learned: Histogram, adjacency: Adjacency, x: Tensor, y: Tensor, mu: float) -> None:
-        """Release histograms of derivative norms on all the data, and take the thresholds from them (Algorithm 2)."""
+    def learn(
+        self, learned: Histogram, adjacency: Adjacency, x: Tensor, y: Tensor, mu: float
+    ) -> None:
+        """Release histograms of derivative norms on all the data, and take the thresholds from them
+        (Algorithm 2).
+        """
         (everybody,) = FullBatch().draw(len(x))
         if self.derivatives.learned:  # released before an interruption
             everybody.spend(learned.event(), adjacency, self.ledger)
@@ -410,12 +494,19 @@ class MacSteps:
         self.derivatives.learn(self._released(parts, learned.noise_multiplier))
 
     def _released(
-        self, parts: Sequence[Bounded], noise_multiplier: float, shares: Sequence[float] | None = None
+        self,
+        parts: Sequence[Bounded],
+        noise_multiplier: float,
+        shares: Sequence[float] | None = None,
     ) -> list[Tensor]:
         """The parts' values with noise; as they are in a run that is not private."""
         if not self.private:
             return [value for part in parts for value in part.values]
         noisy = release(
-            *parts, noise_multiplier=noise_multiplier, ledger=self.ledger, stream=self.streams.noise, shares=shares
+            *parts,
+            noise_multiplier=noise_multiplier,
+            ledger=self.ledger,
+            stream=self.streams.noise,
+            shares=shares,
         )
         return [value for values in noisy for value in values]

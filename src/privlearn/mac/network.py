@@ -1,6 +1,8 @@
-"""The layers of a fully connected network, read off an `nn.Sequential`, and what the curator may look at of them.
+"""The layers of a fully connected network, read off an `nn.Sequential`, and what the curator may
+look at of them.
 
-Their activation functions: value, two derivatives, and the suprema that analytic sensitivities are made of.
+Their activation functions: value, two derivatives, and the suprema that analytic sensitivities are
+made of.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from privlearn.runs.result import mean, with_nan, without_nan
 
 #: Beyond this argument softplus is its asymptote to the last digit of double precision.
 _FAR = 40.0
-#: Distance of the points at which suprema of softplus are tabulated, and what may lie above them in between,
-#: relatively: the functions are at least 0.25 there and have second derivatives below 2, so that it is at most 2 *
-#: _STEP^2 / 8 / 0.25.
+#: Distance of the points at which suprema of softplus are tabulated, and what may lie above them in
+#: between, relatively: the functions are at least 0.25 there and have second derivatives below 2,
+#: so that it is at most 2 * _STEP^2 / 8 / 0.25.
 _STEP = 1e-3
 _BETWEEN = 1e-6
 
@@ -32,7 +34,8 @@ _BETWEEN = 1e-6
 @final
 @dataclass(frozen=True, repr=False)
 class Suprema:
-    """Upper bounds of expressions in f, s = f', k = f'' and g = f - u s over |u| <= R_h, by unit h; shape (units,).
+    """Upper bounds of expressions in f, s = f', k = f'' and g = f - u s over |u| <= R_h, by unit h;
+    shape (units,).
 
     Attributes:
         product: of |f s|.
@@ -65,8 +68,8 @@ class Activation:
         value: f.
         slope: f'.
         curvature: f''.
-        suprema: radii R, shape (units,), in double precision, to bounds over |u| <= R; constants will do. None:
-            analytic sensitivities are not known, and are refused.
+        suprema: radii R, shape (units,), in double precision, to bounds over |u| <= R; constants
+            will do. None: analytic sensitivities are not known, and are refused.
         lipschitz: the supremum of |f'| everywhere; with `suprema`.
     """
 
@@ -84,9 +87,19 @@ def constants(radii: Tensor, **bounds: float) -> Suprema:
 
 
 def _linear_suprema(radii: Tensor) -> Suprema:
-    """Of ReLU and of the identity, whose slope is 1 (or 0) and whose curvature and intercept are 0."""
+    """Of ReLU and of the identity, whose slope is 1 (or 0) and whose curvature and intercept are
+    0.
+    """
     flat = constants(
-        radii, slope=1.0, curvature=0.0, rest=0.0, tilt=1.0, bend=1.0, cross=0.0, constant=0.0, product=0.0
+        radii,
+        slope=1.0,
+        curvature=0.0,
+        rest=0.0,
+        tilt=1.0,
+        bend=1.0,
+        cross=0.0,
+        constant=0.0,
+        product=0.0,
     )
     return Suprema(**{**vars(flat), "product": radii})
 
@@ -97,7 +110,9 @@ def _softplus_curvature(u: Tensor) -> Tensor:
 
 @lru_cache
 def _softplus_table() -> tuple[Tensor, dict[str, Tensor]]:
-    """Points 0 .. _FAR, and for each the largest value at points of at most its size, of either sign."""
+    """Points 0 .. _FAR, and for each the largest value at points of at most its size, of either
+    sign.
+    """
     points = torch.arange(0, _FAR + _STEP, _STEP, dtype=torch.float64)
     columns = {}
     for name in (field.name for field in fields(Suprema)):
@@ -146,9 +161,19 @@ def _tanh_curvature(u: Tensor) -> Tensor:
 
 
 def _tanh_suprema(radii: Tensor) -> Suprema:
-    """For all arguments: 2 / (3 sqrt(3)), twice that, and what a search over a fine grid finds, each rounded up."""
+    """For all arguments: 2 / (3 sqrt(3)), twice that, and what a search over a fine grid finds,
+    each rounded up.
+    """
     return constants(
-        radii, product=0.385, slope=1.0, curvature=0.77, rest=0.655, tilt=1.174, bend=1.0, cross=2.01, constant=1.01
+        radii,
+        product=0.385,
+        slope=1.0,
+        curvature=0.77,
+        rest=0.655,
+        tilt=1.174,
+        bend=1.0,
+        cross=2.01,
+        constant=1.01,
     )
 
 
@@ -164,9 +189,9 @@ LN2 = math.log(2)
 Activations = Mapping[type[nn.Module], Activation]
 KNOWN: Activations = {nn.ReLU: RELU, nn.Softplus: SOFTPLUS, nn.Tanh: TANH}
 _EXPECTED = (
-    "DP-MAC trains fully connected networks: an nn.Sequential of Linear layers with ReLU, Softplus or Tanh between "
-    "them (or an Activation of your own, in activations=), and a Linear layer last (a Flatten may come first), such as "
-    "mlp:300"
+    "DP-MAC trains fully connected networks: an nn.Sequential of Linear layers with ReLU, Softplus "
+    "or Tanh between them (or an Activation of your own, in activations=), and a Linear layer last "
+    "(a Flatten may come first), such as mlp:300"
 )
 
 
@@ -196,7 +221,11 @@ class Layer:
     def weight(self) -> Tensor:
         """The weights as they are now, the bias as the last column; shape `shape`."""
         weight = self.linear.weight.detach()
-        return torch.cat([weight, self.linear.bias.detach()[:, None]], 1) if self.has_bias else weight.clone()
+        return (
+            torch.cat([weight, self.linear.bias.detach()[:, None]], 1)
+            if self.has_bias
+            else weight.clone()
+        )
 
     def set_gradient(self, gradient: Tensor) -> None:
         """Hand a gradient of `weight` to the parameters."""
@@ -235,11 +264,17 @@ def layers_of(model: nn.Module, activations: Activations | None = None) -> list[
             between[-1] = _activation(module, known, name)
         elif not (type(module) is nn.Flatten and not linears) and type(module) is not nn.Identity:
             where = f"at {name!r} of the model" if name else "that the model is"
-            raise BadInput(f"the {type(module).__name__} {where} is not for this method: {_EXPECTED}")
+            raise BadInput(
+                f"the {type(module).__name__} {where} is not for this method: {_EXPECTED}"
+            )
     if not linears or (last := between[-1]) is not None:
         ending = "no Linear layer" if not linears else f"an activation, {last.name}, last"  # type: ignore[union-attr]
-        raise BadInput(f"the model has {ending}, and the loss takes what a Linear layer gives: {_EXPECTED}")
-    layers = [Layer(linear, activation) for linear, activation in zip(linears, between, strict=True)]
+        raise BadInput(
+            f"the model has {ending}, and the loss takes what a Linear layer gives: {_EXPECTED}"
+        )
+    layers = [
+        Layer(linear, activation) for linear, activation in zip(linears, between, strict=True)
+    ]
     _require_plain(model, layers)
     return layers
 
@@ -257,8 +292,8 @@ def _flat(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
 def _activation(module: nn.Module, known: Activations, name: str) -> Activation:
     if isinstance(module, nn.Softplus) and (module.beta != 1 or module.threshold < 20):
         raise BadInput(
-            f"Softplus at {name!r} has beta {module.beta} and threshold {module.threshold}: expected nn.Softplus() as "
-            "it comes, or an Activation of your own in activations="
+            f"Softplus at {name!r} has beta {module.beta} and threshold {module.threshold}: "
+            "expected nn.Softplus() as it comes, or an Activation of your own in activations="
         )
     return known[type(module)]
 
@@ -267,20 +302,29 @@ def _require_plain(model: nn.Module, layers: list[Layer]) -> None:
     """Refuse tied, frozen or complex parameters, hooks, and types that noise can't be added to."""
     parameters = [parameter for layer in layers for parameter in layer.parameters]
     if len(set(map(id, parameters))) < len(parameters):
-        raise BadInput(f"a layer stands twice in the model, or two layers share a weight: {_EXPECTED}")
+        raise BadInput(
+            f"a layer stands twice in the model, or two layers share a weight: {_EXPECTED}"
+        )
     if not all(parameter.requires_grad for parameter in parameters):
-        raise BadInput("a layer of the model is frozen: DP-MAC trains all of them; set requires_grad")
+        raise BadInput(
+            "a layer of the model is frozen: DP-MAC trains all of them; set requires_grad"
+        )
     if any(parameter.dtype not in (torch.float32, torch.float64) for parameter in parameters):
         raise BadInput(
-            f"the model's parameters are {parameters[0].dtype}: expected float32 or float64; use model.float()"
+            f"the model's parameters are {parameters[0].dtype}: expected float32 or float64; use "
+            "model.float()"
         )
     for module in model.modules():
         if module._forward_hooks or module._forward_pre_hooks:
-            raise BadInput(f"{type(module).__name__} of the model has hooks, which DP-MAC would not run: remove them")
+            raise BadInput(
+                f"{type(module).__name__} of the model has hooks, which DP-MAC would not run: "
+                "remove them"
+            )
     for before, after in pairwise(layer.linear for layer in layers):
         if before.out_features != after.in_features:
             raise BadInput(
-                f"a layer gives {before.out_features} numbers and the next takes {after.in_features}: {_EXPECTED}"
+                f"a layer gives {before.out_features} numbers and the next takes "
+                f"{after.in_features}: {_EXPECTED}"
             )
 
 
@@ -291,13 +335,18 @@ def with_ones(rows: Tensor, layer: Layer) -> Tensor:
 
 @final
 class LayerDiagnostics:
-    """Collects, epoch by epoch: the mean loss of the network, and of each layer's first derivatives the mean norm and
-    the share that was clipped; NaN where no example had one. How many examples had a layer that was not finite (such
-    layers add nothing) is `left_out`.
+    """Collects, epoch by epoch: the mean loss of the network, and of each layer's first derivatives
+    the mean norm and the share that was clipped; NaN where no example had one. How many examples
+    had a layer that was not finite (such layers add nothing) is `left_out`.
     """
 
     def __init__(self, layers: int) -> None:
-        self.figures: dict[str, list[Any]] = {"loss": [], "norms": [], "clipped_shares": [], "left_out": []}
+        self.figures: dict[str, list[Any]] = {
+            "loss": [],
+            "norms": [],
+            "clipped_shares": [],
+            "left_out": [],
+        }
         self._layers = layers
         self._begin_epoch()
 
@@ -306,7 +355,9 @@ class LayerDiagnostics:
         self._norms, self._clipped, self._counted = ([0.0] * self._layers for _ in range(3))
 
     def see(self, losses: Tensor, norms: list[Tensor], clipped: Tensor) -> None:
-        """Some examples' losses, shape (examples,), norms by layer, and which were clipped, (layers, examples)."""
+        """Some examples' losses, shape (examples,), norms by layer, and which were clipped,
+        (layers, examples).
+        """
         finite = losses.isfinite()
         self._rows += int(finite.sum())
         self._loss += float(losses[finite].sum(dtype=torch.float64))
@@ -333,4 +384,6 @@ class LayerDiagnostics:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
         self.figures = with_nan(state["figures"])
-        self._rows, self._loss, self._left_out, self._norms, self._clipped, self._counted = state["epoch"]
+        self._rows, self._loss, self._left_out, self._norms, self._clipped, self._counted = state[
+            "epoch"
+        ]

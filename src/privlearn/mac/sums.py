@@ -1,10 +1,11 @@
 """`BatchDerivatives`: from the examples of a batch to the bounded sums of all layers' derivatives.
 
-`DerivativeSums`: sums of clipped per-example derivative matrices that are outer products, and their sensitivities.
+`DerivativeSums`: sums of clipped per-example derivative matrices that are outer products, and their
+sensitivities.
 
-A layer's first derivatives for one example are d z^T, its second ones the stack of c_h z z^T over units h. So their
-norms are products of norms, |d| |z| and |c| |z|^2, and their clipped sums are matrix products: nothing of shape
-(examples, outputs, inputs) is ever built.
+A layer's first derivatives for one example are d z^T, its second ones the stack of c_h z z^T over
+units h. So their norms are products of norms, |d| |z| and |c| |z|^2, and their clipped sums are
+matrix products: nothing of shape (examples, outputs, inputs) is ever built.
 """
 
 from __future__ import annotations
@@ -28,16 +29,18 @@ from privlearn.mac.expansion import BINARY, SOFTMAX, Output, hidden_first, hidde
 from privlearn.mac.network import Layer, with_ones
 from privlearn.sampling import Sample
 
-#: Called with the losses, the norms of each layer's first derivatives and which were clipped: private.
+#: Called with the losses, the norms of each layer's first derivatives and which were clipped:
+#: private.
 Observer = Callable[[Tensor, list[Tensor], Tensor], None]
 
 
 @final
 class BatchDerivatives:
-    """Computes, for drawn batches, what DP-MAC releases: sums of clipped derivatives of each layer's objective.
+    """Computes, for drawn batches, what DP-MAC releases: sums of clipped derivatives of each
+    layer's objective.
 
-    For each example its coordinates are fitted by itself, with the weights as they are; then come its derivatives in
-    all layers, and `clipping` bounds and adds them up.
+    For each example its coordinates are fitted by itself, with the weights as they are; then come
+    its derivatives in all layers, and `clipping` bounds and adds them up.
 
     Args:
         layers: the network's; their weights are read whenever a batch is computed.
@@ -70,7 +73,11 @@ class BatchDerivatives:
         observe: Observer | None = None,
     ) -> None:
         self._layers, self._output, self._bound, self._adjacency = layers, output, bound, adjacency
-        self._coordinates, self._at_once, self._observe = coordinates, min(at_once or BLOCK, BLOCK), observe
+        self._coordinates, self._at_once, self._observe = (
+            coordinates,
+            min(at_once or BLOCK, BLOCK),
+            observe,
+        )
         self.thresholds = bound.thresholds(len(layers)) if isinstance(bound, Derivatives) else None
         self.learned = False
         self._radius = bound.z_norm if isinstance(bound, Analytic) else None
@@ -87,16 +94,22 @@ class BatchDerivatives:
             if coordinates.stored
             else []
         )
-        self._met = torch.zeros(examples if coordinates.stored else 0, dtype=torch.bool, device=weight.device)
+        self._met = torch.zeros(
+            examples if coordinates.stored else 0, dtype=torch.bool, device=weight.device
+        )
         self.limits()  # whatever can be refused
 
     def limits(self, mu: float = 1.0) -> list[list[float]]:
-        """For each layer the largest norm of each of its parts: thresholds, or analytic bounds at the current weights.
+        """For each layer the largest norm of each of its parts: thresholds, or analytic bounds at
+        the current weights.
 
         `mu` is the weight of hidden layers' objectives, which analytic bounds grow with.
         """
         if self.thresholds is not None:
-            halved = [[threshold / 2**kind for threshold in own] for kind, own in enumerate(self.thresholds)]
+            halved = [
+                [threshold / 2**kind for threshold in own]
+                for kind, own in enumerate(self.thresholds)
+            ]
             return [list(own) for own in zip(*halved, strict=True)]
         last = len(self._layers) - 1
         return [
@@ -106,11 +119,13 @@ class BatchDerivatives:
 
     @torch.no_grad()
     def __call__(self, sample: Sample, x: Tensor, y: Tensor, mu: float) -> list[Bounded]:
-        """The bounded sums over the examples that `sample` drew: for each layer its first, then its second part.
+        """The bounded sums over the examples that `sample` drew: for each layer its first, then its
+        second part.
 
-        First parts are the sums of dT (of b, where bounds are analytic and the expansion is of second order), of shape
-        (outputs, inputs), the bias as the last input; second parts those of C = d2T / 2, of shape (outputs, inputs,
-        inputs). T is the layer's objective as eq. 2 has it, so that of a hidden layer is mu |z_k - f(W_k z_{k-1})|^2.
+        First parts are the sums of dT (of b, where bounds are analytic and the expansion is of
+        second order), of shape (outputs, inputs), the bias as the last input; second parts those of
+        C = d2T / 2, of shape (outputs, inputs, inputs). T is the layer's objective as eq. 2 has it,
+        so that of a hidden layer is mu |z_k - f(W_k z_{k-1})|^2.
 
         Args:
             sample: the batch.
@@ -124,26 +139,42 @@ class BatchDerivatives:
             products = self._products(rows, inputs, targets, mu)
             clipped = sums.add(products)
             if self._observe:
-                self._observe(self._losses(inputs, targets), [product.norms()[0] for product in products], clipped)
+                self._observe(
+                    self._losses(inputs, targets),
+                    [product.norms()[0] for product in products],
+                    clipped,
+                )
         return sums.bounded(sample)
 
     @torch.no_grad()
     def histograms(self, sample: Sample, x: Tensor, y: Tensor, mu: float) -> list[Bounded]:
-        """How many examples have derivatives of which norm: a histogram by kind and layer; arguments as for a call.
+        """How many examples have derivatives of which norm: a histogram by kind and layer;
+        arguments as for a call.
 
         Raises:
             BadInput: there are no thresholds to learn.
         """
         learned = self._bound.learned if isinstance(self._bound, Derivatives) else None
         if learned is None or self.thresholds is None:
-            raise BadInput("there is no histogram in the plan: give pv.mac.Derivatives(learned=pv.mac.Histogram(...))")
-        collected: list[list[Tensor]] = [[self._like.new_zeros(0).double()] for own in self.thresholds for _ in own]
+            raise BadInput(
+                "there is no histogram in the plan: give "
+                "pv.mac.Derivatives(learned=pv.mac.Histogram(...))"
+            )
+        collected: list[list[Tensor]] = [
+            [self._like.new_zeros(0).double()] for own in self.thresholds for _ in own
+        ]
         for rows, inputs, targets in self._parts(sample, x, y):
             norms = [product.norms() for product in self._products(rows, inputs, targets, mu)]
-            by_kind = [own * 2**kind for kind, layers in enumerate(zip(*norms, strict=True)) for own in layers]
+            by_kind = [
+                own * 2**kind
+                for kind, layers in enumerate(zip(*norms, strict=True))
+                for own in layers
+            ]
             for norms_so_far, own in zip(collected, by_kind, strict=True):
                 norms_so_far.append(own)
-        return histogram([torch.cat(kept) for kept in collected], learned.edges(), sample, self._adjacency)
+        return histogram(
+            [torch.cat(kept) for kept in collected], learned.edges(), sample, self._adjacency
+        )
 
     def learn(self, counts: Sequence[Tensor]) -> None:
         """Take the thresholds that released histograms speak for."""
@@ -151,7 +182,10 @@ class BatchDerivatives:
         assert self._bound.learned is not None
         assert self.thresholds is not None
         flat = [threshold for own in self.thresholds for threshold in own]
-        new = [self._bound.learned.threshold(c.tolist(), old) for c, old in zip(counts, flat, strict=True)]
+        new = [
+            self._bound.learned.threshold(c.tolist(), old)
+            for c, old in zip(counts, flat, strict=True)
+        ]
         layers = len(self._layers)
         self.thresholds = [new[start : start + layers] for start in range(0, len(new), layers)]
         self.learned = True
@@ -168,15 +202,23 @@ class BatchDerivatives:
         """Go on where another was."""
         self.thresholds, self.learned = state["thresholds"], state["learned"]
 
-    def _parts(self, sample: Sample, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """The batch in parts: the places of some examples, their inputs and their targets, brought into their balls."""
+    def _parts(
+        self, sample: Sample, x: Tensor, y: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The batch in parts: the places of some examples, their inputs and their targets, brought
+        into their balls.
+        """
         bound = self._bound
         for start in range(0, len(sample), self._at_once):
             rows = torch.from_numpy(sample.indices[start : start + self._at_once]).to(x.device)
             inputs, targets = x[rows].to(self._like), y[rows].to(self._like)
             if isinstance(bound, Analytic):
                 inputs = projected(inputs, self._input_radius())
-                targets = targets if self._output in (BINARY, SOFTMAX) else projected(targets, bound.y_norm)
+                targets = (
+                    targets
+                    if self._output in (BINARY, SOFTMAX)
+                    else projected(targets, bound.y_norm)
+                )
             yield rows.to(self._like.device), inputs, targets
 
     def _products(self, rows: Tensor, x: Tensor, y: Tensor, mu: float) -> list[Products]:
@@ -198,13 +240,26 @@ class BatchDerivatives:
         return products
 
     def _fitted(self, rows: Tensor, x: Tensor, y: Tensor, mu: float) -> list[Tensor]:
-        """Coordinates of some examples, from where they were at their last visit if that is kept."""
+        """Coordinates of some examples, from where they were at their last visit if that is
+        kept.
+        """
         start = None
         if self._coordinates.stored:
             met = self._met[rows, None]
             new = forward(self._layers, x, self._radius)
-            start = [kept[rows].where(met, own) for kept, own in zip(self._stored, new, strict=True)]
-        z = fitted(self._layers, self._output, x, y, self._coordinates, mu, radius=self._radius, start=start)
+            start = [
+                kept[rows].where(met, own) for kept, own in zip(self._stored, new, strict=True)
+            ]
+        z = fitted(
+            self._layers,
+            self._output,
+            x,
+            y,
+            self._coordinates,
+            mu,
+            radius=self._radius,
+            start=start,
+        )
         if self._coordinates.stored:
             for kept, own in zip(self._stored, z, strict=True):
                 kept[rows] = own
@@ -247,8 +302,8 @@ class Products:
     Attributes:
         inputs: z, shape (examples, inputs), a column of ones for the bias included.
         first: d, shape (examples, outputs): the first derivatives of example n are d_n z_n^T.
-        second: c, shape (examples, outputs): those of second order, halved, are c_nh z_n z_n^T for unit h. None: not
-            wanted.
+        second: c, shape (examples, outputs): those of second order, halved, are c_nh z_n z_n^T for
+            unit h. None: not wanted.
     """
 
     inputs: Tensor
@@ -256,23 +311,28 @@ class Products:
     second: Tensor | None = None
 
     def norms(self) -> list[Tensor]:
-        """Frobenius norms of each example's matrices, first and halved second order, each of shape (examples,)."""
+        """Frobenius norms of each example's matrices, first and halved second order, each of shape
+        (examples,).
+        """
         z = row_norms(self.inputs)
-        return [z * row_norms(self.first)] + ([] if self.second is None else [z * z * row_norms(self.second)])
+        return [z * row_norms(self.first)] + (
+            [] if self.second is None else [z * z * row_norms(self.second)]
+        )
 
 
 @final
 class DerivativeSums:
     """Adds up clipped derivatives, layer by layer, a few examples at a time.
 
-    Guarantee: one example changes a layer's sum of first derivatives by at most its limit in Frobenius norm, and
-    likewise that of second ones, whatever the example holds; an example with a layer that is not finite adds nothing to
-    that layer. Limits leave room for the rounding of norms and sums (`rounding` says how much, and what is proven);
-    sums are in double precision.
+    Guarantee: one example changes a layer's sum of first derivatives by at most its limit in
+    Frobenius norm, and likewise that of second ones, whatever the example holds; an example with a
+    layer that is not finite adds nothing to that layer. Limits leave room for the rounding of norms
+    and sums (`rounding` says how much, and what is proven); sums are in double precision.
 
     Args:
         shapes: (outputs, inputs) of each layer, the bias's column included.
-        limits: for each layer the largest norm of first derivatives, and, if they are wanted, of halved second ones.
+        limits: for each layer the largest norm of first derivatives, and, if they are wanted, of
+            halved second ones.
         like: a tensor of the type and on the device that derivatives have.
         adjacency: the kind of neighbour.
 
@@ -287,11 +347,17 @@ class DerivativeSums:
         like: Tensor,
         adjacency: Adjacency,
     ) -> None:
-        if len(shapes) != len(limits) or not all(0 < limit < 1e30 for layer in limits for limit in layer):
-            raise BadInput(f"limits are {limits}: expected positive numbers for each of {len(shapes)} layers")
+        if len(shapes) != len(limits) or not all(
+            0 < limit < 1e30 for layer in limits for limit in layer
+        ):
+            raise BadInput(
+                f"limits are {limits}: expected positive numbers for each of {len(shapes)} layers"
+            )
         self._limits = [tuple(layer) for layer in limits]
         self._adjacency, self._dtype = adjacency, like.dtype
-        self._added = [[Contributions(limit, type(self).__name__) for limit in layer] for layer in self._limits]
+        self._added = [
+            [Contributions(limit, type(self).__name__) for limit in layer] for layer in self._limits
+        ]
         like = like.double()
         self._sums = [
             [like.new_zeros(outputs, *[inputs] * order) for order, _ in enumerate(layer, start=1)]
@@ -300,7 +366,8 @@ class DerivativeSums:
 
     @torch.no_grad()
     def add(self, products: Sequence[Products]) -> Tensor:
-        """Add some examples' derivatives, one `Products` for each layer; at most `rounding.BLOCK` at once.
+        """Add some examples' derivatives, one `Products` for each layer; at most `rounding.BLOCK`
+        at once.
 
         Returns:
             Which layers' first derivatives were clipped, shape (layers, examples): private.
@@ -310,9 +377,14 @@ class DerivativeSums:
             norms = product.norms()
             z = _units(product.inputs, norms[0])
             across = row_norms(z)
-            for total, norm, added, factor in zip(sums, norms, seen, (product.first, product.second), strict=False):
+            for total, norm, added, factor in zip(
+                sums, norms, seen, (product.first, product.second), strict=False
+            ):
                 assert factor is not None
-                each = _units(factor, norm) * self._lengths(norm, added.bound).to(factor.dtype)[:, None]
+                each = (
+                    _units(factor, norm)
+                    * self._lengths(norm, added.bound).to(factor.dtype)[:, None]
+                )
                 added.see(row_norms(each) * across ** (total.dim() - 1))
                 if total.dim() == 2:
                     total.add_(each.T @ z)
@@ -323,9 +395,17 @@ class DerivativeSums:
         return torch.stack(clipped)
 
     def bounded(self, sample: Sample) -> list[Bounded]:
-        """The sums as bounded values of `sample`, whose examples they are of: by layer, first order first."""
+        """The sums as bounded values of `sample`, whose examples they are of: by layer, first order
+        first.
+        """
         return [
-            Bounded((total,), self._adjacency.sum_sensitivity(added.bound), self._adjacency, sample, added)
+            Bounded(
+                (total,),
+                self._adjacency.sum_sensitivity(added.bound),
+                self._adjacency,
+                sample,
+                added,
+            )
             for sums, seen in zip(self._sums, self._added, strict=True)
             for total, added in zip(sums, seen, strict=True)
         ]
@@ -337,18 +417,23 @@ class DerivativeSums:
 
 
 def _units(rows: Tensor, norms: Tensor) -> Tensor:
-    """Rows brought to length 1; 0 where they are 0, or where `norms` (of what they are a factor of) aren't finite."""
+    """Rows brought to length 1; 0 where they are 0, or where `norms` (of what they are a factor of)
+    aren't finite.
+    """
     lengths = row_norms(rows)
     usable = norms.isfinite() & lengths.isfinite() & (lengths > 0)
     scaled = rows / lengths.where(usable, 1.0).to(rows.dtype)[:, None]
     return scaled.where(usable[:, None], 0.0)
 
 
-def histogram(norms: Sequence[Tensor], edges: Sequence[float], sample: Sample, adjacency: Adjacency) -> list[Bounded]:
-    """How many examples have norms in each bin, for each of several kinds of norm; sensitivity computed here.
+def histogram(
+    norms: Sequence[Tensor], edges: Sequence[float], sample: Sample, adjacency: Adjacency
+) -> list[Bounded]:
+    """How many examples have norms in each bin, for each of several kinds of norm; sensitivity
+    computed here.
 
-    An example counts in one bin of each histogram; one whose norm is not finite, in none. So it adds a vector of length
-    1 to each, and replacing it by another moves at most two numbers by 1.
+    An example counts in one bin of each histogram; one whose norm is not finite, in none. So it
+    adds a vector of length 1 to each, and replacing it by another moves at most two numbers by 1.
 
     Args:
         norms: for each histogram the norms, shape (examples,).

@@ -1,4 +1,6 @@
-"""Mechanisms: where a bounded value meets its charge and its noise, and how noise depends on that of earlier steps."""
+"""Mechanisms: where a bounded value meets its charge and its noise, and how noise depends on that
+of earlier steps.
+"""
 
 from __future__ import annotations
 

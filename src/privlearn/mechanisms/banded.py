@@ -39,19 +39,21 @@ _ROOM = 1e-12
 @registered
 @dataclass(frozen=True)
 class Banded(Correlation):
-    """Coefficients that make the mean squared error of the weights as small as they can, for SGD at a constant rate.
+    """Coefficients that make the mean squared error of the weights as small as they can, for SGD at
+    a constant rate.
 
-    An example that takes part in steps at least `bands` apart changes other rows of C g each time, and these by at most
-    its sensitivity, since no column of C is longer than 1. So each of its times costs what a release with independent
-    noise costs, also where batches are sampled (Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization").
+    An example that takes part in steps at least `bands` apart changes other rows of C g each time,
+    and these by at most its sensitivity, since no column of C is longer than 1. So each of its
+    times costs what a release with independent noise costs, also where batches are sampled
+    (Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization").
 
     Attributes:
-        bands: over how many steps noise is correlated; 1 is independent noise. bands - 1 tensors of the model's size
-            are kept.
+        bands: over how many steps noise is correlated; 1 is independent noise. bands - 1 tensors of
+            the model's size are kept.
         momentum: that of SGD, for which the error is computed.
 
-    Source: Choquette-Choo et al. 2023, with Toeplitz matrices (McKenna 2024); the starting point is the banded square
-    root (Kalinin and Lampert 2024).
+    Source: Choquette-Choo et al. 2023, with Toeplitz matrices (McKenna 2024); the starting point is
+    the banded square root (Kalinin and Lampert 2024).
     """
 
     bands: int
@@ -69,7 +71,9 @@ class Banded(Correlation):
         return self.bands
 
     def coefficients(self, steps: int, separation: int = 1) -> Column:
-        """As of every `Correlation`: at most `bands` numbers of norm at most 1, for any separation."""
+        """As of every `Correlation`: at most `bands` numbers of norm at most 1, for any
+        separation.
+        """
         return np.asarray(_optimised(min(self.bands, count("steps", steps)), self.momentum, steps))
 
     def inverse(self, steps: int, separation: int = 1) -> Column:
@@ -85,10 +89,10 @@ class Banded(Correlation):
         rest = sampling.separation(examples)
         if rest < self.bands:
             raise BadInput(
-                f"noise is correlated over {self.bands} steps (bands), and with these {sampling.kind} batches an "
-                f"example may take part again after {rest}: expected at most {rest} bands. Use fewer bands, "
-                "cyclic-partition or cyclic-poisson sampling with a longer cycle, smaller batches in a fixed order, "
-                "or independent noise"
+                f"noise is correlated over {self.bands} steps (bands), and with these "
+                f"{sampling.kind} batches an example may take part again after {rest}: expected at "
+                f"most {rest} bands. Use fewer bands, cyclic-partition or cyclic-poisson sampling "
+                "with a longer cycle, smaller batches in a fixed order, or independent noise"
             )
 
     def stream(self, noise: NoiseStream, steps: int, separation: int = 1) -> BandedStream:
@@ -101,13 +105,18 @@ class Banded(Correlation):
 
 
 def deviation(coefficients: Sequence[float] | Column, momentum: float, steps: int) -> float:
-    """Root mean square, over steps, of the noise in weights that SGD trains: C y = z with z of variance 1."""
+    """Root mean square, over steps, of the noise in weights that SGD trains: C y = z with z of
+    variance 1.
+    """
     return math.sqrt(_squares(np.asarray(coefficients), momentum, steps)[0] / steps)
 
 
 def _squares(c: Column, momentum: float, steps: int) -> tuple[float, Column]:
-    """Sum over steps of the variance of the noise in the weights, and its derivative by the coefficients `c`."""
-    own = filtered([1.0], [1.0, -1.0], filtered([1.0], [1.0, -momentum], impulse(steps)))  # what weights sum up
+    """Sum over steps of the variance of the noise in the weights, and its derivative by the
+    coefficients `c`.
+    """
+    # what weights sum up
+    own = filtered([1.0], [1.0, -1.0], filtered([1.0], [1.0, -momentum], impulse(steps)))
     w = filtered([1.0], c, own)
     left = np.arange(steps, 0, -1.0)
     gained = filtered([1.0], c, w)  # - dw / dc_j, shifted by j
@@ -117,13 +126,17 @@ def _squares(c: Column, momentum: float, steps: int) -> tuple[float, Column]:
 
 @lru_cache(maxsize=64)
 def _optimised(bands: int, momentum: float, steps: int) -> tuple[float, ...]:
-    """Coefficients of norm 1 that minimise the error, starting from those of the banded square root."""
+    """Coefficients of norm 1 that minimise the error, starting from those of the banded square
+    root.
+    """
     from scipy.optimize import minimize
 
     start = np.cumprod([1.0, *((2 * j - 1) / (2 * j) for j in range(1, bands))])
 
     def objective(rest: Any) -> tuple[float, NDArray[np.float64]]:
-        """The logarithm of the error at norm 1, which does not depend on the scale of the coefficients."""
+        """The logarithm of the error at norm 1, which does not depend on the scale of the
+        coefficients.
+        """
         c = np.concatenate([[1.0], rest])
         with np.errstate(over="ignore", invalid="ignore"):
             error, slopes = _squares(c, momentum, steps)
@@ -132,7 +145,9 @@ def _optimised(bands: int, momentum: float, steps: int) -> tuple[float, ...]:
             return math.inf, np.zeros(bands - 1)
         return math.log(error * norm), (slopes / error + 2 * c / norm)[1:]
 
-    least = minimize(objective, start[1:], jac=True, method="L-BFGS-B").x if bands > 1 else start[1:]
+    least = (
+        minimize(objective, start[1:], jac=True, method="L-BFGS-B").x if bands > 1 else start[1:]
+    )
     best = min((start[1:], least), key=lambda rest: objective(rest)[0])
     c = np.concatenate([[1.0], best])
     return tuple((c / (math.sqrt(float(c @ c)) * (1 + _ROOM))).tolist())
@@ -140,7 +155,8 @@ def _optimised(bands: int, momentum: float, steps: int) -> tuple[float, ...]:
 
 @final
 class BandedStream(CorrelatedStream):
-    """Noise of which a few steps are kept: C y = z, where C has the given bands; each step's may be scaled by itself.
+    """Noise of which a few steps are kept: C y = z, where C has the given bands; each step's may be
+    scaled by itself.
 
     Args:
         stream: where independent noise comes from.
@@ -154,7 +170,9 @@ class BandedStream(CorrelatedStream):
         self._coefficients = [float(c) for c in coefficients]
         self._past: list[list[Tensor]] = []  # the noise of earlier steps, the latest first
 
-    def _fill(self, fresh: list[Tensor], std: float, places: Sequence[tuple[int, int]] | None) -> None:
+    def _fill(
+        self, fresh: list[Tensor], std: float, places: Sequence[tuple[int, int]] | None
+    ) -> None:
         import torch
 
         from privlearn.mechanisms import noise

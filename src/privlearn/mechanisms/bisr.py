@@ -1,4 +1,6 @@
-"""Noise that is correlated over all steps, and drawn again instead of kept: the banded inverse square root (BISR)."""
+"""Noise that is correlated over all steps, and drawn again instead of kept: the banded inverse
+square root (BISR).
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,17 @@ if TYPE_CHECKING:
 @registered
 @dataclass(frozen=True)
 class BISR(Correlation):
-    """The banded inverse square root: C^-1 is made of the first coefficients of sqrt((1 - x) (1 - momentum x)).
+    """The banded inverse square root: C^-1 is made of the first coefficients of sqrt((1 - x) (1 -
+    momentum x)).
 
-    y_t is a sum of independent noise of this step and of bands - 1 earlier ones, which is drawn again each time: no
-    tensor is kept. C has no bands, so the times of an example change the same rows: C is scaled for all of them
-    together, for batches in a fixed order (`correlated.sensitivity`).
+    y_t is a sum of independent noise of this step and of bands - 1 earlier ones, which is drawn
+    again each time: no tensor is kept. C has no bands, so the times of an example change the same
+    rows: C is scaled for all of them together, for batches in a fixed order
+    (`correlated.sensitivity`).
 
     Attributes:
-        bands: coefficients of C^-1; 1 is independent noise. Drawing noise takes that many times as long.
+        bands: coefficients of C^-1; 1 is independent noise. Drawing noise takes that many times as
+            long.
         momentum: that of SGD.
 
     Source: Kalinin, McKenna, Upadhyay and Lampert 2025, "Back to square roots".
@@ -85,10 +90,11 @@ class BISR(Correlation):
 
 @final
 class RedrawnStream(CorrelatedStream):
-    """Noise that is a sum of this step's independent noise and of that of earlier steps, which is drawn again.
+    """Noise that is a sum of this step's independent noise and of that of earlier steps, which is
+    drawn again.
 
-    Every number of z stays one number, however often it is drawn, and all that is released is made of C g + z. Of
-    earlier steps the key and the position in the stream are kept.
+    Every number of z stays one number, however often it is drawn, and all that is released is made
+    of C g + z. Of earlier steps the key and the position in the stream are kept.
 
     Args:
         stream: where independent noise comes from.
@@ -96,12 +102,17 @@ class RedrawnStream(CorrelatedStream):
         steps: how many steps C is scaled for.
     """
 
-    def __init__(self, stream: NoiseStream, coefficients: Sequence[float] | Column, steps: int) -> None:
+    def __init__(
+        self, stream: NoiseStream, coefficients: Sequence[float] | Column, steps: int
+    ) -> None:
         super().__init__(stream, steps)
         self._coefficients = [float(c) for c in coefficients]
-        self._past: list[tuple[bytes, int]] = []  # where the noise of earlier steps was drawn, the latest first
+        # where the noise of earlier steps was drawn, the latest first
+        self._past: list[tuple[bytes, int]] = []
 
-    def _fill(self, fresh: list[Tensor], std: float, places: Sequence[tuple[int, int]] | None) -> None:
+    def _fill(
+        self, fresh: list[Tensor], std: float, places: Sequence[tuple[int, int]] | None
+    ) -> None:
         from privlearn.mechanisms import noise
 
         here = (self._stream.key, self._stream.position)

@@ -1,4 +1,6 @@
-"""Noise that is correlated over all steps with the memory of a few: a buffered linear Toeplitz matrix (BLT)."""
+"""Noise that is correlated over all steps with the memory of a few: a buffered linear Toeplitz
+matrix (BLT).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ import numpy as np
 
 from privlearn._checks import count
 from privlearn._public import registered
-from privlearn.mechanisms.correlated import Column, Correlation, deviation_of, filtered, impulse, require_numbers, scale
+from privlearn.mechanisms.correlated import (
+    Column,
+    Correlation,
+    deviation_of,
+    filtered,
+    impulse,
+    require_numbers,
+    scale,
+)
 from privlearn.mechanisms.correlated_stream import CorrelatedStream
 from privlearn.streams import NoiseStream
 
@@ -31,19 +41,21 @@ _GAPS = (-12.0, 3.0)
 @registered
 @dataclass(frozen=True)
 class BLT(Correlation):
-    """C is a rational function of degree `buffers`: its column is a sum of a few decaying exponentials.
+    """C is a rational function of degree `buffers`: its column is a sum of a few decaying
+    exponentials.
 
-    C = product of (1 - z_i x) / (1 - p_i x) with rates 1 > p_1 > z_1 > p_2 > z_2 > ... >= 0, so that its column is
-    positive and falls. The rates are those of least mean squared error of the weights that were found, for the plan's
-    steps and times of an example, by L-BFGS from two beginnings. As for `BISR`, C is scaled for all times of an example
-    together, for batches in a fixed order, so that no guarantee rests on how good the rates are.
+    C = product of (1 - z_i x) / (1 - p_i x) with rates 1 > p_1 > z_1 > p_2 > z_2 > ... >= 0, so
+    that its column is positive and falls. The rates are those of least mean squared error of the
+    weights that were found, for the plan's steps and times of an example, by L-BFGS from two
+    beginnings. As for `BISR`, C is scaled for all times of an example together, for batches in a
+    fixed order, so that no guarantee rests on how good the rates are.
 
     Attributes:
         buffers: so many tensors of the model's size are kept.
         momentum: that of SGD, for which the error is computed.
 
-    Source: Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024; several times of an example: McMahan, Xu and Zhang
-    2024.
+    Source: Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024; several times of an example:
+    McMahan, Xu and Zhang 2024.
     """
 
     buffers: int
@@ -74,7 +86,9 @@ class BLT(Correlation):
 
     def rates(self, steps: int, separation: int = 1) -> tuple[list[float], list[float]]:
         """The rates p and z."""
-        rates = _fitted(self.buffers, self.momentum, count("steps", steps), count("separation", separation))
+        rates = _fitted(
+            self.buffers, self.momentum, count("steps", steps), count("separation", separation)
+        )
         return list(rates[0::2]), list(rates[1::2])
 
     def _column(self, steps: int, separation: int) -> Column:
@@ -110,10 +124,16 @@ def _fitted(buffers: int, momentum: float, steps: int, separation: int) -> tuple
 
     starts = [np.full(2 * buffers, math.log(max(math.log(steps), 1.0) / (2 * buffers)))]
     if buffers > 1:  # the best with one buffer less, its last gap cut in three
-        less = np.diff(-np.log1p(-np.array(_fitted(buffers - 1, momentum, steps, separation)))[::-1], prepend=0.0)
+        less = np.diff(
+            -np.log1p(-np.array(_fitted(buffers - 1, momentum, steps, separation)))[::-1],
+            prepend=0.0,
+        )
         starts.append(np.clip(np.log([less[0] / 3] * 3 + list(less[1:])), *_GAPS))
     bounds = [_GAPS] * (2 * buffers)
-    made = [minimize(objective, own, method="L-BFGS-B", bounds=bounds, options=_SEARCH).x for own in starts]
+    made = [
+        minimize(objective, own, method="L-BFGS-B", bounds=bounds, options=_SEARCH).x
+        for own in starts
+    ]
     return tuple(rates(min((*starts, *made), key=objective)).tolist())
 
 
@@ -129,13 +149,20 @@ class BufferedStream(CorrelatedStream):
     """
 
     def __init__(
-        self, stream: NoiseStream, factor: float, poles: Sequence[float], zeros: Sequence[float], steps: int
+        self,
+        stream: NoiseStream,
+        factor: float,
+        poles: Sequence[float],
+        zeros: Sequence[float],
+        steps: int,
     ) -> None:
         super().__init__(stream, steps)
         self._factor, self._rates = factor, list(zip(poles, zeros, strict=True))
         self._buffers: list[list[Tensor]] = []
 
-    def _fill(self, fresh: list[Tensor], std: float, places: Sequence[tuple[int, int]] | None) -> None:
+    def _fill(
+        self, fresh: list[Tensor], std: float, places: Sequence[tuple[int, int]] | None
+    ) -> None:
         import torch
 
         from privlearn.mechanisms import noise
@@ -144,15 +171,19 @@ class BufferedStream(CorrelatedStream):
         if not self._buffers:
             self._buffers = [[torch.zeros_like(own) for own in fresh] for _ in self._rates]
         for (pole, zero), buffer in zip(self._rates, self._buffers, strict=True):
-            # (1 - pole x) / (1 - zero x): what comes out is what goes in, and the buffer; which is then zero times what
-            # came out, less pole times what went in.
+            # (1 - pole x) / (1 - zero x): what comes out is what goes in, and the buffer; which is
+            # then zero times what came out, less pole times what went in.
             torch._foreach_add_(fresh, buffer)
             torch._foreach_mul_(buffer, pole)
             torch._foreach_add_(buffer, fresh, alpha=zero - pole)
 
     def _kept(self) -> dict[str, Any]:
         rates = [list(own) for own in self._rates]
-        return {"factor": self._factor, "rates": rates, "buffers": [list(one) for one in self._buffers]}
+        return {
+            "factor": self._factor,
+            "rates": rates,
+            "buffers": [list(one) for one in self._buffers],
+        }
 
     def _go_on(self, kept: dict[str, Any]) -> None:
         self._factor, self._rates = kept["factor"], [(pole, zero) for pole, zero in kept["rates"]]

@@ -1,19 +1,23 @@
-"""Noise that is correlated over steps: the matrix mechanism, with lower triangular Toeplitz matrices.
+"""Noise that is correlated over steps: the matrix mechanism, with lower triangular Toeplitz
+matrices.
 
-A step adds y_t to its clipped sum g_t, where C y = z: z is independent Gaussian noise, and C is lower triangular and
-Toeplitz. The released sums g + y are a function of C g + z: the whole run is one Gaussian release, also where later
-sums depend on earlier releases (Denisov et al. 2022, Thm 2.1). The noise of later steps takes back part of that of
-earlier ones, so that weights, which are running sums of gradients, hold less of it.
+A step adds y_t to its clipped sum g_t, where C y = z: z is independent Gaussian noise, and C is
+lower triangular and Toeplitz. The released sums g + y are a function of C g + z: the whole run is
+one Gaussian release, also where later sums depend on earlier releases (Denisov et al. 2022, Thm
+2.1). The noise of later steps takes back part of that of earlier ones, so that weights, which are
+running sums of gradients, hold less of it.
 
-An example that takes part in k steps, at least `separation` apart, changes C g by at most sqrt(k) times its
-sensitivity: C is scaled to that. So the run costs no more than k releases with independent noise, and is charged as
-these. Which matrices there are is in `matrices`; the noise is drawn by a `correlated_stream`.
+An example that takes part in k steps, at least `separation` apart, changes C g by at most sqrt(k)
+times its sensitivity: C is scaled to that. So the run costs no more than k releases with
+independent noise, and is charged as these. Which matrices there are is in `matrices`; the noise is
+drawn by a `correlated_stream`.
 
-The noise may change from step to step where an example's times change disjoint rows of C g. Let D be the diagonal
-matrix of the steps' standard deviations, and g + D y be released: a function of C D^-1 g + z. Column t of C D^-1 is
-that of C over D_t, so a time in step t moves as many rows as before, by its sensitivity over D_t at most. It costs what
-a release with independent noise of D_t costs, and is charged as that. (Of C y = D z, whose noise changes before it is
-correlated, the price would follow from the least of the noise in all rows that a time changes.)
+The noise may change from step to step where an example's times change disjoint rows of C g. Let D
+be the diagonal matrix of the steps' standard deviations, and g + D y be released: a function of C
+D^-1 g + z. Column t of C D^-1 is that of C over D_t, so a time in step t moves as many rows as
+before, by its sensitivity over D_t at most. It costs what a release with independent noise of D_t
+costs, and is charged as that. (Of C y = D z, whose noise changes before it is correlated, the price
+would follow from the least of the noise in all rows that a time changes.)
 """
 
 from __future__ import annotations
@@ -50,23 +54,25 @@ MOST_BANDS = 512
 USUAL_BANDS = (2, 4, 8, 16, 32, 64)
 #: Draws, of noise that changes, by which the noise in weights is computed.
 _DRAWS = 256
-#: No rounding of a column, up to 10^6 steps and 512 bands, makes its sensitivity larger by this share.
+#: No rounding of a column, up to 10^6 steps and 512 bands, makes its sensitivity larger by this
+#: share.
 _ROOM = 1e-6
 
 
 class Correlation:
-    """How the noise of a step depends on that of earlier ones. A final, registered dataclass is known everywhere.
+    """How the noise of a step depends on that of earlier ones. A final, registered dataclass is
+    known everywhere.
 
-    Its first number says how much is remembered, its momentum is that of the SGD whose weights are to hold little
-    noise.
+    Its first number says how much is remembered, its momentum is that of the SGD whose weights are
+    to hold little noise.
     """
 
     #: What it is called in specs and in certificates.
     kind: ClassVar[str]
     #: What is tried where the first number is left open.
     tried: ClassVar[tuple[int, ...]]
-    #: Whether times that are far enough apart change disjoint rows of C g: batches may be sampled then, and the noise
-    #: multiplier may change from step to step.
+    #: Whether times that are far enough apart change disjoint rows of C g: batches may be sampled
+    #: then, and the noise multiplier may change from step to step.
     disjoint: ClassVar[bool] = False
     #: Whether tensors of earlier steps are kept, which checkpoints of several processes lack.
     keeps_tensors: ClassVar[bool] = True
@@ -88,7 +94,9 @@ class Correlation:
 
     @abstractmethod
     def inverse(self, steps: int, separation: int = 1) -> Column:
-        """The first column of C^-1, shape (steps,): what a step's independent noise adds to this and later steps."""
+        """The first column of C^-1, shape (steps,): what a step's independent noise adds to this
+        and later steps.
+        """
 
     @abstractmethod
     def stream(self, noise: NoiseStream, steps: int, separation: int = 1) -> CorrelatedStream:
@@ -99,7 +107,9 @@ class Correlation:
         """What a card says of it."""
 
     def deviation(self, steps: int, separation: int = 1) -> float:
-        """Root mean square, over steps, of the noise in the weights: for noise multiplier, rate and sensitivity 1."""
+        """Root mean square, over steps, of the noise in the weights: for noise multiplier, rate and
+        sensitivity 1.
+        """
         return deviation_of(self.inverse(steps, separation), self.momentum)
 
     def relative_deviation(self, steps: int, separation: int = 1) -> float:
@@ -109,27 +119,32 @@ class Correlation:
     def require_suited(self, sampling: Sampler, examples: int) -> None:
         """Raise `BadInput` unless the sampler's price holds for noise that is correlated so.
 
-        C is scaled for one batch with each example in an epoch, always the same: an epoch has to cost one Gaussian
-        release then.
+        C is scaled for one batch with each example in an epoch, always the same: an epoch has to
+        cost one Gaussian release then.
         """
         one = Gaussian(1.0)
         epoch, unit = sampling.epoch_event(one), sampling.event(one)
         whole = epoch == unit and isinstance(unit, Mechanism) and unit.mu_squared() == 1
         if not whole or sampling.separation(examples) != sampling.steps(examples):
             raise BadInput(
-                f"{self.kind} noise is priced for batches in a fixed order, where every example has its step in each "
-                f"epoch, and these are {sampling.kind} batches: use fixed sampling, or independent noise"
+                f"{self.kind} noise is priced for batches in a fixed order, where every example "
+                f"has its step in each epoch, and these are {sampling.kind} batches: use fixed "
+                "sampling, or independent noise"
             )
 
 
 def require_numbers(own: Any, most: int) -> None:
-    """Raise `BadInput` unless a matrix's first number is at most `most`, and its momentum one of SGD."""
+    """Raise `BadInput` unless a matrix's first number is at most `most`, and its momentum one of
+    SGD.
+    """
     name = fields(own)[0].name
     count(name, getattr(own, name), most=most)
     between(f"the momentum of {own.kind} noise", own.momentum, 0.0, 0.9999)
 
 
-def filtered(numerator: Sequence[float] | Column, denominator: Sequence[float] | Column, values: Column) -> Column:
+def filtered(
+    numerator: Sequence[float] | Column, denominator: Sequence[float] | Column, values: Column
+) -> Column:
     """The series with these coefficients times numerator / denominator, as many coefficients."""
     from scipy.signal import lfilter
 
@@ -143,8 +158,8 @@ def deviation_of(inverse: Column, momentum: float, multipliers: Column | None = 
     Args:
         inverse: the first column of C^-1.
         momentum: that of SGD.
-        multipliers: what the noise of each step is multiplied by; None: 1. The mean is then taken over draws of a few
-            hundred steps, evenly spread.
+        multipliers: what the noise of each step is multiplied by; None: 1. The mean is then taken
+            over draws of a few hundred steps, evenly spread.
     """
     if multipliers is not None:
         return math.sqrt(_scaled_squares(inverse, momentum, multipliers) / len(inverse))
@@ -154,7 +169,9 @@ def deviation_of(inverse: Column, momentum: float, multipliers: Column | None = 
 
 
 def _scaled_squares(inverse: Column, momentum: float, multipliers: Column) -> float:
-    """Sum over steps of the variance of the noise in the weights; all draws if they are at most `_DRAWS`."""
+    """Sum over steps of the variance of the noise in the weights; all draws if they are at most
+    `_DRAWS`.
+    """
     steps = len(inverse)
     every = max(1, steps // _DRAWS)
     drawn = range(every // 2, steps, every)
@@ -175,24 +192,30 @@ def impulse(steps: int) -> Column:
 
 
 def times(steps: int, separation: int) -> int:
-    """In how many steps an example takes part at most, where these are at least `separation` apart."""
+    """In how many steps an example takes part at most, where these are at least `separation`
+    apart.
+    """
     return -(-steps // separation)
 
 
 def sensitivity(column: Column, separation: int) -> float:
-    """How far one example moves C g at most, in Frobenius norm, if it adds vectors of norm at most 1 to rows of g.
+    """How far one example moves C g at most, in Frobenius norm, if it adds vectors of norm at most
+    1 to rows of g.
 
-    It does so in steps that are at least `separation` apart, whichever these are, with signs and directions of its
-    choice. An upper bound for any column, exact where that has no negative numbers and none above an earlier one.
+    It does so in steps that are at least `separation` apart, whichever these are, with signs and
+    directions of its choice. An upper bound for any column, exact where that has no negative
+    numbers and none above an earlier one.
 
-    Let h(n) be the largest absolute value from place n of the column on. By the triangle inequality row n of the change
-    has norm at most sum_i h(n - t_i) over the steps t_1 < t_2 < ... of the example. The sum of the squares is
+    Let h(n) be the largest absolute value from place n of the column on. By the triangle inequality
+    row n of the change has norm at most sum_i h(n - t_i) over the steps t_1 < t_2 < ... of the
+    example. The sum of the squares is
 
         sum_i sum_j sum_m h(m) h(m + |t_i - t_j|),    m from 0 to steps - 1 - max(t_i, t_j).
 
-    As h never rises and |t_i - t_j| >= |i - j| separation, t_i >= (i - 1) separation, no steps make it larger than 0,
-    separation, 2 separation, ... (for k participations: Kalinin and Lampert 2024, Thm 2). What these steps add up to in
-    one epoch is no less than in the one before: so also the first e of k epochs cost at most e / k of all.
+    As h never rises and |t_i - t_j| >= |i - j| separation, t_i >= (i - 1) separation, no steps make
+    it larger than 0, separation, 2 separation, ... (for k participations: Kalinin and Lampert 2024,
+    Thm 2). What these steps add up to in one epoch is no less than in the one before: so also the
+    first e of k epochs cost at most e / k of all.
 
     Args:
         column: the first column of C, shape (steps,).
@@ -207,5 +230,7 @@ def sensitivity(column: Column, separation: int) -> float:
 
 
 def scale(column: Column, separation: int) -> float:
-    """What C is divided by, so that k times of an example cost no more than k independent releases."""
+    """What C is divided by, so that k times of an example cost no more than k independent
+    releases.
+    """
     return sensitivity(column, separation) / math.sqrt(times(len(column), separation))

@@ -1,4 +1,6 @@
-"""The noise of a run's steps, correlated over them: drawn by `CorrelatedStream`, which sees that it is noise."""
+"""The noise of a run's steps, correlated over them: drawn by `CorrelatedStream`, which sees that it
+is noise.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,17 @@ _COMPARED = 8
 
 
 def is_too_small(share: float, numbers: int) -> bool:
-    """Whether the mean square of so many independent normal numbers is this share of their variance once in 10^15."""
-    return share < 1 and (share <= 0 or numbers / 2 * (share - 1 - math.log(share)) > 15 * math.log(10))
+    """Whether the mean square of so many independent normal numbers is this share of their variance
+    once in 10^15.
+    """
+    return share < 1 and (
+        share <= 0 or numbers / 2 * (share - 1 - math.log(share)) > 15 * math.log(10)
+    )
 
 
 class CorrelatedStream(ABC):
-    """The noise of one run's steps, drawn from a noise stream and correlated over them: one `add` a step, in order.
+    """The noise of one run's steps, drawn from a noise stream and correlated over them: one `add` a
+    step, in order.
 
     It is a part of the run that a checkpoint keeps: as secret as the noise stream is.
 
@@ -37,13 +44,15 @@ class CorrelatedStream(ABC):
         steps: how many steps C is scaled for; None: any number.
     """
 
-    #: Whether each step may have a standard deviation of its own, by which what is correlated is multiplied.
+    #: Whether each step may have a standard deviation of its own, by which what is correlated is
+    #: multiplied.
     changes: ClassVar[bool] = False
 
     def __init__(self, stream: NoiseStream, steps: int | None = None) -> None:
         if stream.discrete:
             raise BadInput(
-                "correlated noise is not a whole number of grid steps: leave out discrete noise, or the mechanism"
+                "correlated noise is not a whole number of grid steps: leave out discrete noise, "
+                "or the mechanism"
             )
         self._stream, self._steps = stream, steps
         self._taken, self._std = 0, None  # type: int, float | None
@@ -54,39 +63,47 @@ class CorrelatedStream(ABC):
     def drawing_for(
         self, values: Sequence[Tensor], places: Sequence[tuple[int, int]] | None = None
     ) -> AbstractContextManager[None]:
-        """A block in which the noise of a step is drawn, for `values`: as of the stream that it is made of."""
+        """A block in which the noise of a step is drawn, for `values`: as of the stream that it is
+        made of.
+        """
         return self._stream.drawing_for(values, places)
 
-    def add(self, values: Sequence[Tensor], std: float, places: Sequence[tuple[int, int]] | None = None) -> None:
+    def add(
+        self, values: Sequence[Tensor], std: float, places: Sequence[tuple[int, int]] | None = None
+    ) -> None:
         """Add the noise of the next step to `values`, in place.
 
         Args:
             values: what is released; of the same sizes and types in each step.
-            std: the noise multiplier times the sensitivity: the standard deviation of z, or this step's entry of D.
+            std: the noise multiplier times the sensitivity: the standard deviation of z, or this
+                step's entry of D.
             places: where several processes have parts of the values, as of `noise.add_gaussian`.
 
         Raises:
-            PrivlearnError: another standard deviation or other sizes than before, or a step more than C is scaled for:
-                neither is priced.
+            PrivlearnError: another standard deviation or other sizes than before, or a step more
+                than C is scaled for: neither is priced.
         """
         import torch
 
         if self._std not in (None, std) and not self.changes:
             raise PrivlearnError(
-                f"correlated noise began with standard deviation {self._std:g}, and a later step asks for {std:g}: all "
-                "steps need the same noise multiplier and clipping norm"
+                f"correlated noise began with standard deviation {self._std:g}, and a later step "
+                f"asks for {std:g}: all steps need the same noise multiplier and clipping norm"
             )
         if not NoiseStream.is_one(self._stream):
-            raise UnsoundExtension(f"{type(self).__name__} draws from another stream than the run's: pass it on")
+            raise UnsoundExtension(
+                f"{type(self).__name__} draws from another stream than the run's: pass it on"
+            )
         sizes = [(value.numel(), value.dtype) for value in values], places
         if self._sizes is not None and self._sizes != sizes:
             raise PrivlearnError(
-                "correlated noise began with values of other sizes or types: release the same values in each step"
+                "correlated noise began with values of other sizes or types: release the same "
+                "values in each step"
             )
         if self._steps is not None and self._taken >= self._steps:
             raise PrivlearnError(
-                f"the noise is correlated for a run of {self._steps} steps, and these are over: one more has no price. "
-                "Begin another run"
+                f"the noise is correlated for a run of {self._steps} steps, and these are over: "
+                "one more has no price. Begin another run"
             )
         self._std, self._sizes = std, sizes
         fresh = [torch.zeros_like(value) for value in values]
@@ -97,34 +114,45 @@ class CorrelatedStream(ABC):
         self._taken += 1
 
     def expect(self, inverse: NDArray[np.float64]) -> None:
-        """Compare the noise of each step with what the first column of C^-1 makes of independent noise."""
+        """Compare the noise of each step with what the first column of C^-1 makes of independent
+        noise.
+        """
         self._variances = np.cumsum(inverse**2)
 
     def _require_fresh(self, fresh: list[Tensor], std: float, before: tuple[bytes, int]) -> None:
-        """Raise `UnsoundExtension` if a step's noise is none, too little or that of an earlier step. It is not added.
+        """Raise `UnsoundExtension` if a step's noise is none, too little or that of an earlier
+        step. It is not added.
 
         No value that is released is looked at.
         """
         name, numbers = type(self).__name__, sum(own.numel() for own in fresh)
         if numbers and (self._stream.key, self._stream.position) == before:
-            raise UnsoundExtension(f"{name} drew no random words for the noise of a step: nothing was released of it")
+            raise UnsoundExtension(
+                f"{name} drew no random words for the noise of a step: nothing was released of it"
+            )
         if numbers and self._variances is not None:
             squares = math.fsum(float(own.double().square().sum()) for own in fresh)
             expected = std**2 * float(self._variances[min(self._taken, len(self._variances) - 1)])
             if is_too_small(squares / (numbers * expected), numbers):
                 raise UnsoundExtension(
-                    f"{name} made {math.sqrt(squares / (numbers * expected)):.3g} times the noise that its matrix says "
-                    "and that is charged: nothing was released of this step"
+                    f"{name} made {math.sqrt(squares / (numbers * expected)):.3g} times the noise "
+                    "that its matrix says and that is charged: nothing was released of this step"
                 )
         first = b"".join(own.view(-1)[:_COMPARED].cpu().numpy().tobytes() for own in fresh)
         digest = hashlib.blake2b(first, digest_size=16).digest()
         if numbers >= _COMPARED and digest in self._seen:
-            raise UnsoundExtension(f"{name} made the noise of an earlier step again: nothing was released of it")
+            raise UnsoundExtension(
+                f"{name} made the noise of an earlier step again: nothing was released of it"
+            )
         self._seen.add(digest)
 
     @abstractmethod
-    def _fill(self, fresh: list[Tensor], std: float, places: Sequence[tuple[int, int]] | None) -> None:
-        """Make zeros the noise of the next step, for independent noise of standard deviation `std`."""
+    def _fill(
+        self, fresh: list[Tensor], std: float, places: Sequence[tuple[int, int]] | None
+    ) -> None:
+        """Make zeros the noise of the next step, for independent noise of standard deviation
+        `std`.
+        """
 
     @abstractmethod
     def _kept(self) -> dict[str, Any]:
@@ -146,8 +174,8 @@ class CorrelatedStream(ABC):
         """
         if state.get("changes", False) != self.changes:
             raise BadInput(
-                "the correlated noise of this checkpoint was kept by an earlier version of privlearn, in other units: "
-                "finish the run with that version, or begin it again"
+                "the correlated noise of this checkpoint was kept by an earlier version of "
+                "privlearn, in other units: finish the run with that version, or begin it again"
             )
         self._std, self._taken, self._sizes = state["std"], state["taken"], None
         self._go_on(state)

@@ -1,4 +1,6 @@
-"""The matrices by which noise is correlated over steps, as specs name them: banded, bisr and blt."""
+"""The matrices by which noise is correlated over steps, as specs name them: banded, bisr and
+blt.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _OWN: tuple[type[Correlation], ...] = (Banded, BISR, BLT)
 
 
 def choices(spec: Correlation | str | None) -> list[Correlation] | list[None]:
-    """The correlations that a spec leaves open: one for `banded:bands=8,momentum=0.9`, several without bands.
+    """The correlations that a spec leaves open: one for `banded:bands=8,momentum=0.9`, several
+    without bands.
 
     A correlation itself is one. None for `independent`, and where nothing is given.
 
@@ -37,8 +40,8 @@ def choices(spec: Correlation | str | None) -> list[Correlation] | list[None]:
     allowed = [part.name for part in fields(made)]
     if unknown := sorted(set(numbers) - set(allowed)):
         raise BadInput(
-            f"mechanism {spec!r} has no parameter {unknown[0]!r}: expected {', '.join(allowed)}, for example "
-            f"{name}:{allowed[0]}={made.tried[-1]}",
+            f"mechanism {spec!r} has no parameter {unknown[0]!r}: expected {', '.join(allowed)}, "
+            f"for example {name}:{allowed[0]}={made.tried[-1]}",
             spec=spec,
         )
     given = numbers.pop(allowed[0], None)
@@ -51,4 +54,6 @@ def spec(correlation: Correlation | None) -> str:
     """What `choices` reads it from."""
     if correlation is None:
         return "independent"
-    return f"{correlation.kind}:" + ",".join(f"{name}={value:g}" for name, value in vars(correlation).items() if value)
+    return f"{correlation.kind}:" + ",".join(
+        f"{name}={value:g}" for name, value in vars(correlation).items() if value
+    )

@@ -1,7 +1,9 @@
-"""Gaussian draws by a compiled kernel, where one was built: those of `noise.gaussian` to the bit, in less time.
+"""Gaussian draws by a compiled kernel, where one was built: those of `noise.gaussian` to the bit,
+in less time.
 
-`PRIVLEARN_COMPILE=1 pip install .` builds it from `noise_kernel.c` with the system's C compiler. Noise is made of the
-same random words without it, by PyTorch's operations, which it is compared with before its first use.
+`PRIVLEARN_COMPILE=1 pip install .` builds it from `noise_kernel.c` with the system's C compiler.
+Noise is made of the same random words without it, by PyTorch's operations, which it is compared
+with before its first use.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class NoiseKernel:
         self._cosine = (ctypes.c_float * len(cosine))(*cosine)
 
     def __call__(self, words: NDArray[np.int64], fours: int, dtype: torch.dtype) -> Tensor:
-        """Four draws for each of `fours`, of type float64 or else float32, as `noise.by_operations` makes them."""
+        """Four draws for each of `fours`, of type float64 or else float32, as `noise.by_operations`
+        makes them.
+        """
         first, more = words.ctypes.data, words.ctypes.data + 16 * fours
         logarithms = torch.empty(fours, dtype=torch.float64)
         self._library.privlearn_products(first, logarithms.data_ptr(), fours)
@@ -58,7 +62,9 @@ class NoiseKernel:
         radii, draws = torch.empty(2, fours, dtype=dtype), torch.empty(2, 2, fours, dtype=dtype)
         if dtype == torch.float64:
             angles = torch.empty_like(radii)
-            self._library.privlearn_double(logarithms.data_ptr(), more, radii.data_ptr(), angles.data_ptr(), fours)
+            self._library.privlearn_double(
+                logarithms.data_ptr(), more, radii.data_ptr(), angles.data_ptr(), fours
+            )
             torch.cos(angles, out=draws[0])
             torch.sin(angles, out=draws[1])
             return draws.mul_(radii.sqrt_()).view(-1)

@@ -1,4 +1,5 @@
-"""Randomised response: labels that are mostly true, each by itself (Warner 1965; Kairouz et al. 2016).
+"""Randomised response: labels that are mostly true, each by itself (Warner 1965; Kairouz et al.
+2016).
 
 Private selection: the exponential mechanism, by Gumbel noise.
 
@@ -24,7 +25,9 @@ from privlearn.streams import NoiseStream
 
 
 def truth(epsilon: float, categories: int) -> float:
-    """The probability that a label is reported as it is; each other one has e^-epsilon times that."""
+    """The probability that a label is reported as it is; each other one has e^-epsilon times
+    that.
+    """
     return 1 / (1 + (categories - 1) * math.exp(-epsilon))
 
 
@@ -40,9 +43,9 @@ def randomised(
 ) -> Tensor:
     """Report a label for each row.
 
-    Guarantee: `RandomisedResponse(epsilon, categories)`, for neighbours with as many rows; charged first. An empty row
-    reports any label with the same probability, which is within e^epsilon of every other law. Probabilities are steps
-    of 2^-53.
+    Guarantee: `RandomisedResponse(epsilon, categories)`, for neighbours with as many rows; charged
+    first. An empty row reports any label with the same probability, which is within e^epsilon of
+    every other law. Probabilities are steps of 2^-53.
 
     Args:
         labels: whole numbers 0 .. categories - 1, shape (rows,).
@@ -73,11 +76,11 @@ def _uniform(count: int, stream: NoiseStream) -> Tensor:
 def select(scores: CandidateScores, *, epsilon: float, ledger: Account, stream: NoiseStream) -> int:
     """Draw one candidate, the sooner the lower its score.
 
-    Guarantee: `Selection(epsilon)`, for the adjacency of the scores, which is charged first; if the ledger refuses,
-    nothing is drawn. Each candidate's probability is proportional to exp(-epsilon score / (2 sensitivity)), or, where
-    all scores move in one direction, to exp(-epsilon score / sensitivity): either way the log of a ratio of
-    probabilities has a range of at most epsilon (Dong, Durfee and Rogers 2020). Only an index leaves: there are no low
-    bits in it to attack.
+    Guarantee: `Selection(epsilon)`, for the adjacency of the scores, which is charged first; if the
+    ledger refuses, nothing is drawn. Each candidate's probability is proportional to exp(-epsilon
+    score / (2 sensitivity)), or, where all scores move in one direction, to exp(-epsilon score /
+    sensitivity): either way the log of a ratio of probabilities has a range of at most epsilon
+    (Dong, Durfee and Rogers 2020). Only an index leaves: there are no low bits in it to attack.
 
     Raises:
         BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
@@ -88,12 +91,14 @@ def select(scores: CandidateScores, *, epsilon: float, ledger: Account, stream: 
         return int((scale * gumbel(len(scores.values), stream) - scores.values).argmax())
 
 
-def select_top(scores: CandidateScores, keep: int, *, epsilon: float, ledger: Account, stream: NoiseStream) -> Tensor:
+def select_top(
+    scores: CandidateScores, keep: int, *, epsilon: float, ledger: Account, stream: NoiseStream
+) -> Tensor:
     """Draw `keep` different candidates at once, in order, the sooner the lower their scores.
 
-    Guarantee: `keep` times `Selection(epsilon)`, charged first. Adding Gumbel noise once and taking the best is the
-    same as drawing them one after the other, each among those that are left (Durfee and Rogers 2019): the order is
-    covered, too.
+    Guarantee: `keep` times `Selection(epsilon)`, charged first. Adding Gumbel noise once and taking
+    the best is the same as drawing them one after the other, each among those that are left (Durfee
+    and Rogers 2019): the order is covered, too.
 
     Returns:
         Their places, shape (keep,), the first drawn first.
@@ -110,8 +115,8 @@ def select_top(scores: CandidateScores, keep: int, *, epsilon: float, ledger: Ac
 def gumbel(count: int, stream: NoiseStream) -> Tensor:
     """`count` independent draws of the standard Gumbel law, from 64 bits each; float64.
 
-    -ln E for an exponential variable E = -ln(1 - u): small E, which decide, come from u near 0, where numbers are
-    finest.
+    -ln E for an exponential variable E = -ln(1 - u): small E, which decide, come from u near 0,
+    where numbers are finest.
     """
     uniform = torch.from_numpy(stream.words(count)).double().mul_(2.0**-64)
     uniform = torch.where(uniform < 0, uniform + 1, uniform).add_(2.0**-65)
@@ -122,11 +127,12 @@ _WORDS = 4  # of 64 bits, in the uniform number
 
 
 def draw_repetitions(event: RepeatAndSelect, stream: NoiseStream) -> int:
-    """The number of runs, from the law of `event`; secret, like noise: the price is for the best outcome alone.
+    """The number of runs, from the law of `event`; secret, like noise: the price is for the best
+    outcome alone.
 
-    By inversion: the least k up to which the law's probabilities add up to a uniform number of 256 bits, in numbers of
-    400. No probability is off by more than 2^-255, and there is no largest k: a cap would be another law, which the
-    theorems do not cover.
+    By inversion: the least k up to which the law's probabilities add up to a uniform number of 256
+    bits, in numbers of 400. No probability is off by more than 2^-255, and there is no largest k: a
+    cap would be another law, which the theorems do not cover.
     """
     with mpmath.workprec(512), stream.drawing_for(()):
         uniform = mpmath.mpf(1) / 2

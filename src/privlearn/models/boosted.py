@@ -1,4 +1,6 @@
-"""`Boosted`: sums of tables over binned columns, as a network: additive models and trees with public splits."""
+"""`Boosted`: sums of tables over binned columns, as a network: additive models and trees with
+public splits.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ _MOST = 1 << 28
 class Boosted(nn.Module):
     """Bins each column of a row, looks its scores up in one table for each block, and adds them up.
 
-    A block's cell is made of the groups that some columns' bins fall into. Everything is a buffer, so a published model
-    needs nothing but its weights. A number that is missing (NaN) is in bin 0, and so is a category that is not
-    declared.
+    A block's cell is made of the groups that some columns' bins fall into. Everything is a buffer,
+    so a published model needs nothing but its weights. A number that is missing (NaN) is in bin 0,
+    and so is a category that is not declared.
 
     Args:
         columns: how many there are.
@@ -48,7 +50,15 @@ class Boosted(nn.Module):
     limits: Tensor
 
     def __init__(
-        self, columns: int, bins: int, blocks: int, depth: int, cells: int, outputs: int, *, logarithm: bool = False
+        self,
+        columns: int,
+        bins: int,
+        blocks: int,
+        depth: int,
+        cells: int,
+        outputs: int,
+        *,
+        logarithm: bool = False,
     ) -> None:
         super().__init__()
         self.logarithm = logarithm
@@ -80,7 +90,8 @@ class Boosted(nn.Module):
                 largest, place = own.nan_to_num(0.0).max(1)
                 parts.append(torch.where(largest > 0.5, place + 1, 0))
             else:
-                finite = own[:, 0].clamp(max=torch.finfo(own.dtype).max)  # edges that are not there are infinite
+                # edges that are not there are infinite
+                finite = own[:, 0].clamp(max=torch.finfo(own.dtype).max)
                 place = torch.bucketize(finite.contiguous(), self.edges[column], right=True) + 1
                 parts.append(torch.where(own[:, 0].isnan(), 0, place))
         return torch.stack(parts, 1)
@@ -88,7 +99,9 @@ class Boosted(nn.Module):
     def cells(self, bins: Tensor, block: int) -> Tensor:
         """The cell of one block that each row falls into, shape (rows,)."""
         cell = torch.zeros(len(bins), dtype=torch.int64, device=bins.device)
-        for member, groups, stride in zip(self.members[block], self.groups[block], self.strides[block], strict=True):
+        for member, groups, stride in zip(
+            self.members[block], self.groups[block], self.strides[block], strict=True
+        ):
             cell += stride * groups[bins[:, member]]
         return cell
 
@@ -103,7 +116,8 @@ class Boosted(nn.Module):
 
 
 def boosted(spec: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The empty network that `spec` names, `boosted:columns,bins,blocks,depth,cells`, for published weights to fill.
+    """The empty network that `spec` names, `boosted:columns,bins,blocks,depth,cells`, for published
+    weights to fill.
 
     Raises:
         BadInput: a spec that can't be read, or numbers beyond all measure.
@@ -114,8 +128,12 @@ def boosted(spec: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     except ValueError:
         sizes = []
     if name not in ("boosted", "boosted-counts") or len(sizes) != 5:
-        raise BadInput(f"model {spec[:60]!r} cannot be read: expected boosted:columns,bins,blocks,depth,cells")
+        raise BadInput(
+            f"model {spec[:60]!r} cannot be read: expected boosted:columns,bins,blocks,depth,cells"
+        )
     columns, bins, blocks, depth, cells = sizes
     if max(columns * bins, blocks * depth * bins, blocks * cells * classes) > _MOST:
-        raise BadInput(f"model {spec[:60]!r} has more than {_MOST:,} numbers in its tables: expected fewer")
+        raise BadInput(
+            f"model {spec[:60]!r} has more than {_MOST:,} numbers in its tables: expected fewer"
+        )
     return Boosted(columns, bins, blocks, depth, cells, classes, logarithm=name == "boosted-counts")

@@ -1,4 +1,6 @@
-"""Whether a model treats examples one by one: what it makes of one may not depend on the others in its batch."""
+"""Whether a model treats examples one by one: what it makes of one may not depend on the others in
+its batch.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,17 @@ from privlearn.models.trained_state import TrainedState
 
 #: Changes made-up rows into such as the data are.
 Change = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
-#: Says where in a model that couples examples they meet, on a made-up batch, and what to write instead.
+#: Says where in a model that couples examples they meet, on a made-up batch, and what to write
+#: instead.
 Explain = Callable[[nn.Module, Sequence[Tensor]], str]
 
 #: Numbers in an example from which on the per-example check makes do with few of them.
 _LARGE = 1 << 14
 
 _COUPLED: dict[type[nn.Module], str] = {
-    nn.modules.batchnorm._BatchNorm: "normalises over the batch; use nn.GroupNorm (images) or nn.LayerNorm instead",
+    nn.modules.batchnorm._BatchNorm: (
+        "normalises over the batch; use nn.GroupNorm (images) or nn.LayerNorm instead"
+    ),
 }
 
 
@@ -33,29 +38,41 @@ def require_shaped(model: nn.Module) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if nn.parameter.is_lazy(tensor):
             raise BadInput(
-                f"{name!r} has no shape yet: a lazy module takes it from the first rows that it sees. Run the model "
-                "once on made-up rows, for example model(torch.zeros(1, *shape)), or use modules that are not lazy"
+                f"{name!r} has no shape yet: a lazy module takes it from the first rows that it "
+                "sees. Run the model once on made-up rows, for example model(torch.zeros(1, "
+                "*shape)), or use modules that are not lazy"
             )
 
 
 def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
-    """Raise `NotPerExample`, naming modules known to couple examples; `fixed` as for `require_per_example`."""
+    """Raise `NotPerExample`, naming modules known to couple examples; `fixed` as for
+    `require_per_example`.
+    """
     for name, module in model.named_modules():
         for kind, reason in _COUPLED.items():
             if isinstance(module, kind) and not (fixed and module.track_running_stats):
-                raise NotPerExample(f"{type(module).__name__} at {name or 'the top'!r} {reason}", module=name)
-        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats and not fixed:
+                raise NotPerExample(
+                    f"{type(module).__name__} at {name or 'the top'!r} {reason}", module=name
+                )
+        if (
+            isinstance(module, nn.modules.instancenorm._InstanceNorm)
+            and module.track_running_stats
+            and not fixed
+        ):
             raise NotPerExample(
                 f"{type(module).__name__} at {name!r} keeps running statistics of the data: set "
                 "track_running_stats=False",
                 module=name,
             )
-        rescales = isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
+        rescales = (
+            isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
+        )
         if rescales and module.weight.requires_grad and not fixed:
             raise NotPerExample(
-                f"{type(module).__name__} at {name or 'the top'!r} has max_norm={module.max_norm}: it rescales, in "
-                "place and without noise, the rows of its table that a batch looks up. Give max_norm=None; to bound "
-                "their norms, rescale what it gives, in forward",
+                f"{type(module).__name__} at {name or 'the top'!r} has max_norm={module.max_norm}: "
+                "it rescales, in place and without noise, the rows of its table that a batch "
+                "looks up. Give max_norm=None; to bound their norms, rescale what it gives, in "
+                "forward",
                 module=name,
             )
 
@@ -69,19 +86,20 @@ def require_per_example(
     made_up: Change | None = None,
     explain: Explain | None = None,
 ) -> None:
-    """Check that the output for one example depends on that example alone, and that nothing is remembered.
+    """Check that the output for one example depends on that example alone, and that nothing is
+    remembered.
 
-    Known offenders are refused by name. Then a copy of the model, in training mode, runs on made-up rows of the shape
-    and
-    type of `inputs`, of several scales: each row of small and larger batches must come out as it does by itself (for a
-    model that draws random numbers: as it does beside other rows), and no buffer or parameter may change. That is
-    looked at in double precision; in the model's own where it can't run in that. It is looked at again at perturbed
-    weights, where no layer is zero, and on rows with large integers, missing values and sentinels where the model
+    Known offenders are refused by name. Then a copy of the model, in training mode, runs on made-up
+    rows of the shape and type of `inputs`, of several scales: each row of small and larger batches
+    must come out as it does by itself (for a model that draws random numbers: as it does beside
+    other rows), and no buffer or parameter may change. That is looked at in double precision; in
+    the model's own where it can't run in that. It is looked at again at perturbed weights, where no
+    layer is zero, and on rows with large integers, missing values and sentinels where the model
     runs on such rows.
 
-    With `fixed` the model is never trained and always in evaluation mode, and is checked in that: there norms with
-    running statistics are fixed affine maps. `what` is checked, in messages: a model, or "the loss" that calls one.
-    `explain` finds the operation that a message names.
+    With `fixed` the model is never trained and always in evaluation mode, and is checked in that:
+    there norms with running statistics are fixed affine maps. `what` is checked, in messages: a
+    model, or "the loss" that calls one. `explain` finds the operation that a message names.
 
     Raises:
         NotPerExample: with the module's name and what to use in its place.
@@ -94,13 +112,20 @@ def require_per_example(
         try:
             twin = copy.deepcopy(model).to(dtype).train(not fixed)
         except RuntimeError as error:
-            raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {first_line(error)}") from error
-        before, trained = {name: value.clone() for name, value in twin.state_dict().items()}, TrainedState(twin)
+            raise NotPerExample(
+                f"the model cannot be copied, so it cannot be checked: {first_line(error)}"
+            ) from error
+        before, trained = (
+            {name: value.clone() for name, value in twin.state_dict().items()},
+            TrainedState(twin),
+        )
         typed = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
         try:
             with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
                 sizes = (5, 40) if sum(x[:1].numel() for x in inputs) < _LARGE else (3, 5)
-                coupled = any(_rows_depend_on_others(twin, typed, size, what, made_up) for size in sizes)
+                coupled = any(
+                    _rows_depend_on_others(twin, typed, size, what, made_up) for size in sizes
+                )
                 coupled = coupled or _depends_elsewhere(twin, typed, sizes[0], what, made_up)
             break
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
@@ -108,7 +133,9 @@ def require_per_example(
     else:
         given = " and ".join(f"shape {tuple(x.shape[1:])} and type {x.dtype}" for x in inputs)
         hint = ". If rows must hold certain values, give the loss a made_up" if made_up else ""
-        raise BadInput(f"{what} cannot run on inputs of {given}: {first_line(refused[0])}{hint}") from refused[0]
+        raise BadInput(
+            f"{what} cannot run on inputs of {given}: {first_line(refused[0])}{hint}"
+        ) from refused[0]
     if coupled:
         batch = made_up_rows(typed, len(typed), sizes[0])
         moves = f"{what}'s output for one example moves when other examples of the batch change"
@@ -117,14 +144,14 @@ def require_per_example(
         if where:
             raise NotPerExample(f"{moves}: {where}")
         raise NotPerExample(
-            f"{moves}. Look for an operation over the batch dimension (a batch norm, a mean over the batch, attention "
-            "across examples) and remove it"
+            f"{moves}. Look for an operation over the batch dimension (a batch norm, a mean over "
+            "the batch, attention across examples) and remove it"
         )
     for name, value in twin.state_dict().items():
         if not torch.equal(value, before[name]):
             raise NotPerExample(
-                f"{name!r} changes when the model runs: it would carry the data into the published model. Remove it, "
-                "or keep it fixed",
+                f"{name!r} changes when the model runs: it would carry the data into the published "
+                "model. Remove it, or keep it fixed",
                 state=name,
             )
     if not fixed:
@@ -133,10 +160,11 @@ def require_per_example(
 
 
 def _require_unwritten(model: nn.Module, trained: TrainedState, batch: Sequence[Tensor]) -> None:
-    """Raise `NotPerExample` if a model, whose weights are lost, writes into trained parameters on a made-up batch.
+    """Raise `NotPerExample` if a model, whose weights are lost, writes into trained parameters on a
+    made-up batch.
 
-    It runs at its weights, and at far larger ones: what keeps weights within bounds may have nothing to do at the
-    first. What is written on other rows alone is undone during training.
+    It runs at its weights, and at far larger ones: what keeps weights within bounds may have
+    nothing to do at the first. What is written on other rows alone is undone during training.
     """
     numbers = torch.Generator().manual_seed(0)
     for factor in (1.0, 100.0):
@@ -150,27 +178,32 @@ def _require_unwritten(model: nn.Module, trained: TrainedState, batch: Sequence[
             trained.restore()
         if trained.written:
             raise NotPerExample(
-                f"{trained.written!r} is trained, and the model writes into it when it runs: what rows change there "
-                "would be published without noise. Leave it as it is, and compute with a changed copy, such as "
-                "self.weight.clamp(-1, 1), in forward",
+                f"{trained.written!r} is trained, and the model writes into it when it runs: what "
+                "rows change there would be published without noise. Leave it as it is, and "
+                "compute with a changed copy, such as self.weight.clamp(-1, 1), in forward",
                 parameter=trained.written,
             )
 
 
 def perturbed(weights: Tensor) -> Tensor:
-    """`weights` with 5 % of random numbers; of .05 where all weights are zero. They are the same in every call."""
+    """`weights` with 5 % of random numbers; of .05 where all weights are zero. They are the same in
+    every call.
+    """
     random = torch.Generator().manual_seed(0)
     noise = torch.randn(weights.shape, generator=random, dtype=torch.float64).to(weights)
     size = weights.square().mean().sqrt() if weights.numel() else weights.new_ones(())
     return weights + 0.05 * noise * size.where(size > 0, 1.0)
 
 
-#: Values that rows of data hold and random numbers do not: missing, not finite, sentinels, and large counts.
+#: Values that rows of data hold and random numbers do not: missing, not finite, sentinels, and
+#: large counts.
 _ODD = (math.nan, math.inf, -math.inf, -1.0, -999.0, 65535.0)
 
 
 def _odd_rows(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Made-up rows in which a tenth of the numbers are odd ones, and integers are as large as they can be."""
+    """Made-up rows in which a tenth of the numbers are odd ones, and integers are as large as they
+    can be.
+    """
     random = torch.Generator().manual_seed(1)
     changed = []
     for leaf in rows:
@@ -191,7 +224,9 @@ def _odd_rows(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def _depends_elsewhere(
     model: nn.Module, inputs: Sequence[Tensor], size: int, what: str, made_up: Change | None
 ) -> bool:
-    """Whether a row's output changes with the batch around it at other weights, or on odd rows; `model` is a copy."""
+    """Whether a row's output changes with the batch around it at other weights, or on odd rows;
+    `model` is a copy.
+    """
     before = [parameter.detach().clone() for parameter in model.parameters()]
     for parameter in model.parameters():
         if parameter.is_floating_point():
@@ -222,7 +257,8 @@ def _rows_depend_on_others(
     draws = not _same(out, _seeded(model, batch, 1))
     for row in sorted({0, 1, 2, min(3, size - 1), size // 2, size - 1}):
         if draws:
-            # Its random numbers depend on the batch's shape: keep the shape, and change all other rows.
+            # Its random numbers depend on the batch's shape: keep the shape, and change all other
+            # rows.
             others = [leaf.flip(0).roll(1, 0) for leaf in batch]
             for other, leaf in zip(others, batch, strict=True):
                 other[row] = leaf[row]
@@ -246,24 +282,32 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def made_up_batch(x: Tensor, y: Tensor, size: int = 6) -> tuple[Tensor, Tensor]:
-    """Made-up rows of the shape and type of `x` and `y`: of many scales, and with different targets."""
+    """Made-up rows of the shape and type of `x` and `y`: of many scales, and with different
+    targets.
+    """
     rows, targets = made_up_rows((x, y), 1, size)
     return rows, targets
 
 
 def made_up_rows(like: Sequence[Tensor], inputs: int, size: int = 6) -> tuple[Tensor, ...]:
-    """A made-up batch of tensors of the shapes and types of `like`, of which the first `inputs` are inputs."""
+    """A made-up batch of tensors of the shapes and types of `like`, of which the first `inputs` are
+    inputs.
+    """
     made_up = torch.Generator().manual_seed(0)
     parts = [_made_up_inputs(leaf, size, made_up) for leaf in like[:inputs]]
     parts += [_made_up_targets(leaf, size, made_up) for leaf in like[inputs:]]
-    return tuple(part.to(leaf.dtype).to(leaf.device) for part, leaf in zip(parts, like, strict=True))
+    return tuple(
+        part.to(leaf.dtype).to(leaf.device) for part, leaf in zip(parts, like, strict=True)
+    )
 
 
 def _made_up_inputs(x: Tensor, size: int, made_up: torch.Generator) -> Tensor:
     if not x.is_floating_point():
         return torch.randint(2, (size, *x.shape[1:]), generator=made_up)
     scales = torch.tensor([1.0, 0.0, 300.0, 0.01, 3.0, 1e-3]).repeat(size // 6 + 1)[:size]
-    return torch.randn((size, *x.shape[1:]), generator=made_up) * scales.view(-1, *[1] * (x.dim() - 1))
+    return torch.randn((size, *x.shape[1:]), generator=made_up) * scales.view(
+        -1, *[1] * (x.dim() - 1)
+    )
 
 
 def _made_up_targets(y: Tensor, size: int, made_up: torch.Generator) -> Tensor:
@@ -274,9 +318,13 @@ def _made_up_targets(y: Tensor, size: int, made_up: torch.Generator) -> Tensor:
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Dropout off for the block: two computations would draw different masks. All other modes stay as they are."""
+    """Dropout off for the block: two computations would draw different masks. All other modes stay
+    as they are.
+    """
     kind = nn.modules.dropout._DropoutNd
-    switched = [module for module in model.modules() if isinstance(module, kind) and module.training]
+    switched = [
+        module for module in model.modules() if isinstance(module, kind) and module.training
+    ]
     for module in switched:
         module.training = False
     try:
@@ -287,8 +335,14 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 
 def layer_of(error: BaseException, model: nn.Module) -> str:
-    """In which layer of the model an error was raised, in words; empty if in none, or by the model as a whole."""
-    names, layer, trace = {id(own): name for name, own in model.named_modules()}, "", error.__traceback__
+    """In which layer of the model an error was raised, in words; empty if in none, or by the model
+    as a whole.
+    """
+    names, layer, trace = (
+        {id(own): name for name, own in model.named_modules()},
+        "",
+        error.__traceback__,
+    )
     while trace is not None:
         own = trace.tb_frame.f_locals.get("self")
         if name := names.get(id(own), ""):
@@ -298,49 +352,70 @@ def layer_of(error: BaseException, model: nn.Module) -> str:
 
 
 class Structure:
-    """What a model is made of: modules, trained parameters and names of parts and buffers, to be compared later.
+    """What a model is made of: modules, trained parameters and names of parts and buffers, to be
+    compared later.
 
-    A module that is put in after a run began is in no check of it, and what it keeps of rows would be published. Hooks
-    and forwards may change, but then its operations are others than those that were looked at.
+    A module that is put in after a run began is in no check of it, and what it keeps of rows would
+    be published. Hooks and forwards may change, but then its operations are others than those that
+    were looked at.
     """
 
     def __init__(self, model: nn.Module) -> None:
         modules = _modules(model)
-        trained = [own for module in modules for own in module._parameters.values() if own is not None]
+        trained = [
+            own for module in modules for own in module._parameters.values() if own is not None
+        ]
         self._parts = [*modules, *(own for own in trained if own.requires_grad)]
         # Of its parts and of its buffers, which are not None
-        self._names = [(*own._modules, None, *(name for name, it in own._buffers.items() if it is not None))
-                       for own in modules]  # fmt: skip
-        self._forwards = [vars(own).get("forward", getattr(type(own), "forward", None)) for own in modules]
+        self._names = [
+            (*own._modules, None, *(name for name, it in own._buffers.items() if it is not None))
+            for own in modules
+        ]
+        self._forwards = [
+            vars(own).get("forward", getattr(type(own), "forward", None)) for own in modules
+        ]
         # By numbers, of which none comes twice
-        self._hooks = [(*own._forward_pre_hooks, None, *own._forward_hooks, None, *own._backward_pre_hooks, None,
-                        *own._backward_hooks) for own in modules]  # fmt: skip
+        self._hooks = [
+            (
+                *own._forward_pre_hooks,
+                None,
+                *own._forward_hooks,
+                None,
+                *own._backward_pre_hooks,
+                None,
+                *own._backward_hooks,
+            )
+            for own in modules
+        ]
 
     def now(self, model: nn.Module, *, alone: bool = True) -> Structure:
         """What the model is made of now; the same object if nothing changed.
 
         Raises:
-            BadInput: its modules, buffers or trained parameters are not the same, not only equal; or hooks or forwards
-                changed, and this process is not `alone`, so that its operations can't be looked at again.
+            BadInput: its modules, buffers or trained parameters are not the same, not only equal;
+                or hooks or forwards changed, and this process is not `alone`, so that its
+                operations can't be looked at again.
         """
         own = Structure(model)
         if own._names != self._names or not _same_objects(own._parts, self._parts):
             raise BadInput(
-                "the model's modules, buffers or trainable parameters are not those that it had when the run began: "
-                "begin a new run after parts were replaced, frozen or unfrozen"
+                "the model's modules, buffers or trainable parameters are not those that it had "
+                "when the run began: begin a new run after parts were replaced, frozen or unfrozen"
             )
         if own._hooks == self._hooks and _same_objects(own._forwards, self._forwards):
             return self
         if not alone:
             raise BadInput(
-                "a hook or a forward was put into the model, or taken out, after the run began: with several processes "
-                "it is not looked at again. Do that before the run begins"
+                "a hook or a forward was put into the model, or taken out, after the run began: "
+                "with several processes it is not looked at again. Do that before the run begins"
             )
         return own
 
 
 def _modules(model: nn.Module) -> list[nn.Module]:
-    """Each module once: as `modules()`, in another order, in half the time, which small models spend in every step."""
+    """Each module once: as `modules()`, in another order, in half the time, which small models
+    spend in every step.
+    """
     modules, met = [model], {id(model)}
     for module in modules:  # to which those within are added
         for own in module._modules.values():

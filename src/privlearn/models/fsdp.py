@@ -1,4 +1,6 @@
-"""Models whose parameters several processes keep in parts (FSDP2), told apart from those that one keeps whole."""
+"""Models whose parameters several processes keep in parts (FSDP2), told apart from those that one
+keeps whole.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def is_shard(tensor: Tensor) -> bool:
 def require_whole(model: nn.Module) -> None:
     """Raise `BadInput` if a model is under the FSDP of before."""
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
-        raise BadInput("the model is in FullyShardedDataParallel: give the module in it to fully_shard, and train that")
+        raise BadInput(
+            "the model is in FullyShardedDataParallel: give the module in it to fully_shard, and "
+            "train that"
+        )
 
 
 def require_plain(**asked: Any) -> None:
@@ -45,4 +50,7 @@ def require_plain(**asked: Any) -> None:
     }
     for name, what in names.items():
         if asked.get(name):
-            raise BadInput(f"the run has {what}, and the model is under fully_shard: leave it out, or train it whole")
+            raise BadInput(
+                f"the run has {what}, and the model is under fully_shard: leave it out, or train "
+                "it whole"
+            )

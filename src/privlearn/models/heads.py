@@ -1,7 +1,8 @@
-"""What is learned, a class for each task: the loss of an example, and how outputs of a network are read.
+"""What is learned, a class for each task: the loss of an example, and how outputs of a network are
+read.
 
-To add a task, add a registered class here, and its metrics to the table in `privlearn.metrics`. All that is declared
-of targets is public; no method but `fits` looks at more than one example.
+To add a task, add a registered class here, and its metrics to the table in `privlearn.metrics`. All
+that is declared of targets is public; no method but `fits` looks at more than one example.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from privlearn.errors import BadInput
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-#: What may be declared of targets: the number of classes, bounds of a number, or the names of several labels.
+#: What may be declared of targets: the number of classes, bounds of a number, or the names of
+#: several labels.
 CLASSES, BOUNDS, LABELS = "classes", "target_bounds", "labels"
 #: The task of classes.
 CLASSIFICATION = "classification"
 _MOST_LABELS = 10_000
 _Kind = TypeVar("_Kind", bound="type[Head]")
-#: The tasks, by name; the first for each kind of declared targets is what is learned where none is named.
+#: The tasks, by name; the first for each kind of declared targets is what is learned where none is
+#: named.
 HEADS: dict[str, type[Head]] = {}
 
 
@@ -43,10 +46,12 @@ class Head(ABC):
         declared: what has to be declared of the targets.
         unsuited: choices of a run that make no sense for it.
         tempered: whether a temperature is usually fitted to the scores.
-        long_clip: whether gradients of a table's rows are clipped to about their length, not shorter, in front of a
-            linear model.
-        skewed: whether those of any model are: clipped short, they would lead to a median in place of the mean.
-        named: whether folders say the task by its name; else it follows from the number of classes and the bounds.
+        long_clip: whether gradients of a table's rows are clipped to about their length, not
+            shorter, in front of a linear model.
+        skewed: whether those of any model are: clipped short, they would lead to a median in place
+            of the mean.
+        named: whether folders say the task by its name; else it follows from the number of classes
+            and the bounds.
         reading: how predictions are read, for the card of a named task.
         outputs: of the network that is built for it.
         classes: of the model that is published, as its folder says; 1 if it predicts a number.
@@ -54,7 +59,12 @@ class Head(ABC):
 
     task: ClassVar[str]
     declared: ClassVar[str]
-    unsuited: ClassVar[tuple[str, ...]] = ("label_smoothing", "select", "temperature", "class_weights")
+    unsuited: ClassVar[tuple[str, ...]] = (
+        "label_smoothing",
+        "select",
+        "temperature",
+        "class_weights",
+    )
     tempered: ClassVar[bool] = False
     long_clip: ClassVar[bool] = True
     skewed: ClassVar[bool] = False
@@ -77,7 +87,9 @@ class Head(ABC):
         return rate
 
     def fits(self, y: NDArray[Any]) -> str:
-        """What targets are expected where these are none of the task; empty if they are: a check for their curator."""
+        """What targets are expected where these are none of the task; empty if they are: a check
+        for their curator.
+        """
         return ""
 
     def prepared(self, y: Any) -> Any:
@@ -85,7 +97,9 @@ class Head(ABC):
         return y
 
     def predicted(self, outputs: Tensor) -> Tensor:
-        """The predictions, of what the published network gives: for scores of classes the highest one's."""
+        """The predictions, of what the published network gives: for scores of classes the highest
+        one's.
+        """
         return outputs.argmax(1)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
@@ -97,7 +111,9 @@ class Head(ABC):
         return network
 
     def published(self, network: nn.Module) -> nn.Module:
-        """The network that is published, of one that was trained: post-processing, by public numbers."""
+        """The network that is published, of one that was trained: post-processing, by public
+        numbers.
+        """
         return network
 
     def stated(self) -> dict[str, Any]:
@@ -126,10 +142,11 @@ class ClassHead(Head):
         self.outputs = self.classes = stated.get(CLASSES) or 1
 
     def loss(self, request: Any) -> nn.CrossEntropyLoss:
-        """Cross-entropy, perhaps of smoothed labels, times the weight of the example's class, the largest being 1.
+        """Cross-entropy, perhaps of smoothed labels, times the weight of the example's class, the
+        largest being 1.
 
-        A weight is inside the loss: the example's gradient is clipped after it was multiplied, so the sensitivity is
-        that of an unweighted run. An example's loss depends on no other example.
+        A weight is inside the loss: the example's gradient is clipped after it was multiplied, so
+        the sensitivity is that of an unweighted run. An example's loss depends on no other example.
         """
         import torch
 
@@ -149,7 +166,8 @@ class ValueHead(Head):
     task, declared = "regression", BOUNDS
     long_clip, named = False, False
     outputs = classes = 1
-    #: Of the rate for classes, and at most what moves the weights by 1 in a step, half the targets' range.
+    #: Of the rate for classes, and at most what moves the weights by 1 in a step, half the targets'
+    #: range.
     _rate: ClassVar[float] = 0.3
 
     def __init__(self, stated: Mapping[str, Any]) -> None:
@@ -164,7 +182,9 @@ class ValueHead(Head):
     def prepared(self, y: Any) -> Any:
         """Clipped to the bounds, and scaled to [-1, 1]."""
         middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
-        return ((np.asarray(y, dtype=np.float64).clip(self.low, self.high) - middle) / half).astype(np.float32)
+        return ((np.asarray(y, dtype=np.float64).clip(self.low, self.high) - middle) / half).astype(
+            np.float32
+        )
 
     def complete(self, network: nn.Module) -> nn.Module:
         """The network, of which the last layer can be rescaled.
@@ -193,8 +213,8 @@ class OrdinalHead(Head):
     task, declared = "ordinal", CLASSES
     outputs = 1
     reading = (
-        "Scores add up to 1: probabilities of the classes, in their order, by a proportional-odds model. No "
-        "temperature was fitted."
+        "Scores add up to 1: probabilities of the classes, in their order, by a proportional-odds "
+        "model. No temperature was fitted."
     )
 
     def __init__(self, stated: Mapping[str, Any]) -> None:
@@ -224,17 +244,21 @@ class OrdinalHead(Head):
 @final
 @registered
 class LabelsHead(Head):
-    """Several labels, each of which holds or does not: a score for each, and the sum of their logistic losses."""
+    """Several labels, each of which holds or does not: a score for each, and the sum of their
+    logistic losses.
+    """
 
     task, declared = "multilabel", LABELS
     reading = (
-        "Each label has a score from 0 to 1: the probability that it holds, whatever the others are. No temperature "
-        "was fitted."
+        "Each label has a score from 0 to 1: the probability that it holds, whatever the others "
+        "are. No temperature was fitted."
     )
 
     def __init__(self, stated: Mapping[str, Any]) -> None:
         labels = stated[LABELS]
-        plain = isinstance(labels, list | tuple) and all(isinstance(name, str) and name for name in labels)
+        plain = isinstance(labels, list | tuple) and all(
+            isinstance(name, str) and name for name in labels
+        )
         if not plain or not 2 <= len(labels) == len(set(labels)) <= _MOST_LABELS:
             raise BadInput(f"labels is {str(labels)[:60]}: expected different names, two or more")
         self.labels: tuple[str, ...] = tuple(labels)
@@ -272,24 +296,29 @@ class LabelsHead(Head):
 class CountHead(Head):
     """A count up to a declared bound: the logarithm of its expectation, and the Poisson likelihood.
 
-    The network's output 0 stands for the root of the bound, the middle of 1 and the bound on the scale of logarithms.
-    Losses are divided by that root, the standard deviation of a count whose expectation is the bound: so gradients are
-    about as long as those of classes, and clipping does not take the large counts' part away. Beyond the bound the loss
-    goes on along its tangent: it is convex, and its derivative by the output at most the root of the bound.
+    The network's output 0 stands for the root of the bound, the middle of 1 and the bound on the
+    scale of logarithms. Losses are divided by that root, the standard deviation of a count whose
+    expectation is the bound: so gradients are about as long as those of classes, and clipping does
+    not take the large counts' part away. Beyond the bound the loss goes on along its tangent: it is
+    convex, and its derivative by the output at most the root of the bound.
     """
 
     task, declared = "counts", BOUNDS
     skewed = True
     outputs = classes = 1
     reading = (
-        "Predictions are expected counts, within the declared bounds: the mean of a Poisson distribution for each row."
+        "Predictions are expected counts, within the declared bounds: the mean of a Poisson "
+        "distribution for each row."
     )
 
     def __init__(self, stated: Mapping[str, Any]) -> None:
         bounds: tuple[float, float] = stated[BOUNDS]
         self.low, self.high = bounds
         if self.low < 0 or self.high < 1:
-            raise BadInput(f"bounds of counts are {self.low:g} and {self.high:g}: expected 0 or more, and 1 or more")
+            raise BadInput(
+                f"bounds of counts are {self.low:g} and {self.high:g}: expected 0 or more, and 1 "
+                "or more"
+            )
 
     def fits(self, y: NDArray[Any]) -> str:
         """Whole numbers from 0 on."""
@@ -310,7 +339,9 @@ class CountHead(Head):
         return nn.Sequential(network, Rate(math.sqrt(self.high), self.high))
 
     def loss(self, request: Any) -> Any:
-        """The negative logarithm of the Poisson likelihood, without what depends on the count alone."""
+        """The negative logarithm of the Poisson likelihood, without what depends on the count
+        alone.
+        """
         return PoissonLoss(float(self.high))
 
 
@@ -347,7 +378,9 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def rescale(model: nn.Module, scale: float, shift: float) -> None:
-    """Multiply the output of a released network and add to it, in its last layer: post-processing."""
+    """Multiply the output of a released network and add to it, in its last layer:
+    post-processing.
+    """
     import torch
 
     last = _last(model)
@@ -364,20 +397,27 @@ def _last(model: nn.Module) -> nn.Linear:
     """
     from torch import nn
 
-    *_, last = (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
+    *_, last = (
+        module
+        for module in model.modules()
+        if next(module.parameters(recurse=False), None) is not None
+    )
     if not isinstance(last, nn.Linear) or last.bias is None:
         raise BadInput(
-            f"the network ends in a {type(last).__name__}: expected a last layer Linear(features, 1) with a bias"
+            f"the network ends in a {type(last).__name__}: expected a last layer Linear(features, "
+            "1) with a bias"
         )
     return last
 
 
 def head_of(task: str | None, declared: Any) -> type[Head]:
-    """The task of that name; None: the usual one for what is declared of the targets, classes if nothing is.
+    """The task of that name; None: the usual one for what is declared of the targets, classes if
+    nothing is.
 
     Args:
         task: a name.
-        declared: what has attributes like `classes` and `target_bounds` (a data set, or its public facts).
+        declared: what has attributes like `classes` and `target_bounds` (a data set, or its public
+            facts).
     """
     if task is not None:
         return HEADS[task]
@@ -395,11 +435,14 @@ def stated_head(config: Mapping[str, Any]) -> Head | None:
     kind = HEADS.get(config["task"]) if isinstance(config["task"], str) else None
     if kind is None or not kind.named or config.get(kind.declared) is None:
         raise BadInput(
-            f"the task of the model is {str(config['task'])[:40]!r}, which is unknown: get an unchanged copy"
+            f"the task of the model is {str(config['task'])[:40]!r}, which is unknown: get an "
+            "unchanged copy"
         )
     head = kind(config)
     if head.classes != config["classes"]:
-        raise BadInput(f"a model of the task {head.task} has {head.classes} classes: get an unchanged copy")
+        raise BadInput(
+            f"a model of the task {head.task} has {head.classes} classes: get an unchanged copy"
+        )
     return head
 
 
@@ -424,6 +467,12 @@ def require_declared(task: str | None, stated: Mapping[str, Any], name: str) -> 
 #: What targets are that are so declared, and how they are.
 _DECLARED = {
     CLASSES: ("classes", "classes=K, or in the schema classes of the target"),
-    LABELS: ("several labels", "labels=(name, name, ...), or in the schema several columns as target"),
-    BOUNDS: ("numbers", "their bounds, target_bounds=(low, high), or in the schema low and high of the target"),
+    LABELS: (
+        "several labels",
+        "labels=(name, name, ...), or in the schema several columns as target",
+    ),
+    BOUNDS: (
+        "numbers",
+        "their bounds, target_bounds=(low, high), or in the schema low and high of the target",
+    ),
 }

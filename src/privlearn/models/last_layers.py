@@ -1,4 +1,6 @@
-"""Last layers that a task adds to a network (`models.heads`): they turn its outputs into what the task predicts."""
+"""Last layers that a task adds to a network (`models.heads`): they turn its outputs into what the
+task predicts.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,12 @@ _APART = 1e-3
 
 @final
 class CumulativeLogits(nn.Module):
-    """Scores of ordered classes, of one number for each row: the proportional-odds model (McCullagh 1980).
+    """Scores of ordered classes, of one number for each row: the proportional-odds model (McCullagh
+    1980).
 
-    The log odds of a class up to k are the threshold of k less that number. Thresholds are parameters, the first one
-    and the gaps between them, and stay in order whatever noise is added. At the start all classes are as likely for a
-    row whose number is 0.
+    The log odds of a class up to k are the threshold of k less that number. Thresholds are
+    parameters, the first one and the gaps between them, and stay in order whatever noise is added.
+    At the start all classes are as likely for a row whose number is 0.
 
     Args:
         classes: how many there are, at least 2.
@@ -34,7 +37,9 @@ class CumulativeLogits(nn.Module):
         self.gaps = nn.Parameter(torch.tensor(gaps))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logarithms of the classes' probabilities, shape (rows, classes), of numbers of shape (rows, 1)."""
+        """The logarithms of the classes' probabilities, shape (rows, classes), of numbers of shape
+        (rows, 1).
+        """
         apart = F.softplus(self.gaps) + _APART
         logits = torch.cat([self.first, self.first + apart.cumsum(0)]) - x
         at_most, above = F.logsigmoid(logits), F.logsigmoid(-logits)
@@ -44,7 +49,8 @@ class CumulativeLogits(nn.Module):
 
 @final
 class Rate(nn.Module):
-    """Expected counts, of one number for each row: its exponential, times a public factor, up to a public bound.
+    """Expected counts, of one number for each row: its exponential, times a public factor, up to a
+    public bound.
 
     Args:
         start: the expected count of a row whose number is 0.

@@ -1,4 +1,5 @@
-"""Small networks without batch norm, by name; for volumes, MONAI's U-Net with group norm and an autoencoder.
+"""Small networks without batch norm, by name; for volumes, MONAI's U-Net with group norm and an
+autoencoder.
 
 MONAI is an extra, `pip install 'privlearn[medical]'`; it is imported only where a U-Net is made.
 """
@@ -31,13 +32,15 @@ _MAPS = 16
 _BOOSTED = ("boosted", "boosted-counts")
 
 
-def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Generator) -> nn.Module:
+def build(
+    spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Generator
+) -> nn.Module:
     """Build the network that `spec` names, with initial weights drawn from `rng`.
 
     Args:
-        spec: `linear`, `mlp:100` or `mlp:10,20,10` (hidden widths), `cnn`, `unet` or `unet:16,32,64` (channels, for
-            maps of classes), or `package.module:function`, a factory that is called with `input_shape=` and `classes=`
-            and returns an nn.Module.
+        spec: `linear`, `mlp:100` or `mlp:10,20,10` (hidden widths), `cnn`, `unet` or
+            `unet:16,32,64` (channels, for maps of classes), or `package.module:function`, a factory
+            that is called with `input_shape=` and `classes=` and returns an nn.Module.
         input_shape: the shape of one example.
         classes: the number of outputs.
         rng: the initialisation stream.
@@ -58,18 +61,22 @@ def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Ge
             raise
         except Exception as error:
             raise BadInput(
-                f"model {spec!r} failed: {type(error).__name__}: {first_line(error)}. A factory is called as "
-                f"f(input_shape={tuple(input_shape)}, classes={classes})"
+                f"model {spec!r} failed: {type(error).__name__}: {first_line(error)}. A factory is "
+                f"called as f(input_shape={tuple(input_shape)}, classes={classes})"
             ) from error
     if not isinstance(model, nn.Module):
-        raise BadInput(f"model {spec!r} returned a {type(model).__name__}: expected a torch.nn.Module")
+        raise BadInput(
+            f"model {spec!r} returned a {type(model).__name__}: expected a torch.nn.Module"
+        )
     require_shaped(model)
     return model
 
 
 def is_built_in(spec: str | None) -> bool:
     """Whether `spec` names a network of privlearn's own, not the user's code."""
-    return spec is not None and (spec in ("linear", "cnn") or spec.partition(":")[0] in ("mlp", "unet", *_BOOSTED))
+    return spec is not None and (
+        spec in ("linear", "cnn") or spec.partition(":")[0] in ("mlp", "unet", *_BOOSTED)
+    )
 
 
 def makes_maps(spec: str | None) -> bool:
@@ -95,20 +102,21 @@ def _builder(spec: str) -> Callable[..., Any]:
     if name == "mlp":
         if not rest:
             raise BadInput(
-                "model 'mlp' needs the width of each hidden layer: give mlp:100 for one, or mlp:100,50 for two"
+                "model 'mlp' needs the width of each hidden layer: give mlp:100 for one, or "
+                "mlp:100,50 for two"
             )
         widths = _widths(rest)
         if min(widths) < 1 or len(widths) > _DEEPEST:
             raise BadInput(
-                f"model {spec[:60]!r} cannot be read: expected at most {_DEEPEST} hidden widths, for example mlp:100 "
-                "or mlp:10,20,10"
+                f"model {spec[:60]!r} cannot be read: expected at most {_DEEPEST} hidden widths, "
+                "for example mlp:100 or mlp:10,20,10"
             )
         return lambda **shapes: _mlp(widths, **shapes)
     if rest and rest.isidentifier():
         return _imported(spec, name, rest)
     raise BadInput(
-        f"model {spec!r} is unknown: expected linear, mlp:100, mlp:10,20,10, cnn, unet, or a factory "
-        "package.module:function",
+        f"model {spec!r} is unknown: expected linear, mlp:100, mlp:10,20,10, cnn, unet, or a "
+        "factory package.module:function",
         spec=spec,
     )
 
@@ -136,7 +144,8 @@ def _imported(spec: str, module: str, function: str) -> Callable[..., Any]:
         imported = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadInput(
-            f"model {spec!r} cannot be imported: {error}. Expected package.module:function, importable from here"
+            f"model {spec!r} cannot be imported: {error}. Expected package.module:function, "
+            "importable from here"
         ) from error
     return cast(Callable[..., Any], imported)
 
@@ -150,15 +159,17 @@ def _mlp(widths: Sequence[int] = (), *, input_shape: tuple[int, ...], classes: i
 
 
 def _cnn(*, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two strided convolutions and a hidden layer: 26 thousand parameters on 28 x 28 grey images."""
+    """Two strided convolutions and a hidden layer: 26 thousand parameters on 28 x 28 grey
+    images.
+    """
     channels = 1 if len(input_shape) == 2 else input_shape[0]
     if len(input_shape) == 3 and channels >= _MAPS and min(input_shape[-2:]) >= 2:
         return _cnn_on_maps(input_shape, classes)
     if len(input_shape) not in (2, 3) or min(input_shape[-2:]) < 16:
         raise BadInput(
-            "model 'cnn' needs images of shape (height, width) or (channels, height, width), 16 x 16 or larger, or "
-            f"{_MAPS} maps of features or more: the inputs have shape {tuple(input_shape)}. Use mlp:100 or your own "
-            "package.module:function"
+            "model 'cnn' needs images of shape (height, width) or (channels, height, width), 16 x "
+            f"16 or larger, or {_MAPS} maps of features or more: the inputs have shape "
+            f"{tuple(input_shape)}. Use mlp:100 or your own package.module:function"
         )
     body = [
         nn.Unflatten(1, (channels, input_shape[-2])) if len(input_shape) == 2 else nn.Identity(),
@@ -176,7 +187,9 @@ def _cnn(*, input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _cnn_on_maps(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two small convolutions over maps of features, such as scattering makes: 33 thousand parameters on 81 x 7 x 7."""
+    """Two small convolutions over maps of features, such as scattering makes: 33 thousand
+    parameters on 81 x 7 x 7.
+    """
     channels, height, width = input_shape
     rest = max(1, height // 4) * max(1, width // 4)
     return nn.Sequential(
@@ -197,11 +210,13 @@ _GROUPS = 4
 _MOST_LEVELS, _MOST_CHANNELS = 8, 4096
 
 
-def unet(channels: Sequence[int] = CHANNELS, *, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+def unet(
+    channels: Sequence[int] = CHANNELS, *, input_shape: tuple[int, ...], classes: int
+) -> nn.Module:
     """MONAI's U-Net: a score for each class and voxel, shape (rows, classes, *volume).
 
-    Each level halves the volume by a strided convolution, and group norm takes the place of batch norm, so that each
-    example is computed by itself.
+    Each level halves the volume by a strided convolution, and group norm takes the place of batch
+    norm, so that each example is computed by itself.
 
     Args:
         channels: of each level, multiples of 4.
@@ -209,7 +224,8 @@ def unet(channels: Sequence[int] = CHANNELS, *, input_shape: tuple[int, ...], cl
         classes: how many there are.
 
     Raises:
-        BadInput: MONAI is not installed, or sizes that can't be halved as often as there are levels.
+        BadInput: MONAI is not installed, or sizes that can't be halved as often as there are
+            levels.
     """
     require_monai()
     from monai.networks.nets.unet import UNet
@@ -218,14 +234,20 @@ def unet(channels: Sequence[int] = CHANNELS, *, input_shape: tuple[int, ...], cl
     sizes, halvings = input_shape[1:], len(channels) - 1
     if len(input_shape) not in (3, 4) or any(size % 2**halvings for size in sizes):
         raise BadInput(
-            f"a U-Net of {len(channels)} levels needs volumes of shape (channels, height, width) or (channels, depth, "
-            f"height, width), sizes in multiples of {2**halvings}: the inputs have shape {tuple(input_shape)}. Pad "
-            "them, or use fewer levels, such as unet:16,32"
+            f"a U-Net of {len(channels)} levels needs volumes of shape (channels, height, width) "
+            f"or (channels, depth, height, width), sizes in multiples of {2**halvings}: the inputs "
+            f"have shape {tuple(input_shape)}. Pad them, or use fewer levels, such as unet:16,32"
         )
     network: nn.Module = UNet(
-        spatial_dims=len(sizes), in_channels=input_shape[0], out_channels=classes, channels=tuple(channels),
-        strides=(2,) * halvings, num_res_units=0, norm=("GROUP", {"num_groups": _GROUPS}), act="RELU",
-    )  # fmt: skip
+        spatial_dims=len(sizes),
+        in_channels=input_shape[0],
+        out_channels=classes,
+        channels=tuple(channels),
+        strides=(2,) * halvings,
+        num_res_units=0,
+        norm=("GROUP", {"num_groups": _GROUPS}),
+        act="RELU",
+    )
     return network
 
 
@@ -235,19 +257,23 @@ def require_channels(channels: Sequence[int]) -> None:
         width < _GROUPS or width % _GROUPS or width > _MOST_CHANNELS for width in channels
     ):
         raise BadInput(
-            f"a U-Net can't have levels of {', '.join(map(str, channels))} channels: expected 2 to {_MOST_LEVELS} "
-            f"numbers, multiples of {_GROUPS} up to {_MOST_CHANNELS}, for example unet:16,32,64"
+            f"a U-Net can't have levels of {', '.join(map(str, channels))} channels: expected 2 to "
+            f"{_MOST_LEVELS} numbers, multiples of {_GROUPS} up to {_MOST_CHANNELS}, for example "
+            "unet:16,32,64"
         )
 
 
 def require_monai() -> None:
     """Raise `BadInput` unless MONAI is installed."""
     if find_spec("monai") is None:
-        raise BadInput("a U-Net needs MONAI, which is not installed: pip install 'privlearn[medical]'")
+        raise BadInput(
+            "a U-Net needs MONAI, which is not installed: pip install 'privlearn[medical]'"
+        )
 
 
 def volume_encoder(shape: Sequence[int], size: int, width: int = 4) -> nn.Module:
-    """The encoder of the autoencoder: 3 x 3 x 3 convolutions with ReLU and max-pooling, then a fully connected layer.
+    """The encoder of the autoencoder: 3 x 3 x 3 convolutions with ReLU and max-pooling, then a
+    fully connected layer.
 
     Args:
         shape: of one target: classes, and three sizes in multiples of 4.
@@ -257,30 +283,43 @@ def volume_encoder(shape: Sequence[int], size: int, width: int = 4) -> nn.Module
     classes, *sizes = _by_four(shape)
     inner = [side // 4 for side in sizes]
     return nn.Sequential(
-        nn.Conv3d(classes, width, 3, padding=1), nn.ReLU(), nn.MaxPool3d(2),
-        nn.Conv3d(width, 2 * width, 3, padding=1), nn.ReLU(), nn.MaxPool3d(2),
-        nn.Flatten(), nn.Linear(2 * width * math.prod(inner), size + 1),
-    )  # fmt: skip
+        nn.Conv3d(classes, width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool3d(2),
+        nn.Conv3d(width, 2 * width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool3d(2),
+        nn.Flatten(),
+        nn.Linear(2 * width * math.prod(inner), size + 1),
+    )
 
 
-def volume_decoder(shape: Sequence[int], size: int, width: int = 4, middle: Tensor | None = None) -> nn.Module:
-    """The decoder: a fully connected layer, then transposed convolutions and convolutions with ReLU.
+def volume_decoder(
+    shape: Sequence[int], size: int, width: int = 4, middle: Tensor | None = None
+) -> nn.Module:
+    """The decoder: a fully connected layer, then transposed convolutions and convolutions with
+    ReLU.
 
     Args:
         shape: as for `volume_encoder`.
         size: numbers in a code.
         width: as for `volume_encoder`.
-        middle: public probabilities, of shape `shape`, that outputs start from, so that a rare class is not lost at
-            first.
+        middle: public probabilities, of shape `shape`, that outputs start from, so that a rare
+            class is not lost at first.
     """
     classes, *sizes = _by_four(shape)
     inner = [side // 4 for side in sizes]
     return nn.Sequential(
-        nn.Linear(size, 2 * width * math.prod(inner)), nn.ReLU(), nn.Unflatten(1, (2 * width, *inner)),
-        nn.ConvTranspose3d(2 * width, width, 2, stride=2), nn.ReLU(),
-        nn.ConvTranspose3d(width, width, 2, stride=2), nn.ReLU(),
-        nn.Conv3d(width, classes, 3, padding=1), *([] if middle is None else [_Beginning(middle)]),
-    )  # fmt: skip
+        nn.Linear(size, 2 * width * math.prod(inner)),
+        nn.ReLU(),
+        nn.Unflatten(1, (2 * width, *inner)),
+        nn.ConvTranspose3d(2 * width, width, 2, stride=2),
+        nn.ReLU(),
+        nn.ConvTranspose3d(width, width, 2, stride=2),
+        nn.ReLU(),
+        nn.Conv3d(width, classes, 3, padding=1),
+        *([] if middle is None else [_Beginning(middle)]),
+    )
 
 
 @final
@@ -299,7 +338,7 @@ class _Beginning(nn.Module):
 def _by_four(shape: Sequence[int]) -> tuple[int, ...]:
     if len(shape) != 4 or any(side % 4 for side in shape[1:]):
         raise BadInput(
-            "the autoencoder takes maps of shape (classes, depth, height, width), sizes in multiples of 4: not "
-            f"{tuple(shape)}"
+            "the autoencoder takes maps of shape (classes, depth, height, width), sizes in "
+            f"multiples of 4: not {tuple(shape)}"
         )
     return tuple(shape)

@@ -14,7 +14,8 @@ from privlearn.errors import BadInput
 
 @final
 class FrozenBatchNorm(nn.Module):
-    """A batch norm with fixed statistics: it scales and shifts channels, of inputs of shape (batch, channels, ...).
+    """A batch norm with fixed statistics: it scales and shifts channels, of inputs of shape (batch,
+    channels, ...).
 
     Args:
         norm: the batch norm; weight and bias are taken over, and can be trained.
@@ -27,7 +28,8 @@ class FrozenBatchNorm(nn.Module):
         super().__init__()
         if norm.running_mean is None or norm.running_var is None:
             raise BadInput(
-                "the batch norm keeps no running statistics, so there are none to freeze: replace it with groups=N"
+                "the batch norm keeps no running statistics, so there are none to freeze: replace "
+                "it with groups=N"
             )
         self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
         self.register_buffer("mean", norm.running_mean.detach().clone())
@@ -41,27 +43,31 @@ class FrozenBatchNorm(nn.Module):
 
 
 @checked
-def replace_batch_norm(model: nn.Module, *, frozen: bool = False, groups: int | None = None) -> nn.Module:
+def replace_batch_norm(
+    model: nn.Module, *, frozen: bool = False, groups: int | None = None
+) -> nn.Module:
     """Replace every batch norm of a model, in place: by its own statistics, or by group norms.
 
     Args:
         model: its other modules stay as they are.
-        frozen: declare the running statistics public, as those of a network that was trained on public data are, and
-            keep them fixed. The network computes what it computed in evaluation mode. Statistics of private rows would
-            be
-            published without noise: no release covers them.
-        groups: normalise each example over so many groups of channels; of public weights, weight and bias are kept.
+        frozen: declare the running statistics public, as those of a network that was trained on
+            public data are, and keep them fixed. The network computes what it computed in
+            evaluation mode. Statistics of private rows would be published without noise: no release
+            covers them.
+        groups: normalise each example over so many groups of channels; of public weights, weight
+            and bias are kept.
 
     Returns:
         The model; another module if it is a batch norm itself.
 
     Raises:
-        BadInput: neither or both are given, or the groups don't divide the channels of a norm, by its name.
+        BadInput: neither or both are given, or the groups don't divide the channels of a norm, by
+            its name.
     """
     if frozen == (groups is not None):
         raise BadInput(
-            "expected one of frozen=True, which declares the running statistics public and keeps them, and groups=N, "
-            "which normalises each example by itself: give one"
+            "expected one of frozen=True, which declares the running statistics public and keeps "
+            "them, and groups=N, which normalises each example by itself: give one"
         )
 
     if groups is not None:
@@ -74,7 +80,9 @@ def replace_batch_norm(model: nn.Module, *, frozen: bool = False, groups: int | 
 
 
 def _replaced(
-    module: nn.Module, replacement: Callable[[nn.modules.batchnorm._BatchNorm, str], nn.Module], name: str
+    module: nn.Module,
+    replacement: Callable[[nn.modules.batchnorm._BatchNorm, str], nn.Module],
+    name: str,
 ) -> nn.Module:
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         return replacement(module, name)
@@ -87,8 +95,8 @@ def _grouped(norm: nn.modules.batchnorm._BatchNorm, groups: int, name: str) -> n
     channels = norm.num_features
     if channels % groups:
         raise BadInput(
-            f"groups={groups} does not divide the {channels} channels of {name or 'the norm'!r}: give a number that "
-            "divides those of all norms, such as their greatest common divisor"
+            f"groups={groups} does not divide the {channels} channels of {name or 'the norm'!r}: "
+            "give a number that divides those of all norms, such as their greatest common divisor"
         )
     made = nn.GroupNorm(groups, channels, norm.eps, norm.affine)
     if norm.affine:

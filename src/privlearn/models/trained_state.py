@@ -1,4 +1,6 @@
-"""Trained parameters while rows are computed: what a pass writes into them is undone before the next one begins."""
+"""Trained parameters while rows are computed: what a pass writes into them is undone before the
+next one begins.
+"""
 
 from __future__ import annotations
 
@@ -32,30 +34,41 @@ def versions(parameters: Sequence[Tensor]) -> list[int]:
 class TrainedState:
     """The trained parameters of a model, which nothing but a step of the optimizer may change.
 
-    Whether a pass writes into them may depend on private rows, as for an embedding that rescales the rows it looks up
-    (`max_norm`). A refusal would tell of these rows, and what was written would be published without noise: so it is
-    undone, and nothing is said. Compared are versions, and values bit by bit, since PyTorch counts no writes through
-    `.data`.
+    Whether a pass writes into them may depend on private rows, as for an embedding that rescales
+    the rows it looks up (`max_norm`). A refusal would tell of these rows, and what was written
+    would be published without noise: so it is undone, and nothing is said. Compared are versions,
+    and values bit by bit, since PyTorch counts no writes through `.data`.
 
-    Of a model under FSDP2 nothing is held: its modules have whole parameters only while they run, gathered from shards
-    before a pass and freed after it, with what was written into them.
+    Of a model under FSDP2 nothing is held: its modules have whole parameters only while they run,
+    gathered from shards before a pass and freed after it, with what was written into them.
 
     Args:
-        model: its parameters that require gradients are held, each under the name and in the memory that it has.
+        model: its parameters that require gradients are held, each under the name and in the memory
+            that it has.
 
     Attributes:
-        written: the name of a parameter that was restored since this was last set to ""; else empty.
+        written: the name of a parameter that was restored since this was last set to ""; else
+            empty.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.written, self._held = "", False
         modules = dict(model.named_modules())
         sharded = any(hasattr(module, "set_reshard_after_backward") for module in modules.values())
-        trained = [] if sharded else [(name, own) for name, own in model.named_parameters() if own.requires_grad]
+        trained = (
+            []
+            if sharded
+            else [(name, own) for name, own in model.named_parameters() if own.requires_grad]
+        )
         self._entries = [_Entry(name, own) for name, own in trained]
         self._on_processor = all(own.device.type == "cpu" for _, own in trained)
         self._places = [
-            (name, module._parameters, [*map(id, module._parameters.values())], dict(module._parameters))
+            (
+                name,
+                module._parameters,
+                [*map(id, module._parameters.values())],
+                dict(module._parameters),
+            )
             for name, module in modules.items()
             if module._parameters and not sharded
         ]
@@ -67,14 +80,18 @@ class TrainedState:
 
     @contextmanager
     def holding(self) -> Iterator[TrainedState]:
-        """A block in which `restore` makes the parameters what they are at its beginning; elsewhere it does nothing."""
+        """A block in which `restore` makes the parameters what they are at its beginning; elsewhere
+        it does nothing.
+        """
         if self._held:
             yield self
             return
         for own in self._entries:
             own.follow()
         if self._entries:
-            torch._foreach_copy_([own.copy for own in self._entries], [own.memory for own in self._entries])
+            torch._foreach_copy_(
+                [own.copy for own in self._entries], [own.memory for own in self._entries]
+            )
         self._held = True
         try:
             yield self
@@ -122,9 +139,15 @@ class _Entry:
         return own.data_ptr(), own.shape, own.stride(), own.dtype
 
     def is_moved(self) -> bool:
-        """Whether the parameter has other memory, was written into as far as PyTorch counts, or is not trained now."""
+        """Whether the parameter has other memory, was written into as far as PyTorch counts, or is
+        not trained now.
+        """
         own = self.parameter
-        return own._version != self._version or not own.requires_grad or self._layout != self._layout_now()
+        return (
+            own._version != self._version
+            or not own.requires_grad
+            or self._layout != self._layout_now()
+        )
 
     def is_same(self) -> bool:
         """Whether its memory holds the same bits."""
@@ -135,7 +158,9 @@ class _Entry:
     @property
     def pair(self) -> tuple[Tensor, Tensor]:
         """Its bits now and before, as bytes in one row."""
-        return self.bits.reshape(-1).view(torch.uint8), self._bits_before.reshape(-1).view(torch.uint8)
+        return self.bits.reshape(-1).view(torch.uint8), self._bits_before.reshape(-1).view(
+            torch.uint8
+        )
 
     def put_back(self) -> None:
         """Make it what it was; writes that are undone don't count in `versions`."""
@@ -150,7 +175,9 @@ class _Entry:
 
 
 def _bits(values: Tensor) -> Tensor:
-    """The same memory as whole numbers, of 8 bytes where that fits: floats that differ in a bit may be equal."""
+    """The same memory as whole numbers, of 8 bytes where that fits: floats that differ in a bit may
+    be equal.
+    """
     if values.is_complex():
         values = torch.view_as_real(values)
     if values.is_contiguous():
@@ -165,6 +192,8 @@ _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _same_at_once(entries: Sequence[_Entry]) -> bool:
-    """Whether all bits are the same, for a device that is asked once rather than for each parameter."""
+    """Whether all bits are the same, for a device that is asked once rather than for each
+    parameter.
+    """
     now, before = zip(*(own.pair for own in entries), strict=True)
     return torch.equal(torch.cat(now), torch.cat(before))

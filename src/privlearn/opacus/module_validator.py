@@ -16,8 +16,10 @@ from privlearn.models.norms import replace_batch_norm
 #: The most groups that channels are put into.
 _GROUPS = 32
 _INSTANCE: dict[type, type[Any]] = {
-    nn.BatchNorm1d: nn.InstanceNorm1d, nn.BatchNorm2d: nn.InstanceNorm2d, nn.BatchNorm3d: nn.InstanceNorm3d
-}  # fmt: skip
+    nn.BatchNorm1d: nn.InstanceNorm1d,
+    nn.BatchNorm2d: nn.InstanceNorm2d,
+    nn.BatchNorm3d: nn.InstanceNorm3d,
+}
 
 
 @final
@@ -27,7 +29,8 @@ class ModuleValidator:
     @staticmethod
     @checked
     def validate(module: nn.Module, *, strict: bool = False) -> list[NotPerExample]:
-        """What is wrong with a module: its first part that is known to couple examples, and evaluation mode.
+        """What is wrong with a module: its first part that is known to couple examples, and
+        evaluation mode.
 
         Raises:
             NotPerExample: with `strict`, the first error.
@@ -38,7 +41,11 @@ class ModuleValidator:
         except NotPerExample as error:
             errors.append(error)
         if not module.training:
-            errors.append(NotPerExample("the module is in evaluation mode: call module.train() before it is trained"))
+            errors.append(
+                NotPerExample(
+                    "the module is in evaluation mode: call module.train() before it is trained"
+                )
+            )
         if strict and errors:
             raise errors[0]
         return errors
@@ -50,8 +57,11 @@ class ModuleValidator:
 
     @staticmethod
     @checked
-    def fix(module: nn.Module, *, num_groups: int | None = None, replace_bn_with_in: bool = False) -> nn.Module:
-        """A copy with group norms for its batch norms, or with instance norms, none of which keeps statistics.
+    def fix(
+        module: nn.Module, *, num_groups: int | None = None, replace_bn_with_in: bool = False
+    ) -> nn.Module:
+        """A copy with group norms for its batch norms, or with instance norms, none of which keeps
+        statistics.
 
         Args:
             module: stays as it is.
@@ -63,15 +73,19 @@ class ModuleValidator:
         """
         if replace_bn_with_in and num_groups:
             raise BadInput(
-                "num_groups is of group norms, and replace_bn_with_in asks for instance norms: give one of them"
+                "num_groups is of group norms, and replace_bn_with_in asks for instance norms: "
+                "give one of them"
             )
         copied = copy.deepcopy(module)
         if replace_bn_with_in:
             _to_instance_norms(copied)
-        norms = [own for own in copied.modules() if isinstance(own, nn.modules.batchnorm._BatchNorm)]
+        norms = [
+            own for own in copied.modules() if isinstance(own, nn.modules.batchnorm._BatchNorm)
+        ]
         groups = num_groups or math.gcd(_GROUPS, *(norm.num_features for norm in norms))
         flat = [norm.num_features for norm in norms if isinstance(norm, nn.BatchNorm1d)]
-        while num_groups is None and groups > 1 and groups in flat:  # a group of one number is always 0
+        # a group of one number is always 0
+        while num_groups is None and groups > 1 and groups in flat:
             groups //= 2
         for own in copied.modules():
             if isinstance(own, nn.modules.instancenorm._InstanceNorm):

@@ -1,7 +1,9 @@
-"""What a script computes from a batch, noted while it computes, so that it can be computed again for each example.
+"""What a script computes from a batch, noted while it computes, so that it can be computed again
+for each example.
 
-A script in Opacus's form calls the model, the loss and `backward` itself, for a whole batch. The tensors it is given
-are `Recorded`: they hold the batch's values, and operations on them become entries on the tape of their `Turn`.
+A script in Opacus's form calls the model, the loss and `backward` itself, for a whole batch. The
+tensors it is given are `Recorded`: they hold the batch's values, and operations on them become
+entries on the tape of their `Turn`.
 """
 
 from __future__ import annotations
@@ -22,9 +24,25 @@ from privlearn.errors import BadInput
 #: Operations whose first size may be the number of rows.
 _SIZED = {"view", "reshape", "expand", "new_zeros", "new_ones", "new_full", "new_empty"}
 #: What is known of a batch without looking at its values.
-_PUBLIC = {"size", "dim", "ndimension", "numel", "nelement", "__len__", "stride", "is_floating_point", "is_complex",
-           "is_contiguous", "element_size", "type", "get_device", "__hash__", "__get__", "__set__",
-           "retain_grad"}  # fmt: skip
+_PUBLIC = {
+    "size",
+    "dim",
+    "ndimension",
+    "numel",
+    "nelement",
+    "__len__",
+    "stride",
+    "is_floating_point",
+    "is_complex",
+    "is_contiguous",
+    "element_size",
+    "type",
+    "get_device",
+    "__hash__",
+    "__get__",
+    "__set__",
+    "retain_grad",
+}
 _WRITES = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
 
 
@@ -51,10 +69,13 @@ class Entry:
     """One operation.
 
     Attributes:
-        function: what is called: a tensor of the batch by its number, None for the model, or a function of torch.
-        values: the leaves of (args, kwargs), in which `Ref` and `Mark` stand for what is computed from the batch.
+        function: what is called: a tensor of the batch by its number, None for the model, or a
+            function of torch.
+        values: the leaves of (args, kwargs), in which `Ref` and `Mark` stand for what is computed
+            from the batch.
         structure: the nest of these.
-        late: whether numbers were read out of a batch before it: constants may then follow from rows.
+        late: whether numbers were read out of a batch before it: constants may then follow from
+            rows.
     """
 
     function: Any
@@ -101,7 +122,11 @@ class Turn:
         """Note an operation; its outputs, recorded."""
         values, structure = tree_flatten((args, kwargs))
         values = [self._noted(value) for value in values]
-        if getattr(function, "__name__", "") in _SIZED and type(values[1]) is int and values[1] == self.rows:
+        if (
+            getattr(function, "__name__", "") in _SIZED
+            and type(values[1]) is int
+            and values[1] == self.rows
+        ):
             values[1] = Mark.ROWS
         self.tape.append(Entry(function, values, structure, self.watch.was_read))
         number, (leaves, nest) = len(self.tape) - 1, tree_flatten(out)
@@ -114,7 +139,8 @@ class Turn:
         )
 
     def _noted(self, value: Any) -> Any:
-        if not isinstance(value, Recorded):  # a constant is kept as it is now: it may be written into later
+        # a constant is kept as it is now: it may be written into later
+        if not isinstance(value, Recorded):
             return value.clone() if isinstance(value, Tensor) and not value.requires_grad else value
         if value.turn is not self:
             return Mark.STALE
@@ -128,7 +154,9 @@ class Turn:
 
 @final
 class Recorded(Tensor):
-    """A tensor of a batch, or computed from one, whose operations are noted. Its values are private."""
+    """A tensor of a batch, or computed from one, whose operations are noted. Its values are
+    private.
+    """
 
     turn: Turn
     ref: Ref
@@ -151,14 +179,19 @@ class Recorded(Tensor):
             return _backward(*args, **kwargs)
         if func is torch.autograd.grad:
             raise BadInput(
-                "torch.autograd.grad was called of a batch: expected loss.backward(), whose gradients are clipped for "
-                "each example. Gradients of inputs belong into a loss of pv.make_private"
+                "torch.autograd.grad was called of a batch: expected loss.backward(), whose "
+                "gradients are clipped for each example. Gradients of inputs belong into a loss of "
+                "pv.make_private"
             )
         return computed(func, args, kwargs, func)
 
 
-def computed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], noted: Any) -> Any:
-    """What a function gives for recorded tensors, noted under another name; for other tensors simply what it gives."""
+def computed(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], noted: Any
+) -> Any:
+    """What a function gives for recorded tensors, noted under another name; for other tensors
+    simply what it gives.
+    """
     given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Recorded)]
     turn = next((own.turn for own in given if own.turn.is_open), None)
     recording = turn is not None and torch.is_grad_enabled()
@@ -187,7 +220,9 @@ def computed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _private(out: Any, name: str) -> Any:
-    """What leaves the tape: numbers as private figures. Tensors are not followed, which is noted."""
+    """What leaves the tape: numbers as private figures. Tensors are not followed, which is
+    noted.
+    """
     leaves = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
     if not leaves:
         return as_figures(out, name)
@@ -199,14 +234,21 @@ def _private(out: Any, name: str) -> Any:
 
 
 def _of_no_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What comes of an empty batch where the function can't compute one: no rows of what comes of a made-up one."""
+    """What comes of an empty batch where the function can't compute one: no rows of what comes of a
+    made-up one.
+    """
     if getattr(func, "__name__", "") in _SIZED and args[1] == 0:
         args = (args[0], 1, *args[2:])
     args, kwargs = tree_map(
-        lambda leaf: leaf.new_zeros([size or 1 for size in leaf.shape]) if isinstance(leaf, Tensor) else leaf,
+        lambda leaf: (
+            leaf.new_zeros([size or 1 for size in leaf.shape]) if isinstance(leaf, Tensor) else leaf
+        ),
         (args, kwargs),
     )
-    return tree_map(lambda leaf: leaf[:0] if isinstance(leaf, Tensor) and leaf.dim() else leaf, func(*args, **kwargs))
+    return tree_map(
+        lambda leaf: leaf[:0] if isinstance(leaf, Tensor) and leaf.dim() else leaf,
+        func(*args, **kwargs),
+    )
 
 
 def plain(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """The loss of a script, taken apart: from one number for a batch to one value for each example.
 
-A mean hides what couples rows: one with class weights, or over tokens, divides by a number that other rows decide. So
-means are recognised by name, and what they are means of is computed for each example, and averaged over its own values
-alone.
+A mean hides what couples rows: one with class weights, or over tokens, divides by a number that
+other rows decide. So means are recognised by name, and what they are means of is computed for each
+example, and averaged over its own values alone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _SIGNS = {"add": (1, 1), "sub": (1, -1), "subtract": (1, -1), "rsub": (-1, 1), "
 _MULTIPLY, _DIVIDE = {"mul", "multiply"}, {"div", "true_divide", "divide"}
 _SAME = {"clone", "contiguous", "squeeze", "float", "double"}
 _FIX = (
-    "Write loss = criterion(output, target) with one of PyTorch's, such as nn.CrossEntropyLoss(), or one value for "
-    "each example and .mean()"
+    "Write loss = criterion(output, target) with one of PyTorch's, such as nn.CrossEntropyLoss(), "
+    "or one value for each example and .mean()"
 )
 
 
@@ -47,7 +47,8 @@ class Term:
 
 @final
 class ScriptLoss:
-    """A function of (model, batch) to one value for each example: what a script computed for a whole batch.
+    """A function of (model, batch) to one value for each example: what a script computed for a
+    whole batch.
 
     Attributes:
         late: whether a number was read out of a batch before all of it was computed.
@@ -58,7 +59,9 @@ class ScriptLoss:
         self.__qualname__ = "loss of a script"
 
     def same_as(self, other: ScriptLoss, *, numbers: bool = True) -> bool:
-        """Whether both compute the same; without `numbers`, up to numbers and tensors that are no rows'."""
+        """Whether both compute the same; without `numbers`, up to numbers and tensors that are no
+        rows'.
+        """
         if len(self._tape) != len(other._tape) or len(self._terms) != len(other._terms):
             return False
         entries = zip(self._tape, other._tape, strict=True)
@@ -66,16 +69,24 @@ class ScriptLoss:
         return all(
             one.function == two.function
             and one.structure == two.structure
-            and all(_equal(*pair, numbers=numbers) for pair in zip(one.values, two.values, strict=True))
+            and all(
+                _equal(*pair, numbers=numbers) for pair in zip(one.values, two.values, strict=True)
+            )
             for one, two in entries
-        ) and all(one == (two if numbers else replace(two, factor=one.factor)) for one, two in terms)
+        ) and all(
+            one == (two if numbers else replace(two, factor=one.factor)) for one, two in terms
+        )
 
     def numbers(self) -> frozenset[Any]:
         """The numbers and tensors in it that are computed from no row."""
-        values = [value for entry in self._tape for value in entry.values] + [term.factor for term in self._terms]
+        values = [value for entry in self._tape for value in entry.values] + [
+            term.factor for term in self._terms
+        ]
         tensors = [value for value in values if isinstance(value, Tensor)]
         plain = [value for value in values if isinstance(value, int | float)]
-        return frozenset(plain) | {(own.shape, own.dtype, tuple(own.flatten().tolist())) for own in tensors}
+        return frozenset(plain) | {
+            (own.shape, own.dtype, tuple(own.flatten().tolist())) for own in tensors
+        }
 
     def __deepcopy__(self, memo: object) -> ScriptLoss:
         return self
@@ -84,7 +95,9 @@ class ScriptLoss:
         """Shape (batch,)."""
         leaves = tree_leaves(batch)
         rows = len(leaves[0])
-        dtype = next((own.dtype for own in model.parameters() if own.is_floating_point()), torch.float32)
+        dtype = next(
+            (own.dtype for own in model.parameters() if own.is_floating_point()), torch.float32
+        )
         values: list[list[Any]] = []
         for entry in self._tape:
             values.append(_computed(entry, model, leaves, values, dtype))
@@ -108,8 +121,8 @@ def taken_apart(turn: Turn, loss: Recorded, gradient: Any) -> ScriptLoss:
     """
     if gradient is not None and (isinstance(gradient, Recorded) or bool(gradient.any())):
         raise NotPerExample(
-            "backward was given a gradient, a weight for each value: what weighs examples has to be part of the loss. "
-            "Multiply the loss by the weights, and call .mean().backward()"
+            "backward was given a gradient, a weight for each value: what weighs examples has to "
+            "be part of the loss. Multiply the loss by the weights, and call .mean().backward()"
         )
     terms = list(_terms(turn.tape, loss.ref, 1.0)) if gradient is None else [Term(0.0, loss.ref)]
     needed = sorted(_ancestors(turn.tape, [term.ref.entry for term in terms]))
@@ -130,22 +143,22 @@ def _require_of_rows(tape: list[Entry]) -> None:
     """Refuse what is computed from anything but the batch, the model's output and constants."""
     if not any(entry.function is None for entry in tape):
         raise NotPerExample(
-            "the loss does not depend on the model's output for a batch of the loader: copies in numpy and outputs "
-            "made under "
-            f"no_grad are cut off. {_FIX}"
+            "the loss does not depend on the model's output for a batch of the loader: copies in "
+            f"numpy and outputs made under no_grad are cut off. {_FIX}"
         )
     for entry in tape:
         for value in entry.values:
             if isinstance(value, Mark) and value is not Mark.ROWS:
                 raise NotPerExample(
-                    f"the loss holds {value.value} ({entry.name}): its values can't be computed again for each "
-                    "example. Compute all of the loss anew from the batch, without writing into tensors"
+                    f"the loss holds {value.value} ({entry.name}): its values can't be computed "
+                    "again for each example. Compute all of the loss anew from the batch, without "
+                    "writing into tensors"
                 )
             if isinstance(value, Tensor) and value.requires_grad:
                 raise NotPerExample(
-                    f"the loss holds parameters beside the model's output ({entry.name}), such as a norm of the "
-                    "weights: its gradient belongs to no example. Use the optimizer's weight_decay=, and call "
-                    "the model as a whole"
+                    f"the loss holds parameters beside the model's output ({entry.name}), such as "
+                    "a norm of the weights: its gradient belongs to no example. Use the "
+                    "optimizer's weight_decay=, and call the model as a whole"
                 )
 
 
@@ -159,19 +172,34 @@ def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
         if _bound(entry)["reduction"] == "sum":
             raise _sum()
         yield Term(factor, ref, summed=_bound(entry)["reduction"] == "batchmean")
-    elif name == "mean" and isinstance(own, Ref) and len(args) < 2 and not {"dim", "axis"} & set(kwargs):
+    elif (
+        name == "mean"
+        and isinstance(own, Ref)
+        and len(args) < 2
+        and not {"dim", "axis"} & set(kwargs)
+    ):
         yield Term(factor, own)
     elif name == "sum":
         raise _sum()
-    elif name in _SIGNS and not kwargs and all(isinstance(side, Ref) or _is_number(side) for side in args):
+    elif (
+        name in _SIGNS
+        and not kwargs
+        and all(isinstance(side, Ref) or _is_number(side) for side in args)
+    ):
         for side, sign in zip(args, _SIGNS[name], strict=True):
             if isinstance(side, Ref):
                 yield from _terms(tape, side, sign * factor)
-    elif name in _MULTIPLY | _DIVIDE and len(sides) == 1 and not (name in _DIVIDE and own is not sides[0]):
+    elif (
+        name in _MULTIPLY | _DIVIDE
+        and len(sides) == 1
+        and not (name in _DIVIDE and own is not sides[0])
+    ):
         number = args[1] if args[0] is sides[0] else args[0]
         if not _is_number(number):
             raise _unknown(name)
-        yield from _terms(tape, sides[0], factor / float(number) if name in _DIVIDE else factor * float(number))
+        yield from _terms(
+            tape, sides[0], factor / float(number) if name in _DIVIDE else factor * float(number)
+        )
     elif name == "neg":
         yield from _terms(tape, own, -factor)
     elif name in _SAME and isinstance(own, Ref):
@@ -182,15 +210,16 @@ def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
 
 def _sum() -> NotPerExample:
     return NotPerExample(
-        "the loss is a sum over the batch: expected a mean, of which the learning rate does not depend on the batch "
-        "size. Use reduction='mean', or .mean() in place of .sum() / len(batch), whose divisor depends on who was drawn"
+        "the loss is a sum over the batch: expected a mean, of which the learning rate does not "
+        "depend on the batch size. Use reduction='mean', or .mean() in place of .sum() / "
+        "len(batch), whose divisor depends on who was drawn"
     )
 
 
 def _unknown(name: str) -> NotPerExample:
     return NotPerExample(
-        f"the loss is one number, made by {name or 'an operation'}, which does not say whose part is what: a mean may "
-        f"hide what couples examples. {_FIX}",
+        f"the loss is one number, made by {name or 'an operation'}, which does not say whose part "
+        f"is what: a mean may hide what couples examples. {_FIX}",
         operation=name,
     )
 
@@ -219,14 +248,21 @@ def _is_loss(entry: Entry) -> bool:
     function: Any = entry.function
     if getattr(nn.functional, entry.name, None) is not function or not inspect.isfunction(function):
         return False
-    return "reduction" in inspect.signature(function).parameters and _bound(entry)["reduction"] != "none"
+    return (
+        "reduction" in inspect.signature(function).parameters
+        and _bound(entry)["reduction"] != "none"
+    )
 
 
 def _unreduced(entry: Entry) -> Entry:
     """A loss of torch.nn.functional without its reduction; any other entry as it is."""
     if not _is_loss(entry):
         return entry
-    named = {name: value for name, value in _bound(entry).items() if name not in ("size_average", "reduce")}
+    named = {
+        name: value
+        for name, value in _bound(entry).items()
+        if name not in ("size_average", "reduce")
+    }
     values, structure = torch.utils._pytree.tree_flatten(((), {**named, "reduction": "none"}))
     return replace(entry, values=values, structure=structure)
 
@@ -251,8 +287,12 @@ def _equal(one: Any, two: Any, *, numbers: bool) -> bool:
     return one is two or bool(one == two)
 
 
-def _computed(entry: Entry, model: Any, leaves: list[Tensor], values: list[list[Any]], dtype: torch.dtype) -> list[Any]:
-    """The outputs of an entry for other rows; floating point values in the type of the model's parameters."""
+def _computed(
+    entry: Entry, model: Any, leaves: list[Tensor], values: list[list[Any]], dtype: torch.dtype
+) -> list[Any]:
+    """The outputs of an entry for other rows; floating point values in the type of the model's
+    parameters.
+    """
     if isinstance(entry.function, int):
         return [leaves[entry.function]]
 

@@ -1,4 +1,6 @@
-"""The module, the optimizer and the loader that a script in Opacus's form is given, on one run of privlearn."""
+"""The module, the optimizer and the loader that a script in Opacus's form is given, on one run of
+privlearn.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class ScriptRun:
 
     Args:
         loop: the run.
-        batch_first: whether the script expects rows along the first axis of inputs; else along the second.
+        batch_first: whether the script expects rows along the first axis of inputs; else along the
+            second.
 
     Attributes:
         divisor: the expected batch size, which sums are divided by.
@@ -49,7 +52,8 @@ class ScriptRun:
         self._current: Iterator[Batch] = iter(())
 
     def epoch(self) -> Iterator[Any]:
-        """The batches of the next epoch, or what is left of one that was left, as the script's loader would give them.
+        """The batches of the next epoch, or what is left of one that was left, as the script's
+        loader would give them.
 
         Raises:
             BadInput: all epochs are over, or no step was taken on a batch.
@@ -71,8 +75,9 @@ class ScriptRun:
             batch = next(self._current, None)
         if batch is None:
             raise BadInput(
-                f"the run has {self.loop.plan.epochs} epochs, and all of them are over: what they cost is spent. Give "
-                "make_private as many epochs= as there are passes over the loader"
+                f"the run has {self.loop.plan.epochs} epochs, and all of them are over: what they "
+                "cost is spent. Give make_private as many epochs= as there are passes over the "
+                "loader"
             )
         return batch
 
@@ -99,18 +104,22 @@ class ScriptRun:
         recorded = [turn.note(number, (), {}, leaf) for number, leaf in enumerate(leaves)]
         if not self._batch_first:
             inputs = batch.rows.inputs
-            recorded[:inputs] = [own.transpose(0, 1) if own.dim() > 1 else own for own in recorded[:inputs]]
+            recorded[:inputs] = [
+                own.transpose(0, 1) if own.dim() > 1 else own for own in recorded[:inputs]
+            ]
         return nested(recorded, batch.rows.structure)
 
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The model's output; of a batch of the run it is computed without a graph, and what the model holds stays."""
+        """The model's output; of a batch of the run it is computed without a graph, and what the
+        model holds stays.
+        """
         turn, model = self._turn, self.loop.model
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Recorded)]
         if any(leaf.turn.is_open and leaf.turn is not turn for leaf in given):
             raise BadInput(
-                "the model was called with a batch of another loader, or an old one: expected the batch of its own "
-                "loader on which the next step is taken. For several models that learn from one batch use "
-                "pv.make_private"
+                "the model was called with a batch of another loader, or an old one: expected the "
+                "batch of its own loader on which the next step is taken. For several models that "
+                "learn from one batch use pv.make_private"
             )
         with nullcontext() if self._fixed is None or turn is None else self._fixed.holding():
             return computed(model, args, kwargs, None)
@@ -118,14 +127,15 @@ class ScriptRun:
     def _on_backward(self, turn: Turn, loss: Recorded, gradient: Any) -> None:
         if turn is not self._turn:
             raise BadInput(
-                "backward() was called for a batch on which the step was taken already: a batch is good for one step. "
-                "Compute the loss of the next batch"
+                "backward() was called for a batch on which the step was taken already: a batch is "
+                "good for one step. Compute the loss of the next batch"
             )
         if turn.loss is not None:
             raise BadInput(
-                "backward() was called twice for one batch: each example's gradient is clipped once, for all that it "
-                "adds. Add the losses up and call (loss1 + loss2).backward(); gradients of several batches can't be "
-                "accumulated, take a larger batch_size"
+                "backward() was called twice for one batch: each example's gradient is clipped "
+                "once, for all that it adds. Add the losses up and call (loss1 + "
+                "loss2).backward(); gradients of several batches can't be accumulated, take a "
+                "larger batch_size"
             )
         turn.loss = taken_apart(turn, loss, gradient)
 
@@ -134,8 +144,9 @@ class ScriptRun:
         turn, batch = self._turn, self._batch
         if turn is None or batch is None or turn.loss is None:
             raise BadInput(
-                "optimizer.step() was called without a loss of the batch: a batch of the loader is good for one step, "
-                "and loss.backward() has to come before it, of a loss of the private model's output for this batch"
+                "optimizer.step() was called without a loss of the batch: a batch of the loader is "
+                "good for one step, and loss.backward() has to come before it, of a loss of the "
+                "private model's output for this batch"
             )
         loss: ScriptLoss = turn.loss
         if self._loss is None or not loss.same_as(self._loss):
@@ -151,21 +162,22 @@ class ScriptRun:
         """Refuse a loss whose form or numbers may follow from rows that the script has seen."""
         if self._loss is not None and loss.same_as(self._loss, numbers=False):
             raise BadInput(
-                "a number or a tensor in the loss is another than for the batch before: it may follow from the batch's "
-                "rows, and would couple them. Compute it from the batch with PyTorch's operations; for one that "
-                "changes with time use pv.make_private"
+                "a number or a tensor in the loss is another than for the batch before: it may "
+                "follow from the batch's rows, and would couple them. Compute it from the batch "
+                "with PyTorch's operations; for one that changes with time use pv.make_private"
             )
         if self._loss is not None and not loss.numbers() <= self._numbers:
             raise BadInput(
-                "the loss has another form than before, with a number or a tensor that the first one did not have. It "
-                "may follow from how many rows the batch has: use the same numbers, or pv.make_private"
+                "the loss has another form than before, with a number or a tensor that the first "
+                "one did not have. It may follow from how many rows the batch has: use the same "
+                "numbers, or pv.make_private"
             )
         self._numbers |= loss.numbers()
         if loss.late:
             raise BadInput(
-                "the loss was made after a number was read out of a batch (item(), print, numpy, no_grad), from which "
-                "it could follow. For the first batch compute the loss first, and read numbers then; for a loss that "
-                "changes use pv.make_private"
+                "the loss was made after a number was read out of a batch (item(), print, numpy, "
+                "no_grad), from which it could follow. For the first batch compute the loss first, "
+                "and read numbers then; for a loss that changes use pv.make_private"
             )
 
     def compute_at_once(self, rows: int) -> None:
@@ -177,16 +189,17 @@ class ScriptRun:
         task = self.loop.run.task
         if task.compute.microbatch != rows and self._loss is not None:
             raise BadInput(
-                f"max_physical_batch_size is {rows}, and steps were taken with another number: give microbatch= to "
-                "make_private, or one number for the whole run"
+                f"max_physical_batch_size is {rows}, and steps were taken with another number: "
+                "give microbatch= to make_private, or one number for the whole run"
             )
         task.compute = replace(task.compute, microbatch=rows)
 
 
 def _without_step() -> BadInput:
     return BadInput(
-        "no optimizer.step() was taken on the batch before: each batch that is drawn needs one, an empty one, too. "
-        "Call loss.backward() and optimizer.step() for every batch; to save memory give microbatch="
+        "no optimizer.step() was taken on the batch before: each batch that is drawn needs one, an "
+        "empty one, too. Call loss.backward() and optimizer.step() for every batch; to save memory "
+        "give microbatch="
     )
 
 
@@ -205,7 +218,8 @@ def _together(batch: Batch) -> tuple[list[Tensor], int]:
 
 
 def _at_size(leaves: list[Tensor], size: int) -> tuple[list[Tensor], int]:
-    """As many rows as are expected, some again or left out: the numbers of a first loss may follow from how many.
+    """As many rows as are expected, some again or left out: the numbers of a first loss may follow
+    from how many.
 
     The step computes each example's loss from its own row, so no row counts twice in it.
     """
@@ -218,7 +232,9 @@ def _at_size(leaves: list[Tensor], size: int) -> tuple[list[Tensor], int]:
 
 @final
 class PrivateModule(nn.Module):
-    """A model whose outputs for a batch of the loader are recorded; else it is the model, `_module`."""
+    """A model whose outputs for a batch of the loader are recorded; else it is the model,
+    `_module`.
+    """
 
     def __init__(self, run: ScriptRun) -> None:
         super().__init__()
@@ -242,7 +258,8 @@ class PrivateModule(nn.Module):
 
 @final
 class PrivateOptimizer(torch.optim.Optimizer):
-    """An optimizer whose step is a step of the run: parameters, state and groups are those of the one that was given.
+    """An optimizer whose step is a step of the run: parameters, state and groups are those of the
+    one that was given.
 
     Attributes:
         original_optimizer: that one.
@@ -257,7 +274,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._follow()
 
     def _follow(self) -> None:
-        self.param_groups, self.state = self.original_optimizer.param_groups, self.original_optimizer.state
+        self.param_groups, self.state = (
+            self.original_optimizer.param_groups,
+            self.original_optimizer.state,
+        )
 
     @property
     def noise_multiplier(self) -> float:
@@ -269,7 +289,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.original_optimizer.zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Clip, charge, noise and descend, by the loss that `backward` was called of; a closure is called first."""
+        """Clip, charge, noise and descend, by the loss that `backward` was called of; a closure is
+        called first.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -292,7 +314,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
 @final
 class PrivateLoader:
-    """The batches of a run, epoch by epoch: each pass over it is the next epoch. What it yields is private.
+    """The batches of a run, epoch by epoch: each pass over it is the next epoch. What it yields is
+    private.
 
     Attributes:
         dataset: the rows.
@@ -317,7 +340,8 @@ class PrivateLoader:
 
 @final
 class BatchMemoryManager:
-    """A block in which so many examples are computed at once. The loader still hands out whole batches, one a step.
+    """A block in which so many examples are computed at once. The loader still hands out whole
+    batches, one a step.
 
     Args:
         data_loader: the private one.
@@ -327,9 +351,16 @@ class BatchMemoryManager:
 
     @checked
     def __init__(
-        self, *, data_loader: PrivateLoader, max_physical_batch_size: int, optimizer: PrivateOptimizer
+        self,
+        *,
+        data_loader: PrivateLoader,
+        max_physical_batch_size: int,
+        optimizer: PrivateOptimizer,
     ) -> None:
-        self._loader, self._size = data_loader, count("max_physical_batch_size", max_physical_batch_size)
+        self._loader, self._size = (
+            data_loader,
+            count("max_physical_batch_size", max_physical_batch_size),
+        )
 
     def __enter__(self) -> PrivateLoader:
         self._loader._run.compute_at_once(self._size)

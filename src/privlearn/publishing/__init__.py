@@ -1,1 +1,3 @@
-"""Publishing: weights, certificate and card in one folder, and the check that anyone can run on it."""
+"""Publishing: weights, certificate and card in one folder, and the check that anyone can run on
+it.
+"""

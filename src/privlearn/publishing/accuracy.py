@@ -11,11 +11,12 @@ _CONFIDENCE = 0.95
 
 
 def interval(metrics: Metrics) -> tuple[float, float] | None:
-    """The 95 % confidence interval of `accuracy`, if the rows are a random sample and independent of each other.
+    """The 95 % confidence interval of `accuracy`, if the rows are a random sample and independent
+    of each other.
 
-    Of exact figures by Clopper and Pearson (1934), from the number of right answers. Of those released with noise an
-    estimate, by the normal law, with the variance of the noise added. None where there is no accuracy, or not of a
-    known number of rows.
+    Of exact figures by Clopper and Pearson (1934), from the number of right answers. Of those
+    released with noise an estimate, by the normal law, with the variance of the noise added. None
+    where there is no accuracy, or not of a known number of rows.
     """
     accuracy, rows = metrics.figures.get("accuracy"), metrics.rows
     if accuracy is None or not 0 <= accuracy <= 1 or rows < 1:
@@ -35,7 +36,8 @@ def interval(metrics: Metrics) -> tuple[float, float] | None:
 
 
 def of_one_answer(metrics: Metrics) -> float | None:
-    """The accuracy, on the same rows, of a model that always gives the most frequent class; None if it is not known.
+    """The accuracy, on the same rows, of a model that always gives the most frequent class; None if
+    it is not known.
 
     From the confusion matrix, as it was published or released: nothing else is looked at.
     """

@@ -39,21 +39,24 @@ def neighbours(guarantee: Guarantee) -> str:
 def protected(unit: PrivacyUnit) -> str:
     """What is protected, and what is protected less."""
     if unit.rows_per_person is not None:
-        return (f"{unit}. That the rows were rightly assigned to persons is the publisher's word, as is the rest of "
-                "the run.")  # fmt: skip
+        return (
+            f"{unit}. That the rows were rightly assigned to persons is the publisher's word, as "
+            "is the rest of the run."
+        )
     if unit.group_size > 1:
         return f"{unit}: a person with more is protected less."
     return f"{unit}: a person with several rows is protected less."
 
 
 _SCALED = (
-    "Scores add up to 1. They were divided by a temperature that was fitted to the training data, as a release of its "
-    "own, so that they are estimates of probabilities."
+    "Scores add up to 1. They were divided by a temperature that was fitted to the training data, "
+    "as a release of its own, so that they are estimates of probabilities."
 )
 _VALUES = "Predictions are numbers in the units of the target, within its declared bounds."
 _WEIGHTED = (
-    "Scores add up to 1: probabilities of a population in which classes come as often as they weigh. Those of the "
-    "population as it is: each score over its class's weight, all divided by their sum."
+    "Scores add up to 1: probabilities of a population in which classes come as often as they "
+    "weigh. Those of the population as it is: each score over its class's weight, all divided by "
+    "their sum."
 )
 _NOT_SCALED = "Scores add up to 1 and rank the classes; they are not calibrated probabilities."
 
@@ -80,7 +83,13 @@ def write(said: Statement) -> str:
     lines += ["## Use", "", "```", *map(for_code, commands(said)), "```", "", reading(facts), ""]
     if said.audit is not None:
         lines += [said.audit.to_markdown()]
-    head = header(guarantee.epsilon, guarantee.delta, guarantee.adjacency.value, guarantee.unit, said.signed_by)
+    head = header(
+        guarantee.epsilon,
+        guarantee.delta,
+        guarantee.adjacency.value,
+        guarantee.unit,
+        said.signed_by,
+    )
     return head + "\n".join(lines)
 
 
@@ -95,13 +104,19 @@ def commands(said: Statement) -> list[str]:
 
 
 def figures_from(paid: float | None) -> str:
-    """How test metrics were computed, and what protects the test data; `paid` is the noise, if there is any."""
+    """How test metrics were computed, and what protects the test data; `paid` is the noise, if
+    there is any.
+    """
     if paid is None:
-        return "Computed on separate test data, exactly: the test data are not protected by the guarantee."
+        return (
+            "Computed on separate test data, exactly: the test data are not protected by the "
+            "guarantee."
+        )
     return (
-        f"Released with noise (noise multiplier {paid:.4g}), by one of the events that the guarantee is for: it "
-        "protects a row of the test data as it protects one of the training data. After ± stands what the noise may "
-        "have moved a figure by, one standard deviation. It makes a small calibration error larger, on average."
+        f"Released with noise (noise multiplier {paid:.4g}), by one of the events that the "
+        "guarantee is for: it protects a row of the test data as it protects one of the training "
+        "data. After ± stands what the noise may have moved a figure by, one standard deviation. "
+        "It makes a small calibration error larger, on average."
     )
 
 
@@ -110,23 +125,28 @@ def _guarantee(said: Statement) -> list[str]:
     guarantee, paid, others = said.guarantee, said.paid is not None, said.others
     attack = said.curve.describe(guarantee.unit)
     lines = [
-        f"# A model trained with ({rounded_up(guarantee.epsilon)}, {guarantee.delta:g}) differential privacy",
+        (
+            f"# A model trained with ({rounded_up(guarantee.epsilon)}, {guarantee.delta:g}) "
+            "differential privacy"
+        ),
         "",
         "## What is guaranteed",
         "",
         f"Two training sets are neighbours if {neighbours(guarantee)}. For any such pair, the "
-        f"probability of any outcome of the training differs by at most a factor e^{rounded_up(guarantee.epsilon)}, "
-        f"plus {guarantee.delta:g}. What is protected is {protected(guarantee.unit)}",
+        "probability of any outcome of the training differs by at most a factor "
+        f"e^{rounded_up(guarantee.epsilon)}, plus {guarantee.delta:g}. What is protected is "
+        f"{protected(guarantee.unit)}",
         "",
         f"{attack} This holds for attackers who know all other training data.",
         "",
-        "`privacy.json` lists every event in which the data took part, and `privlearn verify` recomputes epsilon from "
-        "it, without the data. That proves the arithmetic, and that these are the certified weights. It cannot prove "
-        "that the run described is the run that was made: that is the publisher's word.",
+        "`privacy.json` lists every event in which the data took part, and `privlearn verify` "
+        "recomputes epsilon from it, without the data. That proves the arithmetic, and that these "
+        "are the certified weights. It cannot prove that the run described is the run that was "
+        "made: that is the publisher's word.",
         "",
-        f"The guarantee covers the weights and the transforms stored with them{', and the test figures' * paid}. It "
-        "does not cover choices made by looking at the data or at earlier private "
-        f"results{', nor figures from test data' * (not paid)}.",
+        "The guarantee covers the weights and the transforms stored with "
+        f"them{', and the test figures' * paid}. It does not cover choices made by looking at the "
+        f"data or at earlier private results{', nor figures from test data' * (not paid)}.",
         "",
     ]
     lines += certificate.card_lines(others) if others else []
@@ -134,8 +154,8 @@ def _guarantee(said: Statement) -> list[str]:
         lines += [f"> **This delta is too large.** {large[0].upper()}{large[1:]}.", ""]
     if said.seeded:
         lines += [
-            "> **This run used a fixed seed.** Anyone who knows the seed can take the noise off the weights. Do not "
-            "rely on the guarantee for data that matter.",
+            "> **This run used a fixed seed.** Anyone who knows the seed can take the noise off "
+            "the weights. Do not rely on the guarantee for data that matter.",
             "",
         ]
     return lines
@@ -148,10 +168,11 @@ def _signature(signed_by: str | None) -> list[str]:
     return [
         "## Who says so",
         "",
-        f"The certificate is signed with the Ed25519 key `{signed_by}`. The holder of that key says that this was the "
-        "run, and no one else has edited the certificate, the weights, the configuration or this card since. That it "
-        "is the publisher's key can only be learnt from the publisher, not from this folder: get it from them, and "
-        "give it to `privlearn verify --key`. A signature does not prove that the statement is true.",
+        f"The certificate is signed with the Ed25519 key `{signed_by}`. The holder of that key "
+        "says that this was the run, and no one else has edited the certificate, the weights, the "
+        "configuration or this card since. That it is the publisher's key can only be learnt from "
+        "the publisher, not from this folder: get it from them, and give it to `privlearn verify "
+        "--key`. A signature does not prove that the statement is true.",
         "",
     ]
 
@@ -165,7 +186,10 @@ def _choosing(plan: AbstractPlan, facts: dict[str, Any]) -> list[str]:
     return [
         "## How the parameters were chosen",
         "",
-        f"{for_markdown(plan.summary)} All of that is in the guarantee. Chosen: **{for_markdown(chosen)}**.",
+        (
+            f"{for_markdown(plan.summary)} All of that is in the guarantee. Chosen: "
+            f"**{for_markdown(chosen)}**."
+        ),
         "",
         "| candidate | settings |",
         "| --- | --- |",
@@ -189,7 +213,9 @@ def _training(said: Statement, plan: AbstractPlan) -> list[str]:
 
 
 def settings(said: Statement, plan: AbstractPlan) -> list[tuple[str, str]]:
-    """A label and a text for each thing that was settled before training, and each that the run tells."""
+    """A label and a text for each thing that was settled before training, and each that the run
+    tells.
+    """
     return [
         ("method", said.facts["method"]),
         ("network", said.model or "given in Python"),
@@ -226,21 +252,28 @@ def _public_text(stated: dict[str, Any]) -> str:
     if stated["kind"] == "precomputed":
         digest += ", each row normalised" if stated["normalisation"] != "none" else ""
         word = (
-            "the publisher declares that each row's are made of that row alone, by an encoder that never saw these data"
+            "the publisher declares that each row's are made of that row alone, by an encoder "
+            "that never saw these data"
         )
     return f"{stated['spec']}{digest}: {word}"
 
 
 def _optimizer(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    rates = re.sub("[:,]start=[^,]*", "", facts["learning_rate_schedule"])  # it counts relative to its own start
+    # it counts relative to its own start
+    rates = re.sub("[:,]start=[^,]*", "", facts["learning_rate_schedule"])
     made = "made with " * (rates == SCRIPTS_RATES)  # a scheduler of torch may begin at another rate
-    yield "optimizer", f"{stated['name']}, {made}learning rate {stated.get('lr', 0):.4g}, schedule {rates}"
+    yield (
+        "optimizer",
+        f"{stated['name']}, {made}learning rate {stated.get('lr', 0):.4g}, schedule {rates}",
+    )
 
 
 def _public_start(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "teacher" in facts:  # of whose student the plan speaks
         return
-    learned = f"a network that learned from {stated['volumes_with_masks']} public volumes with masks"
+    learned = (
+        f"a network that learned from {stated['volumes_with_masks']} public volumes with masks"
+    )
     yield "began as", f"{learned}, before any private one was used: these volumes are not protected"
     figures = stated.get("test_metrics", {})
     if figures := ", ".join(f"{name.replace('_', ' ')} {own:.4f}" for name, own in figures.items()):
@@ -248,45 +281,66 @@ def _public_start(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tup
 
 
 def _noise_multipliers(stated: list[float], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "noise multipliers of the run", f"{stated[0]:.4g} to {stated[-1]:.4g}, in {facts['epochs']} epochs"
+    yield (
+        "noise multipliers of the run",
+        f"{stated[0]:.4g} to {stated[-1]:.4g}, in {facts['epochs']} epochs",
+    )
 
 
 def _coordinates(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield (
         "objective",
-        f"{facts['objective']}, mu {facts['mu']}, {stated['steps']} steps on the coordinates at rate "
-        f"{stated['rate']:g} ({stated['optimizer']})",
+        f"{facts['objective']}, mu {facts['mu']}, {stated['steps']} steps on the coordinates at "
+        f"rate {stated['rate']:g} ({stated['optimizer']})",
     )
 
 
 def _augmentation(stated: str, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     copies = facts["augmentation_copies"]
-    yield "copies of each example", f"{copies} ({stated}), whose gradients are averaged before clipping"
+    yield (
+        "copies of each example",
+        f"{copies} ({stated}), whose gradients are averaged before clipping",
+    )
 
 
-#: What the card says of each fact that a run tells, in the card's order. None of it follows from the plan.
+#: What the card says of each fact that a run tells, in the card's order. None of it follows from
+#: the plan.
 _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = {
     "public_features": _public_features,
     "public_start": _public_start,
     "optimizer": _optimizer,
     "steps": lambda stated, facts: iter([("steps", f"{stated}, on {facts['examples']} examples")]),
-    "processes": lambda stated, _: iter([("processes", f"{stated}, which together took each step")]),
-    "left_early": lambda _, __: iter([("left early", "yes; the claim is for all steps of the plan")]),
+    "processes": lambda stated, _: iter(
+        [("processes", f"{stated}, which together took each step")]
+    ),
+    "left_early": lambda _, __: iter(
+        [("left early", "yes; the claim is for all steps of the plan")]
+    ),
     "noise_multipliers": _noise_multipliers,
     "validation": lambda stated, _: iter([("validated on", f"{stated['rows']} rows")]),
     "augmentation": _augmentation,
     "task": lambda stated, _: iter([("task", stated)]),
-    "target_bounds": lambda stated, _: iter([("target", f"numbers in [{stated[0]:g}, {stated[1]:g}], clipped to it")]),
-    "class_weights": lambda stated, _: iter([("weights of the classes", ", ".join(f"{own:.4g}" for own in stated))]),
+    "target_bounds": lambda stated, _: iter(
+        [("target", f"numbers in [{stated[0]:g}, {stated[1]:g}], clipped to it")]
+    ),
+    "class_weights": lambda stated, _: iter(
+        [("weights of the classes", ", ".join(f"{own:.4g}" for own in stated))]
+    ),
     "label_smoothing": lambda stated, _: iter([("label smoothing", f"{stated:g}")]),
-    "fitted_temperature": lambda stated, _: iter([("scores were divided by", f"{stated:.4g}, the temperature")]),
+    "fitted_temperature": lambda stated, _: iter(
+        [("scores were divided by", f"{stated:.4g}, the temperature")]
+    ),
     "coordinates": _coordinates,
-    "transcript": lambda stated, _: iter([("transcript", f"kept for an auditor, digest {stated['digest'][:16]}")]),
+    "transcript": lambda stated, _: iter(
+        [("transcript", f"kept for an auditor, digest {stated['digest'][:16]}")]
+    ),
 }
 
 
 def _data_to_predict(facts: dict[str, Any]) -> str:
-    """What the card gives to `predict --data`, with the name of the code that makes features of it, if some does."""
+    """What the card gives to `predict --data`, with the name of the code that makes features of it,
+    if some does.
+    """
     by_kind = {part["kind"]: part for part in public_features(facts)}
     if "precomputed" in by_kind:
         return "FOLDER_OF_FEATURES"

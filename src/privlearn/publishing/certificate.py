@@ -1,9 +1,11 @@
-"""The certificate: the plan of a run, which events happened, what they cost, and which files it speaks of.
+"""The certificate: the plan of a run, which events happened, what they cost, and which files it
+speaks of.
 
 Plans are read back by a closed table, with every check of their class, and never with torch.
 
-It proves arithmetic: that these events give this epsilon, and that these are the weights. That this was the run is the
-publisher's word. Where the ledger also holds other runs on the same data, it says what is claimed.
+It proves arithmetic: that these events give this epsilon, and that these are the weights. That this
+was the run is the publisher's word. Where the ledger also holds other runs on the same data, it
+says what is claimed.
 """
 
 from __future__ import annotations
@@ -92,19 +94,24 @@ def parse(content: bytes) -> dict[str, Any]:
     try:
         data = loads(content)
     except ValueError as error:
-        raise BadInput(f"{CERTIFICATE} is not readable JSON: {error}. Get an unchanged copy") from error
+        raise BadInput(
+            f"{CERTIFICATE} is not readable JSON: {error}. Get an unchanged copy"
+        ) from error
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise BadInput(f"{CERTIFICATE} is not a certificate of privlearn: its format is not {_FORMAT!r}")
+        raise BadInput(
+            f"{CERTIFICATE} is not a certificate of privlearn: its format is not {_FORMAT!r}"
+        )
     if type(data.get("version")) is not int or data["version"] != VERSION:
         raise BadInput(
-            f"{CERTIFICATE} has version {str(data.get('version'))[:40]}: this privlearn reads version {VERSION} alone, "
-            "in which a certificate carries its plan. Use a matching privlearn, or publish again"
+            f"{CERTIFICATE} has version {str(data.get('version'))[:40]}: this privlearn reads "
+            f"version {VERSION} alone, in which a certificate carries its plan. Use a matching "
+            "privlearn, or publish again"
         )
     if not _FIELDS <= set(data) <= _FIELDS | {"signature"}:
         strange = sorted((set(data) - {"signature"}) ^ _FIELDS)
         raise BadInput(
-            f"{CERTIFICATE} lacks or adds the fields {str(strange)[:200]}: expected {', '.join(sorted(_FIELDS))}, and "
-            "perhaps signature"
+            f"{CERTIFICATE} lacks or adds the fields {str(strange)[:200]}: expected "
+            f"{', '.join(sorted(_FIELDS))}, and perhaps signature"
         )
     return data
 
@@ -116,10 +123,12 @@ def transcript_of(certificate: dict[str, Any]) -> Any:
 
 
 def header(*claim: object) -> str:
-    """The head of the card that belongs to a claim: what a reader sees first, and what `verify` compares.
+    """The head of the card that belongs to a claim: what a reader sees first, and what `verify`
+    compares.
 
     Args:
-        claim: epsilon, delta, adjacency, unit, and the fingerprint of the key that signs it, or None.
+        claim: epsilon, delta, adjacency, unit, and the fingerprint of the key that signs it, or
+            None.
     """
     lines = ["---", "library_name: privlearn", "tags: [differential-privacy]"]
     lines += [f"{name}: {for_yaml(value)}" for name, value in _in_front(*claim).items()]
@@ -131,11 +140,16 @@ def page_head(*claim: object) -> str:
     lines = ["<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">']
     figures = {name: for_html(value) for name, value in _in_front(*claim).items()}
     lines += [f'<meta name="{name}" content="{value}">' for name, value in figures.items()]
-    title = f"A model trained with differential privacy: epsilon {figures['epsilon']}, delta {figures['delta']}"
+    title = (
+        f"A model trained with differential privacy: epsilon {figures['epsilon']}, delta "
+        f"{figures['delta']}"
+    )
     return "\n".join([*lines, f"<title>{title}</title>", ""])
 
 
-def _in_front(epsilon: object, delta: object, adjacency: object, unit: object, signed_by: object) -> dict[str, object]:
+def _in_front(
+    epsilon: object, delta: object, adjacency: object, unit: object, signed_by: object
+) -> dict[str, object]:
     """What both cards begin with, by name."""
     figures = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
     figures |= {"unit": unit} if str(unit) != str(PrivacyUnit()) else {}
@@ -157,11 +171,20 @@ def read_plan(data: Any) -> AbstractPlan:
     plan: AbstractPlan = from_json(data)
     known = [*(kind for method in METHODS.values() for kind in method.plans), *CHOICES]
     if not _is_plan(plan, known):
-        raise BadInput(f"the plan is {repr(plan)[:40]}: expected one of the kinds {', '.join(known)}")
+        raise BadInput(
+            f"the plan is {repr(plan)[:40]}: expected one of the kinds {', '.join(known)}"
+        )
     if not all(_is_plan(training, known) for training in plan.trainings):
-        raise BadInput("a candidate of the plan has a plan of no method: expected one of a method's run")
-    if plan.trainings and sum(getattr(training, "epochs", 1) for training in plan.trainings) > _MOST_EPOCHS:
-        raise BadInput(f"the candidates of the plan have more than {_MOST_EPOCHS:,} epochs: expected fewer")
+        raise BadInput(
+            "a candidate of the plan has a plan of no method: expected one of a method's run"
+        )
+    if (
+        plan.trainings
+        and sum(getattr(training, "epochs", 1) for training in plan.trainings) > _MOST_EPOCHS
+    ):
+        raise BadInput(
+            f"the candidates of the plan have more than {_MOST_EPOCHS:,} epochs: expected fewer"
+        )
     return plan
 
 
@@ -172,12 +195,20 @@ def _is_plan(value: object, known: Collection[str]) -> bool:
 
 #: What the claim is for, as certificates say it.
 FIXED = "for all runs together, which were fixed before the first release"
-ADAPTIVE = "for all runs together, which may have been chosen after earlier results: the ledger's limit"
-ALONE = "for this run alone: other runs, which may have been chosen after earlier results, are not limited"
+ADAPTIVE = (
+    "for all runs together, which may have been chosen after earlier results: the ledger's limit"
+)
+ALONE = (
+    "for this run alone: other runs, which may have been chosen after earlier results, are not "
+    "limited"
+)
 
 
-def stated(ledger: Ledger, described: Event, delta: float) -> tuple[Composed, Guarantee, dict[str, Any] | None]:
-    """The event that a certificate is about, its guarantee, and what it says of the other runs; None if there are none.
+def stated(
+    ledger: Ledger, described: Event, delta: float
+) -> tuple[Composed, Guarantee, dict[str, Any] | None]:
+    """The event that a certificate is about, its guarantee, and what it says of the other runs;
+    None if there are none.
 
     Args:
         ledger: what the run was charged to.
@@ -192,16 +223,25 @@ def stated(ledger: Ledger, described: Event, delta: float) -> tuple[Composed, Gu
         ledger.guarantee(delta)  # what has no guarantee is refused as that
     # What a run that was left early did not release is claimed all the same: it was approved.
     if not _among(described, ledger.event if ledger.adaptive else ledger.claim):
-        raise BadInput("the plan has releases that the ledger does not hold: publish what a method returned, as it is")
+        raise BadInput(
+            "the plan has releases that the ledger does not hold: publish what a method returned, "
+            "as it is"
+        )
     if not ledger.adaptive and tally(ledger.claim) == tally(described):
         return ledger.claim, ledger.guarantee(delta), None
     own = _priced(described, ledger, delta)
     if ledger.adaptive and ledger.budget is None:
         return compose([described]), own, figures(ALONE, own)
-    return ledger.claim, ledger.guarantee(delta), figures(ADAPTIVE if ledger.adaptive else FIXED, own)
+    return (
+        ledger.claim,
+        ledger.guarantee(delta),
+        figures(ADAPTIVE if ledger.adaptive else FIXED, own),
+    )
 
 
-def contradictions(claim: dict[str, Any], event: Event, described: Event, claimed: Guarantee) -> list[str]:
+def contradictions(
+    claim: dict[str, Any], event: Event, described: Event, claimed: Guarantee
+) -> list[str]:
     """What is wrong with what a certificate says of other runs.
 
     Args:
@@ -215,12 +255,19 @@ def contradictions(claim: dict[str, Any], event: Event, described: Event, claime
             return []
         if not _among(described, event):
             return ["the plan has releases that are not among the certificate's events"]
-        return ["the certificate's events are not those of its plan, and it does not speak of other runs"]
+        return [
+            (
+                "the certificate's events are not those of its plan, and it does not speak of "
+                "other runs"
+            )
+        ]
     said = claim["ledger"]
     try:
         own = accountant.guarantee(described, claimed.adjacency, claimed.delta, claimed.group_size)
         same = _matches(said, own, may_state_more(described))
-        problems = [] if same else ["the certificate states another price of its run than its plan gives"]
+        problems = (
+            [] if same else ["the certificate states another price of its run than its plan gives"]
+        )
         match said["runs"]:
             case str(text) if text == ALONE:
                 right = tally(event) == tally(described)
@@ -228,18 +275,24 @@ def contradictions(claim: dict[str, Any], event: Event, described: Event, claime
                 right = _among(described, event)
             case str(text) if text == ADAPTIVE:
                 (limit,) = tally(event)
-                right = tally(event)[limit] == 1 and isinstance(limit, Limit) and fits(limit, described)
+                right = (
+                    tally(event)[limit] == 1 and isinstance(limit, Limit) and fits(limit, described)
+                )
             case _:
                 right = False
     except (PrivlearnError, KeyError, TypeError, ValueError):
         return ["what the certificate says of other runs on its ledger cannot be checked"]
     if not right:
-        problems.append("the plan has releases that are not among the certificate's events, or not within its limit")
+        problems.append(
+            "the plan has releases that are not among the certificate's events, or not within its "
+            "limit"
+        )
     return problems
 
 
 def unpaid(facts: Any, event: Event, described: Event) -> list[str]:
-    """What is wrong with test metrics that are said to be released with noise: the claim has to cover their release.
+    """What is wrong with test metrics that are said to be released with noise: the claim has to
+    cover their release.
 
     Args:
         facts: of the run.
@@ -248,23 +301,35 @@ def unpaid(facts: Any, event: Event, described: Event) -> list[str]:
     """
     if not isinstance(facts, dict) or PAID not in facts:
         return []
-    problem = "test metrics are said to be released with noise, and the claim does not cover their release"
+    problem = (
+        "test metrics are said to be released with noise, and the claim does not cover their "
+        "release"
+    )
     try:
         both = compose([described, Gaussian(facts[PAID])])
         limits = [leaf for leaf in tally(event) if isinstance(leaf, Limit)]
-        covered = _among(both, event) or any(fits(limit, both) for limit in limits if not _among(described, event))
+        covered = _among(both, event) or any(
+            fits(limit, both) for limit in limits if not _among(described, event)
+        )
     except (PrivlearnError, TypeError, ValueError):
         covered = False
     return [] if covered else [problem]
 
 
 def large_delta(facts: dict[str, Any], delta: float) -> str:
-    """What is wrong with a delta of one over the number of examples or more, where that is public; else nothing."""
+    """What is wrong with a delta of one over the number of examples or more, where that is public;
+    else nothing.
+    """
     tuning = facts.get("tuning")
-    examples = (tuning if isinstance(tuning, dict) and "examples" in tuning else facts).get("examples")
+    examples = (tuning if isinstance(tuning, dict) and "examples" in tuning else facts).get(
+        "examples"
+    )
     if not isinstance(examples, int) or delta * examples < 1:
         return ""
-    return f"delta {delta:g} is not below one over the {examples} examples: that allows giving away a whole example"
+    return (
+        f"delta {delta:g} is not below one over the {examples} examples: that allows giving "
+        "away a whole example"
+    )
 
 
 def card_lines(said: dict[str, Any]) -> list[str]:
@@ -272,11 +337,15 @@ def card_lines(said: dict[str, Any]) -> list[str]:
     own = f"This run by itself costs epsilon {rounded_up(said['run_epsilon'])}."
     other = "The ledger behind this model also holds other runs on the same data"
     texts = {
-        FIXED: f"{other}, all fixed before the first release: the guarantee is for all of them together. {own}",
-        ADAPTIVE: f"{other}, and runs may have been chosen after earlier results. The guarantee is the limit that the "
-        f"ledger was begun with, for all of them together, whatever was spent of it. {own}",
-        ALONE: f"{other}, which may have been chosen after earlier results, and it has no budget. The guarantee is for "
-        "this run alone; there is none for all of them together.",
+        FIXED: (
+            f"{other}, all fixed before the first release: the guarantee is for all of them "
+            f"together. {own}"
+        ),
+        ADAPTIVE: f"{other}, and runs may have been chosen after earlier results. The guarantee is "
+        "the limit that the ledger was begun with, for all of them together, whatever was "
+        f"spent of it. {own}",
+        ALONE: f"{other}, which may have been chosen after earlier results, and it has no budget. "
+        "The guarantee is for this run alone; there is none for all of them together.",
     }
     return [texts[said["runs"]], ""]
 
@@ -289,12 +358,16 @@ def _priced(event: Event, ledger: Ledger, delta: float) -> Guarantee:
 
 
 def figures(runs: str, own: Guarantee) -> dict[str, Any]:
-    """What a certificate says of other runs: what the claim is for, and the price `own` of its run alone."""
+    """What a certificate says of other runs: what the claim is for, and the price `own` of its run
+    alone.
+    """
     return {"runs": runs, "run_epsilon": own.epsilon, "run_method": own.method, "run_rho": own.rho}
 
 
 def may_state_more(event: Event) -> float:
-    """By how much more than its price may be stated of an event, relatively: earlier versions' prices stay true."""
+    """By how much more than its price may be stated of an event, relatively: earlier versions'
+    prices stay true.
+    """
     more = [leaf.stated_before for leaf in tally(event) if leaf.stated_before]
     return max(more) if len(more) > 1 else 0.0
 

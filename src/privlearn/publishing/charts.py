@@ -1,4 +1,6 @@
-"""Small pictures for a page, as SVG that takes its colours from the page's style: no script, and no library."""
+"""Small pictures for a page, as SVG that takes its colours from the page's style: no script, and no
+library.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,14 @@ def number_axis(label: str, low: float, high: float, *, whole: bool = False) -> 
     step = next(own * power for own in (1, 2, 2.5, 5, 10) if own * power >= rough * 0.999)
     step = max(1.0, round(step)) if whole else step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return Axis(label, low, high, [(tick * step, f"{tick * step:.4g}") for tick in range(first, last + 1)])
+    return Axis(
+        label, low, high, [(tick * step, f"{tick * step:.4g}") for tick in range(first, last + 1)]
+    )
 
 
-def line_chart(name: str, title: str, description: str, axes: tuple[Axis, Axis], lines: dict[str, Points]) -> str:
+def line_chart(
+    name: str, title: str, description: str, axes: tuple[Axis, Axis], lines: dict[str, Points]
+) -> str:
     """Lines over two axes.
 
     Args:
@@ -66,11 +72,22 @@ def line_chart(name: str, title: str, description: str, axes: tuple[Axis, Axis],
     floor, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     parts = []
     for value, text in up.ticks:
-        parts.append(f'<line class="grid" x1="{_LEFT:g}" x2="{right:g}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
-        parts.append(f'<text class="tick" x="{_LEFT - 6:g}" y="{y(value) + 4:.1f}" text-anchor="end">{text}</text>')
+        parts.append(
+            f'<line class="grid" x1="{_LEFT:g}" x2="{right:g}" y1="{y(value):.1f}" '
+            f'y2="{y(value):.1f}"/>'
+        )
+        parts.append(
+            f'<text class="tick" x="{_LEFT - 6:g}" y="{y(value) + 4:.1f}" '
+            f'text-anchor="end">{text}</text>'
+        )
     for value, text in across.ticks:
-        parts.append(f'<text class="tick" x="{x(value):.1f}" y="{floor + 17:g}" text-anchor="middle">{text}</text>')
-    parts.append(f'<line class="axis" x1="{_LEFT:g}" x2="{right:g}" y1="{floor:g}" y2="{floor:g}"/>')
+        parts.append(
+            f'<text class="tick" x="{x(value):.1f}" y="{floor + 17:g}" '
+            f'text-anchor="middle">{text}</text>'
+        )
+    parts.append(
+        f'<line class="axis" x1="{_LEFT:g}" x2="{right:g}" y1="{floor:g}" y2="{floor:g}"/>'
+    )
     parts.append(_text((_LEFT + right) / 2, _HEIGHT - 6, across.label))
     middle = (_TOP + floor) / 2
     parts.append(_text(13, middle, up.label, f' transform="rotate(-90 13 {middle:g})"'))
@@ -80,16 +97,25 @@ def line_chart(name: str, title: str, description: str, axes: tuple[Axis, Axis],
     return _picture(name, title, description, _HEIGHT, parts)
 
 
-def interval_chart(name: str, title: str, description: str, rows: Iterable[tuple[str, float, float, float]]) -> str:
-    """Shares with intervals, one below the other: a label, the low end, the share and the high end each."""
+def interval_chart(
+    name: str, title: str, description: str, rows: Iterable[tuple[str, float, float, float]]
+) -> str:
+    """Shares with intervals, one below the other: a label, the low end, the share and the high end
+    each.
+    """
     parts, height = [], 8.0
 
     def x(share: float) -> float:
         return 10 + share * (_WIDTH - 28)
 
     for label, low, share, high in rows:
-        parts.append(f'<text class="tick" x="{x(0):g}" y="{height + 10:g}">{for_html(label)}</text>')
-        parts.append(f'<line class="grid" x1="{x(0):g}" x2="{x(1):g}" y1="{height + 24:g}" y2="{height + 24:g}"/>')
+        parts.append(
+            f'<text class="tick" x="{x(0):g}" y="{height + 10:g}">{for_html(label)}</text>'
+        )
+        parts.append(
+            f'<line class="grid" x1="{x(0):g}" x2="{x(1):g}" y1="{height + 24:g}" '
+            f'y2="{height + 24:g}"/>'
+        )
         ends = f'x1="{x(low):.1f}" x2="{x(high):.1f}"'
         parts.append(f'<line class="span" {ends} y1="{height + 24:g}" y2="{height + 24:g}"/>')
         parts.append(f'<circle class="dot" cx="{x(share):.1f}" cy="{height + 24:g}" r="4.5"/>')
@@ -102,13 +128,18 @@ def interval_chart(name: str, title: str, description: str, rows: Iterable[tuple
 
 
 def _text(x: float, y: float, text: str, more: str = "") -> str:
-    return f'<text class="label" x="{x:g}" y="{y:g}" text-anchor="middle"{more}>{for_html(text)}</text>'
+    return (
+        f'<text class="label" x="{x:g}" y="{y:g}" '
+        f'text-anchor="middle"{more}>{for_html(text)}</text>'
+    )
 
 
 def _picture(name: str, title: str, description: str, height: float, parts: list[str]) -> str:
     drawn = "\n".join(parts)
     return (
-        f'<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-labelledby="{name}-title {name}-text">\n'
-        f'<title id="{name}-title">{for_html(title)}</title>\n<desc id="{name}-text">{for_html(description)}</desc>\n'
+        f'<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-labelledby="{name}-title '
+        f'{name}-text">\n'
+        f'<title id="{name}-title">{for_html(title)}</title>\n<desc '
+        f'id="{name}-text">{for_html(description)}</desc>\n'
         f"{drawn}\n</svg>"
     )

@@ -1,4 +1,6 @@
-"""What each release of a run cost, as shares of the whole: for people, and no guarantee of its own."""
+"""What each release of a run cost, as shares of the whole: for people, and no guarantee of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from privlearn.accounting import rdp
 from privlearn.accounting.events import Composed, Event, Repeated, compose, to_json, walk
 from privlearn.errors import UnsupportedEvent
 
-#: Releases that differ in nothing but their noise are put together, where there would be more than this.
+#: Releases that differ in nothing but their noise are put together, where there would be more than
+#: this.
 _MOST = 12
-#: What a reader is told of a mechanism, by the name that it is stored under; of others its own name.
+#: What a reader is told of a mechanism, by the name that it is stored under; of others its own
+#: name.
 _WORDS = {
     "gaussian": "A sum over all examples, with Gaussian noise",
     "poisson_sampled": "Sums over random batches, with Gaussian noise",
@@ -54,8 +58,8 @@ class Cost:
 def costs(event: Event, delta: float) -> list[Cost]:
     """What the releases of `event` cost, in their order.
 
-    Shares are of the Renyi divergence at the order that gives epsilon at `delta`: there costs add up, which epsilons
-    do not.
+    Shares are of the Renyi divergence at the order that gives epsilon at `delta`: there costs add
+    up, which epsilons do not.
     """
     groups = list(_grouped(event))
     shares: list[float | None] = [None] * len(groups)
@@ -71,7 +75,9 @@ def costs(event: Event, delta: float) -> list[Cost]:
 
 
 def _grouped(event: Event) -> Iterator[list[Event]]:
-    """The releases in their order, equal neighbours together; and those alike, if there would be too many."""
+    """The releases in their order, equal neighbours together; and those alike, if there would be
+    too many.
+    """
     parts = compose([event]).events
     if len(parts) <= _MOST:
         yield from ([part] for part in parts)
@@ -92,7 +98,9 @@ def _kind(part: Event) -> tuple[str, dict[str, Any]]:
 def _described(group: list[Event], share: float | None) -> Cost:
     kind, stored = _kind(group[0])
     rate = stored.get("sampling_rate")
-    drawn = f" (each example is in one with probability {rate:.3g})" if isinstance(rate, float) else ""
+    drawn = (
+        f" (each example is in one with probability {rate:.3g})" if isinstance(rate, float) else ""
+    )
     noises = [noise for noise in (_noise(_kind(part)[1]) for part in group) if noise is not None]
     return Cost(
         _WORDS.get(kind, kind.replace("_", " ").capitalize()) + drawn,
@@ -105,5 +113,7 @@ def _described(group: list[Event], share: float | None) -> Cost:
 def _noise(stored: dict[str, Any]) -> float | None:
     """The noise multiplier of a stored mechanism, or of the one inside."""
     inside = stored.get("event")
-    own = stored.get("noise_multiplier", inside.get("noise_multiplier") if isinstance(inside, dict) else None)
+    own = stored.get(
+        "noise_multiplier", inside.get("noise_multiplier") if isinstance(inside, dict) else None
+    )
     return float(own) if isinstance(own, int | float) else None

@@ -28,25 +28,35 @@ MODEL_FILES = frozenset({WEIGHTS, CONFIG, CARD})
 ADAPTER_FILES = frozenset({ADAPTER, ADAPTER_CONFIG, CONFIG, CARD})
 #: The report of an attack on the run's claim, if there is one.
 AUDIT = "audit.json"
-#: What a folder may hold besides: where it does, the certificate has to speak of it, and the other way round.
+#: What a folder may hold besides: where it does, the certificate has to speak of it, and the other
+#: way round.
 OPTIONAL = frozenset({PAGE, AUDIT})
 #: The largest files, in bytes, that are read. Weights may have any size: they are hashed in pieces.
-LARGEST = {CERTIFICATE: 1 << 25, CONFIG: 1 << 20, CARD: 1 << 20, ADAPTER_CONFIG: 1 << 20, AUDIT: 1 << 20, PAGE: 1 << 22}
+LARGEST = {
+    CERTIFICATE: 1 << 25,
+    CONFIG: 1 << 20,
+    CARD: 1 << 20,
+    ADAPTER_CONFIG: 1 << 20,
+    AUDIT: 1 << 20,
+    PAGE: 1 << 22,
+}
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class Contents:
-    """What lay in a published folder when it was read, once: what is checked and what is used are the same bytes.
+    """What lay in a published folder when it was read, once: what is checked and what is used are
+    the same bytes.
 
     Attributes:
         path: the folder.
         files: the content of certificate, configurations and card, where they could be read.
         digests: SHA-256 of each file that could be read, weights included.
-        problems: which files are missing or cannot be read, or hold something else than they should, each a sentence.
+        problems: which files are missing or cannot be read, or hold something else than they
+            should, each a sentence.
         strangers: names of everything else, in order.
-        names: the files that are expected beside the certificate: a model's or an adapter's, and which of `OPTIONAL`
-            there are.
+        names: the files that are expected beside the certificate: a model's or an adapter's, and
+            which of `OPTIONAL` there are.
     """
 
     path: Path
@@ -58,14 +68,19 @@ class Contents:
 
 
 def read(folder: str | Path) -> Contents:
-    """Read a published folder. Links are followed (download caches are made of them); only content counts.
+    """Read a published folder. Links are followed (download caches are made of them); only content
+    counts.
 
     Raises:
         BadInput: it has no certificate, or one that cannot be read.
     """
     path = Path(folder)
     files, digests, problems = {}, {}, []
-    names = ADAPTER_FILES if (path / ADAPTER).exists() and not (path / WEIGHTS).exists() else MODEL_FILES
+    names = (
+        ADAPTER_FILES
+        if (path / ADAPTER).exists() and not (path / WEIGHTS).exists()
+        else MODEL_FILES
+    )
     names |= {name for name in OPTIONAL if os.path.lexists(path / name)}
     for name in sorted({CERTIFICATE, *names} & set(LARGEST), key=list(LARGEST).index):
         try:
@@ -74,7 +89,8 @@ def read(folder: str | Path) -> Contents:
         except _Unreadable as error:
             if name == CERTIFICATE:
                 raise BadInput(
-                    f"{path} is not a published model: {error}. Expected the folder that train or publish wrote"
+                    f"{path} is not a published model: {error}. Expected the folder that train or "
+                    "publish wrote"
                 ) from error
             problems.append(str(error))
     heavy = weights_in(names)
@@ -112,11 +128,13 @@ def weights(contents: Contents) -> bytes:
         with _opened(contents.path / name) as file:
             content = file.read()
     except _Unreadable as error:
-        raise CertificateMismatch(f"{error}: it was there when {contents.path} was checked") from error
+        raise CertificateMismatch(
+            f"{error}: it was there when {contents.path} was checked"
+        ) from error
     if hashlib.sha256(content).hexdigest() != contents.digests.get(name):
         raise CertificateMismatch(
-            f"{name} in {contents.path} was changed while it was being checked: get an unchanged copy, and keep others "
-            "from writing to it"
+            f"{name} in {contents.path} was changed while it was being checked: get an unchanged "
+            "copy, and keep others from writing to it"
         )
     return content
 
@@ -145,7 +163,11 @@ class _Unreadable(Exception):
 def _opened(path: Path) -> Iterator[BufferedReader]:
     try:
         if not path.is_file():  # opening a pipe would wait for a writer
-            raise _Unreadable(f"{path.name} is missing" if not path.exists() else f"{path.name} is not a plain file")
+            raise _Unreadable(
+                f"{path.name} is missing"
+                if not path.exists()
+                else f"{path.name} is not a plain file"
+            )
         with path.open("rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise _Unreadable(f"{path.name} is not a plain file")
@@ -177,7 +199,9 @@ def require_free(out: str | Path) -> Path:
     """
     path = Path(out)
     if path.name in ("", ".."):
-        raise BadInput(f"out is {str(out)!r}, which names no new folder: give a path such as runs/model")
+        raise BadInput(
+            f"out is {str(out)!r}, which names no new folder: give a path such as runs/model"
+        )
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -187,13 +211,17 @@ def require_free(out: str | Path) -> Path:
             f"{str(path)[:200]!r} cannot be written: {_reason(error)}. Choose another folder, out="
         ) from error
     else:
-        raise BadInput(f"{path} exists already: choose another folder, out=, or move it away; nothing is overwritten")
+        raise BadInput(
+            f"{path} exists already: choose another folder, out=, or move it away; nothing is "
+            "overwritten"
+        )
     above = path.absolute().parent
     while not above.exists():
         above = above.parent
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise BadInput(
-            f"{path} cannot be written: {above} is not a folder that you may write to. Choose another folder, out="
+            f"{path} cannot be written: {above} is not a folder that you may write to. Choose "
+            "another folder, out="
         )
     return path
 
@@ -220,7 +248,9 @@ def write(path: Path, files: dict[str, bytes]) -> None:
         draft.rename(path)
         made.clear()
     except OSError as error:
-        raise BadInput(f"{path} cannot be written: {_reason(error)}. Nothing was left under that name") from error
+        raise BadInput(
+            f"{path} cannot be written: {_reason(error)}. Nothing was left under that name"
+        ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
         for folder in reversed(made):

@@ -1,12 +1,14 @@
-"""Ed25519 keys by which signatures are checked: read, and named by their fingerprint. Private ones are in `signing`.
+"""Ed25519 keys by which signatures are checked: read, and named by their fingerprint. Private ones
+are in `signing`.
 
-A private key is PEM (PKCS #8) or an OpenSSH file, a public key PEM or the one line of an OpenSSH `.pub`. Fingerprints
-are OpenSSH's, so `ssh-keygen -l` prints the same for the same key.
+A private key is PEM (PKCS #8) or an OpenSSH file, a public key PEM or the one line of an OpenSSH
+`.pub`. Fingerprints are OpenSSH's, so `ssh-keygen -l` prints the same for the same key.
 
 Signatures on certificates: who says that this was the run, and that it was not edited since.
 
-Signed is the certificate as a whole (claim, event, settings, randomness, and the SHA-256 of weights, configuration and
-card) in canonical form, together with algorithm and public key, behind a prefix that no other use of the key has.
+Signed is the certificate as a whole (claim, event, settings, randomness, and the SHA-256 of
+weights, configuration and card) in canonical form, together with algorithm and public key, behind a
+prefix that no other use of the key has.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class PublicKey:
         height = int.from_bytes(self.raw, "little") & ((1 << 255) - 1)
         if len(self.raw) != 32 or height >= _PRIME or height in _SMALL_ORDER:
             raise BadInput(
-                f"the public key is not a usable Ed25519 key ({len(self.raw)} bytes): expected 32 bytes that encode a "
-                "point of large order, as `privlearn key` makes"
+                f"the public key is not a usable Ed25519 key ({len(self.raw)} bytes): expected 32 "
+                "bytes that encode a point of large order, as `privlearn key` makes"
             )
 
     def __repr__(self) -> str:
@@ -76,7 +78,8 @@ class PublicKey:
 
 
 def read_public(path: str | Path) -> PublicKey:
-    """Read a public key, PEM or the line of an OpenSSH `.pub`; one key, and nothing else in the file.
+    """Read a public key, PEM or the line of an OpenSSH `.pub`; one key, and nothing else in the
+    file.
 
     Raises:
         BadInput: no readable Ed25519 public key, several of them, or a private key.
@@ -89,21 +92,37 @@ def read_public(path: str | Path) -> PublicKey:
     content = bounded(path, LARGEST).strip()
     if b"PRIVATE KEY-----" in content:
         raise BadInput(
-            f"{path} holds a private key: to check, give the public one (FILE.pub), and keep this one secret"
+            f"{path} holds a private key: to check, give the public one (FILE.pub), and keep this "
+            "one secret"
         )
-    ends = content.startswith(b"-----BEGIN PUBLIC KEY-----") and content.endswith(b"-----END PUBLIC KEY-----")
-    if not is_public(content) or content.count(b"-----BEGIN ") > 1 or (b"-----" in content and not ends):
-        raise BadInput(f"{path} holds no single public key: expected a FILE.pub of `privlearn key`, or of ssh-keygen")
+    ends = content.startswith(b"-----BEGIN PUBLIC KEY-----") and content.endswith(
+        b"-----END PUBLIC KEY-----"
+    )
+    if (
+        not is_public(content)
+        or content.count(b"-----BEGIN ") > 1
+        or (b"-----" in content and not ends)
+    ):
+        raise BadInput(
+            f"{path} holds no single public key: expected a FILE.pub of `privlearn key`, or of "
+            "ssh-keygen"
+        )
     if not ends and len(content.splitlines()) != 1:
-        raise BadInput(f"{path} holds {len(content.splitlines())} lines: expected one OpenSSH key, and nothing else")
+        raise BadInput(
+            f"{path} holds {len(content.splitlines())} lines: expected one OpenSSH key, and "
+            "nothing else"
+        )
     try:
         load = serialization.load_pem_public_key if ends else serialization.load_ssh_public_key
         key = load(content)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise BadInput(f"{path} cannot be read as a public key: expected Ed25519 in PEM or OpenSSH form") from error
+        raise BadInput(
+            f"{path} cannot be read as a public key: expected Ed25519 in PEM or OpenSSH form"
+        ) from error
     if not isinstance(key, Ed25519PublicKey):
         raise BadInput(
-            f"{path} holds another kind of key ({type(key).__name__}): expected Ed25519, see `privlearn key`"
+            f"{path} holds another kind of key ({type(key).__name__}): expected Ed25519, see "
+            "`privlearn key`"
         )
     return PublicKey(key.public_bytes_raw())
 
@@ -143,15 +162,24 @@ def signer_of(certificate: dict[str, Any]) -> PublicKey | None:
         return None
     signature = certificate["signature"]
     if not isinstance(signature, dict) or set(signature) != {"algorithm", "public_key", "value"}:
-        raise BadInput("the signature has other fields than it should: expected algorithm, public_key and value")
+        raise BadInput(
+            "the signature has other fields than it should: expected algorithm, public_key and "
+            "value"
+        )
     if signature["algorithm"] != ALGORITHM:
-        raise BadInput(f"the signature's algorithm is {str(signature['algorithm'])[:24]!r}: expected {ALGORITHM!r}")
+        raise BadInput(
+            f"the signature's algorithm is {str(signature['algorithm'])[:24]!r}: expected "
+            f"{ALGORITHM!r}"
+        )
     key = PublicKey(decoded(signature["public_key"], 32, "the signature's public key"))
     value = decoded(signature["value"], 64, "the signature's value")
-    if not key.fits(value, bytes_to_sign(certificate, {name: signature[name] for name in ("algorithm", "public_key")})):
+    if not key.fits(
+        value,
+        bytes_to_sign(certificate, {name: signature[name] for name in ("algorithm", "public_key")}),
+    ):
         raise BadInput(
-            "the signature does not fit: certificate or signature were changed after signing, or the signature belongs "
-            "to another certificate. Get an unchanged copy"
+            "the signature does not fit: certificate or signature were changed after signing, or "
+            "the signature belongs to another certificate. Get an unchanged copy"
         )
     return key
 

@@ -1,8 +1,10 @@
-"""A published model's configuration and its use: config.json describes the network, built from it and the weights.
+"""A published model's configuration and its use: config.json describes the network, built from it
+and the weights.
 
-The publisher chooses the configuration, so a certified one may still be absurd. The built-in networks are laid out
-without memory first, and get some only when they have exactly the tensors that lie in the weights. What is loaded are
-the very bytes that were checked, from a folder that verifies.
+The publisher chooses the configuration, so a certified one may still be absurd. The built-in
+networks are laid out without memory first, and get some only when they have exactly the tensors
+that lie in the weights. What is loaded are the very bytes that were checked, from a folder that
+verifies.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from privlearn.runs.result import Result
 from privlearn.scans.grid import Grid
 from privlearn.transforms.base import kinds
 
-#: How a network can be given: its name, itself, or a function from the shape of one (transformed) example to it.
+#: How a network can be given: its name, itself, or a function from the shape of one (transformed)
+#: example to it.
 Network = str | nn.Module | Callable[[tuple[int, ...]], nn.Module]
 #: What a configuration may ask for: numbers in one example, dimensions, transforms.
 _MOST_NUMBERS, _MOST_DIMENSIONS, _MOST_TRANSFORMS = 1 << 31, 8, 8
@@ -68,16 +71,24 @@ def parse(content: bytes) -> dict[str, Any]:
         raise BadInput(f"{CONFIG} is not readable JSON: {error}. Get an unchanged copy") from error
     names = {"input_shape", "network_input_shape", "model", "classes", "transforms"}
     if not isinstance(data, dict) or not names <= set(data):
-        raise BadInput(f"{CONFIG} describes no model: expected the fields {', '.join(sorted(names))}")
+        raise BadInput(
+            f"{CONFIG} describes no model: expected the fields {', '.join(sorted(names))}"
+        )
     for name in ("input_shape", "network_input_shape"):
         _require_shape(f"{name} in {CONFIG}", data[name])
     if data["model"] is not None and not isinstance(data["model"], str):
-        raise BadInput(f"model in {CONFIG} is a {type(data['model']).__name__}: expected a network's name, or null")
+        raise BadInput(
+            f"model in {CONFIG} is a {type(data['model']).__name__}: expected a network's name, or "
+            "null"
+        )
     if data["classes"] is not None:
         count(f"classes in {CONFIG}", data["classes"], most=10**7)
     transforms = data["transforms"]
     if not isinstance(transforms, list) or len(transforms) > _MOST_TRANSFORMS:
-        raise BadInput(f"transforms in {CONFIG} is not a list of at most {_MOST_TRANSFORMS}: get an unchanged copy")
+        raise BadInput(
+            f"transforms in {CONFIG} is not a list of at most {_MOST_TRANSFORMS}: get an unchanged "
+            "copy"
+        )
     for part in transforms:
         _require_transform(part)
     _require_bounds(data)
@@ -89,12 +100,21 @@ def parse(content: bytes) -> dict[str, Any]:
 
 
 def _require_bounds(data: dict[str, Any]) -> None:
-    """Refuse bounds of targets that are no two numbers, the smaller first, of a model with one output."""
+    """Refuse bounds of targets that are no two numbers, the smaller first, of a model with one
+    output.
+    """
     if "target_bounds" not in data:
         return
     bounds: Any = data["target_bounds"]
-    numbers = isinstance(bounds, list) and all(type(bound) in (int, float) and abs(bound) < 1e30 for bound in bounds)
-    if not numbers or len(bounds) != 2 or not bounds[0] < bounds[1] or data["classes"] not in (None, 1):
+    numbers = isinstance(bounds, list) and all(
+        type(bound) in (int, float) and abs(bound) < 1e30 for bound in bounds
+    )
+    if (
+        not numbers
+        or len(bounds) != 2
+        or not bounds[0] < bounds[1]
+        or data["classes"] not in (None, 1)
+    ):
         raise BadInput(f"target_bounds in {CONFIG} is {str(bounds)[:60]}: get an unchanged copy")
 
 
@@ -102,8 +122,8 @@ def _require_transform(part: Any) -> None:
     kind = kinds().get(str(part.get("kind"))) if isinstance(part, dict) else None
     if kind is None or set(part) != {"kind", *kind.stated}:
         raise BadInput(
-            f"a transform in {CONFIG} is {str(part)[:60]}: expected one of {', '.join(sorted(kinds()))}, and its shape "
-            "or spec"
+            f"a transform in {CONFIG} is {str(part)[:60]}: expected one of "
+            f"{', '.join(sorted(kinds()))}, and its shape or spec"
         )
     for name in _SHAPES & kind.stated:
         _require_shape(f"a transform's {name} in {CONFIG}", part[name])
@@ -111,7 +131,9 @@ def _require_transform(part: Any) -> None:
         raise BadInput(f"features in {CONFIG} are {str(part)[:60]}: expected texts")
 
 
-def rebuild(config: Mapping[str, Any], network: Network, content: bytes, features: str | None = None) -> nn.Sequential:
+def rebuild(
+    config: Mapping[str, Any], network: Network, content: bytes, features: str | None = None
+) -> nn.Sequential:
     """The model of `config` with this network, and the weights in `content`.
 
     Args:
@@ -126,7 +148,8 @@ def rebuild(config: Mapping[str, Any], network: Network, content: bytes, feature
     tensors = _tensors(content)
     known = isinstance(network, str) and networks.is_built_in(network)
     called = repr(network) if isinstance(network, str) else "that was given"
-    # On the device "meta" tensors have shapes and no memory. Code of the user's own may need real ones.
+    # On the device "meta" tensors have shapes and no memory. Code of the user's own may need real
+    # ones.
     with torch.device("meta" if known else "cpu"):
         transforms = [_transform(part, features) for part in config["transforms"]]
         model = nn.Sequential(*transforms, _network(config, network))
@@ -135,8 +158,9 @@ def rebuild(config: Mapping[str, Any], network: Network, content: bytes, feature
     if wanted != shapes:
         odd = sorted(name for name in {*wanted, *shapes} if wanted.get(name) != shapes.get(name))[0]
         raise BadInput(
-            f"{WEIGHTS} does not fit the model {called}: {str(odd)[:60]!r} has shape {shapes.get(odd, 'nowhere')}, and "
-            f"should have {wanted.get(odd, 'no place')}. Give the model that it was trained with, model="
+            f"{WEIGHTS} does not fit the model {called}: {str(odd)[:60]!r} has shape "
+            f"{shapes.get(odd, 'nowhere')}, and should have {wanted.get(odd, 'no place')}. Give "
+            "the model that it was trained with, model="
         )
     if known:
         model = model.to_empty(device="cpu")
@@ -148,7 +172,9 @@ def rebuild(config: Mapping[str, Any], network: Network, content: bytes, feature
 
 
 def _network(config: Mapping[str, Any], given: Network) -> nn.Module:
-    """The network: built by its name, made for the shape of its rows, or a copy of the one that is given."""
+    """The network: built by its name, made for the shape of its rows, or a copy of the one that is
+    given.
+    """
     shape, head = tuple(config["network_input_shape"]), stated_head(config)
     made: Any
     if isinstance(given, str):
@@ -157,7 +183,9 @@ def _network(config: Mapping[str, Any], given: Network) -> nn.Module:
     else:
         made = copy.deepcopy(given) if isinstance(given, nn.Module) else given(shape)
     if not isinstance(made, nn.Module):
-        raise BadInput(f"model made a {type(made).__name__} of the shape {shape}: expected a torch.nn.Module")
+        raise BadInput(
+            f"model made a {type(made).__name__} of the shape {shape}: expected a torch.nn.Module"
+        )
     return made if head is None else head.published(head.complete(made))
 
 
@@ -167,10 +195,14 @@ def require_rebuilt(result: Result, spec: str, classes: int | None) -> None:
         raise BadInput("model_spec was given without classes: give both, or neither")
     twin = _network({**result.architecture, "classes": classes}, spec)
     *_, network = result.model.children()
-    shapes = [{name: tuple(value.shape) for name, value in net.state_dict().items()} for net in (twin, network)]
+    shapes = [
+        {name: tuple(value.shape) for name, value in net.state_dict().items()}
+        for net in (twin, network)
+    ]
     if shapes[0] != shapes[1]:
         raise BadInput(
-            f"model_spec {spec!r} builds another network than the one that was trained: correct it, or leave it out"
+            f"model_spec {spec!r} builds another network than the one that was trained: correct "
+            "it, or leave it out"
         )
 
 
@@ -181,22 +213,31 @@ def _tensors(content: bytes) -> dict[str, Tensor]:
     try:
         return load(content)
     except (SafetensorError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise BadInput(f"{WEIGHTS} cannot be read as safetensors: {error}. Get an unchanged copy") from error
+        raise BadInput(
+            f"{WEIGHTS} cannot be read as safetensors: {error}. Get an unchanged copy"
+        ) from error
 
 
 def _classes(config: Mapping[str, Any]) -> int:
     if config["classes"] is None:
-        raise BadInput(f"{CONFIG} does not say how many classes the model has: publish it with classes=")
+        raise BadInput(
+            f"{CONFIG} does not say how many classes the model has: publish it with classes="
+        )
     return int(config["classes"])
 
 
 def _require_shape(name: str, value: object) -> None:
     if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
-        raise BadInput(f"{name} is {str(value)[:60]}: expected a list of at most {_MOST_DIMENSIONS} whole numbers")
+        raise BadInput(
+            f"{name} is {str(value)[:60]}: expected a list of at most {_MOST_DIMENSIONS} whole "
+            "numbers"
+        )
     for size in value:
         count(f"a size of {name}", size, most=_MOST_NUMBERS)
     if math.prod(value) > _MOST_NUMBERS:
-        raise BadInput(f"{name} is {str(value)[:60]}: expected at most {_MOST_NUMBERS} numbers in one example")
+        raise BadInput(
+            f"{name} is {str(value)[:60]}: expected at most {_MOST_NUMBERS} numbers in one example"
+        )
 
 
 def _describe_transform(module: nn.Module) -> dict[str, Any]:
@@ -208,7 +249,9 @@ def _describe_transform(module: nn.Module) -> dict[str, Any]:
 
 
 def _transform(config: Mapping[str, Any], features: str | None) -> nn.Module:
-    """An empty transform: one of privlearn's own, or code that the user names, never what a file names."""
+    """An empty transform: one of privlearn's own, or code that the user names, never what a file
+    names.
+    """
     return kinds()[config["kind"]].empty(config, features)
 
 
@@ -221,9 +264,11 @@ class PublishedModel(Described, nn.Sequential):
     Attributes:
         input_shape: of one example.
         classes: how many there are.
-        schema: of the table that it was trained on, which `predict` reads data frames by; None if it was none.
-        class_names: what the classes are called, as the schema or the estimator says; empty if neither does. Of a model
-            of labels, those that say that a label does not hold, and that it does.
+        schema: of the table that it was trained on, which `predict` reads data frames by; None if
+            it was none.
+        class_names: what the classes are called, as the schema or the estimator says; empty if
+            neither does. Of a model of labels, those that say that a label does not hold, and that
+            it does.
         labels: what is predicted, of a model of several labels; else empty.
         task: its name, where the folder says one (`models.heads`); else None.
         target_bounds: the bounds of the values that it predicts, where they were declared.
@@ -232,12 +277,16 @@ class PublishedModel(Described, nn.Sequential):
         config: what else the folder says of how the model is built.
     """
 
-    def __init__(self, model: nn.Sequential, config: Mapping[str, Any], verification: Verification) -> None:
+    def __init__(
+        self, model: nn.Sequential, config: Mapping[str, Any], verification: Verification
+    ) -> None:
         super().__init__(*model)
         self.input_shape: tuple[int, ...] = tuple(config["input_shape"])
         self.classes: int | None = config["classes"]
         self.schema = Schema.from_json(config["table"], CONFIG) if "table" in config else None
-        self.class_names = tuple(config.get("class_names", ())) if self.schema is None else self.schema.classes
+        self.class_names = (
+            tuple(config.get("class_names", ())) if self.schema is None else self.schema.classes
+        )
         self._head = stated_head(config)
         self.task = None if self._head is None else self._head.task
         self.labels: tuple[str, ...] = tuple(config.get("labels", ()))
@@ -247,10 +296,22 @@ class PublishedModel(Described, nn.Sequential):
         self.eval()
 
     def _summary(self) -> Summary:
-        classes = "" if self.classes is None else f", {self.classes} classes" if self.classes > 1 else ", values"
+        classes = (
+            ""
+            if self.classes is None
+            else f", {self.classes} classes"
+            if self.classes > 1
+            else ", values"
+        )
         shape, (guarantee, *more) = self.input_shape, self.verification._summary().rows
-        made = f"{', '.join(type(module).__name__ for module in self)}, for rows of shape {shape}{classes}"
-        use = "model.predict(rows) gives classes, model.predict_proba(rows) probabilities, model(rows) scores"
+        made = (
+            f"{', '.join(type(module).__name__ for module in self)}, for rows of shape "
+            f"{shape}{classes}"
+        )
+        use = (
+            "model.predict(rows) gives classes, model.predict_proba(rows) probabilities, "
+            "model(rows) scores"
+        )
         use = "model.predict(rows) gives values" if self.classes == 1 else use
         return Summary(
             "PublishedModel: its folder agrees with its certificate",
@@ -260,28 +321,35 @@ class PublishedModel(Described, nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         """Scores of shape (rows, classes, ...) for inputs of shape (rows, *input_shape)."""
         if tuple(x.shape[1:]) != self.input_shape:
-            raise BadInput(f"the rows have shape {tuple(x.shape[1:])}: this model takes {self.input_shape}")
+            raise BadInput(
+                f"the rows have shape {tuple(x.shape[1:])}: this model takes {self.input_shape}"
+            )
         for module in self:
             x = module(x)
         return x
 
     @torch.no_grad()
     def predict(self, x: Any) -> Any:
-        """The class with the highest score, of each row of `x` (of each voxel, where the model makes maps).
+        """The class with the highest score, of each row of `x` (of each voxel, where the model
+        makes maps).
 
-        A model with one output predicts a value: that is given in the units of the target, within its declared bounds.
+        A model with one output predicts a value: that is given in the units of the target, within
+        its declared bounds.
 
         Args:
-            x: rows of shape (rows, *input_shape), or one row: a tensor, an array, or lists of numbers. Where the model
-                was trained on a table: a data frame (pandas, polars, Arrow) with its columns, in any order.
+            x: rows of shape (rows, *input_shape), or one row: a tensor, an array, or lists of
+                numbers. Where the model was trained on a table: a data frame (pandas, polars,
+                Arrow) with its columns, in any order.
 
         Returns:
-            Classes, whole numbers from 0, or values: one for each row, shape (rows,); of one row a single one. For a
-            data frame an array of the classes' names, or of values. Of a model of labels 0 or 1 for each, shape (rows,
-            labels); for a data frame a data frame, a column for each label, with the names of its two classes.
+            Classes, whole numbers from 0, or values: one for each row, shape (rows,); of one row a
+            single one. For a data frame an array of the classes' names, or of values. Of a model of
+            labels 0 or 1 for each, shape (rows, labels); for a data frame a data frame, a column
+            for each label, with the names of its two classes.
 
         Raises:
-            BadInput: rows of another shape, or a data frame whose columns or cells do not suit the schema.
+            BadInput: rows of another shape, or a data frame whose columns or cells do not suit the
+                schema.
         """
         if is_frame(x):
             predicted = self.predict(self._features(x)).numpy()
@@ -296,7 +364,9 @@ class PublishedModel(Described, nn.Sequential):
         return predicted[0] if one else predicted
 
     def read(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Predictions, and the probabilities of classes or labels (without columns, where values are predicted)."""
+        """Predictions, and the probabilities of classes or labels (without columns, where values
+        are predicted).
+        """
         if self.classes == 1:
             return self.values(outputs), outputs[:, :0]
         head = self._head or ClassHead({"classes": self.classes})
@@ -304,19 +374,24 @@ class PublishedModel(Described, nn.Sequential):
 
     def values(self, outputs: Tensor) -> Tensor:
         """The predicted values, shape (rows,), of what a model with one output gives."""
-        return outputs[:, 0] if self.target_bounds is None else outputs[:, 0].clamp(*self.target_bounds)
+        return (
+            outputs[:, 0]
+            if self.target_bounds is None
+            else outputs[:, 0].clamp(*self.target_bounds)
+        )
 
     @torch.no_grad()
     def predict_proba(self, x: Any) -> Any:
-        """The classes' scores, made to add up to 1: with a temperature fitted, they are estimates of probabilities.
+        """The classes' scores, made to add up to 1: with a temperature fitted, they are estimates
+        of probabilities.
 
         Args:
             x: as for `predict`.
 
         Returns:
-            Shape (rows, classes, ...), of one row (classes, ...); of a model of labels that each holds, shape (rows,
-            labels). For a data frame a data frame of the same library, a column for each class or label by its name
-            (with the index of `x`, if it is one of pandas).
+            Shape (rows, classes, ...), of one row (classes, ...); of a model of labels that each
+            holds, shape (rows, labels). For a data frame a data frame of the same library, a column
+            for each class or label by its name (with the index of `x`, if it is one of pandas).
 
         Raises:
             BadInput: as for `predict`; or the model predicts values.
@@ -332,16 +407,18 @@ class PublishedModel(Described, nn.Sequential):
         return scores[0] if one else scores
 
     def export(self, out: str | Path) -> Path:
-        """Write the model as a program of `torch.export`, which runs by PyTorch alone; no certificate goes with it.
+        """Write the model as a program of `torch.export`, which runs by PyTorch alone; no
+        certificate goes with it.
 
-        `torch.export.load(out).module()(rows)` gives the scores, for any number of rows. It is written only if it gives
-        the scores of this model on made-up rows.
+        `torch.export.load(out).module()(rows)` gives the scores, for any number of rows. It is
+        written only if it gives the scores of this model on made-up rows.
 
         Args:
             out: a new file, `model.pt2`.
 
         Raises:
-            BadInput: the file is there already or can't be written, or PyTorch can't export the model.
+            BadInput: the file is there already or can't be written, or PyTorch can't export the
+                model.
         """
         path, network = Path(out), nn.Sequential(*self)
         if path.exists():
@@ -349,34 +426,53 @@ class PublishedModel(Described, nn.Sequential):
         generator = torch.Generator().manual_seed(0)
         rows = [torch.rand(size, *self.input_shape, generator=generator) for size in (3, 7, 1)]
         try:
-            program = torch.export.export(network, (rows[0],), dynamic_shapes=({0: torch.export.Dim("rows")},))
+            program = torch.export.export(
+                network, (rows[0],), dynamic_shapes=({0: torch.export.Dim("rows")},)
+            )
             with torch.no_grad():
-                same = all(torch.allclose(program.module()(part), network(part), atol=1e-5) for part in rows)
+                same = all(
+                    torch.allclose(program.module()(part), network(part), atol=1e-5)
+                    for part in rows
+                )
         except Exception as error:
-            raise BadInput(f"PyTorch can't export this model: {first_line(error)}. Load it with load_model") from error
+            raise BadInput(
+                f"PyTorch can't export this model: {first_line(error)}. Load it with load_model"
+            ) from error
         if not same:
-            raise BadInput("the exported program gives other scores than the model: load it with load_model")
+            raise BadInput(
+                "the exported program gives other scores than the model: load it with load_model"
+            )
         try:
             torch.export.save(program, path)
         except (OSError, RuntimeError) as error:
-            raise BadInput(f"{path} cannot be written: {first_line(error)}. Give another file") from error
+            raise BadInput(
+                f"{path} cannot be written: {first_line(error)}. Give another file"
+            ) from error
         return path
 
     def _features(self, frame: Any) -> Any:
-        """The features of a data frame, by the schema or the names of columns that the model was trained with."""
+        """The features of a data frame, by the schema or the names of columns that the model was
+        trained with.
+        """
         if self.schema is None and "columns" in self.config:
             return columns_of(frame, self.config["columns"]).reshape(-1, *self.input_shape)
         if self.schema is None:
             raise BadInput(
-                f"the model was trained on rows of shape {self.input_shape}, not on a table with a schema: give an "
-                "array"
+                f"the model was trained on rows of shape {self.input_shape}, not on a table with a "
+                "schema: give an array"
             )
         return load_features(frame, self.schema).x
 
     def _tensor(self, x: Any) -> Tensor:
-        """Rows as in training: numbers in the type of the weights; integers stay integers where nothing scales them."""
+        """Rows as in training: numbers in the type of the weights; integers stay integers where
+        nothing scales them.
+        """
         try:
-            values = as_tensor(x if isinstance(x, Tensor) else np.asarray(x), "the rows", whole_is_float=len(self) > 1)
+            values = as_tensor(
+                x if isinstance(x, Tensor) else np.asarray(x),
+                "the rows",
+                whole_is_float=len(self) > 1,
+            )
         except (ValueError, TypeError) as error:
             raise BadInput(
                 f"the rows can't be read: {first_line(error)}. Expected numbers, rows of one shape"
@@ -388,9 +484,16 @@ class PublishedModel(Described, nn.Sequential):
 
 def _require_names(data: dict[str, Any]) -> None:
     """Refuse names of classes or columns that are none, or not as many as there are."""
-    for name, size in {"class_names": data["classes"], "columns": math.prod(data["input_shape"])}.items():
+    for name, size in {
+        "class_names": data["classes"],
+        "columns": math.prod(data["input_shape"]),
+    }.items():
         given = data.get(name)
-        texts = isinstance(given, list) and len(given) == size and all(isinstance(own, str) for own in given)
+        texts = (
+            isinstance(given, list)
+            and len(given) == size
+            and all(isinstance(own, str) for own in given)
+        )
         if name in data and not texts:
             raise BadInput(f"{name} in {CONFIG} are not {size} texts: get an unchanged copy")
 
@@ -405,15 +508,17 @@ def load_model(
 ) -> PublishedModel:
     """Load a published model, after checking that its files are the certified ones.
 
-    What is loaded are the very bytes that were checked. No code runs that the folder chooses: built-in networks are
-    built by name, and everything else is named by the caller.
+    What is loaded are the very bytes that were checked. No code runs that the folder chooses:
+    built-in networks are built by name, and everything else is named by the caller.
 
     Args:
         where: the folder that `publish` wrote.
-        model: the network, where it was not built by name: a module like the one that was trained (its weights are not
-            used), a function from the shape of one (transformed) example to one, or the name of a factory,
-            `package.module:function`, that is called with input_shape= and classes=.
-        trusted: the publisher's public key, a file: the certificate must be signed with it. See `verify`.
+        model: the network, where it was not built by name: a module like the one that was trained
+            (its weights are not used), a function from the shape of one (transformed) example to
+            one, or the name of a factory, `package.module:function`, that is called with
+            input_shape= and classes=.
+        trusted: the publisher's public key, a file: the certificate must be signed with it. See
+            `verify`.
         features: the user's own public encoder `package.module:function`, of a model that has one.
 
     Raises:
@@ -431,18 +536,21 @@ def load_model(
     config = parse(contents.files[CONFIG])
     if contents.names >= ADAPTER_FILES:
         raise BadInput(
-            f"{where} holds an adapter, not a model: load it with pv.huggingface.load_pretrained(folder, model)"
+            f"{where} holds an adapter, not a model: load it with "
+            "pv.huggingface.load_pretrained(folder, model)"
         )
     if model is None and not networks.is_built_in(config["model"]):
         # A folder must not choose the code that runs here.
         raise BadInput(
-            f"the network in {where} was built by {config['model'] or 'code that it does not name'}: if you trust that "
-            "code and have it, give it yourself with model='package.module:function' (in Python also the network "
-            "itself)"
+            f"the network in {where} was built by "
+            f"{config['model'] or 'code that it does not name'}: if you trust that code and have "
+            "it, give it yourself with model='package.module:function' (in Python also the "
+            "network itself)"
         )
     if model is not None and not isinstance(model, str) and not callable(model):
         raise BadInput(
-            f"model is {shortened(repr(model), 60)}: expected a torch.nn.Module, a function that makes one, or a name"
+            f"model is {shortened(repr(model), 60)}: expected a torch.nn.Module, a function that "
+            "makes one, or a name"
         )
     network: Network = config["model"] if model is None else model
     loaded = rebuild(config, network, folder.weights(contents), features)

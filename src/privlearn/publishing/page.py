@@ -1,4 +1,6 @@
-"""`card.html`: the model card as one page for people, with pictures; it loads nothing, runs nothing and asks no one."""
+"""`card.html`: the model card as one page for people, with pictures; it loads nothing, runs nothing
+and asks no one.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ _MOST_EPOCHS = 400
 def write(said: Statement, checked: Verification) -> str:
     """Return the page.
 
-    Guarantee: post-processing of what is published beside it. Every text that others chose is escaped.
+    Guarantee: post-processing of what is published beside it. Every text that others chose is
+    escaped.
 
     Args:
         said: what is said of the model.
@@ -50,14 +53,25 @@ def write(said: Statement, checked: Verification) -> str:
         "questions": ("The questions of NIST SP 800-226", _questions(said)),
         "settings": ("All settings", _settings(said)),
     }
-    links = "".join(f'<li><a href="#{name}">{text(title)}</a></li>' for name, (title, _) in sections.items())
+    links = "".join(
+        f'<li><a href="#{name}">{text(title)}</a></li>' for name, (title, _) in sections.items()
+    )
     body = "".join(
-        f'<section aria-labelledby="{name}">\n<h2 id="{name}">{text(title)}</h2>\n{inner}\n</section>\n'
+        (
+            f'<section aria-labelledby="{name}">\n<h2 '
+            f'id="{name}">{text(title)}</h2>\n{inner}\n</section>\n'
+        )
         for name, (title, inner) in sections.items()
     )
     style = resources.files(__package__).joinpath("card.css").read_text("utf-8")
     guarantee = said.guarantee
-    stated = (guarantee.epsilon, guarantee.delta, guarantee.adjacency.value, guarantee.unit, said.signed_by)
+    stated = (
+        guarantee.epsilon,
+        guarantee.delta,
+        guarantee.adjacency.value,
+        guarantee.unit,
+        said.signed_by,
+    )
     return (
         f"{certificate.page_head(*stated)}"
         f'<meta http-equiv="Content-Security-Policy" content="{text(_POLICY)}">\n'
@@ -69,7 +83,9 @@ def write(said: Statement, checked: Verification) -> str:
 
 
 def text(given: object) -> str:
-    """`given` for HTML, in an element or an attribute: on one line, control characters and markup escaped."""
+    """`given` for HTML, in an element or an attribute: on one line, control characters and markup
+    escaped.
+    """
     return for_html(given)
 
 
@@ -77,9 +93,14 @@ def _list(items: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{text(item)}</li>' for item in items)}</ul>"
 
 
-def _table(caption: str, rows: Iterable[tuple[object, object]], heads: tuple[str, str] | None = None) -> str:
+def _table(
+    caption: str, rows: Iterable[tuple[object, object]], heads: tuple[str, str] | None = None
+) -> str:
     """A table of a label and a text each."""
-    cells = "".join(f'<tr><th scope="row">{text(label)}</th><td>{text(value)}</td></tr>' for label, value in rows)
+    cells = "".join(
+        f'<tr><th scope="row">{text(label)}</th><td>{text(value)}</td></tr>'
+        for label, value in rows
+    )
     style = "" if heads else ' class="settings"'
     titles = "".join(f'<th scope="col">{text(title)}</th>' for title in heads or ())
     head = f"<thead><tr>{titles}</tr></thead>" * bool(heads)
@@ -91,29 +112,42 @@ def _top(said: Statement) -> str:
     guarantee, unit = said.guarantee, said.guarantee.unit
     one, sure = questions.noun(unit), percent_up(said.curve.success)
     figures = [
-        ("Privacy loss (epsilon), at most", rounded_up(guarantee.epsilon),
-         f"at delta {guarantee.delta:g}. A bound for the worst case; smaller is more private."),
-        ("At worst", sure, f"is how often an attacker who is 50 % sure that one {one} took part guesses right at most. "
-         "Tossing a coin gives 50 %."),
+        (
+            "Privacy loss (epsilon), at most",
+            rounded_up(guarantee.epsilon),
+            f"at delta {guarantee.delta:g}. A bound for the worst case; smaller is more private.",
+        ),
+        (
+            "At worst",
+            sure,
+            f"is how often an attacker who is 50 % sure that one {one} took part guesses right at "
+            "most. Tossing a coin gives 50 %.",
+        ),
         ("Protected unit", "One person" if unit != PrivacyUnit() else "One example", _unit(unit)),
-    ]  # fmt: skip
+    ]
     ends = interval(said.test_metrics)
     if ends:
         accuracy = f"{said.test_metrics['accuracy'] * 100:.1f} %"
         constant = of_one_answer(said.test_metrics)
-        beside = "" if constant is None else f" Always the most frequent answer: {constant * 100:.1f} %."
+        beside = (
+            "" if constant is None else f" Always the most frequent answer: {constant * 100:.1f} %."
+        )
         figures.append(("Test accuracy", accuracy, f"95 % interval {_ends(*ends)}.{beside}"))
     signed = "Signed" if said.signed_by else "Not signed"
     who = said.signed_by or "Nothing here says who the publisher is."
     figures.append(("Publisher", signed, f"with the key {who}" if said.signed_by else who))
     tiles = "".join(
-        f'<div><dt>{text(label)}</dt><dd><span class="value">{text(value)}</span><br>{text(words)}</dd></div>'
+        (
+            f"<div><dt>{text(label)}</dt><dd><span "
+            f'class="value">{text(value)}</span><br>{text(words)}</dd></div>'
+        )
         for label, value, words in figures
     )
     return (
         "<h1>A model trained with differential privacy</h1>\n"
         '<p class="lead">Random noise in the training limits what this model can tell of any one '
-        f"{one} in its training data. How much it may tell is a number, the privacy loss, and anyone can compute it "
+        f"{one} in its training data. How much it may tell is a number, the privacy loss, and "
+        "anyone can compute it "
         f'again.</p>\n{_seed(said)}<dl class="figures">{tiles}</dl>'
     )
 
@@ -122,7 +156,10 @@ def _unit(unit: PrivacyUnit) -> str:
     if unit == PrivacyUnit():
         return "One row of the training data. A person with several rows is protected less."
     if unit.rows_per_person is None:
-        return f"With up to {unit.group_size} rows of the training data. A person with more is protected less."
+        return (
+            f"With up to {unit.group_size} rows of the training data. A person with more is "
+            "protected less."
+        )
     return f"{str(unit).removeprefix('one person (').removesuffix(')').capitalize()}."
 
 
@@ -130,7 +167,8 @@ def _seed(said: Statement) -> str:
     if not said.seeded:
         return ""
     return (
-        '<div class="note warn"><p><strong>This run used a fixed seed.</strong> Anyone who knows the seed can take the '
+        '<div class="note warn"><p><strong>This run used a fixed seed.</strong> Anyone who knows '
+        "the seed can take the "
         "noise off the weights. Do not rely on the guarantee for data that matter.</p></div>\n"
     )
 
@@ -142,7 +180,12 @@ def _ends(low: float, high: float) -> str:
 def _trained(said: Statement) -> str:
     """The publisher's words on the data, and the first of the settings."""
     task = [("task", said.facts["task"])] if "task" in said.facts else []
-    rows = [*said.data.items(), *task, *settings(said, said.trained)[:2], ("protected", str(said.guarantee.unit))]
+    rows = [
+        *said.data.items(),
+        *task,
+        *settings(said, said.trained)[:2],
+        ("protected", str(said.guarantee.unit)),
+    ]
     return _table("Of the data, the publisher's own words", rows)
 
 
@@ -155,21 +198,27 @@ def _meaning(said: Statement) -> str:
     picture = line_chart(
         "tradeoff",
         "The limit on every attack",
-        f"The share of those who took part that an attack detects at most, over its share of false alarms. "
-        f"At 1 % false alarms it is {percent_up(said.curve.true_positive_rate(0.01))}.",
+        "The share of those who took part that an attack detects at most, over its share of false "
+        f"alarms. At 1 % false alarms it is {percent_up(said.curve.true_positive_rate(0.01))}.",
         (percent_axis("False alarms"), percent_axis("Detected at most")),
         {"guess": [(0, 0), (1, 1)], "curve": points},
     )
-    rates = [(f"{rate * 100:g} %", percent_up(said.curve.true_positive_rate(rate))) for rate in _RATES]
+    rates = [
+        (f"{rate * 100:g} %", percent_up(said.curve.true_positive_rate(rate))) for rate in _RATES
+    ]
     lines = certificate.card_lines(said.others) if said.others else []
     others = "".join(f"<p>{text(line)}</p>\n" for line in lines if line)
     return (
-        f"<p>Suppose one {one} {other}. The training, which is random, would then give the same model with another "
+        f"<p>Suppose one {one} {other}. The training, which is random, would then give the same "
+        "model with another "
         f"probability. The privacy loss limits how far the two probabilities may lie apart. "
         f"{text(guarantee.meaning)}</p>\n"
-        f"<p>{text(attack)} This holds for attackers who know all other training data.</p>\n{others}"
-        f'<div class="pair"><figure>{picture}<figcaption>An attacker tries to tell whether one {one} took part. '
-        "No attack lies above the solid line; the dashed line is guessing without the model.</figcaption></figure>\n"
+        f"<p>{text(attack)} This holds for attackers who know all other training "
+        f"data.</p>\n{others}"
+        f'<div class="pair"><figure>{picture}<figcaption>An attacker tries to tell whether one '
+        f"{one} took part. "
+        "No attack lies above the solid line; the dashed line is guessing without the "
+        "model.</figcaption></figure>\n"
         f"{_table('The same in figures', rates, ('False alarms', 'Detected at most'))}</div>"
     )
 
@@ -193,12 +242,25 @@ def _quality(said: Statement) -> str:
         share = metrics["accuracy"]
         rows = [(f"This model: {share * 100:.1f} % ({_ends(*ends)})", ends[0], share, ends[1])]
         if constant is not None:
-            rows.append((f"Always the most frequent answer: {constant * 100:.1f} %", constant, constant, constant))
-        about = "an estimate, the noise of the figures counted in" if metrics.plan else "Clopper and Pearson"
+            rows.append(
+                (
+                    f"Always the most frequent answer: {constant * 100:.1f} %",
+                    constant,
+                    constant,
+                    constant,
+                )
+            )
+        about = (
+            "an estimate, the noise of the figures counted in"
+            if metrics.plan
+            else "Clopper and Pearson"
+        )
+        names = "; ".join(row[0] for row in rows)
+        chart = interval_chart("accuracy", "Accuracy on test data", names, rows)
         picture = (
-            f"<figure>{interval_chart('accuracy', 'Accuracy on test data', '; '.join(row[0] for row in rows), rows)}"
-            f"<figcaption>Accuracy on the test data, with its 95 % confidence interval ({about}), if these are a "
-            "random sample of independent rows.</figcaption></figure>\n"
+            f"<figure>{chart}"
+            "<figcaption>Accuracy on the test data, with its 95 % confidence interval "
+            f"({about}), if these are a random sample of independent rows.</figcaption></figure>\n"
         )
     rows_of = f" on {metrics.rows:,} rows" if metrics.rows else ""
     figures = [(name.replace("_", " "), metrics.text(name)) for name in metrics.figures]
@@ -217,27 +279,34 @@ def _spent(said: Statement) -> str:
     share = '<th scope="col">Share of the privacy loss</th>' if known else ""
     rows, first = "", 1
     for what, alike in groupby(listed, lambda cost: cost.what):
-        rows += f'<tbody><tr><th class="group" scope="rowgroup" colspan="{2 + known}">{text(what)}</th></tr>'
+        rows += (
+            '<tbody><tr><th class="group" scope="rowgroup" '
+            f'colspan="{2 + known}">{text(what)}</th></tr>'
+        )
         for cost in alike:
             rows += _cost_row(cost, first, known=known)
             first += cost.times
         rows += "</tbody>"
     note = (
-        "Shares are of the Rényi divergence at the order that gives epsilon. There the costs of releases add up; "
-        "epsilons do not."
+        "Shares are of the Rényi divergence at the order that gives epsilon. There the costs of "
+        "releases add up; epsilons do not."
         if known
         else "Shares are not known: some release has no price that adds up."
     )
     return (
-        f"{_noise(said)}<h3>What each release cost</h3>\n<p>All that was published of the training data in "
+        f"{_noise(said)}<h3>What each release cost</h3>\n<p>All that was published of the "
+        "training data in "
         "this run came from these releases.</p>\n"
         '<table><caption>Releases, in their order</caption><thead><tr><th scope="col">Release</th>'
-        f'<th scope="col">Noise multiplier</th>{share}</tr></thead>{rows}</table>\n<p class="quiet">{note}</p>'
+        f'<th scope="col">Noise multiplier</th>{share}</tr></thead>{rows}</table>\n<p '
+        f'class="quiet">{note}</p>'
     )
 
 
 def _of_run(said: Statement) -> Composed:
-    """The events of this run, and the release of its test figures if they were released with noise."""
+    """The events of this run, and the release of its test figures if they were released with
+    noise.
+    """
     return compose([said.plan.event(), *([] if said.paid is None else [Gaussian(said.paid)])])
 
 
@@ -245,12 +314,19 @@ def _cost_row(cost: Cost, first: int, *, known: bool) -> str:
     """A row of releases, of which the first is the `first` of the run."""
     last = first + cost.times - 1
     number = f"{first:,}" if last == first else f"{first:,} to {last:,}"
-    noise = "" if cost.noise is None else " to ".join(dict.fromkeys(f"{own:.4g}" for own in cost.noise))
+    noise = (
+        "" if cost.noise is None else " to ".join(dict.fromkeys(f"{own:.4g}" for own in cost.noise))
+    )
     cells = f'<td class="number">{noise}</td>'
     if known:
         width = 100 * (cost.share or 0.0)
-        bar = f'<span class="track" aria-hidden="true"><span class="bar" style="width: {width:.1f}%"></span></span>'
-        cells += f'<td><span class="share"><span class="number">{width:.1f} %</span>{bar}</span></td>'
+        bar = (
+            '<span class="track" aria-hidden="true"><span class="bar" style="width: '
+            f'{width:.1f}%"></span></span>'
+        )
+        cells += (
+            f'<td><span class="share"><span class="number">{width:.1f} %</span>{bar}</span></td>'
+        )
     return f'<tr><th scope="row" class="number">{number}</th>{cells}</tr>'
 
 
@@ -268,27 +344,38 @@ def _noise(said: Statement) -> str:
         return ""
     points = [(epoch + side, sigma) for epoch, sigma in enumerate(sigmas) for side in (0.5, 1.5)]
     first, last = f"{sigmas[0]:.4g}", f"{sigmas[-1]:.4g}"
-    course = f"{first} in all of them" if len(set(sigmas)) == 1 else f"{first} in the first, {last} in the last"
+    course = (
+        f"{first} in all of them"
+        if len(set(sigmas)) == 1
+        else f"{first} in the first, {last} in the last"
+    )
     picture = line_chart(
         "noise",
         "Noise by epoch",
         f"The noise multiplier in each of {len(sigmas)} epochs: {course}.",
-        (number_axis("Epoch", 0.5, len(sigmas) + 0.5, whole=True),
-         number_axis("Noise multiplier", 0.0, 1.08 * max(sigmas))),
+        (
+            number_axis("Epoch", 0.5, len(sigmas) + 0.5, whole=True),
+            number_axis("Noise multiplier", 0.0, 1.08 * max(sigmas)),
+        ),
         {"curve": points},
-    )  # fmt: skip
+    )
     return (
-        f"<h3>Noise by epoch</h3>\n<figure>{picture}<figcaption>The noise multiplier is the noise's standard deviation "
-        f"over the most that one {questions.noun(said.guarantee.unit)} can change a sum by: {course}.</figcaption>"
-        "</figure>\n"
+        f"<h3>Noise by epoch</h3>\n<figure>{picture}<figcaption>The noise multiplier is the "
+        f"noise's standard deviation over the most that one {questions.noun(said.guarantee.unit)} "
+        f"can change a sum by: {course}.</figcaption></figure>\n"
     )
 
 
 def _check(said: Statement, checked: Verification) -> str:
-    kind, word = ("good", "It agreed with its certificate.") if checked.ok else ("warn", "It did not agree.")
+    kind, word = (
+        ("good", "It agreed with its certificate.") if checked.ok else ("warn", "It did not agree.")
+    )
     epsilon = "none" if checked.epsilon is None else f"{checked.epsilon:.6g}"
     results = [
-        ("Epsilon, computed again", f"{epsilon} at delta {said.guarantee.delta:g}, by {checked.method}"),
+        (
+            "Epsilon, computed again",
+            f"{epsilon} at delta {said.guarantee.delta:g}, by {checked.method}",
+        ),
         *(("Problem", problem) for problem in checked.problems),
         *(("Warning", warning) for warning in checked.warnings),
     ]
@@ -296,15 +383,18 @@ def _check(said: Statement, checked: Verification) -> str:
     signature = (
         "The certificate is not signed: nothing in this folder says who the publisher is."
         if said.signed_by is None
-        else f"The certificate is signed with the Ed25519 key {said.signed_by}. The holder of that key says that this "
-        "was the run, and no one else has edited the certificate or these files since, this page included. That it is "
-        "the publisher's key can only be learnt from the publisher: get it from them. A signature does not prove that "
-        "the statement is true."
+        else f"The certificate is signed with the Ed25519 key {said.signed_by}. The holder of "
+        "that key says that this was the run, and no one else has edited the certificate "
+        "or these files since, this page included. That it is the publisher's key can "
+        "only be learnt from the publisher: get it from them. A signature does not prove "
+        "that the statement is true."
     )
     return (
-        f'<div class="note {kind}"><p><strong>This folder was checked when published. {word}</strong></p></div>\n'
+        f'<div class="note {kind}"><p><strong>This folder was checked when published. '
+        f"{word}</strong></p></div>\n"
         f"{_table('What the check gave', results, ('What', 'Result'))}\n"
-        "<p>That was then. A page can be edited, so check again: it takes seconds, needs no data, and covers this "
+        "<p>That was then. A page can be edited, so check again: it takes seconds, needs no "
+        "data, and covers this "
         f"page, too. In this folder run</p>\n<pre><code>{text(check)}</code></pre>\n"
         f"<p>and to use the model</p>\n<pre><code>{text(predict)}</code></pre>\n"
         f"<h3>Who says so</h3>\n<p>{text(signature)}</p>"
@@ -319,11 +409,14 @@ def _attack(said: Statement) -> str:
 
 def _questions(said: Statement) -> str:
     answers = "".join(
-        f"<div><dt>{text(asked)}</dt><dd>{text(answer)}</dd></div>" for asked, answer in questions.of_nist(said)
+        f"<div><dt>{text(asked)}</dt><dd>{text(answer)}</dd></div>"
+        for asked, answer in questions.of_nist(said)
     )
     return (
-        '<p class="quiet">NIST SP 800-226, “Guidelines for Evaluating Differential Privacy Guarantees”, says what to '
-        "ask of a claim like this one. The questions are put in our words, and NIST has not reviewed this page.</p>\n"
+        '<p class="quiet">NIST SP 800-226, “Guidelines for Evaluating Differential Privacy '
+        "Guarantees”, says what to "
+        "ask of a claim like this one. The questions are put in our words, and NIST has not "
+        "reviewed this page.</p>\n"
         f'<dl class="questions">{answers}</dl>'
     )
 
@@ -333,7 +426,10 @@ def _settings(said: Statement) -> str:
     tables = []
     if plan is not said.plan:
         chosen = said.plan.rows()[said.facts["tuning"]["chosen"]][0]
-        tables.append(f"<p>{text(said.plan.summary)} All of that is in the guarantee. Chosen: {text(chosen)}.</p>")
+        tables.append(
+            f"<p>{text(said.plan.summary)} All of that is in the guarantee. Chosen: "
+            f"{text(chosen)}.</p>"
+        )
         tables.append(_table("Candidates", said.plan.rows()))
     tables += [f"<p>{text(plan.summary)}</p>"] if plan.summary else []
     tables.append(_table("How it was trained", settings(said, plan)))

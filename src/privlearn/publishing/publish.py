@@ -1,4 +1,6 @@
-"""A published model: one folder with weights, certificate, configuration and two cards, written all or nothing."""
+"""A published model: one folder with weights, certificate, configuration and two cards, written all
+or nothing.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _TEST_FIGURES = (
-    "Give figures of rows that were not trained on, such as test_metrics=pv.evaluate(model, test_data), or leave them "
-    "out"
+    "Give figures of rows that were not trained on, such as test_metrics=pv.evaluate(model, "
+    "test_data), or leave them out"
 )
 
 _Write = TypeVar("_Write", bound=Callable[..., Path])
@@ -85,10 +87,11 @@ def publish(
     weights: Mapping[str, bytes] | None = None,
     audit: AuditReport | None = None,
 ) -> Path:
-    """Write `result` as a folder of `model.safetensors`, `privacy.json`, `config.json` and a model card.
+    """Write `result` as a folder of `model.safetensors`, `privacy.json`, `config.json` and a model
+    card.
 
-    The card is there twice: as Markdown (`README.md`), and as a page for people (`card.html`), which loads and runs
-    nothing.
+    The card is there twice: as Markdown (`README.md`), and as a page for people (`card.html`),
+    which loads and runs nothing.
 
     The folder appears under its final name only when it is complete.
 
@@ -96,30 +99,36 @@ def publish(
         result: what a method returned.
         out: the folder to make.
         delta: where epsilon is stated; by default the plan's.
-        test_metrics: figures from test data, for the card: what `evaluate` returned, or figures by name; never figures
-            of the training rows, and no name that begins with "train" or "private". Those that were released with noise
-            have to be on the result's ledger.
-        test_rows: how many rows those figures are from, for the card; None: as `test_metrics` says, if it does.
+        test_metrics: figures from test data, for the card: what `evaluate` returned, or figures by
+            name; never figures of the training rows, and no name that begins with "train" or
+            "private". Those that were released with noise have to be on the result's ledger.
+        test_rows: how many rows those figures are from, for the card; None: as `test_metrics` says,
+            if it does.
         data: what to say of the data in the card.
-        model_spec: how `models.build` can rebuild the network, if it can: needed for `privlearn predict`. None: as the
-            result says (that of `pv.train`, `pv.statistics.fisher` and `pv.statistics.least_squares` does).
-        classes: how many classes the model tells apart, for whom it is loaded by; needed with `model_spec`. None: as
-            the result says.
-        sign: the file of a private key (`privlearn key` makes one), or the key itself: the certificate is signed with
-            it.
-        weights: the files of another library's form of the model, by name, in place of `model.safetensors`: those of a
-            model or of an adapter (`publishing.folder`). A `config.json` among them is completed.
-        audit: the report of an attack on the claim (`pv.audit`, `privlearn.auditing`), on rows that are made up or
-            public: `audit.json`, a section of the card, and signed with the rest.
+        model_spec: how `models.build` can rebuild the network, if it can: needed for
+            `privlearn predict`. None: as the result says (that of `pv.train`,
+            `pv.statistics.fisher` and `pv.statistics.least_squares` does).
+        classes: how many classes the model tells apart, for whom it is loaded by; needed with
+            `model_spec`. None: as the result says.
+        sign: the file of a private key (`privlearn key` makes one), or the key itself: the
+            certificate is signed with it.
+        weights: the files of another library's form of the model, by name, in place of
+            `model.safetensors`: those of a model or of an adapter (`publishing.folder`). A
+            `config.json` among them is completed.
+        audit: the report of an attack on the claim (`pv.audit`, `privlearn.auditing`), on rows that
+            are made up or public: `audit.json`, a section of the card, and signed with the rest.
 
     Raises:
-        BadInput: `out` is taken, private diagnostics or figures of them were passed, the name of a test figure begins
-            with "train" or "private", no delta is known, or the key cannot be read.
+        BadInput: `out` is taken, private diagnostics or figures of them were passed, the name of a
+            test figure begins with "train" or "private", no delta is known, or the key cannot be
+            read.
         UnsupportedEvent: the ledger holds something without a guarantee.
     """
     path = folder.require_free(out)
     if not isinstance(result, Result):
-        raise BadInput(f"result is a {type(result).__name__}: expected what a method such as dpsgd returned")
+        raise BadInput(
+            f"result is a {type(result).__name__}: expected what a method such as dpsgd returned"
+        )
     _require_claimable(result)
     _require_publishable(audit)
     key = read_private(sign) if isinstance(sign, str | Path) else sign
@@ -134,9 +143,17 @@ def publish(
     stated_delta = result.stated_delta(delta)
     metrics = _metrics(test_metrics, test_rows)
     seeded, paid = result.seeded or metrics.seeded, metrics.plan
-    facts = {"method": result.method, **result.facts, **({certificate.PAID: paid.noise} if paid else {})}
+    facts = {
+        "method": result.method,
+        **result.facts,
+        **({certificate.PAID: paid.noise} if paid else {}),
+    }
     config = model.describe(result, model_spec, classes)
-    files = {WEIGHTS: _weights(result), CONFIG: _json(config)} if weights is None else _completed(weights, config)
+    files = (
+        {WEIGHTS: _weights(result), CONFIG: _json(config)}
+        if weights is None
+        else _completed(weights, config)
+    )
     event, guarantee, others = certificate.stated(result.ledger, result.plan.event(), stated_delta)
     _require_own_facts(result, facts, event)
     said = Statement(
@@ -155,7 +172,10 @@ def publish(
     files = _complete(said, files, key, path)
     for name, most in LARGEST.items():
         if len(files.get(name, b"")) > most:
-            raise BadInput(f"{name} would be larger than {most >> 20} MiB, and could not be read: shorten `data`")
+            raise BadInput(
+                f"{name} would be larger than {most >> 20} MiB, and could not be read: shorten "
+                "`data`"
+            )
     folder.write(path, files)
     if result.checkpoint:
         result.checkpoint.delete()
@@ -174,22 +194,38 @@ def _require_no_diagnostics(*parts: object) -> None:
     for given in parts:
         if isinstance(given, PrivateDiagnostics):
             raise BadInput(
-                "private diagnostics were passed to publish: they are not covered by the guarantee; leave them out"
+                "private diagnostics were passed to publish: they are not covered by the "
+                "guarantee; leave them out"
             )
-        named = given.figures if isinstance(given, Metrics) else given if isinstance(given, Mapping) else {}
+        named = (
+            given.figures
+            if isinstance(given, Metrics)
+            else given
+            if isinstance(given, Mapping)
+            else {}
+        )
         for name, value in named.items():
             if isinstance(value, PrivateFigure):
                 raise BadInput(
-                    f"{quoted(name)} is a figure of the private training rows without noise, for the curator's eyes. "
+                    (
+                        f"{quoted(name)} is a figure of the private training rows without noise, "
+                        "for the curator's eyes. "
+                    )
                     + _TEST_FIGURES
                 )
 
 
-def _complete(said: Statement, files: dict[str, bytes], key: SigningKey | None, path: Path) -> dict[str, bytes]:
-    """All files of a folder: `files`, the audit's report, both cards, and the certificate that speaks of them."""
+def _complete(
+    said: Statement, files: dict[str, bytes], key: SigningKey | None, path: Path
+) -> dict[str, bytes]:
+    """All files of a folder: `files`, the audit's report, both cards, and the certificate that
+    speaks of them.
+    """
 
     def certified(files: dict[str, bytes]) -> dict[str, bytes]:
-        body = certificate.make(said.event, said.guarantee, said.plan, said.facts, said.seeded, files, said.others)
+        body = certificate.make(
+            said.event, said.guarantee, said.plan, said.facts, said.seeded, files, said.others
+        )
         return files | {CERTIFICATE: _json(signing.sign(body, key) if key else body)}
 
     report = {AUDIT: _json(said.audit.to_json())} if said.audit else {}
@@ -203,11 +239,14 @@ def _complete(said: Statement, files: dict[str, bytes], key: SigningKey | None, 
 def _require_publishable(audit: AuditReport | None) -> None:
     """Refuse what is no report, or one that follows from private rows."""
     if audit is not None and not callable(getattr(audit, "to_markdown", None)):
-        raise BadInput(f"audit is a {type(audit).__name__}: expected what pv.audit or privlearn.auditing returned")
+        raise BadInput(
+            f"audit is a {type(audit).__name__}: expected what pv.audit or privlearn.auditing "
+            "returned"
+        )
     if audit is not None and not audit.public:
         raise BadInput(
-            "the audit ran on rows that were not declared public, so that its report is not a release: audit with "
-            "made-up or public rows, Dataset(..., public=True)"
+            "the audit ran on rows that were not declared public, so that its report is not a "
+            "release: audit with made-up or public rows, Dataset(..., public=True)"
         )
 
 
@@ -215,20 +254,26 @@ def _completed(weights: Mapping[str, bytes], config: dict[str, Any]) -> dict[str
     """Files of another library's form, and in its configuration what privlearn's own says."""
     if {*weights, CONFIG, CARD} not in (MODEL_FILES, ADAPTER_FILES):
         raise BadInput(
-            f"weights has the files {', '.join(sorted(weights))}: expected those of a model, {WEIGHTS} and {CONFIG}, "
-            f"or of an adapter, {ADAPTER} and {ADAPTER_CONFIG}"
+            f"weights has the files {', '.join(sorted(weights))}: expected those of a model, "
+            f"{WEIGHTS} and {CONFIG}, or of an adapter, {ADAPTER} and {ADAPTER_CONFIG}"
         )
     theirs = json.loads(weights[CONFIG]) if CONFIG in weights else {}
     taken = sorted(set(theirs) & set(config))
     if taken:
-        raise BadInput(f"{CONFIG} has a field {taken[0]!r}, which privlearn's own would overwrite: rename it")
+        raise BadInput(
+            f"{CONFIG} has a field {taken[0]!r}, which privlearn's own would overwrite: rename it"
+        )
     return {**weights, CONFIG: _json({**theirs, **config})}
 
 
 def _require_own_facts(result: Result, facts: dict[str, Any], event: Event) -> None:
-    """Refuse to publish what `verify` would find at odds with itself, or metrics that the ledger does not hold."""
+    """Refuse to publish what `verify` would find at odds with itself, or metrics that the ledger
+    does not hold.
+    """
     try:
-        problems = unfit_facts(result.plan, json.loads(json.dumps(facts))) or result.plan.follows(facts)
+        problems = unfit_facts(result.plan, json.loads(json.dumps(facts))) or result.plan.follows(
+            facts
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problems = [f"the result's facts lack what its plan asks for: {error!r}"]
     if problems:
@@ -236,8 +281,8 @@ def _require_own_facts(result: Result, facts: dict[str, Any], event: Event) -> N
     absent = certificate.unpaid(facts, result.ledger.event, compose([]))
     for problem in absent or certificate.unpaid(facts, event, result.plan.event()):
         raise BadInput(
-            f"{problem}. Charge both to one ledger, approved before the first release, ledger.approve(plan, paid), or "
-            "begun with a budget"
+            f"{problem}. Charge both to one ledger, approved before the first release, "
+            "ledger.approve(plan, paid), or begun with a budget"
         )
 
 
@@ -249,8 +294,12 @@ def _metrics(given: Mapping[str, float] | Metrics | None, rows: int | None) -> M
 
 
 def _figure(name: str, value: Any) -> float:
-    if str(name).lower().startswith(("train", "private")):  # "private_loss" is what a Lightning strategy logs
-        raise BadInput(f"test_metrics has {quoted(name)}: a figure of training rows is private. {_TEST_FIGURES}")
+    # "private_loss" is what a Lightning strategy logs
+    if str(name).lower().startswith(("train", "private")):
+        raise BadInput(
+            f"test_metrics has {quoted(name)}: a figure of training rows is private. "
+            f"{_TEST_FIGURES}"
+        )
     try:
         return float(value)
     except (TypeError, ValueError) as error:
@@ -261,7 +310,9 @@ def _weights(result: Result) -> bytes:
     from safetensors.torch import save
 
     state: Mapping[str, Tensor] = vars(result)["_whole"] or result.model.state_dict()
-    return save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()})
+    return save(
+        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+    )
 
 
 def _json(value: Any) -> bytes:

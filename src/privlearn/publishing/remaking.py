@@ -13,7 +13,8 @@ from privlearn.publishing.certificate import PAID
 from privlearn.publishing.folder import CONFIG, Contents
 from privlearn.runs.result import Result
 
-#: Facts that no training of one process makes again: the publisher's, and how many processes there were.
+#: Facts that no training of one process makes again: the publisher's, and how many processes there
+#: were.
 ELSEWHERE = frozenset({PAID, "public_start", "processes"})
 
 
@@ -31,24 +32,34 @@ def other_certificate(
     facts = certificate["facts"] if isinstance(certificate["facts"], dict) else {}
     problems = []
     if facts.get("steps") != taken:
-        problems.append(f"the certificate states {str(facts.get('steps'))[:40]} steps, and the transcript has {taken}")
+        problems.append(
+            f"the certificate states {str(facts.get('steps'))[:40]} steps, and the transcript has "
+            f"{taken}"
+        )
     if digest(result.plan.to_json()) != digest(certificate["plan"]):
         problems.append(
-            "the certificate states another plan than that of the training, so that its epsilon is of another run"
+            "the certificate states another plan than that of the training, so that its epsilon is "
+            "of another run"
         )
     own = {"method": result.method, **result.facts}
     elsewhere = ELSEWHERE & {*own, *facts}
     for name in sorted({*own, *facts} - elsewhere):
         if name not in own or name not in facts or not alike(own[name], facts[name], tolerance):
-            problems.append(f"the certificate has another fact {printable(name)[:60]!r} than the training")
+            problems.append(
+                f"the certificate has another fact {printable(name)[:60]!r} than the training"
+            )
     randomness = "seeded" if result.seeded else "operating system"
     if certificate["randomness"] != randomness:
-        problems.append(f"the certificate does not state the randomness of the training, {randomness!r}")
+        problems.append(
+            f"the certificate does not state the randomness of the training, {randomness!r}"
+        )
     return problems, [f"the fact {name!r}" for name in sorted(elsewhere)]
 
 
 def other_configuration(contents: Contents, result: Result) -> tuple[list[str], list[str]]:
-    """What of a configuration does not describe the model of the training, and what was not compared."""
+    """What of a configuration does not describe the model of the training, and what was not
+    compared.
+    """
     try:
         stated = loads(contents.files[CONFIG])
     except (KeyError, ValueError):
@@ -56,8 +67,11 @@ def other_configuration(contents: Contents, result: Result) -> tuple[list[str], 
     if not isinstance(stated, dict):
         return [f"{CONFIG} cannot be read"], []
     own = json.loads(json.dumps(model.describe(result, result.model_spec, result.classes)))
-    # How the network is built is the publisher's word where the training does not build it by a name.
-    unsaid = {name for name in ("model", "classes") if own[name] is None and stated.get(name) is not None}
+    # How the network is built is the publisher's word where the training does not build it by a
+    # name.
+    unsaid = {
+        name for name in ("model", "classes") if own[name] is None and stated.get(name) is not None
+    }
     names = sorted(set(own) - unsaid)
     other = [name for name in names if name not in stated or not alike(own[name], stated[name])]
     left = [printable(name)[:40] for name in sorted((set(stated) - set(own)) | unsaid)]
@@ -67,9 +81,13 @@ def other_configuration(contents: Contents, result: Result) -> tuple[list[str], 
 def alike(own: Any, theirs: Any, tolerance: float = 0.0) -> bool:
     """Whether plain values agree; numbers with a fraction within a share."""
     if isinstance(own, dict) and isinstance(theirs, dict):
-        return set(own) == set(theirs) and all(alike(own[name], theirs[name], tolerance) for name in own)
+        return set(own) == set(theirs) and all(
+            alike(own[name], theirs[name], tolerance) for name in own
+        )
     if isinstance(own, list | tuple) and isinstance(theirs, list | tuple):
-        return len(own) == len(theirs) and all(alike(a, b, tolerance) for a, b in zip(own, theirs, strict=True))
+        return len(own) == len(theirs) and all(
+            alike(a, b, tolerance) for a, b in zip(own, theirs, strict=True)
+        )
     if tolerance and isinstance(own, float) and isinstance(theirs, float):
         return math.isclose(own, theirs, rel_tol=tolerance)
     return bool(own == theirs) and isinstance(own, bool) == isinstance(theirs, bool)

@@ -1,4 +1,6 @@
-"""Private Ed25519 keys in files, and what they sign: made and used by publishers, and not by those who verify."""
+"""Private Ed25519 keys in files, and what they sign: made and used by publishers, and not by those
+who verify.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class SigningKey:
 
 
 def make(path: str | Path) -> PublicKey:
-    """Make a key pair: the private key in `path`, for its owner only, and the public one in `path`.pub.
+    """Make a key pair: the private key in `path`, for its owner only, and the public one in
+    `path`.pub.
 
     Encrypted if PRIVLEARN_KEY_PASSPHRASE is set.
 
@@ -78,17 +81,22 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError:
-        raise BadInput(f"{path} exists already: choose another name; a key is never overwritten") from None
+        raise BadInput(
+            f"{path} exists already: choose another name; a key is never overwritten"
+        ) from None
     except (OSError, ValueError) as error:
         if made:
             with suppress(OSError):
                 path.unlink()
         reason = getattr(error, "strerror", None) or error
-        raise BadInput(f"{path} cannot be written: {reason}. Choose another place for the key") from error
+        raise BadInput(
+            f"{path} cannot be written: {reason}. Choose another place for the key"
+        ) from error
 
 
 def read_private(path: str | Path) -> SigningKey:
-    """Read a private key, PEM (PKCS #8) or OpenSSH; an encrypted one with the passphrase in PRIVLEARN_KEY_PASSPHRASE.
+    """Read a private key, PEM (PKCS #8) or OpenSSH; an encrypted one with the passphrase in
+    PRIVLEARN_KEY_PASSPHRASE.
 
     Raises:
         BadInput: no readable Ed25519 private key, or a passphrase that is missing or wrong.
@@ -99,15 +107,20 @@ def read_private(path: str | Path) -> SigningKey:
     path = Path(path)
     content = bounded(path, LARGEST).strip()
     if is_public(content):
-        raise BadInput(f"{path} holds a public key: to sign, give the private one (the file without .pub)")
+        raise BadInput(
+            f"{path} holds a public key: to sign, give the private one (the file without .pub)"
+        )
     if not content.startswith(b"-----BEGIN ") or content.count(b"-----BEGIN ") != 1:
-        raise BadInput(f"{path} holds no single private key: expected a file that `privlearn key` made")
+        raise BadInput(
+            f"{path} holds no single private key: expected a file that `privlearn key` made"
+        )
     openssh = content.startswith(b"-----BEGIN OPENSSH ")
     load = serialization.load_ssh_private_key if openssh else serialization.load_pem_private_key
     key = _unlocked(path, content, load)
     if not isinstance(key, Ed25519PrivateKey):
         raise BadInput(
-            f"{path} holds another kind of key ({type(key).__name__}): expected Ed25519, see `privlearn key`"
+            f"{path} holds another kind of key ({type(key).__name__}): expected Ed25519, see "
+            "`privlearn key`"
         )
     return SigningKey(PublicKey(key.public_key().public_bytes_raw()), key, _open_to_others(path))
 
@@ -122,19 +135,26 @@ def _unlocked(path: Path, content: bytes, load: Any) -> object:
             return load(content, None)
         except TypeError:  # it is encrypted
             if secret is None:
-                raise BadInput(f"{path} is encrypted: put its passphrase into the variable {PASSPHRASE}") from None
+                raise BadInput(
+                    f"{path} is encrypted: put its passphrase into the variable {PASSPHRASE}"
+                ) from None
             return load(content, secret)
     except BadInput:
         raise
     except (ValueError, TypeError) as error:
-        advice = f"; or the passphrase in {PASSPHRASE} is wrong" if b"ENCRYPTED" in content or secret else ""
+        advice = (
+            f"; or the passphrase in {PASSPHRASE} is wrong"
+            if b"ENCRYPTED" in content or secret
+            else ""
+        )
         raise BadInput(
-            f"{path} cannot be read as a private key: expected Ed25519 in PEM (PKCS #8) or OpenSSH form{advice}"
+            f"{path} cannot be read as a private key: expected Ed25519 in PEM (PKCS #8) or OpenSSH "
+            f"form{advice}"
         ) from error
     except UnsupportedAlgorithm as error:
         raise BadInput(
-            f"{path} is a key of an unknown kind, or encrypted in a way that cannot be undone here (OpenSSH's needs "
-            "the package bcrypt): expected Ed25519. `privlearn key` makes one"
+            f"{path} is a key of an unknown kind, or encrypted in a way that cannot be undone here "
+            "(OpenSSH's needs the package bcrypt): expected Ed25519. `privlearn key` makes one"
         ) from error
 
 
@@ -151,5 +171,10 @@ def _passphrase() -> bytes | None:
 
 def _open_to_others(path: Path) -> tuple[str, ...]:
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        return (f"{path} can be read by others than its owner: anyone who reads it can sign as you; chmod 600 {path}",)
+        return (
+            (
+                f"{path} can be read by others than its owner: anyone who reads it can sign as "
+                f"you; chmod 600 {path}"
+            ),
+        )
     return ()

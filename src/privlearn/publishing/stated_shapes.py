@@ -1,4 +1,6 @@
-"""The closed shapes of what a published folder states: facts, configuration, an adapter's configuration, an audit."""
+"""The closed shapes of what a published folder states: facts, configuration, an adapter's
+configuration, an audit.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import ADAPTER_CONFIG, AUDIT, CERTIFICATE, CONFIG, Contents
 from privlearn.runs.post_processing import ROWS
 
-#: Values, and their depth, of another library's configuration: classes and their names are the most.
+#: Values, and their depth, of another library's configuration: classes and their names are the
+#: most.
 _MOST, _DEEPEST = 50_000, 8
 _Size = Annotated[int, Within(0, 1 << 31)]
 
@@ -39,7 +42,9 @@ class Configuration(TypedDict, total=False):
 
 
 class DetectedFacts(TypedDict):
-    """How many members an attack finds at a rate of false positives, and how many the claim allows."""
+    """How many members an attack finds at a rate of false positives, and how many the claim
+    allows.
+    """
 
     false_positive_rate: Share
     false_positive_rate_high: Share
@@ -70,14 +75,16 @@ class AuditFacts(TypedDict, total=False):
 
 
 def unfit_facts(plan: AbstractPlan, facts: Mapping[str, Any]) -> list[str]:
-    """What of the facts of a run has no place among those of its plan, or is of another kind or out of range.
+    """What of the facts of a run has no place among those of its plan, or is of another kind or out
+    of range.
 
     Args:
         plan: as it was read, of a choice among candidates that of the choice.
         facts: of a certificate, by anyone.
     """
     shapes = dict(fields_of(plan.facts_shape))
-    with suppress(KeyError, TypeError, ValueError, AttributeError, PrivlearnError):  # said where it is compared
+    # said where it is compared
+    with suppress(KeyError, TypeError, ValueError, AttributeError, PrivlearnError):
         shapes |= fields_of(plan.trained(facts).facts_shape)
     problems: list[str] = []
     for name, value in facts.items():
@@ -100,7 +107,8 @@ def _is_checked(name: str, value: Any) -> bool:
 def unfit_files(contents: Contents) -> list[str]:
     """What in the configurations and in the report of a folder has no place there.
 
-    The configuration of a model of another library holds that library's fields, too: they are plain, and not endless.
+    The configuration of a model of another library holds that library's fields, too: they are
+    plain, and not endless.
     """
     problems: list[str] = []
     for name, shape in {CONFIG: Configuration, AUDIT: AuditFacts, ADAPTER_CONFIG: None}.items():
@@ -116,7 +124,10 @@ def unfit_files(contents: Contents) -> list[str]:
             continue
         theirs = {} if name == AUDIT else _of_another_library(data, shape)
         own = {field: value for field, value in data.items() if field not in theirs}
-        problems += [f"{name} has something that does not belong there: {each}" for each in unfit(own, shape or _None)]
+        problems += [
+            f"{name} has something that does not belong there: {each}"
+            for each in unfit(own, shape or _None)
+        ]
         if "table" in own and not _is_schema(own["table"], own.get("schema")):
             problems.append(f"{name} has a table that is not the one of its digest, or none")
         if theirs and not is_short(theirs, _MOST, _DEEPEST):
@@ -138,7 +149,9 @@ class _None(TypedDict):
 
 
 def _of_another_library(data: dict[str, Any], shape: Any) -> dict[str, Any]:
-    """The fields of transformers or PEFT, in a configuration that says of itself that it is theirs."""
+    """The fields of transformers or PEFT, in a configuration that says of itself that it is
+    theirs.
+    """
     if not {"model_type", "peft_type", "architectures"} & set(data):
         return {}
     known = fields_of(shape) if shape else {}

@@ -1,4 +1,6 @@
-"""What is said of a published model: what both of its cards, Markdown and HTML, are written from."""
+"""What is said of a published model: what both of its cards, Markdown and HTML, are written
+from.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ class AuditReport(Protocol):
 @final
 @dataclass(frozen=True, repr=False)
 class Statement:
-    """Public values and released ones, of one run; nothing in it follows from a row without a release.
+    """Public values and released ones, of one run; nothing in it follows from a row without a
+    release.
 
     Attributes:
         event, guarantee: what the claim is about, and the claim.
@@ -70,11 +73,15 @@ class Statement:
 
     @property
     def paid(self) -> float | None:
-        """The noise multiplier of test figures that were released with noise; None where they are exact."""
+        """The noise multiplier of test figures that were released with noise; None where they are
+        exact.
+        """
         noise: float | None = self.facts.get(PAID)
         return noise
 
     @property
     def trained(self) -> AbstractPlan:
-        """The plan that trained the model: of a choice among candidates, that of the one that was chosen."""
+        """The plan that trained the model: of a choice among candidates, that of the one that was
+        chosen.
+        """
         return self.plan.trained(self.facts)

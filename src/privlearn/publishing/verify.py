@@ -52,8 +52,10 @@ class Verification(Described):
         unit: whose data `epsilon` is for; None if that could not be read.
         problems: what does not agree, each a sentence.
         warnings: what weakens the statement without contradicting it.
-        signed_by: fingerprint of the key whose signature the certificate carries, if it fits; None without one.
-        runs: what the claim is for where the ledger held other runs, in words; None where this run was the only one.
+        signed_by: fingerprint of the key whose signature the certificate carries, if it fits; None
+            without one.
+        runs: what the claim is for where the ledger held other runs, in words; None where this run
+            was the only one.
         run_epsilon: what this run costs by itself, then.
     """
 
@@ -73,7 +75,8 @@ class Verification(Described):
         rows = [("problem", problem) for problem in self.problems]
         if self.epsilon is not None:
             figures = (
-                f"epsilon {self.epsilon:.6g} at delta {self.delta:g}, {self.adjacency} neighbours, by {self.method}"
+                f"epsilon {self.epsilon:.6g} at delta {self.delta:g}, {self.adjacency} "
+                f"neighbours, by {self.method}"
             )
             rows = [("guarantee" if self.ok else "its events give", figures), *rows]
         rows += [("protects", self.unit)] if self.ok and self.unit else []
@@ -90,8 +93,9 @@ def verify(folder: str | Path, *, key: str | Path | None = None) -> Verification
 
     Args:
         folder: what `publish` wrote.
-        key: the publisher's public key, a file. The certificate must then be signed with it. Without it a signature, if
-            there is one, is only checked against the key that comes along, which anyone could have made.
+        key: the publisher's public key, a file. The certificate must then be signed with it.
+            Without it a signature, if there is one, is only checked against the key that comes
+            along, which anyone could have made.
 
     Raises:
         BadInput: the folder, its certificate or the key cannot be read at all.
@@ -118,11 +122,16 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
         guarantee = _recompute(event, claim)
         problems += _contradictions(guarantee, claim, may_state_more(event))
         problems += _card_contradictions(contents, claim, signed_by)
-        problems += _of_the_plan(certificate, event, guarantee) + _other_features(contents, certificate)
+        problems += _of_the_plan(certificate, event, guarantee) + _other_features(
+            contents, certificate
+        )
     except PrivlearnError as error:
         problems.append(f"the guarantee cannot be recomputed: {error}")
-    except (ArithmeticError, ValueError):  # as of logarithms and roots of numbers at the ends of their range
-        problems.append("the guarantee cannot be recomputed: a number is too small or too large to compute with")
+    # as of logarithms and roots of numbers at the ends of their range
+    except (ArithmeticError, ValueError):
+        problems.append(
+            "the guarantee cannot be recomputed: a number is too small or too large to compute with"
+        )
     adjacency = claim.get("adjacency")
     return Verification(
         ok=not problems,
@@ -150,17 +159,24 @@ def _of_other_runs(claim: dict[str, Any]) -> dict[str, Any]:
     return {"runs": said["runs"], "run_epsilon": _number(said.get("run_epsilon"))}
 
 
-def _signature(certificate: dict[str, Any], trusted: PublicKey | None) -> tuple[list[str], str | None]:
+def _signature(
+    certificate: dict[str, Any], trusted: PublicKey | None
+) -> tuple[list[str], str | None]:
     """What is wrong with the signature, and the fingerprint of the key that it fits."""
     try:
         signer = signer_of(certificate)
     except BadInput as error:
         return [str(error)], None
     if signer is None:
-        missing = "the certificate is not signed, and a signature with the key {} was asked for: get the signed copy"
+        missing = (
+            "the certificate is not signed, and a signature with the key {} was asked for: get "
+            "the signed copy"
+        )
         return ([missing.format(trusted.fingerprint)] if trusted else []), None
     if trusted and signer.raw != trusted.raw:
-        other = f"it is signed with the key {signer.fingerprint}, and not with the one that was given, "
+        other = (
+            f"it is signed with the key {signer.fingerprint}, and not with the one that was given, "
+        )
         return [other + trusted.fingerprint], signer.fingerprint
     return [], signer.fingerprint
 
@@ -202,7 +218,9 @@ def _recompute(event: Event, claim: dict[str, Any]) -> Guarantee:
     if isinstance(delta, bool) or not isinstance(delta, int | float):
         raise BadInput(f"the stated delta is {str(delta)[:40]}: expected a number in (0, 1)")
     unit = PrivacyUnit(claim.get("group_size", 1), claim.get("rows_per_person"))
-    guarantee = accountant.guarantee(event, Adjacency.parse(str(claim.get("adjacency"))[:40]), delta, unit.group_size)
+    guarantee = accountant.guarantee(
+        event, Adjacency.parse(str(claim.get("adjacency"))[:40]), delta, unit.group_size
+    )
     return replace(guarantee, rows_per_person=unit.rows_per_person)
 
 
@@ -213,20 +231,32 @@ def _contradictions(guarantee: Guarantee, claim: dict[str, Any], more: float) ->
     problems = []
     if not _bears_out(guarantee.epsilon, claim["epsilon"], more):
         problems.append(
-            f"the events give epsilon {guarantee.epsilon:.6g} at delta {guarantee.delta:g}, and the certificate states "
-            f"{str(claim['epsilon'])[:40]}"
+            f"the events give epsilon {guarantee.epsilon:.6g} at delta {guarantee.delta:g}, and "
+            f"the certificate states {str(claim['epsilon'])[:40]}"
         )
-    if claim["rho"] != guarantee.rho and not (guarantee.rho is not None and _agrees(claim["rho"], guarantee.rho)):
-        problems.append(f"the events give rho {guarantee.rho}, and the certificate states {str(claim['rho'])[:40]}")
+    if claim["rho"] != guarantee.rho and not (
+        guarantee.rho is not None and _agrees(claim["rho"], guarantee.rho)
+    ):
+        problems.append(
+            f"the events give rho {guarantee.rho}, and the certificate states "
+            f"{str(claim['rho'])[:40]}"
+        )
     for key, true in {"unit": str(guarantee.unit), "method": guarantee.method}.items():
         if claim[key] != true:
-            problems.append(f"the certificate states {key} {str(claim[key])[:60]!r}: for these events it is {true!r}")
+            problems.append(
+                f"the certificate states {key} {str(claim[key])[:60]!r}: for these events it is "
+                f"{true!r}"
+            )
     return problems
 
 
 def _bears_out(true: float, stated: Any, more: float) -> bool:
-    """Whether a price shows a stated epsilon to be true: it is that, or less by the share `more` at most."""
-    return _agrees(stated, true) or (isinstance(stated, float) and true <= stated <= true * (1 + more))
+    """Whether a price shows a stated epsilon to be true: it is that, or less by the share `more` at
+    most.
+    """
+    return _agrees(stated, true) or (
+        isinstance(stated, float) and true <= stated <= true * (1 + more)
+    )
 
 
 def _agrees(stated: Any, true: float) -> bool:
@@ -235,21 +265,30 @@ def _agrees(stated: Any, true: float) -> bool:
     return math.isclose(stated, true, rel_tol=_AGREE, abs_tol=1e-12)
 
 
-def _card_contradictions(contents: Contents, claim: dict[str, Any], signed_by: str | None) -> list[str]:
-    """The heads of both cards repeat the claim and name the key; they must not say something else."""
+def _card_contradictions(
+    contents: Contents, claim: dict[str, Any], signed_by: str | None
+) -> list[str]:
+    """The heads of both cards repeat the claim and name the key; they must not say something
+    else.
+    """
     if not set(claim) >= _CLAIMS:
         return []  # reported already
     figures = (*(claim[name] for name in ("epsilon", "delta", "adjacency", "unit")), signed_by)
-    stated = ", ".join(f"{name} {str(claim[name])[:40]}" for name in ("epsilon", "delta", "adjacency"))
+    stated = ", ".join(
+        f"{name} {str(claim[name])[:40]}" for name in ("epsilon", "delta", "adjacency")
+    )
     return [
         f"{name} does not begin with what is certified: {stated}, signed by {signed_by or 'no one'}"
         for name, head in ((CARD, header(*figures)), (PAGE, page_head(*figures)))
-        if name in contents.files and not contents.files[name].startswith(head.encode(errors="replace"))
+        if name in contents.files
+        and not contents.files[name].startswith(head.encode(errors="replace"))
     ]
 
 
 def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str]:
-    """The public features that the run is said to have had must be those in front of the network."""
+    """The public features that the run is said to have had must be those in front of the
+    network.
+    """
     facts = certificate["facts"]
     try:
         stated = [_identity(part) for part in public_features(facts)]
@@ -259,20 +298,29 @@ def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str
         transforms = loads(contents.files[CONFIG])["transforms"]
         configured = [_identity(part) for part in transforms if "spec" in part]
     except (ValueError, KeyError, TypeError, AttributeError):
-        configured = []  # what is wrong with it is reported already, or when a model is to be built from it
+        # what is wrong with it is reported already, or when a model is to be built from it
+        configured = []
     if configured == stated:
         return []
-    return [f"{CERTIFICATE} states other public features than {CONFIG}: {str(stated)[:80]} and {str(configured)[:80]}"]
+    return [
+        (
+            f"{CERTIFICATE} states other public features than {CONFIG}: {str(stated)[:80]} and "
+            f"{str(configured)[:80]}"
+        )
+    ]
 
 
 def _identity(features: dict[str, Any]) -> tuple[str, ...]:
-    """What public features go by: kind and spec, and the digest of an encoder that is not privlearn's."""
+    """What public features go by: kind and spec, and the digest of an encoder that is not
+    privlearn's.
+    """
     return (str(features["kind"]), str(features["spec"]), str(features.get("digest", "")))
 
 
 def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee) -> list[str]:
-    """What is wrong with the plan: its events must be those of the certificate, or go together with what is said of
-    other runs; it must be for the neighbours that are claimed; and the facts of the run must follow from it.
+    """What is wrong with the plan: its events must be those of the certificate, or go together with
+    what is said of other runs; it must be for the neighbours that are claimed; and the facts of the
+    run must follow from it.
     """
     plan, facts = read_plan(certificate["plan"]), certificate["facts"]
     if not isinstance(facts, dict):
@@ -281,9 +329,17 @@ def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee
     problems = contradictions(certificate["claim"], event, planned, guarantee)
     problems += unpaid(certificate["facts"], event, planned)
     if (plan.neighbours, plan.unit) != (guarantee.adjacency, guarantee.unit):
-        problems.append(f"the plan is for {plan.neighbours} neighbours and protects {plan.unit}: the claim is another")
-    if plan.budget is not None and not plan.budget.covers(plan.budget.spent(planned, plan.neighbours)):
-        problems.append(f"the plan's events cost more than the {plan.budget} that it is said to be calibrated to")
+        problems.append(
+            f"the plan is for {plan.neighbours} neighbours and protects {plan.unit}: the claim is "
+            "another"
+        )
+    if plan.budget is not None and not plan.budget.covers(
+        plan.budget.spent(planned, plan.neighbours)
+    ):
+        problems.append(
+            f"the plan's events cost more than the {plan.budget} that it is said to be calibrated "
+            "to"
+        )
     problems += unfit_facts(plan, facts)
     try:
         return problems + plan.follows(facts)
@@ -293,14 +349,17 @@ def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee
 
 
 def _strangers(contents: Contents) -> tuple[list[str], list[str]]:
-    """What is wrong with files that the certificate does not speak of, and what is odd about the hidden ones.
+    """What is wrong with files that the certificate does not speak of, and what is odd about the
+    hidden ones.
 
     Another library may load any file of a folder, such as an adapter. No loader reads hidden files,
     which file systems, version control and download caches leave.
     """
     hidden = [name for name in contents.strangers if name.startswith(".")]
     others = [name for name in contents.strangers if not name.startswith(".")]
-    return _also_holds(others, "take them away"), _also_holds(hidden, "no loader reads hidden files")
+    return _also_holds(others, "take them away"), _also_holds(
+        hidden, "no loader reads hidden files"
+    )
 
 
 def _also_holds(names: list[str], more: str) -> list[str]:
@@ -321,16 +380,16 @@ def _warnings(certificate: dict[str, Any], guarantee: Guarantee | None) -> list[
     warnings = []
     if certificate.get("randomness") == "seeded":
         warnings.append(
-            "the run used a fixed seed: anyone who knows the seed can take the noise off the weights, and then nothing "
-            "is protected"
+            "the run used a fixed seed: anyone who knows the seed can take the noise off the "
+            "weights, and then nothing is protected"
         )
     facts, claim = certificate.get("facts"), certificate.get("claim")
     if not isinstance(facts, dict) or not isinstance(claim, dict) or guarantee is None:
         return warnings
     if isinstance(claim.get("ledger"), dict) and claim["ledger"].get("runs") == ALONE:
         warnings.append(
-            "the guarantee is for this run alone: other runs were made on the same data, perhaps chosen after earlier "
-            "results, and nothing limits what they tell together"
+            "the guarantee is for this run alone: other runs were made on the same data, perhaps "
+            "chosen after earlier results, and nothing limits what they tell together"
         )
     if large := large_delta(facts, guarantee.delta):
         warnings.append(large)

@@ -1,4 +1,5 @@
-"""The head of a file of weights (safetensors): names, types and places of tensors, and nothing else.
+"""The head of a file of weights (safetensors): names, types and places of tensors, and nothing
+else.
 
 Read without torch and without safetensors, whose readers pass over fields that they do not know.
 """
@@ -16,16 +17,31 @@ from privlearn._storage import loads
 _METADATA: tuple[dict[str, str], ...] = ({}, {"format": "pt"})
 #: Bytes of a number, by the name of its type.
 _BYTES = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4,
-    "U32": 4, "F32": 4, "F64": 8, "I64": 8, "U64": 8, "C64": 8,
-}  # fmt: skip
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I16": 2,
+    "U16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "I32": 4,
+    "U32": 4,
+    "F32": 4,
+    "F64": 8,
+    "I64": 8,
+    "U64": 8,
+    "C64": 8,
+}
 _FIELDS = {"dtype", "shape", "data_offsets"}
 #: Bytes of a head that is read, and characters of a name.
 _MOST, _LONGEST = 1 << 24, 512
 
 
 def problem_of(file: BufferedReader, size: int) -> str:
-    """What is wrong with the head of a file of `size` bytes: what tensors do not need has no place in it.
+    """What is wrong with the head of a file of `size` bytes: what tensors do not need has no place
+    in it.
 
     Returns:
         A few words; empty if there is nothing.
@@ -57,7 +73,12 @@ def _layout(tensors: dict[str, Any], size: int) -> str:
         if not isinstance(stated, dict) or set(stated) != _FIELDS:
             return f"the tensor {name[:60]!r} has other fields than {', '.join(sorted(_FIELDS))}"
         shape, place = stated["shape"], stated["data_offsets"]
-        if not _whole(shape) or not _whole(place) or len(place) != 2 or stated["dtype"] not in _BYTES:
+        if (
+            not _whole(shape)
+            or not _whole(place)
+            or len(place) != 2
+            or stated["dtype"] not in _BYTES
+        ):
             return f"the tensor {name[:60]!r} has no type, shape or place"
         if place[1] - place[0] != math.prod(shape) * _BYTES[stated["dtype"]]:
             return f"the tensor {name[:60]!r} has another size than its shape"
@@ -71,4 +92,6 @@ def _layout(tensors: dict[str, Any], size: int) -> str:
 
 
 def _whole(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 60 for value in values)
+    return isinstance(values, list) and all(
+        type(value) is int and 0 <= value < 1 << 60 for value in values
+    )

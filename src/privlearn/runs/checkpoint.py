@@ -1,8 +1,8 @@
 """Checkpoints: a run that was interrupted goes on, and ends bit for bit where it would have ended.
 
-A checkpoint holds the keys and positions of the random streams. So batches and noise after it are drawn again as they
-were, nothing is released twice with fresh noise, and a checkpoint is as secret as the data: only its owner may read it,
-and it is deleted when the model is published.
+A checkpoint holds the keys and positions of the random streams. So batches and noise after it are
+drawn again as they were, nothing is released twice with fresh noise, and a checkpoint is as secret
+as the data: only its owner may read it, and it is deleted when the model is published.
 """
 
 from __future__ import annotations
@@ -51,17 +51,22 @@ class Saved:
 
 @checked
 class Checkpoint:
-    """The file in which a run keeps its progress. (`runs.transcript.Transcript` keeps all of it, for an auditor.)
+    """The file in which a run keeps its progress. (`runs.transcript.Transcript` keeps all of it,
+    for an auditor.)
 
     Args:
-        path: the file. If it is there, the run in it is continued; else it is written before anything is drawn.
+        path: the file. If it is there, the run in it is continued; else it is written before
+            anything is drawn.
         every: seconds between one and the next; an interruption loses no more, and changes nothing.
     """
 
     def __init__(self, path: str | Path, *, every: float = 60.0) -> None:
         self.path, self._every = Path(path), positive("every", every)
         if not self.path.name:
-            raise BadInput(f"the checkpoint is {quoted(str(path))}: expected the path of a file, such as runs/kept.pt")
+            raise BadInput(
+                f"the checkpoint is {quoted(str(path))}: expected the path of a file, such as "
+                "runs/kept.pt"
+            )
         self._last = time.monotonic()
         self._noting: int | None = None  # the file of notes, open while a run goes on
 
@@ -83,12 +88,16 @@ class Checkpoint:
 
     @property
     def left_at(self) -> int | None:
-        """Of a recorded run that is taken again: the number of steps at which it was left; None: it was not."""
+        """Of a recorded run that is taken again: the number of steps at which it was left; None: it
+        was not.
+        """
         return None
 
     @property
     def like(self) -> Saved | None:
-        """A state of the run that a new one is to compute as; None: it may choose what is faster."""
+        """A state of the run that a new one is to compute as; None: it may choose what is
+        faster.
+        """
         return None
 
     def read(self) -> Saved | None:
@@ -103,7 +112,8 @@ class Checkpoint:
             return None
         except OSError as error:
             raise BadInput(
-                f"{self.path} cannot be read: {error.strerror}. A checkpoint can be read by its owner only"
+                f"{self.path} cannot be read: {error.strerror}. A checkpoint can be read by its "
+                "owner only"
             ) from error
         return unpacked(content, self.path)
 
@@ -121,7 +131,8 @@ class Checkpoint:
         return None
 
     def bind(self, streams: Streams, determined: Mapping[str, str]) -> None:
-        """Let keys that outlive the call follow from the run, too, before anything of it is spent or drawn.
+        """Let keys that outlive the call follow from the run, too, before anything of it is spent
+        or drawn.
 
         Args:
             streams: of the run, from its beginning.
@@ -137,9 +148,13 @@ class Checkpoint:
         return {}
 
     def note(self, digest: str) -> None:
-        """Write down what the next step is taken with; it stays if the process is killed, not if the system crashes."""
+        """Write down what the next step is taken with; it stays if the process is killed, not if
+        the system crashes.
+        """
         if (file := self._noting) is None:
-            file = self._noting = os.open(self._notes, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+            file = self._noting = os.open(
+                self._notes, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600
+            )
         os.write(file, f"{digest}\n".encode("ascii"))
 
     def notes(self) -> list[str]:
@@ -172,8 +187,8 @@ class Checkpoint:
             return {}
         except (OSError, ValueError, AttributeError) as error:
             raise BadInput(
-                f"{self._marks} is damaged: it says whether anything can be claimed for the run. Begin anew; what the "
-                "run was charged stays charged"
+                f"{self._marks} is damaged: it says whether anything can be claimed for the run. "
+                "Begin anew; what the run was charged stays charged"
             ) from error
 
     def _close(self) -> None:
@@ -202,8 +217,8 @@ class Checkpoint:
             lock.acquire()
         except Timeout as error:
             raise BadInput(
-                f"the run in {self.path} is under way, in another process or in a run of this one that was not closed: "
-                "let it end, or close it (`with pv.Run(...) as run:` does)"
+                f"the run in {self.path} is under way, in another process or in a run of this one "
+                "that was not closed: let it end, or close it (`with pv.Run(...) as run:` does)"
             ) from error
         except OSError as error:
             raise BadInput(f"{self._lock} cannot be written: {error.strerror or error}") from error
@@ -230,13 +245,15 @@ class Checkpoint:
             delete_shards(self.path)
         except OSError as error:
             raise BadInput(
-                f"{self.path} cannot be deleted: {error.strerror}. Delete it yourself: anyone who reads it can take "
-                "the noise off"
+                f"{self.path} cannot be deleted: {error.strerror}. Delete it yourself: anyone who "
+                "reads it can take the noise off"
             ) from error
 
 
 def delete_shards(path: Path, keep: str = "") -> None:
-    """Remove the folders of shards (`runs.shards`) beside `path`, but for the one that is to be kept."""
+    """Remove the folders of shards (`runs.shards`) beside `path`, but for the one that is to be
+    kept.
+    """
     for folder in path.parent.glob(f"{path.name}.shards.*"):
         if folder.name != keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -256,20 +273,26 @@ def run_of(file: Checkpoint) -> Saved | None:
     """
     saved = file.read()
     if saved and not saved.plain.keys() >= _FIELDS:
-        raise BadInput(f"{file.path} is not a checkpoint of privlearn: it does not say where the run was")
+        raise BadInput(
+            f"{file.path} is not a checkpoint of privlearn: it does not say where the run was"
+        )
     return saved
 
 
 def packed(saved: Saved) -> bytes:
     """The content of a checkpoint's file."""
     plain = torch.frombuffer(bytearray(json.dumps(saved.plain).encode()), dtype=torch.uint8)
-    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in saved.tensors.items()}
+    tensors = {
+        name: value.detach().cpu().contiguous().clone() for name, value in saved.tensors.items()
+    }
     body = save_tensors({**tensors, _PLAIN: plain})
     return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def head_of(content: bytes) -> bytes:
-    """What the content of a checkpoint begins with: its form, and a digest of the rest, which `unpacked` checks."""
+    """What the content of a checkpoint begins with: its form, and a digest of the rest, which
+    `unpacked` checks.
+    """
     return content[: len(_MAGIC) + _DIGEST + 1]
 
 
@@ -283,8 +306,8 @@ def unpacked(content: bytes, path: Path) -> Saved:
     body = content[len(head) :]
     if head != _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n":
         raise BadInput(
-            f"{path} is not a checkpoint of this version of privlearn, or it is damaged. To begin anew, delete it; "
-            "what the run was charged stays charged"
+            f"{path} is not a checkpoint of this version of privlearn, or it is damaged. To begin "
+            "anew, delete it; what the run was charged stays charged"
         )
     try:
         tensors = load_tensors(body)
@@ -306,15 +329,19 @@ def flattened(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = value
         return {"tensor": name}
     if isinstance(value, Mapping):
-        return {"items": [[key, flattened(part, f"{name}.{key}", tensors)] for key, part in value.items()]}
+        return {
+            "items": [
+                [key, flattened(part, f"{name}.{key}", tensors)] for key, part in value.items()
+            ]
+        }
     if isinstance(value, list | tuple):
         return [flattened(part, f"{name}.{n}", tensors) for n, part in enumerate(value)]
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise BadInput(
-            f"the {name.partition('.')[0]} keeps values that can't be saved without pickling: {error}. Train without a "
-            "checkpoint, or with another optimizer"
+            f"the {name.partition('.')[0]} keeps values that can't be saved without pickling: "
+            f"{error}. Train without a checkpoint, or with another optimizer"
         ) from error
     return value
 
@@ -348,7 +375,9 @@ def facts(
         transform: how copies of examples are changed.
         others: settings, by name.
     """
-    shapes = {name: (tuple(value.shape), str(value.dtype)) for name, value in network.state_dict().items()}
+    shapes = {
+        name: (tuple(value.shape), str(value.dtype)) for name, value in network.state_dict().items()
+    }
     return {
         **{name.replace("_", " "): whole_text(value) for name, value in others.items()},
         "network": f"{network} {shapes}",
@@ -370,7 +399,8 @@ def facts_of_this_process() -> dict[str, str]:
 
 
 def require_same_run(saved: Saved, now: dict[str, str]) -> None:
-    """Refuse to go on with other data or settings: the same noise on other sums would give both away.
+    """Refuse to go on with other data or settings: the same noise on other sums would give both
+    away.
 
     Raises:
         BadInput: naming what differs.
@@ -378,8 +408,8 @@ def require_same_run(saved: Saved, now: dict[str, str]) -> None:
     then = saved.plain["facts"]
     if dict(then) != now:
         raise BadInput(
-            f"the checkpoint is of another run: {differences(then, now)}. Go on with what it began with, or delete it "
-            "and begin anew (what it was charged stays charged)"
+            f"the checkpoint is of another run: {differences(then, now)}. Go on with what it began "
+            "with, or delete it and begin anew (what it was charged stays charged)"
         )
 
 
@@ -397,7 +427,9 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 def whole_text(value: object) -> str:
-    """All of a value as text: every field of a plan, and of what is in it, whose reprs are summaries."""
+    """All of a value as text: every field of a plan, and of what is in it, whose reprs are
+    summaries.
+    """
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(whole_text, value))}]"
     if isinstance(value, Tensor | np.ndarray):  # whose reprs leave out numbers
@@ -409,7 +441,9 @@ def whole_text(value: object) -> str:
 
 
 def _name(given: object) -> str:
-    """A module or a text as it is, a function by its name: two of one name can't be distinguished."""
+    """A module or a text as it is, a function by its name: two of one name can't be
+    distinguished.
+    """
     if given is None or isinstance(given, nn.Module | str):
         return str(given)
     return str(getattr(given, "__qualname__", type(given).__qualname__))

@@ -1,4 +1,6 @@
-"""What a function does, as a digest that is the same in every process: its code, and the values that it captured."""
+"""What a function does, as a digest that is the same in every process: its code, and the values
+that it captured.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,25 @@ _DEEP = 5  # functions in functions, lists in lists
 
 
 def code_digest(*values: Any) -> str:
-    """A digest of functions, modules and values, and of what they refer to, as far as it can be seen.
+    """A digest of functions, modules and values, and of what they refer to, as far as it can be
+    seen.
 
-    Of a function: its name, its code, its defaults, and the numbers, texts, arrays, functions and collections of them
-    that it captured or reads from its module. Of a module of PyTorch: its layers, its state, and the code of classes
-    that are not PyTorch's. Of other objects: their class and their attributes. What lies deeper than a few levels, and
-    code in other languages, is not seen.
+    Of a function: its name, its code, its defaults, and the numbers, texts, arrays, functions and
+    collections of them that it captured or reads from its module. Of a module of PyTorch: its
+    layers, its state, and the code of classes that are not PyTorch's. Of other objects: their class
+    and their attributes. What lies deeper than a few levels, and code in other languages, is not
+    seen.
     """
     seen = set[int]()
-    return hashlib.sha256("\n".join(_spelled(value, _DEEP, seen) for value in values).encode()).hexdigest()
+    return hashlib.sha256(
+        "\n".join(_spelled(value, _DEEP, seen) for value in values).encode()
+    ).hexdigest()
 
 
 def named(function: Callable[..., Any]) -> dict[str, str]:
-    """A function by name and code, without what it captured; an object that can be called by its class."""
+    """A function by name and code, without what it captured; an object that can be called by its
+    class.
+    """
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
         return {"name": name_of(type(function))}
@@ -46,14 +54,20 @@ def name_of(of: Any) -> str:
 def _of_code(code: CodeType) -> bytes:
     """What a function does, as bytes that are the same in every process."""
     constants = [
-        _of_code(each) if isinstance(each, CodeType) else repr(sorted(map(repr, each))).encode()
-        if isinstance(each, frozenset) else repr(each).encode() for each in code.co_consts
-    ]  # fmt: skip
+        _of_code(each)
+        if isinstance(each, CodeType)
+        else repr(sorted(map(repr, each))).encode()
+        if isinstance(each, frozenset)
+        else repr(each).encode()
+        for each in code.co_consts
+    ]
     return b"\n".join([code.co_code, repr(code.co_names).encode(), *constants])
 
 
 def _spelled(value: Any, depth: int, seen: set[int]) -> str:
-    """A value as a text that differs where it does, down to so many levels; in full only where it is met first."""
+    """A value as a text that differs where it does, down to so many levels; in full only where it
+    is met first.
+    """
     kind = name_of(type(value))
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return f"{kind} {value!r}"
@@ -80,10 +94,18 @@ def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, MethodType):
         yield from (("of", value.__self__), ("function", value.__func__))
     elif isinstance(value, functools.partial):
-        yield from (("function", value.func), ("arguments", value.args), ("keywords", value.keywords))
+        yield from (
+            ("function", value.func),
+            ("arguments", value.args),
+            ("keywords", value.keywords),
+        )
     elif isinstance(value, nn.Module):
         yield "layers", str(value)
-        yield from ((f"state {name}", own) for name, own in value.state_dict().items() if isinstance(own, Tensor))
+        yield from (
+            (f"state {name}", own)
+            for name, own in value.state_dict().items()
+            if isinstance(own, Tensor)
+        )
         classes = {name_of(type(own)): type(own) for own in value.modules()}
         for name, kind in sorted(classes.items()):
             if not _is_torchs(kind):

@@ -1,7 +1,9 @@
-"""`ComputeConfig`: how a run computes. Nothing here decides a guarantee; each option of it is declared here, once.
+"""`ComputeConfig`: how a run computes. Nothing here decides a guarantee; each option of it is
+declared here, once.
 
-A field carries its type, its default and what `privlearn train --help` says of it. The command line makes its options
-of the fields, and Python's functions take them by their names. Nothing here imports torch.
+A field carries its type, its default and what `privlearn train --help` says of it. The command line
+makes its options of the fields, and Python's functions take them by their names. Nothing here
+imports torch.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Flag:
     candidate: bool = False
 
 
-def _declared(*flags: Flag, methods: tuple[str, ...], group: str = "", unit: str = "", why: str = "") -> dict[str, Any]:
+def _declared(
+    *flags: Flag, methods: tuple[str, ...], group: str = "", unit: str = "", why: str = ""
+) -> dict[str, Any]:
     """The metadata of a field of `ComputeConfig`.
 
     Args:
@@ -71,19 +75,26 @@ def _examples_at_once(text: str) -> int | None:
 @final
 @dataclass(frozen=True)
 class ComputeConfig:
-    """How a run computes: `pv.train(..., config=pv.ComputeConfig(microbatch=64))`, or each field by its own name.
+    """How a run computes: `pv.train(..., config=pv.ComputeConfig(microbatch=64))`, or each field by
+    its own name.
 
     Guarantee: none is touched by it.
 
     Attributes:
-        microbatch: examples computed at once, or None for what fits into memory; the result is the same.
-        device: where to compute, for example "cuda"; by default where the model is. The result is on the CPU.
-        precision: "float32", or "bf16" to run the model in bfloat16; norms, sums and noise stay in single precision.
-        augmentation: changed copies of each row, whose gradients are averaged before clipping. Rows are changed as the
-            network gets them: scaled; not in front of public features, whose images a change would have to come before.
-        world: the processes that train together; by default those that torchrun started, or this one alone.
-        post_processing: what is done with released weights, by its name in `runs.post_processing`: `{"average": 0.5}`
-            publishes their mean over about the last half of the steps. Functions also take the names by themselves.
+        microbatch: examples computed at once, or None for what fits into memory; the result is the
+            same.
+        device: where to compute, for example "cuda"; by default where the model is. The result is
+            on the CPU.
+        precision: "float32", or "bf16" to run the model in bfloat16; norms, sums and noise stay in
+            single precision.
+        augmentation: changed copies of each row, whose gradients are averaged before clipping. Rows
+            are changed as the network gets them: scaled; not in front of public features, whose
+            images a change would have to come before.
+        world: the processes that train together; by default those that torchrun started, or this
+            one alone.
+        post_processing: what is done with released weights, by its name in `runs.post_processing`:
+            `{"average": 0.5}` publishes their mean over about the last half of the steps. Functions
+            also take the names by themselves.
 
     Raises:
         BadInput: a value out of range, by its name.
@@ -96,7 +107,10 @@ class ComputeConfig:
             Flag(
                 "microbatch",
                 "N|auto",
-                "examples computed at once; the result is the same (default: auto, what fits into memory)",
+                (
+                    "examples computed at once; the result is the same (default: auto, what fits "
+                    "into memory)"
+                ),
                 _examples_at_once,
             ),
             methods=("dpsgd", "dpmac"),
@@ -107,7 +121,9 @@ class ComputeConfig:
     device: str | torch.device | None = field(
         default=None,
         metadata=_declared(
-            Flag("device", "D", "where to compute: cpu (default) or cuda"), methods=("dpsgd", "dpmac"), group="the run"
+            Flag("device", "D", "where to compute: cpu (default) or cuda"),
+            methods=("dpsgd", "dpmac"),
+            group="the run",
         ),
     )
     precision: str = field(
@@ -124,7 +140,10 @@ class ComputeConfig:
             Flag(
                 "views",
                 "K",
-                "for dpsgd, with --augment: gradients of K changed copies of each example are averaged before clipping",
+                (
+                    "for dpsgd, with --augment: gradients of K changed copies of each example are "
+                    "averaged before clipping"
+                ),
                 int,
                 candidate=True,
             ),
@@ -140,11 +159,15 @@ class ComputeConfig:
     )
     world: World | None = field(
         default=None,
-        metadata=_declared(methods=("dpsgd",), why="torchrun starts the processes, and says how many there are"),
+        metadata=_declared(
+            methods=("dpsgd",), why="torchrun starts the processes, and says how many there are"
+        ),
     )
     post_processing: Mapping[str, Any] = field(
         default_factory=dict,
-        metadata=_declared(methods=("dpsgd",), why="each row of runs.post_processing is an option by its own name"),
+        metadata=_declared(
+            methods=("dpsgd",), why="each row of runs.post_processing is an option by its own name"
+        ),
     )
 
     def __new__(cls, *values: Any, **named: Any) -> ComputeConfig:
@@ -169,18 +192,20 @@ class ComputeConfig:
             value, usual = getattr(self, known.name), getattr(_USUAL, known.name)
             if value != usual and method not in known.metadata["methods"]:
                 raise BadInput(
-                    f"{known.name} is {repr(value)[:60]}, and runs of {method} have no {known.name}: leave it out, or "
-                    f"train by {known.metadata['methods'][0]}"
+                    f"{known.name} is {repr(value)[:60]}, and runs of {method} have no "
+                    f"{known.name}: leave it out, or train by {known.metadata['methods'][0]}"
                 )
         return self
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], others: Iterable[str] = ()) -> ComputeConfig:
-        """What a function was given: `config`, or fields and rows of `runs.post_processing` by their own names.
+        """What a function was given: `config`, or fields and rows of `runs.post_processing` by
+        their own names.
 
         Args:
             arguments: by name.
-            others: arguments that the function has besides, for what it says of one that it has not.
+            others: arguments that the function has besides, for what it says of one that it has
+                not.
 
         Raises:
             BadInput: both, or a value out of range, by the field's name.
@@ -189,12 +214,19 @@ class ComputeConfig:
         config, settings = arguments.get("config"), [name for name in arguments if name != "config"]
         _require_known(settings, [*others, "config", *names()])
         if config is not None and not isinstance(config, cls):
-            raise BadInput(f"config is {repr(config)[:60]}: expected a pv.ComputeConfig, or its fields by their names")
+            raise BadInput(
+                f"config is {repr(config)[:60]}: expected a pv.ComputeConfig, or its fields by "
+                "their names"
+            )
         if config is not None:
             if not settings:
                 return config
             beside = settings[0]
-            written = f"post_processing={{{beside!r}: ...}}" if beside in post_processing.ROWS else f"{beside}=..."
+            written = (
+                f"post_processing={{{beside!r}: ...}}"
+                if beside in post_processing.ROWS
+                else f"{beside}=..."
+            )
             raise BadInput(
                 f"{beside} is given beside config=, which says how the run computes: write "
                 f"config=pv.ComputeConfig({written}), or leave config out"
@@ -212,8 +244,13 @@ def _require_known(named: Iterable[str], known: list[str]) -> None:
 
 
 def names() -> list[str]:
-    """What functions take by name: the fields, and the rows of `runs.post_processing` in place of their field."""
-    return [*(known.name for known in fields(ComputeConfig) if known.name != "post_processing"), *post_processing.ROWS]
+    """What functions take by name: the fields, and the rows of `runs.post_processing` in place of
+    their field.
+    """
+    return [
+        *(known.name for known in fields(ComputeConfig) if known.name != "post_processing"),
+        *post_processing.ROWS,
+    ]
 
 
 def flags(group: str | None = None) -> Iterator[tuple[Flag, str, Any]]:

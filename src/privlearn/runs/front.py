@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 
 def scaled(data: Dataset, x: Tensor) -> tuple[list[RowTransform], Tensor]:
-    """What scales rows of a declared range, and stands first; and `x`, rows of such data, behind that."""
+    """What scales rows of a declared range, and stands first; and `x`, rows of such data, behind
+    that.
+    """
     first: list[RowTransform] = [] if data.low is None else [Scale(*data.bounds())]
     return first, through(first, x)
 
 
 def encoded(modules: Iterable[RowTransform], x: Tensor, *, finite: bool = True) -> Tensor:
-    """All rows behind public modules, made once; `finite` says whether those of the user's own code must be finite.
+    """All rows behind public modules, made once; `finite` says whether those of the user's own code
+    must be finite.
 
     Raises:
         BadInput: features that are not finite, or rows that a module does not take.
@@ -39,8 +42,11 @@ def encoded(modules: Iterable[RowTransform], x: Tensor, *, finite: bool = True) 
     return x
 
 
-def public_modules(front: Iterable[Transform], row: Tensor) -> tuple[list[RowTransform | None], tuple[int, ...]]:
-    """A plan's front before anything is spent: its public modules, with None for each that is made by a release.
+def public_modules(
+    front: Iterable[Transform], row: Tensor
+) -> tuple[list[RowTransform | None], tuple[int, ...]]:
+    """A plan's front before anything is spent: its public modules, with None for each that is made
+    by a release.
 
     Args:
         front: of the plan.
@@ -50,7 +56,8 @@ def public_modules(front: Iterable[Transform], row: Tensor) -> tuple[list[RowTra
         the modules, and the shape of one example behind them all.
 
     Raises:
-        BadInput, NotPerExample: a transform that does not take such examples, or does not treat each by itself.
+        BadInput, NotPerExample: a transform that does not take such examples, or does not treat
+            each by itself.
     """
     modules: list[RowTransform | None] = []
     for transform in front:
@@ -60,8 +67,9 @@ def public_modules(front: Iterable[Transform], row: Tensor) -> tuple[list[RowTra
         if module is not None and module.is_users_code:
             if len(leading(modules)) < len(modules):
                 raise BadInput(
-                    f"features {module.spec!r} stand behind a release, where what the user's code does could tell of "
-                    "private rows after they were released: put them in front of it"
+                    f"features {module.spec!r} stand behind a release, where what the user's code "
+                    "does could tell of private rows after they were released: put them in front "
+                    "of it"
                 )
             module.require_per_example(row)
             with torch.no_grad():
@@ -73,8 +81,14 @@ def public_modules(front: Iterable[Transform], row: Tensor) -> tuple[list[RowTra
 
 
 def leading(modules: Sequence[RowTransform | None]) -> list[RowTransform]:
-    """The public modules with which a plan's front begins: all rows go through them before anything is spent."""
-    return [module for module in takewhile(lambda module: module is not None, modules) if module is not None]
+    """The public modules with which a plan's front begins: all rows go through them before anything
+    is spent.
+    """
+    return [
+        module
+        for module in takewhile(lambda module: module is not None, modules)
+        if module is not None
+    ]
 
 
 def through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
@@ -87,7 +101,8 @@ def through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
 
 @final
 class Front:
-    """The transforms in front of the network of a run: public modules, and places for those that releases make.
+    """The transforms in front of the network of a run: public modules, and places for those that
+    releases make.
 
     Args:
         chain: of transforms, that of a plan.
@@ -100,7 +115,8 @@ class Front:
         rows: `x` behind the public ones at the beginning.
 
     Raises:
-        BadInput, NotPerExample: a transform that does not take such examples, or does not treat each by itself.
+        BadInput, NotPerExample: a transform that does not take such examples, or does not treat
+            each by itself.
     """
 
     def __init__(self, chain: Sequence[Transform], data: Dataset, x: Tensor) -> None:
@@ -111,8 +127,11 @@ class Front:
         self.rows = encoded(leading(self._public), x)
         self.modules += leading(self._public)
 
-    def fit(self, session: TrainingSession, x: Tensor, y: Tensor | None, persons: Tensor | None) -> Tensor:
-        """`x`, rows behind the public modules at the beginning, behind all others, which are made here or were before.
+    def fit(
+        self, session: TrainingSession, x: Tensor, y: Tensor | None, persons: Tensor | None
+    ) -> Tensor:
+        """`x`, rows behind the public modules at the beginning, behind all others, which are made
+        here or were before.
 
         Args:
             session: charges those that are releases.
@@ -135,5 +154,11 @@ class Front:
         return self.modules[self._own :]
 
     def described(self) -> list[dict[str, Any]]:
-        """What a certificate says of the public features: of the public modules that have more to say than numbers."""
-        return [module.describe() for module in self._public if module is not None and "spec" in module.config()]
+        """What a certificate says of the public features: of the public modules that have more to
+        say than numbers.
+        """
+        return [
+            module.describe()
+            for module in self._public
+            if module is not None and "spec" in module.config()
+        ]

@@ -1,7 +1,7 @@
 """What a run may be given: rows, in memory or fetched by index, and how it is to compute.
 
-What is refused before anything is spent, and the one message that a run may end with. `require_usable` looks at the
-data: for the data's curator, outside the guarantee.
+What is refused before anything is spent, and the one message that a run may end with.
+`require_usable` looks at the data: for the data's curator, outside the guarantee.
 """
 
 from __future__ import annotations
@@ -43,7 +43,13 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 def require_kinds(
-    plan: Any, model: Any, loss: Any, rates: Any, ledger: Any, streams: Any, arguments: Mapping[str, Any]
+    plan: Any,
+    model: Any,
+    loss: Any,
+    rates: Any,
+    ledger: Any,
+    streams: Any,
+    arguments: Mapping[str, Any],
 ) -> ComputeConfig:
     """Refuse, before anything is done, arguments that are something else altogether.
 
@@ -54,22 +60,49 @@ def require_kinds(
         BadInput: with the name of the argument.
         TypeError: there is no such argument.
     """
-    others = [name for name in RunArguments.__annotations__ if name not in ComputeArguments.__annotations__]
+    others = [
+        name
+        for name in RunArguments.__annotations__
+        if name not in ComputeArguments.__annotations__
+    ]
     config = ComputeConfig.of(arguments, others)
     makes = callable(model) and not isinstance(model, type)
-    account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "begin", "charge", "settle"))
+    account = all(
+        callable(getattr(ledger, name, None))
+        for name in ("require_room", "begin", "charge", "settle")
+    )
     for name, value, fits, expected in (
-        ("plan", plan, isinstance(plan, Plan), "a privlearn Plan, for example pv.Plan(pv.Poisson(0.01))"),
-        ("model", model, makes, "a torch.nn.Module, or a function from the shape of one example to one"),
+        (
+            "plan",
+            plan,
+            isinstance(plan, Plan),
+            "a privlearn Plan, for example pv.Plan(pv.Poisson(0.01))",
+        ),
+        (
+            "model",
+            model,
+            makes,
+            "a torch.nn.Module, or a function from the shape of one example to one",
+        ),
         (
             "loss",
             loss,
             loss is None or callable(loss),
             "a function of outputs and targets, such as CrossEntropyLoss(reduction='none')",
         ),
-        ("learning_rate_schedule", rates, callable(rates), "a schedule, such as pv.schedules.Exponential(k=0.1)"),
+        (
+            "learning_rate_schedule",
+            rates,
+            callable(rates),
+            "a schedule, such as pv.schedules.Exponential(k=0.1)",
+        ),
         ("ledger", ledger, ledger is None or account, "a privlearn Ledger, or None for a new one"),
-        ("streams", streams, streams is None or isinstance(streams, Streams), "Streams.new(), or None for new ones"),
+        (
+            "streams",
+            streams,
+            streams is None or isinstance(streams, Streams),
+            "Streams.new(), or None for new ones",
+        ),
         (
             "world",
             config.world,
@@ -84,7 +117,9 @@ def require_kinds(
         ),
     ):
         if not fits:
-            raise BadInput(f"{name} is {shortened(repr(value), 60)}: expected {expected}", name=name)
+            raise BadInput(
+                f"{name} is {shortened(repr(value), 60)}: expected {expected}", name=name
+            )
     return config
 
 
@@ -108,8 +143,8 @@ def require_loss(loss: Any) -> None:
     """Raise `BadInput` where the whole run has no loss."""
     if loss is None:
         raise BadInput(
-            "the run was given no loss: give a function of (outputs, targets) or of (model, batch) that returns one "
-            "value for each example (reduction='none')"
+            "the run was given no loss: give a function of (outputs, targets) or of (model, batch) "
+            "that returns one value for each example (reduction='none')"
         )
 
 
@@ -122,8 +157,8 @@ def gradient_clip(plan: Plan) -> Clip:
     if isinstance(plan.clip, Clip):
         return plan.clip
     raise BadInput(
-        f"the plan's clip is {plan.clip!r}, for dpmac: dpsgd clips gradients, with pv.Flat, pv.clipping.PerLayer, "
-        "pv.clipping.Automatic or pv.clipping.Quantile"
+        f"the plan's clip is {plan.clip!r}, for dpmac: dpsgd clips gradients, with pv.Flat, "
+        "pv.clipping.PerLayer, pv.clipping.Automatic or pv.clipping.Quantile"
     )
 
 
@@ -135,7 +170,9 @@ def network_from(make: Callable[[tuple[int, ...]], nn.Module], shape: tuple[int,
     """
     made = make(shape)
     if not isinstance(made, nn.Module):
-        raise BadInput(f"model made a {type(made).__name__} of the shape {shape}: expected a torch.nn.Module")
+        raise BadInput(
+            f"model made a {type(made).__name__} of the shape {shape}: expected a torch.nn.Module"
+        )
     return made
 
 
@@ -146,20 +183,24 @@ def require_public_numbers(examples: int, rates: Schedule) -> None:
         BadInput: no examples to divide by, or a learning rate that starts at 0.
     """
     if not examples:
-        raise BadInput("the data have 0 rows: expected at least one, or a declared number, Plan(examples=N)")
+        raise BadInput(
+            "the data have 0 rows: expected at least one, or a declared number, Plan(examples=N)"
+        )
     start = rates(0)
     if not 0 < start < math.inf:
         raise BadInput(
-            f"the learning rate schedule is {start:g} at epoch 0: expected a finite number above 0, which later ones "
-            "are relative to"
+            f"the learning rate schedule is {start:g} at epoch 0: expected a finite number above "
+            "0, which later ones are relative to"
         )
 
 
 def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
-    """Run the model and the loss on the smallest and the largest whole numbers there are in each column.
+    """Run the model and the loss on the smallest and the largest whole numbers there are in each
+    column.
 
-    This looks at the data: it is for the data's curator, before anything is spent, and outside the guarantee. From
-    there on, an example that can't be computed adds nothing, and nothing is said about it.
+    This looks at the data: it is for the data's curator, before anything is spent, and outside the
+    guarantee. From there on, an example that can't be computed adds nothing, and nothing is said
+    about it.
 
     Raises:
         BadInput: they fail, for example on a label beyond the last class.
@@ -170,25 +211,28 @@ def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None
             loss(network(_ends(x).to(where)), _ends(y).to(where))
     except Exception as error:
         raise BadInput(
-            "the model or the loss fails on rows of the data's type, of the smallest and the largest whole numbers in "
-            "it: "
-            f"{type(error).__name__}: {first_line(error)}. Expected inputs of the type of the parameters, labels below "
-            "the number of outputs, and tokens below the size of the embedding"
+            "the model or the loss fails on rows of the data's type, of the smallest and the "
+            f"largest whole numbers in it: {type(error).__name__}: {first_line(error)}. Expected "
+            "inputs of the type of the parameters, labels below the number of outputs, and tokens "
+            "below the size of the embedding"
         ) from error
 
 
 #: What `warn_of_absent` says: nothing of how many rows there are, or which.
 ABSENT = (
-    "there are rows with NaN or infinity in them: an example whose gradient is not finite counts as absent, and from "
-    "here on nothing is said about it. Fill or drop such rows by a rule that looks at no other row; "
-    "privlearn.data.torch_rows.check_rows names them. This warning follows from private rows, and is for their curator"
+    "there are rows with NaN or infinity in them: an example whose gradient is not finite counts "
+    "as absent, and from here on nothing is said about it. Fill or drop such rows by a rule that "
+    "looks at no other row; privlearn.data.torch_rows.check_rows names them. This warning follows "
+    "from private rows, and is for their curator"
 )
 
 
 def warn_of_absent(*rows: Tensor) -> None:
-    """Warn if numbers in memory are not finite: a look at the data for their curator, as that of `require_usable` is.
+    """Warn if numbers in memory are not finite: a look at the data for their curator, as that of
+    `require_usable` is.
 
-    Such rows are not refused: they are what an example that was taken out leaves among zero-out neighbours.
+    Such rows are not refused: they are what an example that was taken out leaves among zero-out
+    neighbours.
     """
     numbers = [part for part in rows if part.is_floating_point() and part.numel()]
     if not all(bool(end.isfinite()) for part in numbers for end in part.aminmax()):
@@ -196,13 +240,17 @@ def warn_of_absent(*rows: Tensor) -> None:
 
 
 def _ends(values: Tensor) -> Tensor:
-    """Two rows: each column's smallest and largest number if they are whole numbers, zeros otherwise."""
+    """Two rows: each column's smallest and largest number if they are whole numbers, zeros
+    otherwise.
+    """
     if values.is_floating_point() or values.is_complex() or not len(values):
         return values.new_zeros(2, *values.shape[1:])
     return torch.stack([values.amin(0), values.amax(0)])
 
 
-def optimizer_from(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def optimizer_from(
+    optimizer: OptimizerFactory, parameters: list[nn.Parameter]
+) -> torch.optim.Optimizer:
     """The optimizer, if it can step on noisy gradients as they are.
 
     Raises:
@@ -214,15 +262,25 @@ def optimizer_from(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) 
         raise
     except (TypeError, ValueError) as error:
         raise BadInput(
-            f"optimizer can't be made: {type(error).__name__}: {first_line(error)}. Expected a function of parameters "
-            "alone, for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+            f"optimizer can't be made: {type(error).__name__}: {first_line(error)}. Expected a "
+            "function of parameters alone, for example lambda parameters: "
+            "torch.optim.SGD(parameters, lr=0.1)"
         ) from error
     unfit = (torch.optim.LBFGS, torch.optim.SparseAdam)
-    if not callable(optimizer) or not isinstance(made, torch.optim.Optimizer) or isinstance(made, unfit):
-        what = f"made a {type(made).__name__}" if callable(optimizer) else f"is a {type(made).__name__}"
+    if (
+        not callable(optimizer)
+        or not isinstance(made, torch.optim.Optimizer)
+        or isinstance(made, unfit)
+    ):
+        what = (
+            f"made a {type(made).__name__}"
+            if callable(optimizer)
+            else f"is a {type(made).__name__}"
+        )
         raise BadInput(
-            f"optimizer {what}: expected a function from parameters to an optimizer of torch.optim that steps on dense "
-            "gradients, for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+            f"optimizer {what}: expected a function from parameters to an optimizer of torch.optim "
+            "that steps on dense gradients, for example lambda parameters: "
+            "torch.optim.SGD(parameters, lr=0.1)"
         )
     return made
 
@@ -230,31 +288,35 @@ def optimizer_from(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) 
 def require_optimizer_of(optimizer: Any, model: nn.Module) -> None:
     """Refuse an optimizer that was made from other parameters than those that the model trains.
 
-    A parameter that it lacks would get noise and never move, and one that is not the model's would never get a
-    gradient.
+    A parameter that it lacks would get noise and never move, and one that is not the model's would
+    never get a gradient.
 
     Raises:
         BadInput: naming one.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise BadInput(
-            f"optimizer is {repr(optimizer)[:60]}: expected one that was made from the model's parameters, such as "
-            "torch.optim.SGD(model.parameters(), lr=0.1)"
+            f"optimizer is {repr(optimizer)[:60]}: expected one that was made from the model's "
+            "parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)"
         )
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     own = {id(parameter): (name, parameter) for name, parameter in model.named_parameters()}
-    lacking = [name for key, (name, parameter) in own.items() if parameter.requires_grad and key not in held]
+    lacking = [
+        name
+        for key, (name, parameter) in own.items()
+        if parameter.requires_grad and key not in held
+    ]
     if held - own.keys():
         raise BadInput(
-            f"the optimizer holds {len(held - own.keys())} parameters that are not the model's: they would get no "
-            "gradient. Make it from model.parameters(), and put whatever else is trained (in a loss, say) into the "
-            "model"
+            f"the optimizer holds {len(held - own.keys())} parameters that are not the model's: "
+            "they would get no gradient. Make it from model.parameters(), and put whatever else "
+            "is trained (in a loss, say) into the model"
         )
     if lacking:
         raise BadInput(
-            f"{lacking[0]!r} and {len(lacking) - 1} more parameters are trained (requires_grad) and not in the "
-            "optimizer: they would never move. Freeze them with requires_grad_(False), or make the optimizer from "
-            "them, too"
+            f"{lacking[0]!r} and {len(lacking) - 1} more parameters are trained (requires_grad) "
+            "and not in the optimizer: they would never move. Freeze them with "
+            "requires_grad_(False), or make the optimizer from them, too"
         )
 
 
@@ -270,38 +332,46 @@ def device_of(given: str | torch.device | None, network: nn.Module) -> torch.dev
         device = torch.device(given)
         float(torch.zeros(1, device=device))
     except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
-        raise BadInput(f"device {quoted(given)} can't be used: {first_line(error)}. Expected cpu or cuda") from error
+        raise BadInput(
+            f"device {quoted(given)} can't be used: {first_line(error)}. Expected cpu or cuda"
+        ) from error
     return device
 
 
 def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None:
-    """Stop where steps were too long. The weights follow from what was released, so that this tells nothing more."""
+    """Stop where steps were too long. The weights follow from what was released, so that this tells
+    nothing more.
+    """
     if not all(bool(parameter.isfinite().all()) for parameter in parameters):
         raise BadInput(
-            f"the weights are no longer finite numbers after {when}: the steps were too long. Expected a smaller "
-            f"learning rate than {rate:g}. What was released up to there is spent: another run on the same data adds "
-            "to it",
+            f"the weights are no longer finite numbers after {when}: the steps were too long. "
+            f"Expected a smaller learning rate than {rate:g}. What was released up to there is "
+            "spent: another run on the same data adds to it",
             learning_rate=rate,
         )
 
 
 def require_changeable(augmentation: Augmentation | None, plan: Plan, x: Tensor, y: Tensor) -> None:
-    """Refuse copies of rows that are not what an augmentation is for: before features are made, which takes long.
+    """Refuse copies of rows that are not what an augmentation is for: before features are made,
+    which takes long.
 
     Raises:
-        BadInput: there are public features in front of the network, or flips and shifts would have to move targets,
-            too, or are of no images.
+        BadInput: there are public features in front of the network, or flips and shifts would have
+            to move targets, too, or are of no images.
     """
     if augmentation is None:
         return
-    public = [own.spec for own in plan.front if isinstance(own, PublicTransform) and not own.keeps_places]
+    public = [
+        own.spec for own in plan.front if isinstance(own, PublicTransform) and not own.keeps_places
+    ]
     require_no_features(augmentation, public[0] if public else None)
     if isinstance(augmentation.transform, str):
         augmentation.require_images(shape_after(plan.front, tuple(x.shape[1:])))
         if y.dim() > 2:
             raise BadInput(
-                f"augmentation {augmentation.transform!r} would move images and not their targets, which have shape "
-                f"{tuple(y.shape[1:])} each: expected classes or numbers. Leave it out"
+                f"augmentation {augmentation.transform!r} would move images and not their targets, "
+                f"which have shape {tuple(y.shape[1:])} each: expected classes or numbers. Leave "
+                "it out"
             )
 
 
@@ -313,30 +383,36 @@ def require_no_features(augmentation: Augmentation | None, spec: str | None) -> 
     """
     if augmentation is not None and spec is not None:
         raise BadInput(
-            f"copies of examples (augmentation=) are made of what the network is given, the public features {spec}, "
-            "and those of a moved image are others. Give the rows as they are (features='raw') and a network for them "
-            "(model='cnn'), or leave the copies out"
+            "copies of examples (augmentation=) are made of what the network is given, the public "
+            f"features {spec}, and those of a moved image are others. Give the rows as they are "
+            "(features='raw') and a network for them (model='cnn'), or leave the copies out"
         )
 
 
 def require_same_examples(plan: AbstractPlan, data: Dataset) -> None:
-    """Raise `BadInput` unless the plan and the data agree on whether an example is a row or a person."""
+    """Raise `BadInput` unless the plan and the data agree on whether an example is a row or a
+    person.
+    """
     if plan.unit.rows_per_person is None and data.groups is not None:
         raise BadInput(
-            "the data carry person ids (groups), and the plan protects single rows: say how many rows of each person "
-            "are used with Plan(rows_per_person=K), or give data without them (an .npz without groups, a schema "
-            "without person), with group_size=K if a person has up to K rows"
+            "the data carry person ids (groups), and the plan protects single rows: say how many "
+            "rows of each person are used with Plan(rows_per_person=K), or give data without them "
+            "(an .npz without groups, a schema without person), with group_size=K if a person has "
+            "up to K rows"
         )
     if plan.unit.rows_per_person is not None and data.groups is None:
         raise BadInput(
-            f"the plan uses up to {plan.unit.rows_per_person} rows of each person, and the data do not say whose rows "
-            "they are: give `person = COLUMN` in a table's schema, groups in an .npz, or Dataset(groups=ids), a "
-            "person's id for each row"
+            f"the plan uses up to {plan.unit.rows_per_person} rows of each person, and the data do "
+            "not say whose rows they are: give `person = COLUMN` in a table's schema, groups in "
+            "an .npz, or Dataset(groups=ids), a person's id for each row"
         )
 
 
-def require_rows_once(plan: AbstractPlan, given: Given, data: Dataset, indexed: Rows | None = None) -> None:
-    """Refuse data that repeat a row more often than the plan protects together: a look at them for their curator.
+def require_rows_once(
+    plan: AbstractPlan, given: Given, data: Dataset, indexed: Rows | None = None
+) -> None:
+    """Refuse data that repeat a row more often than the plan protects together: a look at them for
+    their curator.
 
     Args:
         plan: the plan.
@@ -348,17 +424,22 @@ def require_rows_once(plan: AbstractPlan, given: Given, data: Dataset, indexed: 
         BadInput: they do, by their indices or in memory (`data.origins`).
     """
     structured = isinstance(given, TorchDataset | DataLoader)
-    require_once(indexed if indexed is not None else given if structured else data, plan.unit, data.groups)
+    require_once(
+        indexed if indexed is not None else given if structured else data, plan.unit, data.groups
+    )
 
 
-#: Rows to learn from: a `Dataset`, a pair (inputs, targets) or any nest of arrays or tensors with one row for each
-#: example; or a map-style `torch.utils.data.Dataset`, whose rows are fetched by index (`data.rows`). Of a `DataLoader`
-#: only the rows are used; it must shuffle, and the plan's sampling be `pv.Shuffle` with its batch size.
+#: Rows to learn from: a `Dataset`, a pair (inputs, targets) or any nest of arrays or tensors with
+#: one row for each example; or a map-style `torch.utils.data.Dataset`, whose rows are fetched by
+#: index (`data.rows`). Of a `DataLoader` only the rows are used; it must shuffle, and the plan's
+#: sampling be `pv.Shuffle` with its batch size.
 Given = Dataset | Rows | tuple[Any, Any] | TorchDataset[Any] | DataLoader[Any]
 
 
 class ComputeArguments(PostProcessed, total=False):
-    """The fields of `ComputeConfig` as keywords, for type checkers, which can't read them off a dataclass."""
+    """The fields of `ComputeConfig` as keywords, for type checkers, which can't read them off a
+    dataclass.
+    """
 
     config: ComputeConfig | None
     microbatch: int | None
@@ -386,7 +467,8 @@ def rows(given: Given, sampling: Sampler) -> Dataset:
         BadInput: no data set, or a loader that draws other batches than the plan.
     """
     if isinstance(given, TorchDataset | DataLoader):
-        from privlearn.runs.structured import rows_in_memory  # one kind of data: what PyTorch has for it
+        # one kind of data: what PyTorch has for it
+        from privlearn.runs.structured import rows_in_memory
 
         return rows_in_memory(given, sampling)
     return Dataset.of(given)  # type: ignore[arg-type]
@@ -395,21 +477,25 @@ def rows(given: Given, sampling: Sampler) -> Dataset:
 def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, AllRows | None]:
     """What was given, as rows in memory or as rows that are fetched by index: one of the two.
 
-    Memory-mapped arrays and map-style data sets are fetched by index, but where a release before training or a
-    validation that is charged computes on all rows.
+    Memory-mapped arrays and map-style data sets are fetched by index, but where a release before
+    training or a validation that is charged computes on all rows.
     """
     whole = bool(plan.releases) or plan.reacts
     if isinstance(given, TorchDataset | DataLoader) or hasattr(given, "with_format"):
-        from privlearn.runs.structured import read  # one kind of data: what PyTorch and Hugging Face have for it
+        # one kind of data: what PyTorch and Hugging Face have for it
+        from privlearn.runs.structured import read
 
         given = read(given, plan.sampling, whole=whole)
-    if isinstance(given, dict) or (isinstance(given, tuple) and any(isinstance(part, dict | tuple) for part in given)):
+    if isinstance(given, dict) or (
+        isinstance(given, tuple) and any(isinstance(part, dict | tuple) for part in given)
+    ):
         given = TensorRows(given)
     if isinstance(given, AllRows):
         if whole:
             raise BadInput(
-                "a release before training, or a validation schedule, computes on all rows, and these are fetched by "
-                "index: give a privlearn Dataset or a pair of arrays, or leave it out"
+                "a release before training, or a validation schedule, computes on all rows, and "
+                "these are fetched by index: give a privlearn Dataset or a pair of arrays, or "
+                "leave it out"
             )
         return None, given
     data = rows(given, plan.sampling)

@@ -1,4 +1,6 @@
-"""Callbacks that show a run or log it elsewhere: epsilon, noise and learning rate, which are public; nothing else."""
+"""Callbacks that show a run or log it elsewhere: epsilon, noise and learning rate, which are
+public; nothing else.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,21 @@ _OFTEN = 0.2
 
 
 def public_figures(progress: TrainingProgress) -> dict[str, float]:
-    """What is logged of a run: epsilon so far (where the plan has a delta), noise multiplier, learning rate."""
+    """What is logged of a run: epsilon so far (where the plan has a delta), noise multiplier,
+    learning rate.
+    """
     known = {
-        "epsilon": progress.epsilon, "noise_multiplier": progress.noise_multiplier,
+        "epsilon": progress.epsilon,
+        "noise_multiplier": progress.noise_multiplier,
         "learning_rate": progress.learning_rate,
-    }  # fmt: skip
+    }
     return {name: value for name, value in known.items() if value is not None}
 
 
 @final
 class ProgressBar(Callback):
-    """A line on the screen: steps, the time that is left, and what was spent by the last epoch; in a notebook, too.
+    """A line on the screen: steps, the time that is left, and what was spent by the last epoch; in
+    a notebook, too.
 
     Where output goes to a file there is a line for each epoch.
 
@@ -45,7 +51,9 @@ class ProgressBar(Callback):
         if self._overwrites and now - self._written >= _OFTEN:
             began, first = self._began
             left = (now - began) / max(1, progress.step - first) * (progress.steps - progress.step)
-            self._write(progress, f", about {_duration(left)} left" if progress.step > first else "")
+            self._write(
+                progress, f", about {_duration(left)} left" if progress.step > first else ""
+            )
             self._written = now
 
     def on_epoch(self, progress: TrainingProgress) -> None:
@@ -69,7 +77,9 @@ class ProgressBar(Callback):
         return self._out.isatty() or _in_notebook(self._out)
 
     def _write(self, progress: TrainingProgress, more: str) -> None:
-        share = f"epoch {progress.epoch + 1}/{progress.epochs}, step {progress.step}/{progress.steps}"
+        share = (
+            f"epoch {progress.epoch + 1}/{progress.epochs}, step {progress.step}/{progress.steps}"
+        )
         text = f"{share}{self._spent}{more}"
         self._out.write(f"\r{text.ljust(self._length)}" if self._overwrites else f"{text}\n")
         self._out.flush()
@@ -102,7 +112,8 @@ class WandB(Callback):
     """Logs a run to Weights & Biases, at each epoch's last step (`pip install wandb`).
 
     Args:
-        settings: of `wandb.init`, such as project="..."; a run that is under way is used, and left open.
+        settings: of `wandb.init`, such as project="..."; a run that is under way is used, and left
+            open.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -122,7 +133,9 @@ class WandB(Callback):
 
 @final
 class MLflow(Callback):
-    """Logs a run to MLflow, at each epoch's last step, into the active run or a new one (`pip install mlflow`)."""
+    """Logs a run to MLflow, at each epoch's last step, into the active run or a new one
+    (`pip install mlflow`).
+    """
 
     def __init__(self) -> None:
         self._mlflow = _module("mlflow")
@@ -149,7 +162,9 @@ def _module(name: str, package: str | None = None) -> Any:
         return import_module(name)
     except ImportError as error:
         package = package or name
-        raise BadInput(f"{package} is not installed, and runs are logged by it: pip install {package}") from error
+        raise BadInput(
+            f"{package} is not installed, and runs are logged by it: pip install {package}"
+        ) from error
 
 
 def _duration(seconds: float) -> str:

@@ -1,4 +1,6 @@
-"""What descends: the mean of the weights over the end of a run, and the optimizer's learning rates over it."""
+"""What descends: the mean of the weights over the end of a run, and the optimizer's learning rates
+over it.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,21 @@ from privlearn.schedules import Constant, Schedule
 
 @final
 class MeanWeights:
-    """The mean of the weights after all steps, later ones heavier (polynomial-decay averaging, Shamir and Zhang 2013).
+    """The mean of the weights after all steps, later ones heavier (polynomial-decay averaging,
+    Shamir and Zhang 2013).
 
-    Weights after step s count about as s^p, with p = 2 / share - 2. What is averaged is then as old, on the average, as
-    what the plain mean over the last `share` of the steps averages; for share 1 it is the plain mean over all. One copy
-    of the
-    weights is all that is kept, and it is right whenever the run ends: the plain mean over the last steps would have to
-    know that beforehand, which a run that follows validations can't, and an exponential moving average has a length in
-    steps of its own.
+    Weights after step s count about as s^p, with p = 2 / share - 2. What is averaged is then as
+    old, on the average, as what the plain mean over the last `share` of the steps averages; for
+    share 1 it is the plain mean over all. One copy of the weights is all that is kept, and it is
+    right whenever the run ends: the plain mean over the last steps would have to know that
+    beforehand, which a run that follows validations can't, and an exponential moving average has a
+    length in steps of its own.
 
     Guarantee: post-processing of what was released, it costs nothing.
 
     Args:
-        parameters: what is averaged. Buffers and frozen parameters don't change in a run, and stay as they are.
+        parameters: what is averaged. Buffers and frozen parameters don't change in a run, and stay
+            as they are.
         share: from 0.001 to 1.
     """
 
@@ -53,7 +57,9 @@ class MeanWeights:
     def after_step(self) -> None:
         """A step was taken: its weights count."""
         self.steps += 1
-        torch._foreach_lerp_(self.means, self._parameters, (self._power + 1) / (self._power + self.steps))
+        torch._foreach_lerp_(
+            self.means, self._parameters, (self._power + 1) / (self._power + self.steps)
+        )
 
     @torch.no_grad()
     def after_run(self) -> None:
@@ -74,7 +80,8 @@ class MeanWeights:
 
 @final
 class RateSchedule:
-    """An optimizer's learning rates as they were, multiplied by a schedule's value over its value at epoch 0.
+    """An optimizer's learning rates as they were, multiplied by a schedule's value over its value
+    at epoch 0.
 
     Attributes:
         first: the rate of its first parameters at epoch 0.
@@ -101,15 +108,16 @@ class RateSchedule:
 class Descent:
     """An optimizer under a private run: nothing but its steps may change the parameters.
 
-    A step of the optimizer on gradients from elsewhere is refused until the run is over. A change of parameters after a
-    step (in place, but not by `.data`), and parameters that another run trained before, are warned of and kept with the
-    session: nothing is claimed for such a model. Where the run has a checkpoint, a step that is repeated after an
-    interruption, with the same noise, has to have the same settings of the optimizer (`repeats`).
+    A step of the optimizer on gradients from elsewhere is refused until the run is over. A change
+    of parameters after a step (in place, but not by `.data`), and parameters that another run
+    trained before, are warned of and kept with the session: nothing is claimed for such a model.
+    Where the run has a checkpoint, a step that is repeated after an interruption, with the same
+    noise, has to have the same settings of the optimizer (`repeats`).
 
-    Private figures must not steer it. Nothing is claimed where one goes into the optimizer, a scheduler or a step.
-    Once one was compared, or became a plain number that is not followed, nothing is claimed for a run that is left
-    early, nor for one whose optimizer gets other settings than by the run's schedule or a scheduler that is given
-    no number.
+    Private figures must not steer it. Nothing is claimed where one goes into the optimizer, a
+    scheduler or a step. Once one was compared, or became a plain number that is not followed,
+    nothing is claimed for a run that is left early, nor for one whose optimizer gets other settings
+    than by the run's schedule or a scheduler that is given no number.
 
     Args:
         optimizer: of the parameters.
@@ -131,7 +139,8 @@ class Descent:
         self._versions: list[int] | None = None
         self._stepping = False
         self._values: list[Any] = []  # of the settings, when a step began
-        self._traced: list[dict[str, Any]] | None = None  # the settings as they were seen last, once a figure was used
+        # the settings as they were seen last, once a figure was used
+        self._traced: list[dict[str, Any]] | None = None
         self._places: set[str] = set()  # of uses that were warned of
         watch_figures(self)
         self._look_for_earlier_runs()
@@ -148,21 +157,29 @@ class Descent:
         earlier = [_TRAINED[parameter] for parameter in self._parameters if parameter in _TRAINED]
         if any(other() is not ledger for other in earlier) or (earlier and ledger.budget is None):
             self._session.claim_nothing(
-                "the model was trained on private rows by an earlier run, which this one does not count: begin from "
-                "fresh weights, or give both runs one ledger with a limit, ledger=pv.Ledger(pv.Budget(E, D))"
+                "the model was trained on private rows by an earlier run, which this one does not "
+                "count: begin from fresh weights, or give both runs one ledger with a limit, "
+                "ledger=pv.Ledger(pv.Budget(E, D))"
             )
-        elif _LOADED and not ledger.event.events and any(_of_values(own) in _LOADED for own in self._parameters):
+        elif (
+            _LOADED
+            and not ledger.event.events
+            and any(_of_values(own) in _LOADED for own in self._parameters)
+        ):
             warnings.warn(
-                "the weights are those of a published model, and the ledger holds no earlier run: if that model was "
-                "trained on these rows, too, the two runs add up, and neither certificate says so. Give both one "
-                "ledger, or begin from fresh weights; if its rows were others, there is nothing to do",
+                "the weights are those of a published model, and the ledger holds no earlier run: "
+                "if that model was trained on these rows, too, the two runs add up, and neither "
+                "certificate says so. Give both one ledger, or begin from fresh weights; if its "
+                "rows were others, there is nothing to do",
                 PrivacyWarning,
                 stacklevel=4,
             )
 
     @contextmanager
     def step(self, sums: Sequence[Tensor]) -> Iterator[None]:
-        """A block in which `sums` are the gradients. However it ends, no sum without noise stays in them."""
+        """A block in which `sums` are the gradients. However it ends, no sum without noise stays in
+        them.
+        """
         if self._versions is None:
             remember(self._parameters, self._session.ledger)
         self.look()
@@ -185,10 +202,12 @@ class Descent:
     def at(self, epochs: float) -> None:
         """Set the learning rates for a moment of the run, in the midst of a step."""
         now = _values(self._optimizer)
-        if len(now) != len(self._values) or any(a is not b for a, b in zip(now, self._values, strict=True)):
+        if len(now) != len(self._values) or any(
+            a is not b for a, b in zip(now, self._values, strict=True)
+        ):
             self._session.claim_nothing(
-                "the optimizer's settings were changed while a step's gradients were computed, where private rows are "
-                "at hand: let a scheduler step between two steps"
+                "the optimizer's settings were changed while a step's gradients were computed, "
+                "where private rows are at hand: let a scheduler step between two steps"
             )
         self._rates.at(epochs)
 
@@ -197,9 +216,13 @@ class Descent:
         self._versions = versions(self._parameters)
 
     def look(self) -> None:
-        """Warn, and claim nothing, if something else than the run has changed the parameters since it made them."""
+        """Warn, and claim nothing, if something else than the run has changed the parameters since
+        it made them.
+        """
         if self._versions not in (None, versions(self._parameters)):
-            self._session.claim_nothing("weights were changed after a step, by something else than the run")
+            self._session.claim_nothing(
+                "weights were changed after a step, by something else than the run"
+            )
 
     @property
     def under_way(self) -> bool:
@@ -207,7 +230,9 @@ class Descent:
         return self._session.state == "under way"
 
     def figure_used(self, use: FigureUse) -> None:
-        """A private figure was compared, or became a plain number. Each place of a script is warned of once."""
+        """A private figure was compared, or became a plain number. Each place of a script is warned
+        of once.
+        """
         session = self._session
         if self._stepping or isinstance(use.by, torch.optim.Optimizer | LRScheduler):
             into = "a step" if self._stepping else type(use.by).__name__
@@ -218,16 +243,22 @@ class Descent:
             self._trace()
         if not use.silent and use.place not in self._places:
             self._places.add(use.place)
-            advice = "Compare metrics of public rows" if use.what == COMPARED else "Print or average it as it is"
+            advice = (
+                "Compare metrics of public rows"
+                if use.what == COMPARED
+                else "Print or average it as it is"
+            )
             warnings.warn(
-                f"{use}, and is not followed from there. Nothing will be claimed if the run is left early, or if "
-                f"a scheduler is given a number after it. {advice}",
+                f"{use}, and is not followed from there. Nothing will be claimed if the run is "
+                f"left early, or if a scheduler is given a number after it. {advice}",
                 PrivacyWarning,
                 stacklevel=6,
             )
 
     def _trace(self) -> None:
-        """Once a private figure was used: remember the settings, and who changes them from here on."""
+        """Once a private figure was used: remember the settings, and who changes them from here
+        on.
+        """
         if not self._session.figure_use:
             return
         groups = self._optimizer.param_groups
@@ -238,14 +269,16 @@ class Descent:
         """Claim nothing for settings that are private figures, or may follow from one."""
         groups, before = self._optimizer.param_groups, self._traced
         if any(isinstance(value, PrivateFigure) for value in _values(self._optimizer)):
-            self._session.claim_nothing(f"a setting of the optimizer is a private figure: {_STEERED}")
+            self._session.claim_nothing(
+                f"a setting of the optimizer is a private figure: {_STEERED}"
+            )
         if not self._session.figure_use or before is None:
             return
         if len(groups) != len(before) or any(map(follows_a_number, groups, before)):
             self._session.claim_nothing(
-                f"{self._session.figure_use}, and then settings of the optimizer were changed by hand, or a scheduler "
-                "was given a number, which may follow from the figure. Don't use the figure, or use "
-                "learning_rate_schedule= in place of the scheduler"
+                f"{self._session.figure_use}, and then settings of the optimizer were changed by "
+                "hand, or a scheduler was given a number, which may follow from the figure. Don't "
+                "use the figure, or use learning_rate_schedule= in place of the scheduler"
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -258,24 +291,28 @@ class Descent:
         self._traced = [copied(group) for group in self._optimizer.param_groups]
 
     def refuse_foreign_gradients(self) -> None:
-        """Raise `BadInput` for a step that is not the run's, on gradients without clipping and noise."""
+        """Raise `BadInput` for a step that is not the run's, on gradients without clipping and
+        noise.
+        """
         if self._stepping or self._session.state == "over":
             return
         if any(parameter.grad is not None for parameter in self._parameters):
             raise BadInput(
-                "optimizer.step() was called beside the private step, on gradients that were not clipped and have no "
-                "noise: take steps by what the call that made training private returned, and leave out backward() and "
-                "optimizer.step() of your own"
+                "optimizer.step() was called beside the private step, on gradients that were not "
+                "clipped and have no noise: take steps by what the call that made training private "
+                "returned, and leave out backward() and optimizer.step() of your own"
             )
 
 
 #: What to do where a private figure steers.
 _STEERED = (
-    "later steps follow from private rows. Give it a metric of public rows, or use learning_rate_schedule= in its place"
+    "later steps follow from private rows. Give it a metric of public rows, or use "
+    "learning_rate_schedule= in its place"
 )
 #: Of each parameter that a private run trained the ledger that was charged.
 _TRAINED: MutableMapping[Tensor, weakref.ref[Ledger]] = WeakTensorKeyDictionary()
-#: Digests of the parameters of published models that were loaded here, by which copies are recognised, too.
+#: Digests of the parameters of published models that were loaded here, by which copies are
+#: recognised, too.
 _LOADED: set[bytes] = set()
 #: Where an optimizer holds the private run that it serves.
 _RUN = "_privlearn_run"
@@ -287,9 +324,15 @@ def remember(parameters: Iterable[Tensor], ledger: Ledger) -> None:
 
 
 def remember_loaded(weights: Iterable[Tensor]) -> None:
-    """These were published: what trains them further, or a copy, is warned of where its ledger has no earlier run."""
+    """These were published: what trains them further, or a copy, is warned of where its ledger has
+    no earlier run.
+    """
     # Of one value throughout are those of fresh layers, too: norms, biases.
-    _LOADED.update(_of_values(own) for own in weights if own.numel() and bool((own != own.reshape(-1)[0]).any()))
+    _LOADED.update(
+        _of_values(own)
+        for own in weights
+        if own.numel() and bool((own != own.reshape(-1)[0]).any())
+    )
 
 
 def _of_values(parameter: Tensor) -> bytes:
@@ -305,10 +348,20 @@ def _refuse_foreign_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None
 
 def _values(optimizer: torch.optim.Optimizer) -> list[Any]:
     """The settings of an optimizer's groups, one after the other."""
-    return [value for group in optimizer.param_groups for name, value in group.items() if name != "params"]
+    return [
+        value
+        for group in optimizer.param_groups
+        for name, value in group.items()
+        if name != "params"
+    ]
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> str:
     """The settings of an optimizer's groups, its learning rates among them, as text to compare."""
-    groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-    return json.dumps(groups, default=lambda value: float(value) if isinstance(value, Tensor) else str(value))
+    groups = [
+        {name: value for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+    return json.dumps(
+        groups, default=lambda value: float(value) if isinstance(value, Tensor) else str(value)
+    )

@@ -1,7 +1,9 @@
-"""What may be done with released weights, at no cost in privacy: a table of arguments, options and facts.
+"""What may be done with released weights, at no cost in privacy: a table of arguments, options and
+facts.
 
-A row is all that a run needs to know: it gives the argument of `pv.dpsgd`, `pv.Run` and `pv.train`, the option of
-`privlearn train`, the fact in the certificate, and the line of the card. Plans and `verify` read it without torch.
+A row is all that a run needs to know: it gives the argument of `pv.dpsgd`, `pv.Run` and `pv.train`,
+the option of `privlearn train`, the fact in the certificate, and the line of the card. Plans and
+`verify` read it without torch.
 """
 
 from __future__ import annotations
@@ -20,20 +22,25 @@ class PostProcessed(TypedDict, total=False):
     """The arguments of the rows, for type checkers.
 
     Keys:
-        average: publish the mean of the weights of about this last share of the steps (`runs.optimizers.MeanWeights`).
+        average: publish the mean of the weights of about this last share of the steps
+        (`runs.optimizers.MeanWeights`).
     """
 
     average: float | None
 
 
 class PostProcessor(Protocol):
-    """What a run keeps of a row; it gets the parameters, and so sees nothing but what was released."""
+    """What a run keeps of a row; it gets the parameters, and so sees nothing but what was
+    released.
+    """
 
     def after_step(self) -> None:
         """A step was taken."""
 
     def after_run(self) -> None:
-        """The run is over: the parameters are to be what is published. May be called again on what it made."""
+        """The run is over: the parameters are to be what is published. May be called again on what
+        it made.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -78,10 +85,16 @@ class PostProcessing:
 
 def chosen(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the arguments that are in the table and not None, checked, by name."""
-    return {name: row.check(arguments[name]) for name, row in ROWS.items() if arguments.get(name) is not None}
+    return {
+        name: row.check(arguments[name])
+        for name, row in ROWS.items()
+        if arguments.get(name) is not None
+    }
 
 
-def processors(parameters: Sequence[nn.Parameter], arguments: Mapping[str, Any]) -> dict[str, PostProcessor]:
+def processors(
+    parameters: Sequence[nn.Parameter], arguments: Mapping[str, Any]
+) -> dict[str, PostProcessor]:
     """What a run keeps of those."""
     return {name: ROWS[name].make(parameters, value) for name, value in chosen(arguments).items()}
 
@@ -97,10 +110,11 @@ ROWS = {
     "average": PostProcessing(
         name="average",
         make=_mean_weights,
-        check=lambda share: between("average", share, 0.001, 1.0),  # less is hardly more than the last step
+        # less is hardly more than the last step
+        check=lambda share: between("average", share, 0.001, 1.0),
         metavar="F",
-        help="for dpsgd: publish the mean of the weights over about this last share of the steps (default: the last "
-        "step's)",
+        help="for dpsgd: publish the mean of the weights over about this last share of the "
+        "steps (default: the last step's)",
         read=float,
         label="published weights",
         text=lambda share: f"a mean over about the last {share:g} of the steps",

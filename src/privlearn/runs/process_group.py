@@ -33,8 +33,9 @@ def answered() -> Iterator[None]:
         yield
     except RuntimeError as error:  # of all kinds of torch.distributed
         raise ProcessLost(
-            "another process of this run ended, or did not answer in time: all end here. Start all of them again; a "
-            "run with a checkpoint goes on from it, on as many processes or others"
+            "another process of this run ended, or did not answer in time: all end here. Start all "
+            "of them again; a run with a checkpoint goes on from it, on as many processes or "
+            "others"
         ) from error
 
 
@@ -62,7 +63,9 @@ def leave_at_exit() -> None:
 
 
 def _leave_on_errors() -> None:
-    """Let the others hear of an error that ends the script before anything else is done with it, by a debugger say."""
+    """Let the others hear of an error that ends the script before anything else is done with it, by
+    a debugger say.
+    """
     handler = sys.excepthook
 
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -76,7 +79,9 @@ def _leave_on_errors() -> None:
 
 
 def first_to_fail() -> bool:
-    """Whether this process is the first of those that torchrun started to ask: the one that says why they end."""
+    """Whether this process is the first of those that torchrun started to ask: the one that says
+    why they end.
+    """
     names = [os.environ.get(name, "") for name in LAUNCHED]
     if not all(names) or not names[1].isdecimal() or int(names[1]) < 2:
         return True
@@ -99,10 +104,11 @@ def _end() -> None:
 
 
 def leave() -> None:
-    """Leave the group, and wait for its threads: they let go of tensors, for which they need the interpreter.
+    """Leave the group, and wait for its threads: they let go of tensors, for which they need the
+    interpreter.
 
-    One that asks for it while the interpreter ends would abort the process. They end with the group, so nothing may
-    hold on to that. The script may: then there is only time to wait for.
+    One that asks for it while the interpreter ends would abort the process. They end with the
+    group, so nothing may hold on to that. The script may: then there is only time to wait for.
     """
     if group := dist.group.WORLD:
         _forget(group)
@@ -114,8 +120,14 @@ def leave() -> None:
 
 
 def _forget(group: object) -> None:
-    """Take `group` out of PyTorch's own functions: the defaults of a module that was imported after it began."""
+    """Take `group` out of PyTorch's own functions: the defaults of a module that was imported after
+    it began.
+    """
     functions = vars(sys.modules.get("torch.distributed.nn.functional", dist)).values()
     for function in functions:
-        if isinstance(function, FunctionType) and any(own is group for own in function.__defaults__ or ()):
-            function.__defaults__ = tuple(None if own is group else own for own in function.__defaults__ or ())
+        if isinstance(function, FunctionType) and any(
+            own is group for own in function.__defaults__ or ()
+        ):
+            function.__defaults__ = tuple(
+                None if own is group else own for own in function.__defaults__ or ()
+            )

@@ -1,10 +1,12 @@
-"""Data parallel training on torch.distributed: all processes draw the same batch, and each computes its shards of it.
+"""Data parallel training on torch.distributed: all processes draw the same batch, and each computes
+its shards of it.
 
-Rows belong to a fixed number of logical shards, row i to shard i % 8. With noise on a grid each shard's clipped sum is
-computed by itself, and these sums are added up as a balanced tree, in double precision: a sum has the same bits whether
-its shards lie on 1, 2, 4 or 8 processes. In floating point a process computes its shards at once, which is faster, and
-sums differ by rounding. Each process has a slice of the sum, and adds noise to it: every number has its place in one
-keyed stream. Then all processes are handed all slices.
+Rows belong to a fixed number of logical shards, row i to shard i % 8. With noise on a grid each
+shard's clipped sum is computed by itself, and these sums are added up as a balanced tree, in double
+precision: a sum has the same bits whether its shards lie on 1, 2, 4 or 8 processes. In floating
+point a process computes its shards at once, which is faster, and sums differ by rounding. Each
+process has a slice of the sum, and adds noise to it: every number has its place in one keyed
+stream. Then all processes are handed all slices.
 """
 
 from __future__ import annotations
@@ -31,7 +33,15 @@ from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput, PrivlearnError, ProcessLost, first_line
 from privlearn.models.fsdp import is_shard
-from privlearn.runs.process_group import JOINED, LAUNCHED, LEFT, answered, join, leave, leave_at_exit
+from privlearn.runs.process_group import (
+    JOINED,
+    LAUNCHED,
+    LEFT,
+    answered,
+    join,
+    leave,
+    leave_at_exit,
+)
 from privlearn.streams import Streams
 from privlearn.world import Part, Share, World, require_one_process
 
@@ -42,12 +52,14 @@ _Value = TypeVar("_Value")
 
 
 def launched() -> World:
-    """The processes that torchrun started, or that the caller joined by `init_process_group`; or this one alone.
+    """The processes that torchrun started, or that the caller joined by `init_process_group`; or
+    this one alone.
 
     A process group is begun where there is none: gloo, and NCCL for tensors on GPUs.
 
     Raises:
-        BadInput: a launcher started several processes, and not by what torch.distributed needs; or not 1, 2, 4, 8, ...
+        BadInput: a launcher started several processes, and not by what torch.distributed needs; or
+            not 1, 2, 4, 8, ...
     """
     if not dist.is_available():
         require_one_process()
@@ -71,8 +83,9 @@ def launched() -> World:
 def _require_size(size: int) -> None:
     if size < 1 or size & (size - 1):
         raise BadInput(
-            f"there are {size} processes: expected 1, 2, 4, 8 or a higher power of two, so that each gets as many of "
-            f"the {SHARDS} shards of the rows. Start as many: torchrun --nproc-per-node 2"
+            f"there are {size} processes: expected 1, 2, 4, 8 or a higher power of two, so that "
+            f"each gets as many of the {SHARDS} shards of the rows. Start as many: torchrun "
+            "--nproc-per-node 2"
         )
 
 
@@ -81,9 +94,10 @@ def _require_size(size: int) -> None:
 class Ranks(World):
     """The processes of torch.distributed's default group.
 
-    Guarantee: that of one process. The sample is drawn by all alike, and compared; each example is clipped in one
-    process; the first process's ledger is charged before any process draws noise, and a refusal is one for all.
-    Sums without noise, and the keys of random streams, go over the network: its links have to be trusted or encrypted.
+    Guarantee: that of one process. The sample is drawn by all alike, and compared; each example is
+    clipped in one process; the first process's ledger is charged before any process draws noise,
+    and a refusal is one for all. Sums without noise, and the keys of random streams, go over the
+    network: its links have to be trusted or encrypted.
     """
 
     @property
@@ -99,7 +113,9 @@ class Ranks(World):
     def own(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Of the examples that all processes drew alike, those that this one computes."""
         shard = examples % self.shards
-        own: NDArray[np.int64] = examples[(shard >= self._own_shards.start) & (shard < self._own_shards.stop)]
+        own: NDArray[np.int64] = examples[
+            (shard >= self._own_shards.start) & (shard < self._own_shards.stop)
+        ]
         return own
 
     def exact(self) -> Ranks:
@@ -107,7 +123,9 @@ class Ranks(World):
         return replace(self, sharded=True)
 
     def parts(self, examples: NDArray[np.int64], totals: Sequence[Tensor]) -> Iterator[Part]:
-        """This process's examples at once; or shard by shard: an empty shard, too, is a part of the sum."""
+        """This process's examples at once; or shard by shard: an empty shard, too, is a part of the
+        sum.
+        """
         require_alike = self._compared("the batch that was drawn", examples.tobytes())
         if self.sharded:
             sums: list[Sequence[Tensor]] = []  # of neighbouring shards: 1, 2, 4, ... of them
@@ -128,22 +146,35 @@ class Ranks(World):
         return expected if self.sharded else expected / self.size
 
     def share(self, totals: Sequence[Tensor], kinds: Sequence[torch.dtype]) -> Share | None:
-        """Add up `totals`, laid end to end, over all processes: the sums of this one's slice, as a balanced tree."""
+        """Add up `totals`, laid end to end, over all processes: the sums of this one's slice, as a
+        balanced tree.
+        """
         if self.size == 1:
             return None
         double = any(total.dtype == torch.float64 for total in totals[:-1])
-        sizes, kind = [total.numel() for total in totals], torch.float64 if double else torch.float32
+        sizes, kind = (
+            [total.numel() for total in totals],
+            torch.float64 if double else torch.float32,
+        )
         width = -(-sum(sizes) // self.size)
         rest = totals[0].new_zeros(width * self.size - sum(sizes), dtype=kind)
         whole = torch.cat([*(total.view(-1).to(kind) for total in totals), rest])
         own = Slice(self.rank * width, width, self.size)
-        mine = self.scattered(whole.view(self.size, width), torch.float64 if torch.float64 in kinds else kind)
-        return replace(own, sums=tuple(
-            piece.to(kind) for piece, kind in zip(torch.split(mine, own.widths(sizes)), kinds, strict=False)
-        ))  # fmt: skip
+        mine = self.scattered(
+            whole.view(self.size, width), torch.float64 if torch.float64 in kinds else kind
+        )
+        return replace(
+            own,
+            sums=tuple(
+                piece.to(kind)
+                for piece, kind in zip(torch.split(mine, own.widths(sizes)), kinds, strict=False)
+            ),
+        )
 
     def scattered(self, rows: Tensor, kind: torch.dtype | None = None) -> Tensor:
-        """Of `rows`, one for each process, the sum over all processes of this one's: a balanced tree."""
+        """Of `rows`, one for each process, the sum over all processes of this one's: a balanced
+        tree.
+        """
         if self.size == 1:
             return rows[0]
         sent = rows.reshape(-1) if rows.is_cuda else rows.reshape(-1).to(_control())
@@ -153,7 +184,9 @@ class Ranks(World):
         return _tree(list(received.view(rows.shape)), kind).to(rows.device)
 
     def total(self, own: Tensor) -> Tensor:
-        """The sum of a few numbers over all processes, in all of them: a balanced tree in double precision."""
+        """The sum of a few numbers over all processes, in all of them: a balanced tree in double
+        precision.
+        """
         if self.size == 1:
             return own
         sent = own.to(_control(), torch.float64)
@@ -167,7 +200,9 @@ class Ranks(World):
         return bool(self.total(torch.tensor(float(here), dtype=torch.float64)))
 
     def once(self, action: Callable[[], _Value], what: str = "") -> _Value:
-        """What `action` returns or raises in the first process, where alone it runs; in all of them."""
+        """What `action` returns or raises in the first process, where alone it runs; in all of
+        them.
+        """
         outcome: tuple[Any, Exception | None] = None, None
         if self.rank == 0:
             try:
@@ -180,16 +215,25 @@ class Ranks(World):
             raise failed
         return value  # type: ignore[no-any-return]
 
-    def _from_first(self, what: str, outcome: tuple[Any, Exception | None]) -> tuple[Any, Exception | None]:
-        """The outcome in the first process: one message of a fixed length where it returned None, as charges do."""
+    def _from_first(
+        self, what: str, outcome: tuple[Any, Exception | None]
+    ) -> tuple[Any, Exception | None]:
+        """The outcome in the first process: one message of a fixed length where it returned None,
+        as charges do.
+        """
         own = np.frombuffer(_digest(what.encode()) + bytes([outcome != (None, None)] * 8), np.int64)
-        first, box = torch.tensor(own, device=_control()), [(outcome[0], outcome[1] and _plain(outcome[1]))]
+        first, box = (
+            torch.tensor(own, device=_control()),
+            [(outcome[0], outcome[1] and _plain(outcome[1]))],
+        )
         with answered():
             dist.broadcast(first, 0)
             if first[-1]:
                 dist.broadcast_object_list(box, 0, device=_control())
         if first[:-1].tolist() != own[:-1].tolist():
-            raise ProcessLost(f"process 0 is elsewhere than process {self.rank}, which is at {what!r}: {_ALIKE}")
+            raise ProcessLost(
+                f"process 0 is elsewhere than process {self.rank}, which is at {what!r}: {_ALIKE}"
+            )
         return box[0] if self.rank else outcome
 
     def in_turn(self, action: Callable[[], _Value], what: str = "") -> _Value:
@@ -199,7 +243,9 @@ class Ranks(World):
         return own[0] if own else action()
 
     def agreed(self, account: Account) -> Account:
-        """`account`, charged in the first process before any other goes on; a refusal there is one in all."""
+        """`account`, charged in the first process before any other goes on; a refusal there is one
+        in all.
+        """
         return account if isinstance(account, AgreedAccount) else AgreedAccount(account, self)
 
     def require_alike(self, what: str, value: bytes) -> None:
@@ -210,7 +256,10 @@ class Ranks(World):
         """Begin to compare `value`; what is returned raises unless all processes have the same."""
         if self.size == 1:
             return lambda: None
-        own = torch.tensor(np.frombuffer(_digest(what.encode() + b"\0" + value), np.int64).copy(), device=_control())
+        own = torch.tensor(
+            np.frombuffer(_digest(what.encode() + b"\0" + value), np.int64).copy(),
+            device=_control(),
+        )
         every = [torch.empty_like(own) for _ in range(self.size)]
         with answered():
             work = dist.all_gather(every, own, async_op=True)
@@ -218,14 +267,21 @@ class Ranks(World):
         def require_alike() -> None:
             with answered():
                 work.wait()
-            other = next((rank for rank, theirs in enumerate(every) if not torch.equal(theirs, every[0])), None)
+            other = next(
+                (rank for rank, theirs in enumerate(every) if not torch.equal(theirs, every[0])),
+                None,
+            )
             if other is not None:
-                raise ProcessLost(f"process {other} does not agree with process 0 on {what}: {_ALIKE}")
+                raise ProcessLost(
+                    f"process {other} does not agree with process 0 on {what}: {_ALIKE}"
+                )
 
         return require_alike
 
     def require_same(self, facts: Mapping[str, str]) -> None:
-        """Raise in all processes, naming what differs, unless they run the same code and have the same facts."""
+        """Raise in all processes, naming what differs, unless they run the same code and have the
+        same facts.
+        """
         own = {**facts, "code of privlearn": _code(), "number of processes": str(self.size)}
         every: list[Any] = [None] * self.size
         with answered():
@@ -234,8 +290,9 @@ class Ranks(World):
             differ = [name for name in own if theirs.get(name) != every[0].get(name)]
             if differ:
                 raise BadInput(
-                    f"process {rank} has another {' and another '.join(differ[:3])} than process 0: nothing was "
-                    "charged. Start all with the same script, arguments, data and versions"
+                    f"process {rank} has another {' and another '.join(differ[:3])} than process "
+                    "0: nothing was charged. Start all with the same script, arguments, data and "
+                    "versions"
                 )
 
     def align(self, streams: Streams) -> None:
@@ -245,8 +302,12 @@ class Ranks(World):
             streams.move_to(positions)
 
     def copy(self, tensors: Mapping[str, Tensor]) -> None:
-        """Let `tensors` be those of the first process, in place; of those that are sharded each keeps its shard."""
-        self.require_alike("shapes of tensors", str([(n, t.shape, t.dtype) for n, t in tensors.items()]).encode())
+        """Let `tensors` be those of the first process, in place; of those that are sharded each
+        keeps its shard.
+        """
+        self.require_alike(
+            "shapes of tensors", str([(n, t.shape, t.dtype) for n, t in tensors.items()]).encode()
+        )
         if self.size == 1:
             return
         for tensor in filterfalse(is_shard, tensors.values()):
@@ -271,7 +332,8 @@ class Ranks(World):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Slice:
-    """Of values that are laid end to end, the numbers that one process adds up, and adds noise to, for all.
+    """Of values that are laid end to end, the numbers that one process adds up, and adds noise to,
+    for all.
 
     Attributes:
         start: the first of them.
@@ -286,25 +348,33 @@ class Slice:
     sums: tuple[Tensor, ...] = ()
 
     def own(self, values: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[int, int]]]:
-        """The sums in the slice, with their places in `values`, which may be the first of those that were added up."""
+        """The sums in the slice, with their places in `values`, which may be the first of those
+        that were added up.
+        """
         sizes = [value.numel() for value in values]
         begins = (begin for begin, _ in self._in(sizes))
         return list(self.sums[: len(sizes)]), list(zip(begins, sizes, strict=True))
 
     def widths(self, sizes: Sequence[int]) -> list[int]:
-        """How many numbers of values of these sizes lie in the slice; and of what is beyond them."""
+        """How many numbers of values of these sizes lie in the slice; and of what is beyond
+        them.
+        """
         widths = [end - begin for begin, end in self._in(sizes)]
         return [*widths, self.width - sum(widths)]
 
     def _in(self, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
         before = 0
         for size in sizes:
-            begin, end = (min(max(at - before, 0), size) for at in (self.start, self.start + self.width))
+            begin, end = (
+                min(max(at - before, 0), size) for at in (self.start, self.start + self.width)
+            )
             yield begin, end
             before += size
 
     def complete(self, values: Sequence[Tensor]) -> None:
-        """Hand out this slice, which has its noise, and take the others'; in the type of `values`."""
+        """Hand out this slice, which has its noise, and take the others'; in the type of
+        `values`.
+        """
         sizes, kinds = [value.numel() for value in values], {value.dtype for value in values}
         kind = torch.float64 if torch.float64 in kinds else torch.float32
         own = [part.to(kind) for part in self.sums[: len(sizes)]]
@@ -357,7 +427,8 @@ def _code() -> str:
 @final
 @dataclass(frozen=True, eq=False)
 class AgreedAccount:
-    """An account that is charged in the first process, before the others go on; they charge theirs the same event.
+    """An account that is charged in the first process, before the others go on; they charge theirs
+    the same event.
 
     Attributes:
         account: this process's own.

@@ -1,12 +1,13 @@
 """What a run's noise was drawn for, noted before it is drawn: the same noise goes to no other sum.
 
-The noise of a step that is repeated after an interruption is the same. On the same sum that is the same release, which
-gives nothing away. On another sum the difference of the two releases has no noise at all. It is the difference of the
-two sums, to the last bit. So any difference that passes is told exactly: a loss that is scaled by 1 + h moves the sum
-by h times itself, and the whole sum follows from that for any h above the rounding. That does not depend on the noise
-multiplier, and a tolerance that lets rounding pass, for n examples of norm C about n C times the unit of rounding, lets
-such an h pass, too. There is no tolerance: sums are compared to the bit. The number of threads and the versions, which
-the bits depend on, are compared when a run is resumed.
+The noise of a step that is repeated after an interruption is the same. On the same sum that is the
+same release, which gives nothing away. On another sum the difference of the two releases has no
+noise at all. It is the difference of the two sums, to the last bit. So any difference that passes
+is told exactly: a loss that is scaled by 1 + h moves the sum by h times itself, and the whole sum
+follows from that for any h above the rounding. That does not depend on the noise multiplier, and a
+tolerance that lets rounding pass, for n examples of norm C about n C times the unit of rounding,
+lets such an h pass, too. There is no tolerance: sums are compared to the bit. The number of threads
+and the versions, which the bits depend on, are compared when a run is resumed.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _ROWS = 8, 1024  # that are multiplied at once: on a processor what stays in its
 class Repeats:
     """What noise was drawn for, by key and place of the stream, noted in a file before it is drawn.
 
-    Guarantee: no part of a noise stream is drawn for two values that differ in any bit, in this process and in all that
-    read the file, but for a chance of about 2^-32 each time.
+    Guarantee: no part of a noise stream is drawn for two values that differ in any bit, in this
+    process and in all that read the file, but for a chance of about 2^-32 each time.
 
     Args:
         file: keeps the notes; None: this process keeps none, and nothing is noted.
@@ -45,7 +46,8 @@ class Repeats:
 
     def __init__(self, file: Checkpoint | None, world: World = World()) -> None:  # noqa: B008 - a frozen value
         self._file, self._world = file, world
-        self._noted: dict[str, tuple[str, str]] = {}  # before: by place the settings, and what was drawn for
+        # before: by place the settings, and what was drawn for
+        self._noted: dict[str, tuple[str, str]] = {}
         self._settings = _digest("")
 
     def forget(self) -> None:
@@ -65,8 +67,9 @@ class Repeats:
         except ValueError as error:
             assert self._file is not None
             raise BadInput(
-                f"the notes of steps beside {self._file.path} are damaged, or an earlier version's: repeated steps "
-                "can't be compared. Begin anew; what the run was charged stays charged"
+                f"the notes of steps beside {self._file.path} are damaged, or an earlier "
+                "version's: repeated steps can't be compared. Begin anew; what the run was "
+                "charged stays charged"
             ) from error
 
     def take(self, settings: str) -> None:
@@ -82,39 +85,47 @@ class Repeats:
             places: where these are parts of larger wholes.
 
         Raises:
-            BadInput: the same noise was drawn before, for something else, or with other settings of the optimizer.
+            BadInput: the same noise was drawn before, for something else, or with other settings of
+                the optimizer.
         """
         own = fingerprint(values, places)
         low, high = (own if places is None else self._world.total(own)).tolist()
         if self._file is None:
             return
-        place = f"{hashlib.blake2b(stream.key, digest_size=8, person=b'place').hexdigest()}:{stream.position:x}"
+        key = hashlib.blake2b(stream.key, digest_size=8, person=b"place").hexdigest()
+        place = f"{key}:{stream.position:x}"
         drawn = (int(low) + (int(high) << 32)) % 2**64
-        digest = hashlib.blake2b(drawn.to_bytes(8, "big"), key=stream.key, digest_size=16, person=b"drawn")
+        digest = hashlib.blake2b(
+            drawn.to_bytes(8, "big"), key=stream.key, digest_size=16, person=b"drawn"
+        )
         now = self._settings, digest.hexdigest()
         then = self._noted.get(place)
         if then is None:  # not kept here: a stream hands out no place twice
             self._file.note(" ".join((place, *now)))
         elif then[0] != now[0]:
             raise BadInput(
-                "a step was taken before the interruption, with other settings of the optimizer (its learning rate, "
-                "say), and would be repeated with the same noise. Let the run keep the scheduler, "
-                "private.keep(scheduler), or begin anew; what the run was charged stays charged"
+                "a step was taken before the interruption, with other settings of the optimizer "
+                "(its learning rate, say), and would be repeated with the same noise. Let the run "
+                "keep the scheduler, private.keep(scheduler), or begin anew; what the run was "
+                "charged stays charged"
             )
         elif then != now:
             raise BadInput(
-                "a step was taken before the interruption, with the same noise on other sums: a row, the loss, the "
-                "model or the rounding changed. Go on with what the run began with, on the same machine and as many "
-                "processes, or begin anew; what the run was charged stays charged"
+                "a step was taken before the interruption, with the same noise on other sums: a "
+                "row, the loss, the model or the rounding changed. Go on with what the run began "
+                "with, on the same machine and as many processes, or begin anew; what the run was "
+                "charged stays charged"
             )
 
 
 def fingerprint(values: Sequence[Any], places: Places | None) -> Tensor:
-    """Two numbers that follow from all bits of `values`; of parts of wholes they add up to those of the wholes.
+    """Two numbers that follow from all bits of `values`; of parts of wholes they add up to those of
+    the wholes.
 
-    Each word of 32 bits is mixed and multiplied by a fixed random odd number of its place, in whole numbers: neither
-    the order nor the number of processes changes a bit of the result, `Repeats.see` adds them up. Values that differ
-    have other numbers with a probability of all but 2^-32 or so.
+    Each word of 32 bits is mixed and multiplied by a fixed random odd number of its place, in whole
+    numbers: neither the order nor the number of processes changes a bit of the result,
+    `Repeats.see` adds them up. Values that differ have other numbers with a probability of all but
+    2^-32 or so.
 
     Returns:
         Whole numbers below 2^32, the low and the high half, shape (2,), float64.
@@ -132,7 +143,9 @@ def fingerprint(values: Sequence[Any], places: Places | None) -> Tensor:
 
 
 def _added_up(words: Tensor, start: int) -> list[Tensor]:
-    """Sums of words that begin at place `start`, each mixed and times the number of its place; modulo 2^64."""
+    """Sums of words that begin at place `start`, each mixed and times the number of its place;
+    modulo 2^64.
+    """
     columns, many = _odd(0, _WIDTH, torch.int32, words.device), _ROWS[words.is_cuda]
     rows = _odd(1, 1 << ((start + len(words)) // _WIDTH).bit_length(), torch.int64, words.device)
     totals, at = [], 0
@@ -142,7 +155,9 @@ def _added_up(words: Tensor, start: int) -> list[Tensor]:
         size = height * _WIDTH or min(_WIDTH - column, len(words) - at)
         mixed = words[at : at + size].bitwise_xor(words[at : at + size] >> 16)
         if height:
-            totals.append(((mixed.view(height, _WIDTH) * columns).sum(1) * rows[row : row + height]).sum())
+            totals.append(
+                ((mixed.view(height, _WIDTH) * columns).sum(1) * rows[row : row + height]).sum()
+            )
         else:
             totals.append((mixed * columns[column : column + size]).sum() * rows[row])
         at += size

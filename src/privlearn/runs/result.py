@@ -1,4 +1,5 @@
-"""What a method returns: a model, the plan that it was trained by, and the facts that only the run could tell.
+"""What a method returns: a model, the plan that it was trained by, and the facts that only the run
+could tell.
 
 What the curator may look at: computed on private data without a release.
 """
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
     from privlearn.runs.checkpoint import Checkpoint
 
-#: Stated as the schedule of learning rates where the caller's own script may change the optimizer's.
+#: Stated as the schedule of learning rates where the caller's own script may change the
+#: optimizer's.
 SCRIPTS_RATES = "the script's own"
 
 
@@ -52,7 +54,11 @@ def training_facts(
         rates: the schedule of its learning rates.
         features: what describes the public features, if there are any.
     """
-    defaults = {k: v for k, v in optimizer.defaults.items() if isinstance(v, int | float | str | bool | tuple)}
+    defaults = {
+        k: v
+        for k, v in optimizer.defaults.items()
+        if isinstance(v, int | float | str | bool | tuple)
+    }
     return {
         "examples": examples,
         "steps": steps,
@@ -84,16 +90,22 @@ def accuracy_facts(config: ComputeConfig, loss: Loss | None) -> dict[str, Any]:
         **({"augmentation": augmentation.summary} if augmentation else {}),
         **config.post_processing,
         **({"label_smoothing": smoothing} if smoothing else {}),
-        **({} if weights is None else {"class_weights": [float(f"{weight:.9g}") for weight in weights.tolist()]}),
+        **(
+            {}
+            if weights is None
+            else {"class_weights": [float(f"{weight:.9g}") for weight in weights.tolist()]}
+        ),
     }
 
 
 def choice_facts(transforms: Sequence[RowTransform], data: Dataset) -> dict[str, Any]:
-    """The features that selections before training chose: released, and so free to tell. Empty where there were none.
+    """The features that selections before training chose: released, and so free to tell. Empty
+    where there were none.
 
     Args:
         transforms: what was made of each transform of the plan's front, in their order.
-        data: whose features may have names, which stand for them until something else is made of them.
+        data: whose features may have names, which stand for them until something else is made of
+            them.
     """
     names, choices = data.feature_names, []
     for transform in transforms:
@@ -105,7 +117,8 @@ def choice_facts(transforms: Sequence[RowTransform], data: Dataset) -> dict[str,
 
 @final
 class PrivateDiagnostics(Described, Mapping[str, Any]):
-    """Figures computed on private data without a release: for the curator's eyes. `publish` refuses them.
+    """Figures computed on private data without a release: for the curator's eyes. `publish` refuses
+    them.
 
     Each number is a `PrivateFigure`, which `publish` refuses, too.
     """
@@ -139,12 +152,14 @@ class Result(Described):
         ledger: what was spent, this run included.
         plan: what was spent, and how.
         method: the name of the method.
-        facts: public values that only the run could tell, for the certificate and the card: plain JSON values by name.
+        facts: public values that only the run could tell, for the certificate and the card: plain
+            JSON values by name.
         architecture: how to rebuild the model (`publish` fills in what it can).
         seeded: whether anyone may know the random streams' seed.
         private_diagnostics: not covered by the guarantee.
         checkpoint: the file that the run was kept in, which `publish` deletes.
-        model_spec: what `models.build` makes the network of, where the method built it by a name; else None.
+        model_spec: what `models.build` makes the network of, where the method built it by a name;
+            else None.
         classes: how many it has then.
         world: the processes that trained it, of which the first one publishes.
     """
@@ -176,31 +191,47 @@ class Result(Described):
         """Raise `BadInput` if the weights were changed after the run."""
         if self._versions != self._versions_now():  # type: ignore[attr-defined]
             raise BadInput(
-                "the model's weights were changed after the run: nothing can be claimed for them. Publish before "
-                "anything else is done to the model, or go on with a copy of it (copy.deepcopy)"
+                "the model's weights were changed after the run: nothing can be claimed for them. "
+                "Publish before anything else is done to the model, or go on with a copy of it "
+                "(copy.deepcopy)"
             )
 
     def _summary(self) -> Summary:
         """Private diagnostics are left out."""
-        *_, network = self.model.children() if isinstance(self.model, nn.Sequential) else [self.model]
-        plan, weights = self.plan._summary(), sum(parameter.numel() for parameter in self.model.parameters())
+        *_, network = (
+            self.model.children() if isinstance(self.model, nn.Sequential) else [self.model]
+        )
+        plan, weights = (
+            self.plan._summary(),
+            sum(parameter.numel() for parameter in self.model.parameters()),
+        )
         return Summary(
             f"Result of {self.method}",
             [
                 ("model", f"{type(network).__name__} with {weights:,} parameters"),
                 ("plan", "; ".join(" ".join(row) for row in plan.rows[:2])),
                 *plan.rows[-2:],
-                ("next", 'pv.publish(result, "folder"), then pv.verify("folder"); the ledger is result.ledger'),
+                (
+                    "next",
+                    (
+                        'pv.publish(result, "folder"), then pv.verify("folder"); the ledger is '
+                        "result.ledger"
+                    ),
+                ),
             ],
         )
 
     def summary(self) -> str:
-        """All that the card would say of how it was trained, as text; quotes no private figure, and prices nothing."""
+        """All that the card would say of how it was trained, as text; quotes no private figure, and
+        prices nothing.
+        """
         title, known = self._summary()
         rows = [known[0], *self.plan.rows(), *self.plan._summary().rows[-2:]]
         return "\n".join([title, *(f"  {label}: {text}" for label, text in rows)])
 
-    def plot(self, axes: Axes | None = None, *, of: str = "epsilon", delta: float | None = None) -> Axes:
+    def plot(
+        self, axes: Axes | None = None, *, of: str = "epsilon", delta: float | None = None
+    ) -> Axes:
         """What the plan's steps spend, or `of="noise"` the noise by epoch, as `Plan.plot`.
 
         A certificate claims all of it, also for a run that was left early.
@@ -209,7 +240,10 @@ class Result(Described):
             BadInput: the method takes no steps, or nothing says at which delta.
         """
         if not isinstance(self.plan, Plan):
-            raise BadInput(f"a plan of {self.method} has no steps to draw: expected a result of dpsgd, train or dpmac")
+            raise BadInput(
+                f"a plan of {self.method} has no steps to draw: expected a result of dpsgd, train "
+                "or dpmac"
+            )
         return self.plan.plot(axes, of=of, delta=delta)
 
     @property
@@ -235,17 +269,20 @@ class Result(Described):
         """
         stated = delta if delta is not None else self.delta
         if stated is None:
-            raise BadInput("the plan was not calibrated to a delta: give one, for example delta=1e-5")
+            raise BadInput(
+                "the plan was not calibrated to a delta: give one, for example delta=1e-5"
+            )
         return stated
 
 
 @final
 class Diagnostics:
-    """Collects, epoch by epoch, the mean loss, the share of clipped gradients, and how many examples were left out
-    because they could not be computed or were not finite: private, for the curator. Of an epoch without usable
-    examples means are NaN.
+    """Collects, epoch by epoch, the mean loss, the share of clipped gradients, and how many
+    examples were left out because they could not be computed or were not finite: private, for the
+    curator. Of an epoch without usable examples means are NaN.
 
-    Only sums are kept: small tensors kept from every batch would split up the memory that the next ones need.
+    Only sums are kept: small tensors kept from every batch would split up the memory that the next
+    ones need.
     """
 
     def __init__(self) -> None:
@@ -267,10 +304,17 @@ class Diagnostics:
         self._clipped += int((norms > self.clip_norm).sum())
 
     def batch(self) -> dict[str, float]:
-        """The same figures of the last batch, and how many examples it had; those of none are nan."""
+        """The same figures of the last batch, and how many examples it had; those of none are
+        nan.
+        """
         now = (self._drawn, self._rows, self._loss, self._clipped)
-        drawn, rows, loss, clipped = (after - before for after, before in zip(now, self._before, strict=True))
-        mean = {"loss": loss / rows if rows else math.nan, "clipped_share": clipped / rows if rows else math.nan}
+        drawn, rows, loss, clipped = (
+            after - before for after, before in zip(now, self._before, strict=True)
+        )
+        mean = {
+            "loss": loss / rows if rows else math.nan,
+            "clipped_share": clipped / rows if rows else math.nan,
+        }
         return {**mean, "examples": drawn, "left_out": drawn - rows}
 
     def end_epoch(self) -> None:
@@ -282,7 +326,10 @@ class Diagnostics:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
-        return {"figures": without_nan(self.figures), "epoch": [self._drawn, self._rows, self._loss, self._clipped]}
+        return {
+            "figures": without_nan(self.figures),
+            "epoch": [self._drawn, self._rows, self._loss, self._clipped],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""

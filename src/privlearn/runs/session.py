@@ -1,8 +1,9 @@
 """A training session: what is charged, what is drawn, and where it stopped.
 
-Everything that training changes is a *part* with a name, a `state_dict` and a `load_state_dict`, as in PyTorch. A
-checkpoint is the state of all parts at one step. A session that is resumed charges again what was released before, and
-draws the same noise for the rest: it ends bit for bit where it would have ended.
+Everything that training changes is a *part* with a name, a `state_dict` and a `load_state_dict`, as
+in PyTorch. A checkpoint is the state of all parts at one step. A session that is resumed charges
+again what was released before, and draws the same noise for the rest: it ends bit for bit where it
+would have ended.
 """
 
 from __future__ import annotations
@@ -79,13 +80,14 @@ class Notes(Protocol):
 def warn_of_target(
     plan: AbstractPlan | Releases, ledger: Ledger, present: int | None, declared: int | None = None
 ) -> None:
-    """Warn of a target that promises next to nothing to an example: the plan's, or the ledger's if it has none.
+    """Warn of a target that promises next to nothing to an example: the plan's, or the ledger's if
+    it has none.
 
     Args:
         plan: what will be spent.
         ledger: what is charged.
-        present: how many examples there are; None: that is not known. It is not looked at where their number is
-            declared, or where neighbours differ in it.
+        present: how many examples there are; None: that is not known. It is not looked at where
+            their number is declared, or where neighbours differ in it.
         declared: that number; None: as the plan says, if it does.
     """
     budget, declared = plan.budget or ledger.budget, declared or getattr(plan, "examples", None)
@@ -102,22 +104,31 @@ class Session:
         plan: what will be spent, and how.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
-        charged: whether releases have noise, and the plan is charged. Else `charging` marks the ledger as not private,
-            by a charge that has no price: only sessions of training take that.
-        world: the processes that share the run. The first one's ledger is charged and its streams are drawn from; the
-            others have its streams, and ledgers of their own that allow nothing but the plan.
+        charged: whether releases have noise, and the plan is charged. Else `charging` marks the
+            ledger as not private, by a charge that has no price: only sessions of training take
+            that.
+        world: the processes that share the run. The first one's ledger is charged and its streams
+            are drawn from; the others have its streams, and ledgers of their own that allow nothing
+            but the plan.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any data is touched.
     """
 
     def __init__(
-        self, plan: AbstractPlan | Releases, ledger: Ledger | None, streams: Streams | None, *, charged: bool = True,
+        self,
+        plan: AbstractPlan | Releases,
+        ledger: Ledger | None,
+        streams: Streams | None,
+        *,
+        charged: bool = True,
         world: World = World(),  # noqa: B008 - a frozen value
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.plan, self.charged, self._counted = plan, charged, False
         if world.rank:
-            ledger = Ledger.allowing(plan.event(), plan.neighbours, plan.unit) if charged else Ledger()
+            ledger = (
+                Ledger.allowing(plan.event(), plan.neighbours, plan.unit) if charged else Ledger()
+            )
         self.ledger = Ledger(plan.budget if charged else None) if ledger is None else ledger
         if charged:
             world.once(self._require_room, "room in the ledger")
@@ -127,7 +138,9 @@ class Session:
         self.world = world.exact() if self.streams.noise.discrete else world
 
     def _require_own_streams(self) -> None:
-        """Raise where the streams are of a secret that outlives the call, and this does not bind them."""
+        """Raise where the streams are of a secret that outlives the call, and this does not bind
+        them.
+        """
         self.streams.noise.require_bound()
 
     def _require_room(self) -> None:
@@ -149,7 +162,9 @@ class Session:
 
     @contextmanager
     def charging(self) -> Iterator[None]:
-        """A block in which the plan may be charged. When it ends, what was not charged is given back."""
+        """A block in which the plan may be charged. When it ends, what was not charged is given
+        back.
+        """
         self._require_counted()
         self.ledger.begin(self.plan.event(), self.plan.neighbours, self.plan.unit)
         try:
@@ -159,7 +174,9 @@ class Session:
 
 
 def charge_again(ledger: Ledger, event: Event, adjacency: Adjacency) -> None:
-    """Charge a resumed run for what it released before its interruption; a ledger in a file charges nothing twice."""
+    """Charge a resumed run for what it released before its interruption; a ledger in a file charges
+    nothing twice.
+    """
     ledger.charge(event, adjacency)
     ledger.settle()
 
@@ -170,23 +187,27 @@ class TrainingSession(Session):
 
     Args:
         plan, ledger, streams, charged, world: as of `Session`.
-        checkpoint: a file to keep progress in, about once a minute. If it is there, the run in it is continued, and
-            ends bit for bit where it would have ended. It is as secret as the data; `publish` deletes it. The first
-            process alone reads and writes it.
+        checkpoint: a file to keep progress in, about once a minute. If it is there, the run in it
+            is continued, and ends bit for bit where it would have ended. It is as secret as the
+            data; `publish` deletes it. The first process alone reads and writes it.
 
     Attributes:
         saved: what the checkpoint holds of an interrupted run; None if there is none.
-        origin: what was drawn from before the run began: initial weights, and which rows stand for whom.
+        origin: what was drawn from before the run began: initial weights, and which rows stand for
+            whom.
         parts: all that training changes, by name, to be filled in before anything is charged.
         facts: what a resumed run must have in common with its checkpoint.
-        code: of functions that the sums follow from, digests by name: keys that outlive the call follow from them, too.
+        code: of functions that the sums follow from, digests by name: keys that outlive the call
+            follow from them, too.
         account: what releases are charged to: the ledger, or the filter of a plan that reacts.
         first: the epoch and the step that a checkpoint goes on with.
         taken: how many steps were released.
         complete: whether nothing is left to release.
-        left: whether a recorded run, which is taken again, was left at the state that this one is at.
+        left: whether a recorded run, which is taken again, was left at the state that this one is
+            at.
         unclaimed: why nothing can be claimed for the model; empty if something can.
-        figure_use: where a private figure first became a plain value that is not followed; empty where none did.
+        figure_use: where a private figure first became a plain value that is not followed; empty
+            where none did.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any data is touched.
@@ -195,22 +216,31 @@ class TrainingSession(Session):
     plan: Plan
 
     def __init__(
-        self, plan: Plan, ledger: Ledger | None, streams: Streams | None, checkpoint: Checkpoint | str | Path | None, *,
-        charged: bool = True, world: World = World(),  # noqa: B008 - a frozen value
-    ) -> None:  # fmt: skip
+        self,
+        plan: Plan,
+        ledger: Ledger | None,
+        streams: Streams | None,
+        checkpoint: Checkpoint | str | Path | None,
+        *,
+        charged: bool = True,
+        world: World = World(),  # noqa: B008 - a frozen value
+    ) -> None:
         self.file = file = Checkpoint.of(checkpoint)
         self.saved = world.once(lambda: run_of(file), "the checkpoint") if file else None
         bound = file.streams() if file and not world.rank else None
         super().__init__(plan, ledger, streams or bound, charged=charged, world=world)
         if self.saved:
             self.streams = Streams.at(self.saved.plain["streams"])
-        self.origin: dict[str, Any] = self.saved.plain["origin"] if self.saved else self._drawn_before()
+        self.origin: dict[str, Any] = (
+            self.saved.plain["origin"] if self.saved else self._drawn_before()
+        )
         self.account: Account = self.ledger
         self.parts: dict[str, Part] = {}
         self.facts: dict[str, str] = {}
         self.code: dict[str, str] = {}
         self._fitted: list[RowTransform] = []
-        self._released: list[tuple[dict[str, Any], Any]] = []  # transforms that were fitted before an interruption
+        # transforms that were fitted before an interruption
+        self._released: list[tuple[dict[str, Any], Any]] = []
         self.first, self._epoch, self._drawn_from = (0, 0), 0, None
         self._steps = 0  # of an epoch, once one was begun
         self._generators: list[Tensor] | None = None
@@ -228,7 +258,9 @@ class TrainingSession(Session):
         return Repeats(file if self.keeps else None, self.world)
 
     def _require_own_streams(self) -> None:
-        """Streams of a secret that outlives the call are bound when the run begins, by its checkpoint."""
+        """Streams of a secret that outlives the call are bound when the run begins, by its
+        checkpoint.
+        """
         if self.file is None:
             Session._require_own_streams(self)
 
@@ -237,24 +269,31 @@ class TrainingSession(Session):
         return {"initialisation": self.streams.state()["initialisation"], "persons": persons.hex()}
 
     def _require_room(self) -> None:
-        """Raise unless the ledger has room for the plan; one in a file set it aside when an interrupted run began."""
+        """Raise unless the ledger has room for the plan; one in a file set it aside when an
+        interrupted run began.
+        """
         if not (self.saved and self.ledger.path):
             Session._require_room(self)
 
     @contextmanager
     def charging(self) -> Iterator[None]:
-        """A block in which the plan may be charged. When it ends, what was not charged is given back.
+        """A block in which the plan may be charged. When it ends, what was not charged is given
+        back.
 
         A run that is interrupted keeps its checkpoint, and what was approved for it.
         """
         self._require_counted()
         with ExitStack() as held:
             if file := self.file:
-                self.world.once(lambda: held.enter_context(file.alone()), "the lock of the checkpoint")
+                self.world.once(
+                    lambda: held.enter_context(file.alone()), "the lock of the checkpoint"
+                )
             if self.charged:
                 self._begin()
             else:
-                self.ledger.charge(NonPrivate("the model was trained without noise"), self.plan.neighbours)
+                self.ledger.charge(
+                    NonPrivate("the model was trained without noise"), self.plan.neighbours
+                )
             self._open = True
             try:
                 yield
@@ -276,7 +315,10 @@ class TrainingSession(Session):
             if bound:
                 self.world.align(self.streams)
             try:
-                self.world.in_turn(lambda: self.ledger.begin(event, plan.neighbours, plan.unit), "the run's beginning")
+                self.world.in_turn(
+                    lambda: self.ledger.begin(event, plan.neighbours, plan.unit),
+                    "the run's beginning",
+                )
                 if bound:  # the same keys may have been used
                     self.repeats.recall()
                 else:
@@ -293,26 +335,34 @@ class TrainingSession(Session):
             require_same_run(self.saved, self.facts)
             self.repeats.recall()
             run = self.saved.plain["run"] if self.world.rank == 0 else None
-            self.world.in_turn(lambda: self.ledger.resume(run, event, plan.neighbours, plan.unit), "the run's resuming")
+            self.world.in_turn(
+                lambda: self.ledger.resume(run, event, plan.neighbours, plan.unit),
+                "the run's resuming",
+            )
             self._restore(self.saved)
             self._watch()
 
     def _bind(self) -> bool:
-        """Let keys of a secret that outlives the call follow from the run, before anything is spent; whether it has."""
+        """Let keys of a secret that outlives the call follow from the run, before anything is
+        spent; whether it has.
+        """
         lasting = self.streams.noise.secret is not None
         if lasting and self.file:
             self.file.bind(self.streams, self._determined())
         return lasting
 
     def _determined(self) -> dict[str, str]:
-        """All that the run's sums follow from, by name: its facts, code, and the state that training begins with."""
+        """All that the run's sums follow from, by name: its facts, code, and the state that
+        training begins with.
+        """
         tensors: dict[str, Tensor] = {}
         parts = {name: part for name, part in self.parts.items() if name not in _HOW}
         plain = {name: flattened(part.state_dict(), name, tensors) for name, part in parts.items()}
         if any(map(is_shard, tensors.values())):
             raise BadInput(
-                "the keys of this run outlive it, so they have to follow from its first weights, and a model under "
-                "fully_shard is in no process whole: leave out the transcript, or train the whole model"
+                "the keys of this run outlive it, so they have to follow from its first weights, "
+                "and a model under fully_shard is in no process whole: leave out the transcript, "
+                "or train the whole model"
             )
         digest = hashlib.sha256(canonical([plain, list(tensors)]))
         digest.update(digest_of(*tensors.values()).encode())
@@ -325,8 +375,14 @@ class TrainingSession(Session):
 
     @cached_property
     def _shared(self) -> bool:
-        """Whether every process writes a part of the checkpoint, that of the model which it keeps."""
-        return any(map(is_shard, self.parts["network"].state_dict().values())) if "network" in self.parts else False
+        """Whether every process writes a part of the checkpoint, that of the model which it
+        keeps.
+        """
+        return (
+            any(map(is_shard, self.parts["network"].state_dict().values()))
+            if "network" in self.parts
+            else False
+        )
 
     @property
     def keeps(self) -> bool:
@@ -334,7 +390,9 @@ class TrainingSession(Session):
         return self.world.rank == 0
 
     def claim_nothing(self, reason: str) -> None:
-        """Nothing can be claimed for the model, nor after an interruption. Of several reasons the first one is kept."""
+        """Nothing can be claimed for the model, nor after an interruption. Of several reasons the
+        first one is kept.
+        """
         if self.unclaimed:
             return
         self.unclaimed = reason
@@ -342,7 +400,9 @@ class TrainingSession(Session):
         warnings.warn(f"nothing will be claimed: {reason}", PrivacyWarning, stacklevel=3)
 
     def note_figure_use(self, use: str) -> None:
-        """A private figure became a plain value. A run that is left early after it claims nothing, nor when resumed."""
+        """A private figure became a plain value. A run that is left early after it claims nothing,
+        nor when resumed.
+        """
         if not self.figure_use:
             self.figure_use = use
             self._mark()
@@ -372,7 +432,9 @@ class TrainingSession(Session):
 
     @contextmanager
     def or_abandon(self) -> Iterator[None]:
-        """A block whose failure ends the run for good; an interruption does not, or what was spent would be lost."""
+        """A block whose failure ends the run for good; an interruption does not, or what was spent
+        would be lost.
+        """
         try:
             yield
         except Exception:
@@ -383,9 +445,9 @@ class TrainingSession(Session):
     def generators(self) -> Iterator[None]:
         """A block in which PyTorch's own generators are the run's; then they are where they were.
 
-        What an optimizer or functions of the caller's draw in the block follows from where the initialisation stream
-        began, also in a run that is resumed before its first step. Dropout and augmentations do not draw from them
-        (`clipping.randomness`).
+        What an optimizer or functions of the caller's draw in the block follows from where the
+        initialisation stream began, also in a run that is resumed before its first step. Dropout
+        and augmentations do not draw from them (`clipping.randomness`).
         """
         held = _generators()
         if self._generators is None:
@@ -399,8 +461,12 @@ class TrainingSession(Session):
             self._generators = _generators()
             _set_generators(held)
 
-    def fitted(self, release: Any, x: Tensor, y: Tensor | None, persons: Tensor | None) -> RowTransform:
-        """The transform that a release before training makes of all rows, or made before an interruption."""
+    def fitted(
+        self, release: Any, x: Tensor, y: Tensor | None, persons: Tensor | None
+    ) -> RowTransform:
+        """The transform that a release before training makes of all rows, or made before an
+        interruption.
+        """
         if self._released:
             self.agreed.charge(release.event(), self.plan.neighbours)
             config, state = self._released.pop(0)
@@ -412,15 +478,20 @@ class TrainingSession(Session):
             noise, before = self.noise, (self.noise.key, self.noise.position)
             transform = release.fit(x, self.plan.neighbours, charges, noise, persons, y)
             charges.require(release, drawn=(noise.key, noise.position) != before)
-            # Laid out as a checkpoint brings them back: products with another layout are rounded otherwise.
-            transform.load_state_dict({n: v.contiguous() for n, v in transform.state_dict().items()}, assign=True)
+            # Laid out as a checkpoint brings them back: products with another layout are rounded
+            # otherwise.
+            transform.load_state_dict(
+                {n: v.contiguous() for n, v in transform.state_dict().items()}, assign=True
+            )
             self.world.copy(transform.state_dict())
             self._fitted.append(transform)
             self._save(0)
         return transform
 
     def epochs(self, noise: Any) -> Iterator[tuple[int, float]]:
-        """The epochs still to run, each with its noise multiplier. Those that were released are charged here."""
+        """The epochs still to run, each with its noise multiplier. Those that were released are
+        charged here.
+        """
         for epoch, noise_multiplier in noise:
             if self.left and epoch >= self.first[0]:
                 return
@@ -435,7 +506,9 @@ class TrainingSession(Session):
         return before
 
     def charge_again(self, event: Event) -> None:
-        """Charge what was released before an interruption; a ledger in a file charges nothing twice."""
+        """Charge what was released before an interruption; a ledger in a file charges nothing
+        twice.
+        """
         self.agreed.charge(event, self.plan.neighbours)
         self.ledger.settle()
 
@@ -445,8 +518,11 @@ class TrainingSession(Session):
             self._draws = Draws(self.plan.sampling, present, self.plan.batches_event)
         return self._draws
 
-    def drawn(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
-        """The batches of an epoch still to be released, each with its number. Those that were are charged here.
+    def drawn(
+        self, epoch: int, noise_multiplier: float, present: int
+    ) -> Iterator[tuple[int, Sample]]:
+        """The batches of an epoch still to be released, each with its number. Those that were are
+        charged here.
 
         They may be drawn ahead of their use; `keep` is to be called before each is used.
         """
@@ -461,33 +537,51 @@ class TrainingSession(Session):
             yield step, sample
 
     def keep(self, step: int, *, now: bool = False) -> None:
-        """Write a checkpoint if it is time, or `now`: all before this batch of the epoch was released, it was not."""
+        """Write a checkpoint if it is time, or `now`: all before this batch of the epoch was
+        released, it was not.
+        """
         if (file := self.file) is None:
             return
-        if now or (self.world.once(lambda: file.due, "the time of a checkpoint") if self._shared else file.due):
+        if now or (
+            self.world.once(lambda: file.due, "the time of a checkpoint")
+            if self._shared
+            else file.due
+        ):
             self._save(step)
 
     def compare(self, parameters: Sequence[Tensor], *, now: bool = False) -> None:
-        """Where several processes train: end all if one has other parameters; every `COMPARED` steps, or `now`."""
+        """Where several processes train: end all if one has other parameters; every `COMPARED`
+        steps, or `now`.
+        """
         if self.world.size > 1 and (now or self.taken % COMPARED == 0):
-            here = [own.detach().cpu().contiguous().view(-1) for own in parameters if not is_shard(own)]
+            here = [
+                own.detach().cpu().contiguous().view(-1) for own in parameters if not is_shard(own)
+            ]
             bits = (own.view(torch.uint8).numpy().tobytes() for own in here)
             self.world.require_alike(f"the parameters after {self.taken} steps", b"".join(bits))
 
-    def batches(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
-        """The batches of an epoch that are still to be released, one after the other, with checkpoints between them."""
+    def batches(
+        self, epoch: int, noise_multiplier: float, present: int
+    ) -> Iterator[tuple[int, Sample]]:
+        """The batches of an epoch that are still to be released, one after the other, with
+        checkpoints between them.
+        """
         for step, sample in self.drawn(epoch, noise_multiplier, present):
             self.keep(step)
             yield step, sample
         self.end_batches()
 
     def end_batches(self) -> None:
-        """All batches of an epoch were released. A recorded run that is taken again may have been left here."""
+        """All batches of an epoch were released. A recorded run that is taken again may have been
+        left here.
+        """
         if self.file and self.file.left_at == self.taken:
             self.keep_end()
 
     def keep_end(self) -> None:
-        """The run is left here. Of a recorded one the state is kept: what is published of it is compared with that."""
+        """The run is left here. Of a recorded one the state is kept: what is published of it is
+        compared with that.
+        """
         if self._open and not self.complete and self.file and self.file.keeps_ends:
             step = self.first[1] if self.left else self.taken - self._epoch * self._steps
             self._save(step, left=True)
@@ -506,25 +600,33 @@ class TrainingSession(Session):
         return "over" if self.complete or self._stopped else "not begun"
 
     def require_open(self) -> None:
-        """Raise `BadInput` unless the run is under way: what is released after its end is not part of its plan."""
+        """Raise `BadInput` unless the run is under way: what is released after its end is not part
+        of its plan.
+        """
         if not self._open:
             raise BadInput(
-                "the run is over, and what it had not spent was given back: nothing can follow. Begin another run"
+                "the run is over, and what it had not spent was given back: nothing can follow. "
+                "Begin another run"
             )
 
     def facts_of_leaving(self) -> dict[str, Any]:
-        """Of a run that was left before its end: the steps that it took. Of one with a transcript: its digest."""
+        """Of a run that was left before its end: the steps that it took. Of one with a transcript:
+        its digest.
+        """
         if self.figure_use and not self.complete:
             self.claim_nothing(
-                f"{self.figure_use}, and the run was left early: when may follow from private rows. Take all steps, "
-                "or let a metric of public rows decide"
+                f"{self.figure_use}, and the run was left early: when may follow from private "
+                "rows. Take all steps, or let a metric of public rows decide"
             )
         unclaimed = {"unclaimed": self.unclaimed} if self.unclaimed else {}
         unclaimed |= self.file.facts() if self.file and self.keeps else {}
-        return unclaimed if self.complete else {"steps": self.taken, "left_early": True, **unclaimed}
+        return (
+            unclaimed if self.complete else {"steps": self.taken, "left_early": True, **unclaimed}
+        )
 
     def stop(self, epochs: Generator[Any]) -> None:
-        """End a run whose `epochs` may still be under way: what was not charged is given back, and no more can be.
+        """End a run whose `epochs` may still be under way: what was not charged is given back, and
+        no more can be.
 
         Raises:
             ProcessLost: another process took more or fewer steps, or has other parameters.
@@ -538,11 +640,17 @@ class TrainingSession(Session):
 
     @property
     def fast_kernels(self) -> bool | None:
-        """Whether fast products are used: as in a saved run, or in the first process; None: where they are faster."""
+        """Whether fast products are used: as in a saved run, or in the first process; None: where
+        they are faster.
+        """
         began = self.saved or (self.file.like if self.file else None)
         if began:
             return bool(dict(began.plain["parts"]["gradients"]["items"])["fast_kernels"])
-        return self.world.once(lambda: type(kernels()) is not Kernels, "products") if self.world.size > 1 else None
+        return (
+            self.world.once(lambda: type(kernels()) is not Kernels, "products")
+            if self.world.size > 1
+            else None
+        )
 
     @property
     def agreed(self) -> Account:
@@ -565,7 +673,10 @@ class TrainingSession(Session):
             return
         tensors: dict[str, Tensor] = {}
         now = self.streams.state()
-        drawn = {"sampling": self._drawn_from or now["sampling"], "initialisation": self.origin["initialisation"]}
+        drawn = {
+            "sampling": self._drawn_from or now["sampling"],
+            "initialisation": self.origin["initialisation"],
+        }
         plain = {
             "facts": self.facts,
             "run": self.ledger.run,
@@ -575,16 +686,21 @@ class TrainingSession(Session):
             "step": step,
             "streams": now | drawn,
             "origin": self.origin,
-            "parts": {name: flattened(part.state_dict(), name, tensors) for name, part in self.parts.items()},
+            "parts": {
+                name: flattened(part.state_dict(), name, tensors)
+                for name, part in self.parts.items()
+            },
             "fitted": [
-                [t.config(), flattened(t.state_dict(), f"fitted.{n}", tensors)] for n, t in enumerate(self._fitted)
+                [t.config(), flattened(t.state_dict(), f"fitted.{n}", tensors)]
+                for n, t in enumerate(self._fitted)
             ],
             "generators": flattened(self._generators, "generators", tensors),
             **({"left": True} if left else {}),
         }
         shards = None
         if self._shared:
-            from privlearn.runs.shards import save_shards  # several processes keep parts of the model
+            # several processes keep parts of the model
+            from privlearn.runs.shards import save_shards
 
             shards = save_shards(self.file.path, tensors, self.world)
         if self.keeps:
@@ -597,12 +713,15 @@ class TrainingSession(Session):
         like = self.parts["network"].state_dict().values()
         tensors = {**saved.tensors}
         if saved.plain.get("shards"):
-            from privlearn.runs.shards import load_shards  # several processes keep parts of the model
+            # several processes keep parts of the model
+            from privlearn.runs.shards import load_shards
 
             tensors |= {**load_shards(self.file.path, saved.plain["shards"], iter(like))}
         for name, part in self.parts.items():
             part.load_state_dict(whole(saved.plain["parts"][name], tensors))
-        self._released = [(config, whole(state, saved.tensors)) for config, state in saved.plain["fitted"]]
+        self._released = [
+            (config, whole(state, saved.tensors)) for config, state in saved.plain["fitted"]
+        ]
         self.first = (saved.plain["epoch"], saved.plain["step"])
         marks = {**saved.plain, **(self.file.marks() if self.keeps else {})}
         self.unclaimed = marks.get("unclaimed", "")
@@ -645,13 +764,17 @@ class _Charges:
         if compose(self._events) != compose([release.event()]) or not drawn:
             what = "was not charged its event()" if drawn else "drew no noise from the stream"
             raise UnsoundExtension(
-                f"the transform {type(release).__name__} was fitted to private rows and {what}: nothing of it is "
-                "used. Release what it needs by pv.release, with the ledger and the stream that fit is given"
+                f"the transform {type(release).__name__} was fitted to private rows and {what}: "
+                "nothing of it is used. Release what it needs by pv.release, with the ledger and "
+                "the stream that fit is given"
             )
 
 
 def _generators() -> list[Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
+    return [
+        torch.get_rng_state(),
+        *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []),
+    ]
 
 
 def _set_generators(states: list[Tensor]) -> None:

@@ -1,7 +1,8 @@
-"""The shards of a model under FSDP2 in a checkpoint: each process writes its own, any number of processes reads them.
+"""The shards of a model under FSDP2 in a checkpoint: each process writes its own, any number of
+processes reads them.
 
-They are written by `torch.distributed.checkpoint` into a folder beside the checkpoint, which names it. So a crash
-leaves the folder that was written before and the checkpoint that names it, whole.
+They are written by `torch.distributed.checkpoint` into a folder beside the checkpoint, which names
+it. So a crash leaves the folder that was written before and the checkpoint that names it, whole.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from privlearn.world import World
 
 
 def save_shards(path: Path, tensors: Mapping[str, Tensor], world: World) -> dict[str, Any] | None:
-    """Write those of `tensors` that are sharded beside `path`, by all processes; what `load_shards` needs, if any are.
+    """Write those of `tensors` that are sharded beside `path`, by all processes; what `load_shards`
+    needs, if any are.
 
     Only the owner of the files may read them.
     """
@@ -32,7 +34,9 @@ def save_shards(path: Path, tensors: Mapping[str, Tensor], world: World) -> dict
     own = {name: tensor.detach() for name, tensor in tensors.items() if is_shard(tensor)}
     if not own:
         return None
-    folder = path.with_name(f"{path.name}.shards.{world.once(lambda: secrets.token_hex(4), 'a name for shards')}")
+    folder = path.with_name(
+        f"{path.name}.shards.{world.once(lambda: secrets.token_hex(4), 'a name for shards')}"
+    )
     world.in_turn(lambda: folder.mkdir(mode=0o700, exist_ok=True), "the folder of shards")
     mask = os.umask(0o077)
     try:
@@ -40,10 +44,15 @@ def save_shards(path: Path, tensors: Mapping[str, Tensor], world: World) -> dict
             parallel.save(own, checkpoint_id=folder)  # type: ignore[attr-defined]
     finally:
         os.umask(mask)
-    return {"folder": folder.name, "tensors": {n: [list(t.shape), str(t.dtype)] for n, t in own.items()}}
+    return {
+        "folder": folder.name,
+        "tensors": {n: [list(t.shape), str(t.dtype)] for n, t in own.items()},
+    }
 
 
-def load_shards(path: Path, saved: dict[str, Any] | None, like: Iterator[Tensor]) -> dict[str, Tensor]:
+def load_shards(
+    path: Path, saved: dict[str, Any] | None, like: Iterator[Tensor]
+) -> dict[str, Tensor]:
     """The tensors that `save_shards` wrote, sharded over today's processes as one of `like` is."""
     import torch.distributed.checkpoint as parallel
     from torch.distributed.tensor import Shard, zeros
@@ -52,7 +61,12 @@ def load_shards(path: Path, saved: dict[str, Any] | None, like: Iterator[Tensor]
         return {}
     mesh = next(own.device_mesh for own in like if is_shard(own))  # type: ignore[attr-defined]
     own: dict[str, Any] = {
-        name: zeros(shape, dtype=getattr(torch, kind.removeprefix("torch.")), device_mesh=mesh, placements=[Shard(0)])
+        name: zeros(
+            shape,
+            dtype=getattr(torch, kind.removeprefix("torch.")),
+            device_mesh=mesh,
+            placements=[Shard(0)],
+        )
         for name, (shape, kind) in saved["tensors"].items()
     }
     folder = path.with_name(saved["folder"])
@@ -69,15 +83,19 @@ def _heard(what: str) -> Iterator[None]:
     try:
         with answered():
             yield
-    except CheckpointException as error:  # no Exception of Python's; it has the errors of all processes
+    # no Exception of Python's; it has the errors of all processes
+    except CheckpointException as error:
         rank, (cause, _) = min(error.failures.items())
-        failed = BadInput(f"{what}: process {rank} failed with {type(cause).__name__}: {first_line(cause)}")
+        failed = BadInput(
+            f"{what}: process {rank} failed with {type(cause).__name__}: {first_line(cause)}"
+        )
         failed.shared = True  # type: ignore[attr-defined]
         raise failed from error
 
 
 def whole_state(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
-    """The state of a model under FSDP2, its tensors gathered one by one by all processes; empty if it is not sharded.
+    """The state of a model under FSDP2, its tensors gathered one by one by all processes; empty if
+    it is not sharded.
 
     Args:
         model: the model.

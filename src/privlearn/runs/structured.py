@@ -31,7 +31,12 @@ def read(given: Any, sampling: Sampler, *, whole: bool) -> Any:
         given = dataset_of(given, sampling)
     if hasattr(given, "with_format") and _indexed(given):
         given = NumberedRows(given)
-    if isinstance(given, TorchDataset) and not isinstance(given, TensorDataset) and not whole and _indexed(given):
+    if (
+        isinstance(given, TorchDataset)
+        and not isinstance(given, TensorDataset)
+        and not whole
+        and _indexed(given)
+    ):
         return DatasetRows(given, workers=workers)
     return given
 
@@ -48,8 +53,8 @@ def rows_in_memory(given: TorchDataset[Any] | DataLoader[Any], sampling: Sampler
 def dataset_of(loader: DataLoader[Any], sampling: Sampler) -> TorchDataset[Any]:
     """The data set of a loader.
 
-    The plan's sampler draws the batches, whatever was given. So a loader must be one that `sampling` describes: it
-    shuffles, which is `Shuffle` with its batch size, and is not amplified.
+    The plan's sampler draws the batches, whatever was given. So a loader must be one that
+    `sampling` describes: it shuffles, which is `Shuffle` with its batch size, and is not amplified.
 
     Raises:
         BadInput: it draws other batches than the plan.
@@ -57,9 +62,10 @@ def dataset_of(loader: DataLoader[Any], sampling: Sampler) -> TorchDataset[Any]:
     size = shuffled_batch_size(loader)
     if sampling != Shuffle(size):
         raise BadInput(
-            f"the DataLoader shuffles and cuts batches of {size}, and the plan says {sampling}: expected "
-            f"pv.Shuffle(batch_size={size}), whose guarantee has no amplification by sampling. To have one, give "
-            "loader.dataset instead, and pv.Poisson or pv.Partition in the plan: privlearn draws the batches itself",
+            f"the DataLoader shuffles and cuts batches of {size}, and the plan says {sampling}: "
+            f"expected pv.Shuffle(batch_size={size}), whose guarantee has no amplification by "
+            "sampling. To have one, give loader.dataset instead, and pv.Poisson or pv.Partition "
+            "in the plan: privlearn draws the batches itself",
             batch_size=size,
         )
     return loader.dataset

@@ -1,4 +1,6 @@
-"""The settings of an optimizer, and whether a change of them can follow from a number that a script computed."""
+"""The settings of an optimizer, and whether a change of them can follow from a number that a script
+computed.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ from privlearn._figures import first_argument
 class TracedSettings(dict[str, Any]):
     """One of an optimizer's groups, which remembers what schedulers set that were given nothing.
 
-    Such a scheduler, `scheduler.step()`, counts its own calls: what it sets follows from how many there were. One that
-    is given a metric, `ReduceLROnPlateau`, may follow anything, also where it decides to leave a setting as it is.
+    Such a scheduler, `scheduler.step()`, counts its own calls: what it sets follows from how many
+    there were. One that is given a metric, `ReduceLROnPlateau`, may follow anything, also where it
+    decides to leave a setting as it is.
 
     Attributes:
-        may_follow: whether a setting was changed in another way, or read by a scheduler that was given something.
+        may_follow: whether a setting was changed in another way, or read by a scheduler that was
+            given something.
     """
 
     may_follow = False
@@ -45,7 +49,9 @@ class TracedSettings(dict[str, Any]):
 
 
 def follows_a_number(settings: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether settings may follow from a number: they are others than before, and no scheduler set them unasked."""
+    """Whether settings may follow from a number: they are others than before, and no scheduler set
+    them unasked.
+    """
     if getattr(settings, "may_follow", False) or settings.keys() != before.keys():
         return True
     scheduled = getattr(settings, "scheduled", {})
@@ -57,12 +63,17 @@ def follows_a_number(settings: Mapping[str, Any], before: Mapping[str, Any]) -> 
 
 def copied(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings as they are now, to be compared with later ones."""
-    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in settings.items()}
+    return {
+        name: value.clone() if isinstance(value, Tensor) else value
+        for name, value in settings.items()
+    }
 
 
 def _same(value: Any, before: Any) -> bool:
     if isinstance(value, Tensor) or isinstance(before, Tensor):
-        return isinstance(value, Tensor) and isinstance(before, Tensor) and torch.equal(value, before)
+        return (
+            isinstance(value, Tensor) and isinstance(before, Tensor) and torch.equal(value, before)
+        )
     return bool(value == before)
 
 

@@ -1,7 +1,8 @@
-"""A transcript: what a run was bound to before it began, and what it was every few steps, for an auditor to check.
+"""A transcript: what a run was bound to before it began, and what it was every few steps, for an
+auditor to check.
 
-All that it states are keyed digests: without the secret they tell nothing of rows, batches or keys. With the secret and
-the data any part of the run can be computed again (`auditing.replay`).
+All that it states are keyed digests: without the secret they tell nothing of rows, batches or keys.
+With the secret and the data any part of the run can be computed again (`auditing.replay`).
 """
 
 from __future__ import annotations
@@ -33,19 +34,22 @@ _LEAST = 16  # bytes of a secret
 #: The fields of the first line, of a step's and of a state's.
 _HEAD = {"commitment", "challenge", "steps", "discrete"}
 _STEP, _STATE = {"step", "sample", "released"}, {"state", "steps", "digest"}
-_ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # made once: `json.dumps` would make one for each step
+# made once: `json.dumps` would make one for each step
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @final
 class CommittedSecret:
-    """The secret that a commitment is bound to: keys of a run's streams, and of all digests, follow from it.
+    """The secret that a commitment is bound to: keys of a run's streams, and of all digests, follow
+    from it.
 
     Args:
         folder: where `auditing.commit` wrote it.
 
     Attributes:
         rows: the commitment to the rows: the root of a tree of their salted digests.
-        run: all that the sums of the run follow from, by name: its plan, options, data, code and first state.
+        run: all that the sums of the run follow from, by name: its plan, options, data, code and
+            first state.
         commitment: the digest of all that was committed to.
 
     Raises:
@@ -59,35 +63,55 @@ class CommittedSecret:
             _require(_LEAST <= len(secret) <= 64, f"the secret has {len(secret)} bytes")
             self.rows, committed = str(stated["rows"]), str(stated["secret"])
             _require("run" in stated, "an earlier version made it, for the rows alone. Commit anew")
-            self.run, run = {str(name): str(text) for name, text in kept["run"].items()}, str(stated["run"])
+            self.run, run = (
+                {str(name): str(text) for name, text in kept["run"].items()},
+                str(stated["run"]),
+            )
         except FileNotFoundError as error:
             raise BadInput(
-                f"{folder} holds no commitment: commit to the rows first, privlearn.auditing.commit(data, folder) or "
-                "`privlearn commit`"
+                f"{folder} holds no commitment: commit to the rows first, "
+                "privlearn.auditing.commit(data, folder) or `privlearn commit`"
             ) from error
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"the commitment in {folder} cannot be read: {error}") from error
-        if hashlib.sha256(secret).hexdigest() != committed or _digest_of_run(secret, self.run) != run:
-            raise BadInput(f"the secret in {folder} is not the one that was committed to: get the unchanged folder")
+        if (
+            hashlib.sha256(secret).hexdigest() != committed
+            or _digest_of_run(secret, self.run) != run
+        ):
+            raise BadInput(
+                f"the secret in {folder} is not the one that was committed to: get the unchanged "
+                "folder"
+            )
         self.commitment = hashlib.sha256(canonical(stated)).hexdigest()
 
     @staticmethod
     def write(folder: Path, rows: str, secret: bytes, run: Mapping[str, str]) -> None:
-        """Bind a run to rows, a secret, and all that its sums follow from: a file for the auditor, one to be kept."""
+        """Bind a run to rows, a secret, and all that its sums follow from: a file for the auditor,
+        one to be kept.
+        """
         of_run = _digest_of_run(secret, run)
-        stated = {"format": _FORMAT, "rows": rows, "run": of_run, "secret": hashlib.sha256(secret).hexdigest()}
+        stated = {
+            "format": _FORMAT,
+            "rows": rows,
+            "run": of_run,
+            "secret": hashlib.sha256(secret).hexdigest(),
+        }
         kept = {"secret": secret.hex(), "run": dict(run)}
         write_durably(folder / SECRET, json.dumps(kept).encode() + b"\n", mode=0o600)
         write_durably(folder / COMMITMENT, json.dumps(stated, indent=1).encode() + b"\n")
 
     def streams(self, challenge: bytes, discrete: bool) -> Streams:
-        """The random streams of the run, from their beginning: no noise is drawn before they are bound to the run.
+        """The random streams of the run, from their beginning: no noise is drawn before they are
+        bound to the run.
 
-        The keys that they will have follow from the secret, from the commitment to rows and run, and from a value that
-        was not known when these were fixed: none can be chosen for the noise that it makes. What is drawn before, such
-        as initial weights, follows from the secret alone, and is a part of what was committed to.
+        The keys that they will have follow from the secret, from the commitment to rows and run,
+        and from a value that was not known when these were fixed: none can be chosen for the noise
+        that it makes. What is drawn before, such as initial weights, follows from the secret alone,
+        and is a part of what was committed to.
         """
-        key = hashlib.blake2b(bytes.fromhex(self.commitment) + challenge, key=self.secret, person=b"streams").digest()
+        key = hashlib.blake2b(
+            bytes.fromhex(self.commitment) + challenge, key=self.secret, person=b"streams"
+        ).digest()
         return first_streams(self.secret, key, discrete=discrete)
 
     def bound(self, challenge: bytes, discrete: bool) -> Streams:
@@ -107,21 +131,27 @@ class CommittedSecret:
         """What the transcript says of a step: the batch, and what was released."""
         rows = np.ascontiguousarray(examples, dtype=np.int64).data
         sample = self.digest(b"sample ", number.to_bytes(8, "big"), rows)
-        return {"step": number, "sample": sample, "released": self.digest(b"released ", *map(_bits, tensors))}
+        return {
+            "step": number,
+            "sample": sample,
+            "released": self.digest(b"released ", *map(_bits, tensors)),
+        }
 
 
 @final
 class Transcript(Checkpoint):
-    """A checkpoint that keeps all states of a run, not only the last, with a digest of each: to be given as one.
+    """A checkpoint that keeps all states of a run, not only the last, with a digest of each: to be
+    given as one.
 
-    An interrupted run goes on from its last state. Publishing deletes nothing: the folder holds the keys of the noise
-    and is as secret as the data. It is for the auditor, who checks it by `auditing.replay`.
+    An interrupted run goes on from its last state. Publishing deletes nothing: the folder holds the
+    keys of the noise and is as secret as the data. It is for the auditor, who checks it by
+    `auditing.replay`.
 
     Args:
         folder: where `auditing.commit` was called, and no run was recorded yet.
-        challenge: a public value in hexadecimal digits, fixed after the auditor had the commitment: by the auditor, or
-            by a public source of randomness. Empty: nothing keeps the publisher from trying secrets until the noise
-            suits.
+        challenge: a public value in hexadecimal digits, fixed after the auditor had the commitment:
+            by the auditor, or by a public source of randomness. Empty: nothing keeps the publisher
+            from trying secrets until the noise suits.
         steps: how many steps lie between two states. An auditor takes all of them again, or none.
         discrete: whether releases make their noise on a grid (`Streams.new`).
 
@@ -131,7 +161,9 @@ class Transcript(Checkpoint):
 
     replayable = True
 
-    def __init__(self, folder: str | Path, *, challenge: str = "", steps: int = 50, discrete: bool = False) -> None:
+    def __init__(
+        self, folder: str | Path, *, challenge: str = "", steps: int = 50, discrete: bool = False
+    ) -> None:
         self.folder = Path(folder)
         super().__init__(self.folder / LINES)
         self._between = count("steps", steps)
@@ -143,7 +175,8 @@ class Transcript(Checkpoint):
         self._writing: Thread | None = None  # puts a state on disk
         self._failed: Exception | None = None
 
-    #: What is published of a run that was left early is compared with the state that it was left in.
+    #: What is published of a run that was left early is compared with the state that it was left
+    #: in.
     keeps_ends = True
 
     @property
@@ -168,7 +201,9 @@ class Transcript(Checkpoint):
         """For the certificate: what the run was bound to, and the digest of the transcript."""
         self._finish()
         stated = {"commitment": self._secret.commitment, "challenge": self._challenge.hex()}
-        return {"transcript": stated | {"digest": hashlib.sha256(self.path.read_bytes()).hexdigest()}}
+        return {
+            "transcript": stated | {"digest": hashlib.sha256(self.path.read_bytes()).hexdigest()}
+        }
 
     def read(self) -> Saved | None:
         """The last state of an interrupted run; None if none was begun.
@@ -180,12 +215,15 @@ class Transcript(Checkpoint):
             return None
         if self._closed.exists():
             raise BadInput(
-                f"{self.folder} holds the transcript of a run that is over, whose keys are used up: commit anew, in "
-                "another folder"
+                f"{self.folder} holds the transcript of a run that is over, whose keys are used "
+                "up: commit anew, in another folder"
             )
         recording = Recording(self.folder)
         if recording.challenge != self._challenge.hex() or recording.between != self._between:
-            raise BadInput("the interrupted run was recorded with another challenge, or other steps between states")
+            raise BadInput(
+                "the interrupted run was recorded with another challenge, or other steps between "
+                "states"
+            )
         self._states, self._taken = len(recording.states), recording.taken[-1]
         self._lines, self._since = [], 0
         write_durably(self.path, b"".join(recording.complete))
@@ -195,33 +233,41 @@ class Transcript(Checkpoint):
         """Add a state.
 
         Raises:
-            BadInput: the run draws from other streams, or its model is sharded; or it can't be written.
+            BadInput: the run draws from other streams, or its model is sharded; or it can't be
+                written.
         """
         if saved.plain["streams"]["noise"]["key"] != self._key:
             raise BadInput(
-                "a run with a transcript draws from the streams that follow from its commitment: leave out streams and "
-                "seed"
+                "a run with a transcript draws from the streams that follow from its commitment: "
+                "leave out streams and seed"
             )
         if "shards" in saved.plain:
             raise BadInput(
-                "a run of a model under FSDP2 cannot be recorded: its states lie in the shards of all processes. Train "
-                "the whole model in each process, or without a transcript"
+                "a run of a model under FSDP2 cannot be recorded: its states lie in the shards of "
+                "all processes. Train the whole model in each process, or without a transcript"
             )
         content = packed(saved)
-        digest = self._secret.digest(b"state ", head_of(content))  # of all tensors in it, weights among them
+        # of all tensors in it, weights among them
+        digest = self._secret.digest(b"state ", head_of(content))
         line = {"state": self._states, "steps": self._taken, "digest": digest}
         if not self._states:
             stated = {"commitment": self._secret.commitment, "challenge": self._challenge.hex()}
-            self._lines.insert(0, _line(stated | {"steps": self._between, "discrete": self._discrete}))
+            self._lines.insert(
+                0, _line(stated | {"steps": self._between, "discrete": self._discrete})
+            )
         self._finish()
-        self._writing = Thread(target=self._put, args=(self._states, content, "".join([*self._lines, _line(line)])))
+        self._writing = Thread(
+            target=self._put, args=(self._states, content, "".join([*self._lines, _line(line)]))
+        )
         self._writing.start()
         if not self._states:
             self._finish()  # before anything is drawn
         self._lines, self._since, self._states = [], 0, self._states + 1
 
     def _put(self, number: int, content: bytes, lines: str) -> None:
-        """Put a state on disk, and then its line and those of the steps before it: training goes on meanwhile."""
+        """Put a state on disk, and then its line and those of the steps before it: training goes on
+        meanwhile.
+        """
         try:
             write_durably(state_path(self.folder, number), content, mode=0o600)
             with self.path.open("a", encoding="ascii") as file:
@@ -283,27 +329,43 @@ class Recording:
             *lines, _ = content.split(b"\n")
             head, *rest = [loads(line) for line in lines]
             _require(all(isinstance(line, dict) for line in rest), "a line is not a table")
-            self.challenge, self.discrete = bytes.fromhex(head["challenge"]).hex(), bool(head["discrete"])
-            commitment, at = head["commitment"], [n for n, line in enumerate(rest) if "state" in line]
+            self.challenge, self.discrete = (
+                bytes.fromhex(head["challenge"]).hex(),
+                bool(head["discrete"]),
+            )
+            commitment, at = (
+                head["commitment"],
+                [n for n, line in enumerate(rest) if "state" in line],
+            )
             self.states = [str(rest[n]["digest"]) for n in at]
-            self.between, *self.taken = [_whole(line["steps"]) for line in (head, *(rest[n] for n in at))]
+            self.between, *self.taken = [
+                _whole(line["steps"]) for line in (head, *(rest[n] for n in at))
+            ]
             self.steps = [line for line in rest[: at[-1]] if "step" in line]
             _require(head.keys() == _HEAD, "its first line has other fields")
-            _require(all(line.keys() in (_STEP, _STATE) for line in rest), "a line has other fields")
+            _require(
+                all(line.keys() in (_STEP, _STATE) for line in rest), "a line has other fields"
+            )
             self.complete = [line + b"\n" for line in lines[: at[-1] + 2]]
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             why = f"{type(error).__name__}: {first_line(error)}"
             raise BadInput(f"{folder / LINES} is not a transcript of a run: {why}") from error
         if commitment != self.secret.commitment:
-            raise BadInput(f"the transcript in {folder} is of another commitment: get the unchanged folder")
+            raise BadInput(
+                f"the transcript in {folder} is of another commitment: get the unchanged folder"
+            )
         stated = [line["step"] for line in self.steps]
         numbered = len(stated) == self.taken[-1] and all(n == step for n, step in enumerate(stated))
         if self.taken[0] or not numbered:
-            raise BadInput(f"{folder / LINES} leaves out steps, or states one twice: get the unchanged folder")
+            raise BadInput(
+                f"{folder / LINES} leaves out steps, or states one twice: get the unchanged folder"
+            )
         self.digest = hashlib.sha256(content).hexdigest()
 
     def streams(self) -> Streams:
-        """The random streams that the run was bound to, from their beginning; they are bound when it begins."""
+        """The random streams that the run was bound to, from their beginning; they are bound when
+        it begins.
+        """
         return self.secret.streams(bytes.fromhex(self.challenge), self.discrete)
 
     def bound(self) -> Streams:
@@ -322,7 +384,10 @@ class Recording:
         except OSError as error:
             raise BadInput(f"{path} cannot be read: {error.strerror}") from error
         if self.secret.digest(b"state ", head_of(content)) != self.states[number]:
-            raise BadInput(f"{path} is not the state whose digest the transcript has: it was changed, or is damaged")
+            raise BadInput(
+                f"{path} is not the state whose digest the transcript has: it was changed, or is "
+                "damaged"
+            )
         return unpacked(content, path)
 
 
@@ -337,7 +402,8 @@ class Determined(Exception):
 
 @final
 class RunToCommit(Checkpoint):
-    """A checkpoint of a run that is going to be committed to: it says what the run is, before anything is spent.
+    """A checkpoint of a run that is going to be committed to: it says what the run is, before
+    anything is spent.
 
     Args:
         folder: where will be committed.
@@ -368,7 +434,9 @@ class RunToCommit(Checkpoint):
 
 def first_streams(secret: bytes, later: bytes, *, discrete: bool = False) -> Streams:
     """The streams of a secret before they are bound: by `later` they will be."""
-    return Streams.of_secret(later, hashlib.blake2b(key=secret, person=b"first").digest(), discrete=discrete)
+    return Streams.of_secret(
+        later, hashlib.blake2b(key=secret, person=b"first").digest(), discrete=discrete
+    )
 
 
 def _digest_of_run(secret: bytes, run: Mapping[str, str]) -> str:
@@ -389,8 +457,9 @@ def require_committed(committed: Mapping[str, str], determined: Mapping[str, str
     """
     if dict(committed) != dict(determined):
         raise BadInput(
-            f"this is not the run that was committed to: {differences(committed, determined)}. Train what the "
-            "commitment is for, or commit anew, in another folder: a commitment is good for one run"
+            f"this is not the run that was committed to: {differences(committed, determined)}. "
+            "Train what the commitment is for, or commit anew, in another folder: a commitment is "
+            "good for one run"
         )
 
 
@@ -414,7 +483,9 @@ def _read_challenge(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except (ValueError, TypeError) as error:
-        raise BadInput(f"challenge is {str(text)[:40]!r}: expected hexadecimal digits, two for each byte") from error
+        raise BadInput(
+            f"challenge is {str(text)[:40]!r}: expected hexadecimal digits, two for each byte"
+        ) from error
 
 
 def _bits(own: Tensor) -> memoryview:

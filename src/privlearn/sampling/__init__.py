@@ -1,6 +1,7 @@
 """Samplers: each draws its own batches and says itself what a release on them amounts to.
 
-There is no second place where a sampling rate is written down, so what is charged is what was drawn.
+There is no second place where a sampling rate is written down, so what is charged is what was
+drawn.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from privlearn.sampling.sampler import Sampler as Sampler
 
 
 def require_priced(name: Sampler | str, adjacency: Adjacency) -> None:
-    """Raise `UnsupportedEvent` if the sampler, or the one called so, has no price for such neighbours."""
+    """Raise `UnsupportedEvent` if the sampler, or the one called so, has no price for such
+    neighbours.
+    """
     made = name if isinstance(name, Sampler) else kinds(Sampler).get(name.partition(":")[0])
     if made is not None:
         require_covered(f"{made.kind} batches", adjacency, made.adjacencies)
@@ -38,7 +41,8 @@ def require_priced(name: Sampler | str, adjacency: Adjacency) -> None:
 def named(name: Sampler | str, batch_size: int, examples: int) -> Sampler:
     """The sampler called `name` with batches of about `batch_size` out of `examples` rows.
 
-    `truncated-poisson:maximum=700` says how many rows of a batch are kept at most. A sampler is taken as it is.
+    `truncated-poisson:maximum=700` says how many rows of a batch are kept at most. A sampler is
+    taken as it is.
 
     Raises:
         BadInput: an unknown name or number, or a batch larger than the data.
@@ -48,7 +52,10 @@ def named(name: Sampler | str, batch_size: int, examples: int) -> Sampler:
     count("the batch size", batch_size)
     if batch_size > examples:
         raise BadInput(
-            f"the batch size is {batch_size}, more than the {examples} examples: choose at most {examples}",
+            (
+                f"the batch size is {batch_size}, more than the {examples} examples: choose at "
+                f"most {examples}"
+            ),
             batch_size=batch_size,
             examples=examples,
         )
@@ -59,5 +66,7 @@ def named(name: Sampler | str, batch_size: int, examples: int) -> Sampler:
         return sampler
     maximum = numbers.get("maximum", math.nan)
     if not isinstance(sampler, TruncatedPoisson) or len(numbers) > 1 or not maximum.is_integer():
-        raise BadInput(f"sampling {name!r} cannot be read: expected a name, or truncated-poisson:maximum=ROWS")
+        raise BadInput(
+            f"sampling {name!r} cannot be read: expected a name, or truncated-poisson:maximum=ROWS"
+        )
     return replace(sampler, maximum=int(maximum))

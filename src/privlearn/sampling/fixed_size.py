@@ -1,4 +1,6 @@
-"""Batches of a fixed size, shuffled or not, and all examples at once: nothing is gained by sampling."""
+"""Batches of a fixed size, shuffled or not, and all examples at once: nothing is gained by
+sampling.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from privlearn.sampling.sampler import Sampler
 
 @dataclass(frozen=True)
 class _FixedSize(Sampler):
-    """Disjoint batches of `batch_size` rows; the last may be smaller. The epoch is the unit; nothing is amplified."""
+    """Disjoint batches of `batch_size` rows; the last may be smaller. The epoch is the unit;
+    nothing is amplified.
+    """
 
     batch_size: int
     adjacencies = (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
@@ -57,8 +61,8 @@ class _FixedSize(Sampler):
 class Shuffle(_FixedSize):
     """Reshuffles every epoch and cuts batches of `batch_size` rows; the last one may be smaller.
 
-    The epoch is the unit, charged at its first batch. There is no amplification: a Poisson-style epsilon for shuffled
-    batches would be wrong (Yu et al. 2019; Chua et al. 2024).
+    The epoch is the unit, charged at its first batch. There is no amplification: a Poisson-style
+    epsilon for shuffled batches would be wrong (Yu et al. 2019; Chua et al. 2024).
     """
 
     kind: ClassVar[str] = "shuffle"
@@ -72,9 +76,11 @@ class Shuffle(_FixedSize):
 @registered
 @dataclass(frozen=True)
 class FixedOrder(_FixedSize):
-    """Batches of `batch_size` rows in the order of the data, the same in every epoch; the last one may be smaller.
+    """Batches of `batch_size` rows in the order of the data, the same in every epoch; the last one
+    may be smaller.
 
-    As for `Shuffle`, the epoch is the unit, and nothing is amplified: which batch an example is in is no secret.
+    As for `Shuffle`, the epoch is the unit, and nothing is amplified: which batch an example is in
+    is no secret.
     """
 
     kind: ClassVar[str] = "fixed"

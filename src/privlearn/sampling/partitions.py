@@ -23,10 +23,11 @@ from privlearn.sampling.sampler import CyclicSampler, Sampler
 @registered
 @dataclass(frozen=True)
 class Partition(Sampler):
-    """Each example falls into one of `batches` batches, independently and uniformly, afresh every epoch.
+    """Each example falls into one of `batches` batches, independently and uniformly, afresh every
+    epoch.
 
-    Every example is seen exactly once an epoch, and batches have random sizes (they may be empty). The epoch is the
-    unit: it is charged at its first batch.
+    Every example is seen exactly once an epoch, and batches have random sizes (they may be empty).
+    The epoch is the unit: it is charged at its first batch.
     """
 
     batches: int
@@ -64,17 +65,20 @@ class Partition(Sampler):
 @registered
 @dataclass(frozen=True)
 class CyclicPartition(CyclicSampler):
-    """A random partition of each of `cycle` groups of rows, for noise that is correlated over steps.
+    """A random partition of each of `cycle` groups of rows, for noise that is correlated over
+    steps.
 
-    Row i is in group i modulo `cycle`. Each example falls into one of the `batches` batches of its group, independently
-    and uniformly, afresh every epoch, and step t takes a batch of group t modulo `cycle`. So every example is seen
-    exactly once an epoch, and at least `cycle` steps lie between two batches with it: where noise is correlated over no
-    more steps, the rows that it changes at one time are none of those at another, and an epoch costs what a partition
-    into `batches` batches does, whatever `cycle` is. It is charged at its first step. With one batch in each group it
-    is a fixed order, with one group a `Partition`. Groups are no secret; which rows are in them depends on the number
-    of rows, so not for add/remove neighbours.
+    Row i is in group i modulo `cycle`. Each example falls into one of the `batches` batches of its
+    group, independently and uniformly, afresh every epoch, and step t takes a batch of group t
+    modulo `cycle`. So every example is seen exactly once an epoch, and at least `cycle` steps lie
+    between two batches with it: where noise is correlated over no more steps, the rows that it
+    changes at one time are none of those at another, and an epoch costs what a partition into
+    `batches` batches does, whatever `cycle` is. It is charged at its first step. With one batch in
+    each group it is a fixed order, with one group a `Partition`. Groups are no secret; which rows
+    are in them depends on the number of rows, so not for add/remove neighbours.
 
-    Source: cyclic groups are those of Choquette-Choo et al. 2023; batches are balls in bins (Chua et al. 2024).
+    Source: cyclic groups are those of Choquette-Choo et al. 2023; batches are balls in bins (Chua
+    et al. 2024).
     """
 
     batches: int
@@ -97,8 +101,10 @@ class CyclicPartition(CyclicSampler):
             BadInput: an epoch has fewer batches.
         """
         if (steps := self.steps()) < cycle:
-            raise BadInput(f"an epoch has {steps} batches, and noise is correlated over {cycle}: use smaller batches "
-                           "or fewer bands")  # fmt: skip
+            raise BadInput(
+                f"an epoch has {steps} batches, and noise is correlated over {cycle}: use smaller "
+                "batches or fewer bands"
+            )
         batches = steps // cycle
         return CyclicPartition(batches, max(cycle, round(steps / batches)))
 
@@ -117,7 +123,8 @@ class CyclicPartition(CyclicSampler):
     def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
         """Draw one epoch of batches."""
         groups = np.arange(examples) % self.cycle
-        places = groups + self.cycle * rng.integers(self.batches, size=examples)  # the step that an example is in
+        # the step that an example is in
+        places = groups + self.cycle * rng.integers(self.batches, size=examples)
         unit = self.epoch_charge()
         for rows in _split(places, self.steps()):
             yield Sample(rows, unit)
@@ -130,8 +137,10 @@ def _split(places: Indices, steps: int) -> list[Indices]:
 
 
 def assign(examples: int, blocks: int, rng: np.random.Generator) -> Indices:
-    """For each example the block, 0 .. `blocks` - 1, that it falls into: independently, uniformly, whatever it holds.
+    """For each example the block, 0 .. `blocks` - 1, that it falls into: independently, uniformly,
+    whatever it holds.
 
-    So disjoint blocks may be priced as `Parallel`. How many fall into a block is random, and some may be empty.
+    So disjoint blocks may be priced as `Parallel`. How many fall into a block is random, and some
+    may be empty.
     """
     return rng.integers(count("blocks", blocks), size=examples)

@@ -24,10 +24,11 @@ from privlearn.sampling.sampler import CyclicSampler, Sampler
 @registered
 @dataclass(frozen=True)
 class Poisson(Sampler):
-    """Each batch takes each example independently with probability `sampling_rate`. Batches may be empty.
+    """Each batch takes each example independently with probability `sampling_rate`. Batches may be
+    empty.
 
-    An epoch is ceil(1 / sampling_rate) batches. Amplified by sampling, for add/remove and zero-out neighbours. Drawing
-    takes time and memory of a batch, however many rows there are (`inclusion`).
+    An epoch is ceil(1 / sampling_rate) batches. Amplified by sampling, for add/remove and zero-out
+    neighbours. Drawing takes time and memory of a batch, however many rows there are (`inclusion`).
     """
 
     sampling_rate: float
@@ -69,15 +70,18 @@ class Poisson(Sampler):
 @registered
 @dataclass(frozen=True)
 class TruncatedPoisson(Sampler):
-    """Poisson batches of which `maximum` rows are kept at most: of larger ones a random part, any as likely as others.
+    """Poisson batches of which `maximum` rows are kept at most: of larger ones a random part, any
+    as likely as others.
 
-    So a batch that is padded to the maximum always has one shape. For zero-out neighbours. What the cut costs is part
-    of the price (`accounting.pld.truncation`; after Chua et al. 2024, "Scalable DP-SGD"): nothing at the usual maximum.
+    So a batch that is padded to the maximum always has one shape. For zero-out neighbours. What the
+    cut costs is part of the price (`accounting.pld.truncation`; after Chua et al. 2024, "Scalable
+    DP-SGD"): nothing at the usual maximum.
 
     Attributes:
         sampling_rate: the probability with which each row is drawn, before the cut.
         examples: how many rows there are at most: a public number.
-        maximum: rows that are kept at most; `of_size` takes one that is exceeded once in 1e15 batches, or less often.
+        maximum: rows that are kept at most; `of_size` takes one that is exceeded once in 1e15
+            batches, or less often.
     """
 
     sampling_rate: float
@@ -88,7 +92,8 @@ class TruncatedPoisson(Sampler):
 
     def __post_init__(self) -> None:
         probability("sampling_rate", self.sampling_rate)
-        from privlearn.accounting.pld.truncation import require_maximum  # for truncated batches alone
+        # for truncated batches alone
+        from privlearn.accounting.pld.truncation import require_maximum
 
         require_maximum(self.sampling_rate, self.examples, self.maximum)
 
@@ -112,13 +117,15 @@ class TruncatedPoisson(Sampler):
         """Of more rows than it was made for, more would be cut."""
         if examples > self.examples:
             raise BadInput(
-                f"{self.kind} batches are priced for at most {self.examples} examples, and there are "
-                f"{str(examples)[:40]}: make the sampler for them, or declare as many, examples=N"
+                f"{self.kind} batches are priced for at most {self.examples} examples, and there "
+                f"are {str(examples)[:40]}: make the sampler for them, or declare as many, "
+                "examples=N"
             )
 
     def event(self, mechanism: Gaussian) -> Event:
         """Every batch is a sampled release of its own, whose price holds for what is cut, too."""
-        from privlearn.accounting.pld.truncation import TruncatedPoissonSampled  # for truncated batches alone
+        # for truncated batches alone
+        from privlearn.accounting.pld.truncation import TruncatedPoissonSampled
 
         return TruncatedPoissonSampled(self.sampling_rate, self.examples, self.maximum, mechanism)
 
@@ -140,13 +147,15 @@ class TruncatedPoisson(Sampler):
 @registered
 @dataclass(frozen=True)
 class CyclicPoisson(CyclicSampler):
-    """Poisson batches of one of `cycle` groups of rows after the other, for noise that is correlated over steps.
+    """Poisson batches of one of `cycle` groups of rows after the other, for noise that is
+    correlated over steps.
 
-    Row i is in group i modulo `cycle`. Step t takes each example of group t modulo `cycle` independently with
-    probability `sampling_rate`, so an example takes part at most once in `cycle` steps, and these together are the
-    unit: they cost one sampled release, and are charged at the first of them. An epoch is ceil(1 / sampling_rate)
-    cycles. Groups are no secret; which rows are in them depends on the number of rows, so not for add/remove
-    neighbours (Choquette-Choo et al. 2023).
+    Row i is in group i modulo `cycle`. Step t takes each example of group t modulo `cycle`
+    independently with probability `sampling_rate`, so an example takes part at most once in `cycle`
+    steps, and these together are the unit: they cost one sampled release, and are charged at the
+    first of them. An epoch is ceil(1 / sampling_rate) cycles. Groups are no secret; which rows are
+    in them depends on the number of rows, so not for add/remove neighbours (Choquette-Choo et al.
+    2023).
     """
 
     sampling_rate: float
@@ -169,7 +178,10 @@ class CyclicPoisson(CyclicSampler):
             BadInput: so many batches are more than all the data.
         """
         if (rate := self.sampling_rate * cycle / self.cycle) > 1 + 1e-9:
-            raise BadInput(f"{cycle} batches hold {rate:.3g} times all the examples: use smaller ones or fewer bands")
+            raise BadInput(
+                f"{cycle} batches hold {rate:.3g} times all the examples: use smaller ones or "
+                "fewer bands"
+            )
         return CyclicPoisson(min(rate, 1.0), cycle)
 
     def steps(self, examples: int | None = None) -> int:

@@ -1,4 +1,6 @@
-"""What every sampler has: it draws its own batches, and says itself what a release on them amounts to."""
+"""What every sampler has: it draws its own batches, and says itself what a release on them amounts
+to.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from privlearn.samples import EpochCharge, Sample, require_covered
 
 
 class Sampler:
-    """Draws and prices the batches of an epoch. A final class with a `kind` and `@registered` is known everywhere."""
+    """Draws and prices the batches of an epoch. A final class with a `kind` and `@registered` is
+    known everywhere.
+    """
 
     #: What it is called on the command line and in certificates.
     kind: ClassVar[str]
@@ -33,10 +37,14 @@ class Sampler:
 
     @abstractmethod
     def event(self, mechanism: Gaussian) -> Event:
-        """What is charged at once when batches are released through `mechanism`: a batch, or a whole epoch."""
+        """What is charged at once when batches are released through `mechanism`: a batch, or a
+        whole epoch.
+        """
 
     def epoch_charge(self) -> EpochCharge:
-        """What pays for the batches of one `event`, for the kinds of neighbour that this is priced for."""
+        """What pays for the batches of one `event`, for the kinds of neighbour that this is priced
+        for.
+        """
         return EpochCharge(self.event, self.adjacencies)
 
     def epoch_event(self, mechanism: Gaussian) -> Event:
@@ -44,7 +52,9 @@ class Sampler:
         return self.event(mechanism)
 
     def separation(self, examples: int) -> int:
-        """How many steps lie at least from one batch of a run with an example to the next with it; 1: none is known."""
+        """How many steps lie at least from one batch of a run with an example to the next with it;
+        1: none is known.
+        """
         return 1
 
     @property
@@ -53,11 +63,15 @@ class Sampler:
         return True
 
     def in_cycles(self, cycle: int) -> Sampler:
-        """The sampler with batches of the same size in which examples rest for `cycle` steps, where it has a choice."""
+        """The sampler with batches of the same size in which examples rest for `cycle` steps, where
+        it has a choice.
+        """
         return self
 
     def require_neighbours(self, adjacency: Adjacency) -> None:
-        """Raise `UnsupportedEvent` unless batches are priced for such neighbours, as drawn and as an event."""
+        """Raise `UnsupportedEvent` unless batches are priced for such neighbours, as drawn and as
+        an event.
+        """
         require_covered(f"{self.kind} batches", adjacency, self.adjacencies)
         require_adjacency(self.event(Gaussian(1.0)), adjacency)
 
@@ -65,7 +79,9 @@ class Sampler:
         """Raise `BadInput` unless its price is for so many rows: asked before anything is spent."""
 
     def contradictions(self, examples: int) -> list[str]:
-        """What contradicts that there are so many rows, which the facts of a run state: each a sentence."""
+        """What contradicts that there are so many rows, which the facts of a run state: each a
+        sentence.
+        """
         try:
             self.require_rows(examples)
         except BadInput as error:
@@ -88,9 +104,11 @@ class Sampler:
 
 
 class CyclicSampler(Sampler):
-    """Takes the batches of one of `cycle` groups of rows after the other: row i is in group i modulo `cycle`.
+    """Takes the batches of one of `cycle` groups of rows after the other: row i is in group i
+    modulo `cycle`.
 
-    Groups are no secret; which rows are in them depends on the number of rows, so not for add/remove neighbours.
+    Groups are no secret; which rows are in them depends on the number of rows, so not for
+    add/remove neighbours.
     """
 
     cycle: int
@@ -102,5 +120,7 @@ class CyclicSampler(Sampler):
 
     @property
     def prices_groups(self) -> bool:
-        """With one group alone: a person's examples are else drawn in different steps of a cycle."""
+        """With one group alone: a person's examples are else drawn in different steps of a
+        cycle.
+        """
         return self.cycle == 1

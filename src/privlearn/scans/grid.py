@@ -1,6 +1,8 @@
-"""The grid of voxels that volumes are brought to, each by itself, and masks from there back to their scan.
+"""The grid of voxels that volumes are brought to, each by itself, and masks from there back to
+their scan.
 
-Nothing here looks at more than one volume, so one person changes one row. A grid is a declared public number.
+Nothing here looks at more than one volume, so one person changes one row. A grid is a declared
+public number.
 """
 
 from __future__ import annotations
@@ -28,10 +30,12 @@ _SPEC = re.compile(r"([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})(/2)?")
 @final
 @dataclass(frozen=True)
 class Grid:
-    """What volumes of different sizes become rows of one shape by: a declared size in voxels, for all of them alike.
+    """What volumes of different sizes become rows of one shape by: a declared size in voxels, for
+    all of them alike.
 
-    A volume is padded with background, or cropped, about its middle, and its intensities are scaled by its own 1st and
-    99th percentile to [0, 1]. Other volumes have no part in that, so a row depends on one volume alone.
+    A volume is padded with background, or cropped, about its middle, and its intensities are scaled
+    by its own 1st and 99th percentile to [0, 1]. Other volumes have no part in that, so a row
+    depends on one volume alone.
 
     Attributes:
         size: in voxels of the files, along the three axes; even numbers.
@@ -49,20 +53,24 @@ class Grid:
             count("a side of the grid", side, least=2, most=_LONGEST)
         if any(side % 2 for side in self.size) or math.prod(self.size) > MOST_VOXELS:
             raise BadInput(
-                f"the grid is {self.spec}: expected even numbers, and at most {MOST_VOXELS:,} voxels together"
+                f"the grid is {self.spec}: expected even numbers, and at most {MOST_VOXELS:,} "
+                "voxels together"
             )
 
     @classmethod
     def parse(cls, text: str) -> Grid:
-        """A grid from `40x56x40`, or from `40x56x40/2`, whose blocks of 2 x 2 x 2 voxels become one.
+        """A grid from `40x56x40`, or from `40x56x40/2`, whose blocks of 2 x 2 x 2 voxels become
+        one.
 
         Raises:
             BadInput: it reads otherwise.
         """
         match = _SPEC.fullmatch(text)
         if match is None:
-            raise BadInput(f"the grid {text[:60]!r} can't be read: expected even numbers of voxels, such as 40x56x40, "
-                           "or 40x56x40/2 to take blocks of 2 x 2 x 2 voxels for one")  # fmt: skip
+            raise BadInput(
+                f"the grid {text[:60]!r} can't be read: expected even numbers of voxels, such as "
+                "40x56x40, or 40x56x40/2 to take blocks of 2 x 2 x 2 voxels for one"
+            )
         *sides, halved = match.groups()
         first, second, third = map(int, sides)
         return cls((first, second, third), halved is not None)
@@ -88,7 +96,9 @@ class Grid:
         return (_most(whole, classes) if self.halved else whole).astype(np.uint16)
 
     def restored(self, mask: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
-        """A mask of `shape`, that of the scan, from one on this grid; what the grid did not hold is background, 0."""
+        """A mask of `shape`, that of the scan, from one on this grid; what the grid did not hold is
+        background, 0.
+        """
         if self.halved:
             for axis in range(3):
                 mask = mask.repeat(2, axis)
@@ -96,18 +106,29 @@ class Grid:
 
 
 def prepared(
-    image: NDArray[Any], mask: NDArray[Any], grid: Sequence[int], classes: int, *, halve: bool = True
+    image: NDArray[Any],
+    mask: NDArray[Any],
+    grid: Sequence[int],
+    classes: int,
+    *,
+    halve: bool = True,
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """One volume as a row: a scan of shape (channels, *size) with intensities from 0 to 1, and its mask, shape size.
+    """One volume as a row: a scan of shape (channels, *size) with intensities from 0 to 1, and its
+    mask, shape size.
 
     Args:
-        image: the scan, three dimensions, or four with channels first; each channel is scaled by itself.
+        image: the scan, three dimensions, or four with channels first; each channel is scaled by
+            itself.
         mask: a class for each voxel, three dimensions.
-        grid: what both are padded (with 0, the background) or cropped to, about their middle; even numbers.
+        grid: what both are padded (with 0, the background) or cropped to, about their middle; even
+            numbers.
         classes: how many there are.
-        halve: whether blocks of 2 x 2 x 2 voxels become one: their mean, and the class of most of them.
+        halve: whether blocks of 2 x 2 x 2 voxels become one: their mean, and the class of most of
+            them.
     """
-    channels = [on_grid(normalised(own), grid) for own in (image if image.ndim == 4 else image[None])]
+    channels = [
+        on_grid(normalised(own), grid) for own in (image if image.ndim == 4 else image[None])
+    ]
     mask = on_grid(np.asarray(mask), grid)
     if halve:
         channels = [_halved(own) for own in channels]
@@ -116,7 +137,9 @@ def prepared(
 
 
 def normalised(image: NDArray[Any]) -> NDArray[np.float64]:
-    """A scan with its own 1st percentile at 0 and its 99th at 1, and nothing outside; all 0 if they are equal."""
+    """A scan with its own 1st percentile at 0 and its 99th at 1, and nothing outside; all 0 if they
+    are equal.
+    """
     values = np.asarray(image, dtype=np.float64)
     dark, bright = np.percentile(values, [_DARK, _BRIGHT])
     if not bright > dark:
@@ -126,10 +149,13 @@ def normalised(image: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def on_grid(volume: NDArray[Any], grid: Sequence[int]) -> NDArray[Any]:
-    """A volume in the middle of a grid of zeros; what lies outside is cut off, equally on both sides."""
+    """A volume in the middle of a grid of zeros; what lies outside is cut off, equally on both
+    sides.
+    """
     if volume.ndim != len(grid) or any(size < 2 or size % 2 for size in grid):
         raise BadInput(
-            f"a volume of shape {volume.shape} can't be put on the grid {tuple(grid)}: expected even numbers"
+            f"a volume of shape {volume.shape} can't be put on the grid {tuple(grid)}: expected "
+            "even numbers"
         )
     return _centred(volume, grid)
 

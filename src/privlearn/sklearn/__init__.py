@@ -1,6 +1,7 @@
 """Estimators for scikit-learn: each `fit` is a release, and `privacy_` says what it cost.
 
-`DPClassifier(epsilon=1, classes=[0, 1], bounds=(0, 1)).fit(X, y).publish("model")` is all there is to it.
+`DPClassifier(epsilon=1, classes=[0, 1], bounds=(0, 1)).fit(X, y).publish("model")` is all there is
+to it.
 """
 
 from __future__ import annotations

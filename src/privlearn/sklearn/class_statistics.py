@@ -24,25 +24,30 @@ _Plan = TypeVar("_Plan", bound=ChoosingPlan)
 
 @final
 class DPFeatureSelector(SelectorMixin, PrivateEstimator):  # type: ignore[misc]
-    """Keeps the features that `privlearn.statistics.select_features` chooses, in the order that they had.
+    """Keeps the features that `privlearn.statistics.select_features` chooses, in the order that
+    they had.
 
     Guarantee: of each fit as that of `select_features`; of several, see `privacy_`.
 
     Args:
         epsilon, delta: the target of one fit; not looked at with a plan.
         keep: how many features; None: half of them.
-        classes: the labels that there may be, public. None: those of the plan, 0 .. classes - 1; without one they are
-            read off the labels, and nothing is claimed.
-        bounds: (low, high) of the numbers in rows, public, or arrays of one for each feature. None: with a plan rows
-            are taken as they are, and clipped to its bounds; without one each number x becomes x / (1 + |x|).
+        classes: the labels that there may be, public. None: those of the plan, 0 .. classes - 1;
+            without one they are read off the labels, and nothing is claimed.
+        bounds: (low, high) of the numbers in rows, public, or arrays of one for each feature. None:
+            with a plan rows are taken as they are, and clipped to its bounds; without one each
+            number x becomes x / (1 + |x|).
         plan: a settled `SelectionPlan`, in place of epsilon, delta and keep.
-        ledger: what fits are charged to; None: one that the estimator shares with its clones, without a limit.
-        random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
+        ledger: what fits are charged to; None: one that the estimator shares with its clones,
+            without a limit.
+        random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing
+            is claimed.
         preprocessing: "public", or None: as of every estimator here (`PrivateEstimator`).
 
     Attributes:
         indices_: the kept features' places, the best first.
-        scores_: what each of them was ranked by, as released; None where Gumbel noise chose, which releases no scores.
+        scores_: what each of them was ranked by, as released; None where Gumbel noise chose, which
+            releases no scores.
         result_: what was released.
         privacy_, n_features_in_, feature_names_in_: as of every estimator here.
     """
@@ -59,7 +64,13 @@ class DPFeatureSelector(SelectorMixin, PrivateEstimator):  # type: ignore[misc]
         random_state: Any = None,
         preprocessing: str | None = None,
     ) -> None:
-        self.epsilon, self.delta, self.keep, self.classes, self.bounds = epsilon, delta, keep, classes, bounds
+        self.epsilon, self.delta, self.keep, self.classes, self.bounds = (
+            epsilon,
+            delta,
+            keep,
+            classes,
+            bounds,
+        )
         self.plan, self.ledger, self.random_state = plan, ledger, random_state
         self.preprocessing = preprocessing
 
@@ -67,8 +78,9 @@ class DPFeatureSelector(SelectorMixin, PrivateEstimator):  # type: ignore[misc]
         """Choose features, by rows of numbers, shape (rows, features), and their labels, (rows,).
 
         Args:
-            then: the plan of the estimator that comes next on the same ledger: where there is no room for both, nothing
-                is charged. In a pipeline `fit(X, y, dpfeatureselector__then=plan)`.
+            then: the plan of the estimator that comes next on the same ledger: where there is no
+                room for both, nothing is charged. In a pipeline
+                `fit(X, y, dpfeatureselector__then=plan)`.
 
         Raises:
             BudgetExceeded: the ledger has no room; before anything is drawn.
@@ -82,7 +94,9 @@ class DPFeatureSelector(SelectorMixin, PrivateEstimator):  # type: ignore[misc]
             self.ledger.require_room(plan.event(), plan.neighbours, plan.unit, then=then.event())
         data = self._dataset(X, labels)
         selected = self._release(
-            plan, reasons, lambda ledger, streams: select_features(plan, data, ledger=ledger, streams=streams)
+            plan,
+            reasons,
+            lambda ledger, streams: select_features(plan, data, ledger=ledger, streams=streams),
         )
         self.indices_ = selected.indices.numpy()
         self.scores_ = None if selected.scores is None else selected.scores.numpy()
@@ -111,9 +125,11 @@ class DPFisherClassifier(PrivateClassifier):
     Guarantee: of each fit as that of `fisher`; of several, see `privacy_`.
 
     Args:
-        options: other fields of `privlearn.statistics.FisherPlan`, where no plan is given: `{"keep": 10}`.
+        options: other fields of `privlearn.statistics.FisherPlan`, where no plan is given:
+            `{"keep": 10}`.
         plan: a settled `FisherPlan`, in place of epsilon, delta and options.
-        epsilon, delta, classes, bounds, ledger, random_state, preprocessing: as of `DPFeatureSelector`.
+        epsilon, delta, classes, bounds, ledger, random_state, preprocessing: as of
+            `DPFeatureSelector`.
 
     Attributes:
         classes_: the declared classes, sorted.
@@ -134,12 +150,19 @@ class DPFisherClassifier(PrivateClassifier):
         random_state: Any = None,
         preprocessing: str | None = None,
     ) -> None:
-        self.epsilon, self.delta, self.classes, self.bounds, self.options = epsilon, delta, classes, bounds, options
+        self.epsilon, self.delta, self.classes, self.bounds, self.options = (
+            epsilon,
+            delta,
+            classes,
+            bounds,
+            options,
+        )
         self.plan, self.ledger, self.random_state = plan, ledger, random_state
         self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any) -> DPFisherClassifier:
-        """Release statistics of rows, shape (rows, features), and their labels, (rows,), and make the classifier.
+        """Release statistics of rows, shape (rows, features), and their labels, (rows,), and make
+        the classifier.
 
         Raises:
             BudgetExceeded: the ledger has no room; before anything is drawn.
@@ -153,15 +176,25 @@ class DPFisherClassifier(PrivateClassifier):
     ) -> tuple[AbstractPlan, Dataset, Train]:
         options = self._options(FisherPlan)
         plan = _plan_of(self, FisherPlan, options.pop("keep", self.n_features_in_), **options)
-        return plan, data, lambda plan, rows, ledger, streams: fisher(plan, rows, ledger=ledger, streams=streams)
+        return (
+            plan,
+            data,
+            lambda plan, rows, ledger, streams: fisher(plan, rows, ledger=ledger, streams=streams),
+        )
 
 
 def _plan_of(estimator: Any, kind: type[_Plan], keep: int, **options: Any) -> _Plan:
-    """The plan that was given, or one by the declared bounds: numbers within [-1, 1], behind them."""
+    """The plan that was given, or one by the declared bounds: numbers within [-1, 1], behind
+    them.
+    """
     if estimator.plan is not None:
         require_plan(estimator.plan, kind)
         return estimator.plan  # type: ignore[no-any-return]
     features = estimator.n_features_in_
-    fields = {"row_norm": SCALED_NORM * features**0.5, "coordinate_bound": 1.0, "adjacency": ADJACENCY} | options
+    fields = {
+        "row_norm": SCALED_NORM * features**0.5,
+        "coordinate_bound": 1.0,
+        "adjacency": ADJACENCY,
+    } | options
     plan = kind(len(estimator.classes_), features, keep, **fields)
     return plan.calibrate(epsilon=estimator.epsilon, delta=estimator.delta)

@@ -9,18 +9,27 @@ from privlearn.sklearn.estimator import PrivateEstimator
 from privlearn.sklearn.table_encoder import DPTableEncoder
 
 _WEIGHTS = {
-    "check_sample_weight_equivalence_on_dense_data": "weights are bounded: a row of weight 2 counts as one of weight 1"
+    "check_sample_weight_equivalence_on_dense_data": "weights are bounded: a row of weight 2 "
+    "counts as one of weight 1"
     ", and not as two rows"
 }
 #: By class: the check, and why it fails.
 _EXPECTED: dict[str, dict[str, str]] = dict.fromkeys(
-    ("DPBoostingClassifier", "DPBoostingRegressor", "DPClassifier", "DPLogisticRegression", "DPRegressor", "DPRidge"),
+    (
+        "DPBoostingClassifier",
+        "DPBoostingRegressor",
+        "DPClassifier",
+        "DPLogisticRegression",
+        "DPRegressor",
+        "DPRidge",
+    ),
     _WEIGHTS,
 )
 
 
 def expected_failed_checks(estimator: Any) -> dict[str, str]:
-    """The checks of `sklearn.utils.estimator_checks` that fail for an estimator, with reasons, for `check_estimator`.
+    """The checks of `sklearn.utils.estimator_checks` that fail for an estimator, with reasons, for
+    `check_estimator`.
 
     At most five for each; an empty dictionary where all pass.
 
@@ -32,5 +41,7 @@ def expected_failed_checks(estimator: Any) -> dict[str, str]:
     {}
     """
     if not isinstance(estimator, PrivateEstimator | DPTableEncoder):
-        raise BadInput(f"estimator is a {type(estimator).__name__}: expected one of privlearn.sklearn")
+        raise BadInput(
+            f"estimator is a {type(estimator).__name__}: expected one of privlearn.sklearn"
+        )
     return dict(_EXPECTED.get(type(estimator).__name__, {}))

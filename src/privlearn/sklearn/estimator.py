@@ -1,4 +1,6 @@
-"""What all scikit-learn estimators share: rows and labels as declared, the ledger, `privacy_` and `publish`."""
+"""What all scikit-learn estimators share: rows and labels as declared, the ledger, `privacy_` and
+`publish`.
+"""
 
 from __future__ import annotations
 
@@ -33,37 +35,45 @@ from privlearn.streams import Streams
 
 Array = NDArray[Any]
 
-#: The kind of neighbour where nothing else is chosen: that of DP-SGD without a declared number of examples, so that the
-#: steps of a pipeline fit on one ledger. How many rows there are is public.
+#: The kind of neighbour where nothing else is chosen: that of DP-SGD without a declared number of
+#: examples, so that the steps of a pipeline fit on one ledger. How many rows there are is public.
 ADJACENCY = Adjacency.ZERO_OUT
 
 NO_CLASSES = "the classes were read off the labels: declare them, classes=[...]"
-NO_TARGET_BOUNDS = "the bounds of the target were read off the targets: declare them, target_bounds=(low, high)"
+NO_TARGET_BOUNDS = (
+    "the bounds of the target were read off the targets: declare them, target_bounds=(low, high)"
+)
 #: Half a step from the middle of the bounds, over their distance, in which rows are not clipped.
 _STEP = 1e-3
 #: What `preprocessing` may declare, and what the card then says.
 PUBLIC = "public"
-_DECLARED = "the person who published this declared the preprocessing public: that it learned nothing from these rows"
+_DECLARED = (
+    "the person who published this declared the preprocessing public: that it learned nothing "
+    "from these rows"
+)
 _SQUASHED = "x / (1 + |x|), number by number: no bounds were declared"
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     """The base of the estimators: each `fit` is one release, charged to one ledger.
 
-    Without `ledger=` fits are charged to a ledger that the estimator shares with its clones and copies, and with
-    nothing else. It has no limit: the first fit has the guarantee that was asked for, each further one adds to it,
-    which `privacy_` says and a `PrivacyWarning`. With `ledger=` all fits are charged there, and refused beyond its
-    budget. An estimator that was pickled without a ledger in a file predicts, and takes no fit.
+    Without `ledger=` fits are charged to a ledger that the estimator shares with its clones and
+    copies, and with nothing else. It has no limit: the first fit has the guarantee that was asked
+    for, each further one adds to it, which `privacy_` says and a `PrivacyWarning`. With `ledger=`
+    all fits are charged there, and refused beyond its budget. An estimator that was pickled without
+    a ledger in a file predicts, and takes no fit.
 
-    Neighbours differ in one row, replaced by an empty one (`zero_out`): how many rows there are is public. Where an
-    estimator has options, `{"adjacency": "add_remove"}` is another kind, for DP-SGD with a declared `{"examples": N}`.
+    Neighbours differ in one row, replaced by an empty one (`zero_out`): how many rows there are is
+    public. Where an estimator has options, `{"adjacency": "add_remove"}` is another kind, for
+    DP-SGD with a declared `{"examples": N}`.
 
-    Rows that hold no finite numbers, and labels outside the declared classes, are refused before anything is spent.
+    Rows that hold no finite numbers, and labels outside the declared classes, are refused before
+    anything is spent.
 
     Args:
-        preprocessing: "public": you declare that what transformed the rows before `fit` learned nothing from private
-            rows; the card of the published model repeats it. None: where steps are seen that may have learned from
-            them, as in a pipeline, nothing is claimed.
+        preprocessing: "public": you declare that what transformed the rows before `fit` learned
+            nothing from private rows; the card of the published model repeats it. None: where steps
+            are seen that may have learned from them, as in a pipeline, nothing is claimed.
 
     Attributes:
         privacy_: what the fit guarantees, and all fits together (`FitPrivacy`).
@@ -101,7 +111,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     # -- what is declared
 
     def _validated(self, X: Any, y: Any = "no_validation", *, reset: bool = True) -> Any:
-        """Rows of finite numbers, and targets if there are some; rows unlike the fit's are refused, unless `reset`."""
+        """Rows of finite numbers, and targets if there are some; rows unlike the fit's are refused,
+        unless `reset`.
+        """
         if reset and self._plan is None:
             positive("epsilon", self.epsilon)
         try:
@@ -110,11 +122,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise
         except ValueError as error:
             if str(error).startswith("could not convert"):  # it quotes a cell
-                raise BadInput("X holds values that are not numbers: encode texts first, and leave out ids") from None
+                raise BadInput(
+                    "X holds values that are not numbers: encode texts first, and leave out ids"
+                ) from None
             raise BadInput(str(error)) from error
 
     def _labelled(self, X: Any, y: Any) -> tuple[Array, Array, tuple[str, ...]]:
-        """Rows, labels as the classes' numbers, and what was read off the private rows; sets `classes_`.
+        """Rows, labels as the classes' numbers, and what was read off the private rows; sets
+        `classes_`.
 
         Raises:
             BadInput: labels outside the declared classes, or fewer than two classes.
@@ -125,7 +140,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 check_classification_targets(y)
             except ValueError as error:
                 raise BadInput(str(error)) from error
-        self.classes_, labels, reasons = numbered(column_or_1d(y, warn=True), self.classes, self._plan)
+        self.classes_, labels, reasons = numbered(
+            column_or_1d(y, warn=True), self.classes, self._plan
+        )
         if len(self.classes_) < 2:
             raise BadInput("the labels are of 1 class: expected two or more, classes=[...]")
         return X, labels, reasons
@@ -141,17 +158,22 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return self.bounds is None and self._plan is None
 
     def _scaled_rows(self, X: Array) -> Array:
-        """Rows as the release takes them: as they are where bounds are declared, else each number x / (1 + |x|)."""
+        """Rows as the release takes them: as they are where bounds are declared, else each number x
+        / (1 + |x|).
+        """
         return X / (1 + np.abs(X)) if self._squashed else X
 
     def _dataset(self, X: Array, y: Array | None, classes: int | None = None) -> Dataset:
         """Rows with all that is declared of them."""
         low, high = self._bounds()
         names = tuple(map(str, getattr(self, "feature_names_in_", ())))
-        return Dataset(self._scaled_rows(X), y, classes=classes, low=low, high=high, feature_names=names)
+        return Dataset(
+            self._scaled_rows(X), y, classes=classes, low=low, high=high, feature_names=names
+        )
 
     def _bounds(self) -> tuple[Any, Any]:
-        """The declared bounds, numbers or arrays of one for each feature; (-1, 1) for squashed rows.
+        """The declared bounds, numbers or arrays of one for each feature; (-1, 1) for squashed
+        rows.
 
         Raises:
             BadInput: something else.
@@ -167,9 +189,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             return state
         if isinstance(state, np.random.RandomState):
             return Streams.new(int(state.randint(2**31)))
-        if state is not None and (isinstance(state, bool) or not isinstance(state, numbers.Integral)):
+        if state is not None and (
+            isinstance(state, bool) or not isinstance(state, numbers.Integral)
+        ):
             raise BadInput(
-                f"random_state is {shortened(repr(state), 60)}: expected None, a whole number or pv.Streams.new()"
+                f"random_state is {shortened(repr(state), 60)}: expected None, a whole number or "
+                "pv.Streams.new()"
             )
         return Streams.new(None if state is None else int(state))
 
@@ -188,12 +213,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         given = {} if given is None else given
         if not isinstance(given, Mapping):
             raise BadInput(
-                f"options is {shortened(repr(given), 60)}: expected a dictionary of settings by name, or None"
+                f"options is {shortened(repr(given), 60)}: expected a dictionary of settings by "
+                "name, or None"
             )
         known = {*usual, *(field.name for kind in kinds for field in fields(kind))}
         unknown = [name for name in given if kinds and name not in known]
         if unknown:
-            raise BadInput(f"options has {str(unknown[0])[:40]!r}: expected some of {', '.join(sorted(known))}")
+            raise BadInput(
+                f"options has {str(unknown[0])[:40]!r}: expected some of {', '.join(sorted(known))}"
+            )
         return usual | dict(given)
 
     def _weights(self, weights: Any, rows: int) -> Array | None:
@@ -207,25 +235,45 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         own = np.asarray(weights)
         if own.ndim == 0 and own.dtype.kind in "fiub":
             own = np.full(rows, own)
-        if own.dtype.kind not in "fiub" or own.shape != (rows,) or not np.isfinite(own).all() or (own < 0).any():
+        if (
+            own.dtype.kind not in "fiub"
+            or own.shape != (rows,)
+            or not np.isfinite(own).all()
+            or (own < 0).any()
+        ):
             raise BadInput(
-                f"sample_weight holds {own.dtype} values of shape {own.shape}: expected a finite number of at least 0 "
-                f"for each of the {rows} rows"
+                f"sample_weight holds {own.dtype} values of shape {own.shape}: expected a finite "
+                f"number of at least 0 for each of the {rows} rows"
             )
         if not (own > 0).any():
-            raise BadInput("sample_weight is zero for every row: expected at least one row with a weight above zero")
+            raise BadInput(
+                "sample_weight is zero for every row: expected at least one row with a weight "
+                "above zero"
+            )
         return np.asarray(own.clip(0, 1))
 
     # -- the release
 
-    def _release(self, plan: Planned, reasons: tuple[str, ...], release: Callable[[Ledger, Streams], Any]) -> Any:
+    def _release(
+        self, plan: Planned, reasons: tuple[str, ...], release: Callable[[Ledger, Streams], Any]
+    ) -> Any:
         """Carry out the release of a fit; `privacy_` says what it cost."""
-        one_of("preprocessing", "None" if self.preprocessing is None else self.preprocessing, ("None", PUBLIC))
+        one_of(
+            "preprocessing",
+            "None" if self.preprocessing is None else self.preprocessing,
+            ("None", PUBLIC),
+        )
         learned = "" if self.preprocessing == PUBLIC else reason_of(self, PrivateEstimator)
         reasons = (*reasons, learned) if learned else reasons
         streams = self._streams()
         result, privacy = spend(
-            self._shared(), self.ledger, plan, reasons, streams, self.delta, lambda ledger: release(ledger, streams)
+            self._shared(),
+            self.ledger,
+            plan,
+            reasons,
+            streams,
+            self.delta,
+            lambda ledger: release(ledger, streams),
         )
         self.privacy_: FitPrivacy = privacy
         if reasons and isinstance(result, Result):  # `pv.publish` refuses it, too
@@ -239,28 +287,34 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "_held")
         if self._held.result is None:
             raise BadInput(
-                "this estimator was pickled after its fit, and what was released stayed with the ledger: publish it "
-                "where it was fitted, or keep the ledger in a file, pv.Ledger.open(path, budget)"
+                "this estimator was pickled after its fit, and what was released stayed with the "
+                "ledger: publish it where it was fitted, or keep the ledger in a file, "
+                "pv.Ledger.open(path, budget)"
             )
         return self._held.result
 
     def publish(self, out: str | Path, **arguments: Any) -> Path:
-        """Publish the fitted model as a folder with its certificate: arguments and errors as of `privlearn.publish`.
+        """Publish the fitted model as a folder with its certificate: arguments and errors as of
+        `privlearn.publish`.
 
-        The model takes rows as `fit` does where bounds are declared. Without, it takes each number x as x / (1 + |x|),
-        and the card says so.
+        The model takes rows as `fit` does where bounds are declared. Without, it takes each number
+        x as x / (1 + |x|), and the card says so.
 
         Raises:
-            BadInput: nothing is claimed, because something was not declared; or what was fitted is no model.
+            BadInput: nothing is claimed, because something was not declared; or what was fitted is
+                no model.
         """
         result = self.result_
         if not isinstance(result, Result):
             raise BadInput(
-                f"{type(self).__name__} makes no model of its own: publish the estimator that comes after it, whose "
-                "model takes the rows that this one makes"
+                f"{type(self).__name__} makes no model of its own: publish the estimator that "
+                "comes after it, whose model takes the rows that this one makes"
             )
         if self.privacy_.total is None:
-            raise BadInput(f"nothing can be claimed for this model: {'; '.join(self.privacy_.undeclared)[:200]}")
+            raise BadInput(
+                "nothing can be claimed for this model: "
+                f"{'; '.join(self.privacy_.undeclared)[:200]}"
+            )
         result.require_unchanged()
         said = {**self._said(), **(arguments.pop("data", None) or {})}
         said |= {"preprocessing": _DECLARED} if self.preprocessing == PUBLIC else {}
@@ -268,7 +322,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return publish(named, out, data=said, **arguments)
 
     def _names(self, result: Result) -> dict[str, list[str]]:
-        """What the published model calls its classes and the columns of a data frame, where these have names."""
+        """What the published model calls its classes and the columns of a data frame, where these
+        have names.
+        """
         classes, columns = getattr(self, "classes_", None), getattr(self, "feature_names_in_", None)
         names = {}
         if classes is not None and list(classes) != list(range(len(classes))):
@@ -291,7 +347,9 @@ class NetworkEstimator(PrivateEstimator):
     """An estimator that predicts by a released module."""
 
     def _declared(self, X: Any, y: Any) -> tuple[Dataset, tuple[str, ...]]:
-        """Rows and targets with what is declared of them, and what was read off the private rows."""
+        """Rows and targets with what is declared of them, and what was read off the private
+        rows.
+        """
         raise NotImplementedError
 
     def _planned(
@@ -302,8 +360,8 @@ class NetworkEstimator(PrivateEstimator):
         Args:
             data: rows and targets.
             weights: of the rows, from 0 to 1; None: 1 each.
-            usual: settings of those that `options` may hold, where it does not; and whether noise is `discrete`, where
-                another's random streams are used.
+            usual: settings of those that `options` may hold, where it does not; and whether noise
+                is `discrete`, where another's random streams are used.
         """
         raise NotImplementedError
 
@@ -312,7 +370,9 @@ class NetworkEstimator(PrivateEstimator):
         data, reasons = self._declared(X, y)
         weights = self._weights(sample_weight, data.examples)
         plan, data, train = self._planned(self._of_persons(data, groups), weights)
-        result = self._release(plan, reasons, lambda ledger, streams: train(plan, data, ledger, streams))
+        result = self._release(
+            plan, reasons, lambda ledger, streams: train(plan, data, ledger, streams)
+        )
         self._keep(result.model)
 
     def _of_persons(self, data: Dataset, groups: Any) -> Dataset:
@@ -324,29 +384,38 @@ class NetworkEstimator(PrivateEstimator):
         kept = self._options().get("rows_per_person")
         if (groups is None) is (kept is None):
             ids = None if groups is None else np.asarray(groups)
-            if ids is not None and ids.dtype.kind == "O" and all(isinstance(own, str) for own in ids.tolist()):
+            if (
+                ids is not None
+                and ids.dtype.kind == "O"
+                and all(isinstance(own, str) for own in ids.tolist())
+            ):
                 ids = ids.astype(str)  # of a column of a data frame
             return replace(data, groups=ids)
         if kept is None:
             raise BadInput(
-                "groups= says whose row each is, and nothing says how many rows of a person are used: give the "
-                'estimator options={"rows_per_person": K}, a public number. A person is then one example'
+                "groups= says whose row each is, and nothing says how many rows of a person are "
+                "used: give the "
+                'estimator options={"rows_per_person": K}, a public number. A person is then one '
+                "example"
             )
         raise BadInput(
-            "options has rows_per_person, and nothing says whose row each is: fit(X, y, groups=ids), a whole number or "
-            "a text for each row"
+            "options has rows_per_person, and nothing says whose row each is: fit(X, y, "
+            "groups=ids), a whole number or a text for each row"
         )
 
     def _outputs(self, X: Any) -> torch.Tensor:
         """What the module makes of rows, in double precision."""
         check_is_fitted(self, "module_")
-        rows = torch.from_numpy(np.ascontiguousarray(self._scaled_rows(self._validated(X, reset=False))))
+        rows = torch.from_numpy(
+            np.ascontiguousarray(self._scaled_rows(self._validated(X, reset=False)))
+        )
         with torch.no_grad():
             outputs: torch.Tensor = self.module_(rows).double()
         if not bool(outputs.isfinite().all()):
             raise BadInput(
-                "the model's outputs for some rows are not finite, so that they have no prediction: scale the rows "
-                "down, or declare bounds, beyond which numbers count as these"
+                "the model's outputs for some rows are not finite, so that they have no "
+                "prediction: scale the rows down, or declare bounds, beyond which numbers count as "
+                "these"
             )
         return outputs
 
@@ -354,7 +423,9 @@ class NetworkEstimator(PrivateEstimator):
         self.module_ = copy.deepcopy(module).double().eval()
 
     def _linear(self, bounds: tuple[Any, Any]) -> tuple[Array, Array]:
-        """Slopes, shape (outputs, features), and the outputs of a row of zeros, of a module that is linear near 0."""
+        """Slopes, shape (outputs, features), and the outputs of a row of zeros, of a module that is
+        linear near 0.
+        """
         low, high = (np.broadcast_to(bound, (self.n_features_in_,)) for bound in bounds)
         middle, step = (low + high) / 2, _STEP * (high - low)
         corners = torch.from_numpy(np.concatenate([middle[None], middle + np.diag(step)]))
@@ -376,7 +447,9 @@ class PrivateClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc
         return self._dataset(X, labels, len(self.classes_)), reasons
 
     def decision_function(self, X: Any) -> Array:
-        """The score of each class, shape (rows, classes); of two, that of the second less the first's, (rows,)."""
+        """The score of each class, shape (rows, classes); of two, that of the second less the
+        first's, (rows,).
+        """
         scores = self._outputs(X).numpy()
         return np.asarray(scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores)
 
@@ -407,17 +480,20 @@ def pair(name: str, given: Any, features: int = 1) -> tuple[Any, Any]:
         shapes = {low.shape, high.shape} <= {(), (features,)}
     except (TypeError, ValueError):
         shapes = False
-    if not shapes or not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+    if not shapes or not (
+        np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()
+    ):
         raise BadInput(
-            f"{name} is {shortened(repr(given), 60)}: expected (low, high), public numbers or arrays of one for each "
-            f"of the {features} features, the lower one first"
+            f"{name} is {shortened(repr(given), 60)}: expected (low, high), public numbers or "
+            f"arrays of one for each of the {features} features, the lower one first"
         )
     low, high = np.broadcast_arrays(low, high)
     return (float(low), float(high)) if not low.shape else (low.copy(), high.copy())
 
 
 def numbered(labels: Array, classes: Any, plan: Any = None) -> tuple[Array, Array, tuple[str, ...]]:
-    """The classes, sorted as scikit-learn has them; labels as their numbers; and what was read off the labels.
+    """The classes, sorted as scikit-learn has them; labels as their numbers; and what was read off
+    the labels.
 
     Args:
         labels: one for each row.
@@ -425,7 +501,8 @@ def numbered(labels: Array, classes: Any, plan: Any = None) -> tuple[Array, Arra
         plan: declares so many classes, from 0 on where none are declared.
 
     Raises:
-        BadInput: labels outside the declared classes, or not as many as the plan's: for the data's curator.
+        BadInput: labels outside the declared classes, or not as many as the plan's: for the data's
+            curator.
     """
     require_fit("plan", plan, AbstractPlan | None)
     if classes is None and plan is None:
@@ -434,8 +511,8 @@ def numbered(labels: Array, classes: Any, plan: Any = None) -> tuple[Array, Arra
     if classes is None:
         if labels.dtype.kind not in "iub":
             raise BadInput(
-                f"the labels are {labels.dtype} values: declare the {plan.classes} that there may be, classes=[...], "
-                "or number them from 0"
+                f"the labels are {labels.dtype} values: declare the {plan.classes} that there may "
+                "be, classes=[...], or number them from 0"
             )
         return np.arange(plan.classes), labels, ()
     try:
@@ -443,12 +520,19 @@ def numbered(labels: Array, classes: Any, plan: Any = None) -> tuple[Array, Arra
         places_of = {label: number for number, label in enumerate(declared.tolist())}
         places = [places_of.get(label, -1) for label in labels.tolist()]
     except TypeError as error:
-        raise BadInput(f"classes or labels can't be compared: {error}. Expected texts or numbers") from error
+        raise BadInput(
+            f"classes or labels can't be compared: {error}. Expected texts or numbers"
+        ) from error
     if np.ndim(classes) != 1 or (plan is not None and len(declared) != plan.classes):
-        expected = "a list of labels" if plan is None else f"a list of {plan.classes} labels, as the plan says"
+        expected = (
+            "a list of labels"
+            if plan is None
+            else f"a list of {plan.classes} labels, as the plan says"
+        )
         raise BadInput(f"classes is {shortened(repr(classes), 60)}: expected {expected}")
     if -1 in places:
         raise BadInput(
-            f"there are labels outside the declared classes: expected {shortened(str(declared.tolist()), 100)}"
+            "there are labels outside the declared classes: expected "
+            f"{shortened(str(declared.tolist()), 100)}"
         )
     return declared, np.array(places, dtype=np.int64), ()

@@ -1,4 +1,6 @@
-"""PATE over estimators of scikit-learn: each learns from a part of its own of the rows, and they vote with noise."""
+"""PATE over estimators of scikit-learn: each learns from a part of its own of the rows, and they
+vote with noise.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +42,17 @@ _SEED = 0
 class PATEClassifier(PrivateClassifier):
     """A student of estimators that voted, with noise, on public rows.
 
-    Guarantee: of each fit as that of `privlearn.pate`, if each row is with one teacher; of several, see `privacy_`.
-    Public rows are not protected.
+    Guarantee: of each fit as that of `privlearn.pate`, if each row is with one teacher; of several,
+    see `privacy_`. Public rows are not protected.
 
     Args:
-        estimator: what each teacher is: an estimator that is cloned and fitted to the teacher's own rows (None:
-            `GaussianNB`), or a list of fitted ones, of which no row taught two. Those are asked about rows as they are,
-            and give the declared classes.
+        estimator: what each teacher is: an estimator that is cloned and fitted to the teacher's own
+            rows (None: `GaussianNB`), or a list of fitted ones, of which no row taught two. Those
+            are asked about rows as they are, and give the declared classes.
         epsilon, delta, classes, bounds, ledger, random_state, preprocessing: as of `DPClassifier`.
-        options: `teachers` (20; not with a list), `queries` (200 at most, or all public rows), `student` (`linear`, or
-            `mlp:100`), and other fields of `privlearn.teachers.Student` (`epochs`, `learning_rate`).
+        options: `teachers` (20; not with a list), `queries` (200 at most, or all public rows),
+            `student` (`linear`, or `mlp:100`), and other fields of `privlearn.teachers.Student`
+            (`epochs`, `learning_rate`).
 
     Attributes:
         classes_: the classes, sorted.
@@ -70,22 +73,32 @@ class PATEClassifier(PrivateClassifier):
         random_state: Any = None,
         preprocessing: str | None = None,
     ) -> None:
-        self.estimator, self.epsilon, self.delta, self.classes, self.bounds = estimator, epsilon, delta, classes, bounds
+        self.estimator, self.epsilon, self.delta, self.classes, self.bounds = (
+            estimator,
+            epsilon,
+            delta,
+            classes,
+            bounds,
+        )
         self.options, self.ledger, self.random_state = options, ledger, random_state
         self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, X_public: Any = None) -> PATEClassifier:
-        """Train teachers on rows, shape (rows, features), and their labels, (rows,); ask them; and teach the student.
+        """Train teachers on rows, shape (rows, features), and their labels, (rows,); ask them; and
+        teach the student.
 
         Args:
-            X_public: public rows to ask about; None: random ones within the bounds, enough for few features.
+            X_public: public rows to ask about; None: random ones within the bounds, enough for few
+                features.
 
         Raises:
             BudgetExceeded: the ledger has no room; before any teacher is asked.
             BadInput: as `privlearn.pate`; before anything is spent.
         """
         X, labels, reasons = self._labelled(X, y)
-        options = self._options(Student, teachers=_TEACHERS, queries=None, student="linear", **_STUDENT)
+        options = self._options(
+            Student, teachers=_TEACHERS, queries=None, student="linear", **_STUDENT
+        )
         public = self._public(X_public, options.pop("queries"))
         given = isinstance(self.estimator, Sequence)
         teachers = count("teachers", options.pop("teachers"))
@@ -97,13 +110,18 @@ class PATEClassifier(PrivateClassifier):
         def release(ledger: Ledger, streams: Streams) -> Any:
             ensemble: Teachers
             if given:
-                ensemble = FittedTeachers(self.estimator, self.classes_, len(X), squashed=self._squashed)
+                ensemble = FittedTeachers(
+                    self.estimator, self.classes_, len(X), squashed=self._squashed
+                )
             else:
                 seed = int(streams.initialisation.integers(2**31))
                 recipe = Estimator(lambda: _fresh(self.estimator, seed))
                 ensemble = Trained(self._dataset(X, labels), recipe, number)
             student = Student(
-                lambda shape: networks.build(model, shape, len(self.classes_), np.random.default_rng(_SEED)), **options
+                lambda shape: networks.build(
+                    model, shape, len(self.classes_), np.random.default_rng(_SEED)
+                ),
+                **options,
             )
             made = pate(plan, ensemble, None, public, student, ledger=ledger, streams=streams)
             return replace(made, model_spec=model, classes=len(self.classes_))
@@ -119,14 +137,22 @@ class PATEClassifier(PrivateClassifier):
             made = self._scaled_rows(self._validated(rows, reset=False))
         else:
             # A stream of its own: rows that a user made up by the same seed are not these.
-            made = np.random.default_rng([_SEED, 1]).uniform(low, high, (queries or _QUERIES, self.n_features_in_))
-        return Dataset(made[: queries or len(made)].astype(np.float32), low=low, high=high, public=True)
+            made = np.random.default_rng([_SEED, 1]).uniform(
+                low, high, (queries or _QUERIES, self.n_features_in_)
+            )
+        return Dataset(
+            made[: queries or len(made)].astype(np.float32), low=low, high=high, public=True
+        )
 
 
 def _fresh(estimator: Any, seed: int) -> Any:
     """An unfitted estimator; what it draws follows from the seed."""
-    if estimator is not None and not (hasattr(estimator, "get_params") and hasattr(estimator, "fit")):
-        raise BadInput(f"estimator is {quoted(estimator)}: expected one of scikit-learn's form, or None")
+    if estimator is not None and not (
+        hasattr(estimator, "get_params") and hasattr(estimator, "fit")
+    ):
+        raise BadInput(
+            f"estimator is {quoted(estimator)}: expected one of scikit-learn's form, or None"
+        )
     made = GaussianNB() if estimator is None else clone(estimator)
     drawn = {name: seed for name in made.get_params() if name.split("__")[-1] == "random_state"}
     return made.set_params(**drawn)
@@ -134,7 +160,8 @@ def _fresh(estimator: Any, seed: int) -> Any:
 
 @final
 class FittedTeachers(Teachers):
-    """Estimators that were fitted before, each to rows of its own: that no row taught two is their maker's word.
+    """Estimators that were fitted before, each to rows of its own: that no row taught two is their
+    maker's word.
 
     Args:
         estimators: with `predict`.
@@ -143,9 +170,13 @@ class FittedTeachers(Teachers):
         squashed: whether public rows are x / (1 + |x|) of those that the estimators take.
     """
 
-    def __init__(self, estimators: Sequence[Any], classes: Array, examples: int, *, squashed: bool = False) -> None:
+    def __init__(
+        self, estimators: Sequence[Any], classes: Array, examples: int, *, squashed: bool = False
+    ) -> None:
         if len({id(own) for own in estimators}) < len(estimators):
-            raise BadInput("an estimator is given twice: one row would move two teachers. Give each once")
+            raise BadInput(
+                "an estimator is given twice: one row would move two teachers. Give each once"
+            )
         self._estimators, self._classes, self._squashed = estimators, classes, squashed
         self._examples = examples
 
@@ -167,7 +198,11 @@ class FittedTeachers(Teachers):
         return {"source": "given"}
 
     def answers(
-        self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None
+        self,
+        inputs: Tensor,
+        streams: Streams,
+        progress: Progress | None = None,
+        shapes: Shapes | None = None,
     ) -> Iterator[Tensor | None]:
         """What each predicts, as the classes' numbers; one that fails has no answers."""
         numbers = {label: number for number, label in enumerate(self._classes.tolist())}

@@ -1,7 +1,9 @@
-"""What an estimator's rows came through before its `fit`: steps that learned from private rows without noise.
+"""What an estimator's rows came through before its `fit`: steps that learned from private rows
+without noise.
 
-Whatever transformed the rows counts as such a step, unless it can be seen that it learned nothing from them. What is
-not under way when `fit` is called can't be seen, but for the names that scikit-learn gives to columns.
+Whatever transformed the rows counts as such a step, unless it can be seen that it learned nothing
+from them. What is not under way when `fit` is called can't be seen, but for the names that
+scikit-learn gives to columns.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ from privlearn._display import shortened
 from privlearn.sklearn.table_encoder import DPTableEncoder
 
 Array = NDArray[Any]
-#: Rows that go through the steps by themselves, to see that they come out as they did among all others.
+#: Rows that go through the steps by themselves, to see that they come out as they did among all
+#: others.
 _FEW = 3
 #: Relative to the largest number: what products of other shapes round differently.
 _ROUNDING = 1e-5
-#: Names of columns as `ColumnTransformer` and `FeatureUnion` make them, and as PCA does: `onehotencoder__sex`, `pca0`.
+#: Names of columns as `ColumnTransformer` and `FeatureUnion` make them, and as PCA does:
+#: `onehotencoder__sex`, `pca0`.
 _PREFIXED, _NUMBERED = re.compile(r"([A-Za-z][A-Za-z0-9_-]*?)__.*"), re.compile(r"([a-z]+)[0-9]+")
 #: A prefix of columns that are passed on as they are.
 _PASSED = "remainder"
@@ -39,7 +43,9 @@ _PASSED = "remainder"
 @final
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """An estimator that is at work, and the rows and targets that it was given; None: that can't be seen."""
+    """An estimator that is at work, and the rows and targets that it was given; None: that can't be
+    seen.
+    """
 
     estimator: Any
     X: Any
@@ -47,7 +53,8 @@ class _Call:
 
 
 def reason_of(estimator: Any, private: type[Any]) -> str:
-    """Why nothing can be claimed of what an estimator learns in the fit that is under way; empty: nothing was seen.
+    """Why nothing can be claimed of what an estimator learns in the fit that is under way; empty:
+    nothing was seen.
 
     Args:
         estimator: whose `fit` calls this.
@@ -57,8 +64,8 @@ def reason_of(estimator: Any, private: type[Any]) -> str:
     if not through:
         return ""
     return (
-        f"rows came through {shortened(', '.join(through), 50)}, fitted to private rows without noise: use "
-        "DPTableEncoder or DPStandardScaler, or declare preprocessing='public'"
+        f"rows came through {shortened(', '.join(through), 50)}, fitted to private rows without "
+        "noise: use DPTableEncoder or DPStandardScaler, or declare preprocessing='public'"
     )
 
 
@@ -76,7 +83,9 @@ def _through(estimator: Any, private: type[Any]) -> Iterator[str]:
 
 
 def _calls(estimator: Any) -> list[_Call]:
-    """The estimators whose methods are under way, from this one outwards, each as it was called first."""
+    """The estimators whose methods are under way, from this one outwards, each as it was called
+    first.
+    """
     calls: dict[int, _Call] = {}
     frame = sys._getframe(1)
     while frame is not None:
@@ -92,11 +101,16 @@ def _calls(estimator: Any) -> list[_Call]:
 
 
 def _learned(outer: _Call, inner: _Call, private: type[Any]) -> Iterator[str]:
-    """The steps of a pipeline before the one that is fitted that learned from rows, or whose rows meet."""
+    """The steps of a pipeline before the one that is fitted that learned from rows, or whose rows
+    meet.
+    """
     steps = [step for _, step in outer.estimator.steps]
     alike = [at for at, step in enumerate(steps) if step is inner.estimator]
-    alike += [at for at, step in enumerate(steps) if type(step) is type(inner.estimator)]  # a clone, with memory=
-    earlier = [step for step in steps[: alike[0] if alike else None] if step not in (None, "passthrough")]
+    # a clone, with memory=
+    alike += [at for at, step in enumerate(steps) if type(step) is type(inner.estimator)]
+    earlier = [
+        step for step in steps[: alike[0] if alike else None] if step not in (None, "passthrough")
+    ]
     if not earlier:
         return
     names = [type(step).__name__ for step in earlier]
@@ -114,7 +128,9 @@ def _learned(outer: _Call, inner: _Call, private: type[Any]) -> Iterator[str]:
         yield from names
         return
     room = _ROUNDING * max(1.0, float(np.abs(together).max(initial=0.0)))
-    if alone.shape != together.shape or not np.allclose(alone, together, rtol=0, atol=room, equal_nan=True):
+    if alone.shape != together.shape or not np.allclose(
+        alone, together, rtol=0, atol=room, equal_nan=True
+    ):
         yield from names
 
 
@@ -133,7 +149,9 @@ def _learned_nothing(step: Any, row: Any, private: type[Any]) -> bool:
     if isinstance(step, FeatureUnion):
         return all(_learned_nothing(part, row, private) for _, part in step.transformer_list)
     if isinstance(step, ColumnTransformer):
-        parts = ((part, _safe_indexing(row, columns, axis=1)) for _, part, columns in step.transformers_)
+        parts = (
+            (part, _safe_indexing(row, columns, axis=1)) for _, part, columns in step.transformers_
+        )
         return all(_learned_nothing(part, own, private) for part, own in parts)
     if any(isinstance(value, private) for value in step.get_params().values()):
         return False  # to fit it would be charged
@@ -169,7 +187,8 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _are_rows_of(inner: _Call, outer: _Call) -> bool:
-    """Whether what was passed on are columns, or some of the rows, that were given, with their targets.
+    """Whether what was passed on are columns, or some of the rows, that were given, with their
+    targets.
 
     No row may come twice as often: that would be another weight than it has.
     """
@@ -186,7 +205,10 @@ def _are_rows_of(inner: _Call, outer: _Call) -> bool:
     if len(given) != len(passed):
         return False
     size = len(passed[0])
-    codes = [np.unique(np.concatenate(pair), return_inverse=True)[1] for pair in zip(passed, given, strict=True)]
+    codes = [
+        np.unique(np.concatenate(pair), return_inverse=True)[1]
+        for pair in zip(passed, given, strict=True)
+    ]
     numbers = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
     most = int(numbers.max()) + 1
     counts = (np.bincount(part, minlength=most) for part in (numbers[:size], numbers[size:]))
@@ -227,8 +249,16 @@ def _said_by_names(rows: Any, private: type[Any]) -> Iterator[str]:
     numbered = [match and match[1] for match in map(_NUMBERED.fullmatch, names)]
     if names and all(prefixed):
         own = {*_names_of(private), DPTableEncoder.__name__.lower(), _PASSED}
-        yield from (str(name) for name in prefixed if str(name).rpartition("-")[0] not in own and name not in own)
-    elif names and all(numbered) and {*numbered} <= {name.lower() for name, _ in all_estimators("transformer")}:
+        yield from (
+            str(name)
+            for name in prefixed
+            if str(name).rpartition("-")[0] not in own and name not in own
+        )
+    elif (
+        names
+        and all(numbered)
+        and {*numbered} <= {name.lower() for name, _ in all_estimators("transformer")}
+    ):
         yield from map(str, numbered)
 
 

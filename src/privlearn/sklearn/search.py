@@ -33,37 +33,64 @@ from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate, RandomStopping, chosen_candidate
 from privlearn.tuning.tune import tune
 
-#: Candidates learn from rows as they are: public features would have to be chosen once for all of them.
+#: Candidates learn from rows as they are: public features would have to be chosen once for all of
+#: them.
 _AS_THEY_ARE = {"features": "raw"}
 _LONGEST = 60  # characters of a candidate's name
 #: What is searched where nothing is given, of an estimator by DP-SGD.
 _USUAL = {"options": [{"epochs": 10}, {"epochs": 30}]}
-_SEARCHED = (DPClassifier, DPRegressor, DPRidge, DPFisherClassifier, DPBoostingClassifier, DPBoostingRegressor)
+_SEARCHED = (
+    DPClassifier,
+    DPRegressor,
+    DPRidge,
+    DPFisherClassifier,
+    DPBoostingClassifier,
+    DPBoostingRegressor,
+)
 #: What is the same for all candidates.
-_FIXED = {"epsilon", "delta", "classes", "bounds", "target_bounds", "ledger", "plan", "random_state", "preprocessing"}
+_FIXED = {
+    "epsilon",
+    "delta",
+    "classes",
+    "bounds",
+    "target_bounds",
+    "ledger",
+    "plan",
+    "random_state",
+    "preprocessing",
+}
 
 
 def _has(name: str) -> Callable[[Any], bool]:
     """Whether the estimator that is searched has this method."""
-    return lambda search: hasattr(DPClassifier if search.estimator is None else search.estimator, name)
+    return lambda search: hasattr(
+        DPClassifier if search.estimator is None else search.estimator, name
+    )
 
 
 @final
 class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
-    """Chooses one of several settings of an estimator, and trains it: all of it together at one target.
+    """Chooses one of several settings of an estimator, and trains it: all of it together at one
+    target.
 
-    Guarantee: of each fit as that of `privlearn.tune`, the choice included; of several, see `privacy_`. Nothing but the
-    chosen settings and their model is kept. How long it takes is not covered.
+    Guarantee: of each fit as that of `privlearn.tune`, the choice included; of several, see
+    `privacy_`. Nothing but the chosen settings and their model is kept. How long it takes is not
+    covered.
 
     Args:
-        estimator: for all that is not searched, a `DPClassifier`, `DPLogisticRegression`, `DPRegressor`, `DPRidge`,
-            `DPFisherClassifier`, `DPBoostingClassifier` or `DPBoostingRegressor`; None: the first. Its epsilon, delta,
-            ledger and random_state are not looked at.
-        param_grid: values to try by parameter, or a list of such (`GridSearchCV`): `{"model": ["linear", "mlp:32"]}`.
+        estimator: for all that is not searched, a `DPClassifier`, `DPLogisticRegression`,
+            `DPRegressor`, `DPRidge`, `DPFisherClassifier`, `DPBoostingClassifier` or
+            `DPBoostingRegressor`; None: the first. Its epsilon, delta, ledger and random_state are
+            not looked at.
+        param_grid: values to try by parameter, or a list of such (`GridSearchCV`):
+            `{"model": ["linear", "mlp:32"]}`.
         epsilon, delta: the target of everything together.
-        way: "random-stopping" trains a random number of candidates on all rows, "blocks" each on a block of its own.
-        ledger: what fits are charged to; None: one that the search shares with its clones, without a limit.
-        random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
+        way: "random-stopping" trains a random number of candidates on all rows, "blocks" each on a
+            block of its own.
+        ledger: what fits are charged to; None: one that the search shares with its clones, without
+            a limit.
+        random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing
+            is claimed.
         preprocessing: "public", or None: as of every estimator here (`PrivateEstimator`).
         metric: what candidates are judged by: `accuracy` or `log_loss`, of numbers `rmse` or `mae`
             (`privlearn.tuning.RandomStopping`); None: the first.
@@ -87,7 +114,12 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
         metric: str | None = None,
         preprocessing: str | None = None,
     ) -> None:
-        self.estimator, self.param_grid, self.epsilon, self.delta = estimator, param_grid, epsilon, delta
+        self.estimator, self.param_grid, self.epsilon, self.delta = (
+            estimator,
+            param_grid,
+            epsilon,
+            delta,
+        )
         self.way, self.ledger, self.random_state, self.metric = way, ledger, random_state, metric
         self.preprocessing = preprocessing
 
@@ -102,17 +134,20 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
         return getattr(self.estimator, "classes", None)
 
     def fit(self, X: Any, y: Any) -> DPSearchCV:
-        """Choose and train, on rows of numbers, shape (rows, features), and their labels or targets, (rows,).
+        """Choose and train, on rows of numbers, shape (rows, features), and their labels or
+        targets, (rows,).
 
         Raises:
             BudgetExceeded: the ledger has no room; before anything is drawn.
-            BadInput: an estimator that can't be searched, fewer than two candidates, or what `privlearn.tune` refuses.
+            BadInput: an estimator that can't be searched, fewer than two candidates, or what
+                `privlearn.tune` refuses.
         """
         made = DPClassifier() if self.estimator is None else self.estimator
         if not isinstance(made, _SEARCHED) or getattr(made, "plan", None) is not None:
             raise BadInput(
-                f"estimator is {shortened(repr(made), 60)}: expected one of {', '.join(_names())}, without a plan. "
-                "Search others with GridSearchCV and ledger=pv.Ledger(pv.sklearn.budget_for(plan, fits=N, delta=D))"
+                f"estimator is {shortened(repr(made), 60)}: expected one of {', '.join(_names())}, "
+                "without a plan. Search others with GridSearchCV and "
+                "ledger=pv.Ledger(pv.sklearn.budget_for(plan, fits=N, delta=D))"
             )
         one_of("way", self.way, ("random-stopping", "blocks"))
         try:
@@ -120,12 +155,17 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
         except (TypeError, ValueError) as error:
             raise BadInput(f"param_grid cannot be used: {first_line(error)}") from error
         if not grid:
-            raise BadInput("param_grid is empty: expected settings to choose among, by name, or None for the usual")
+            raise BadInput(
+                "param_grid is empty: expected settings to choose among, by name, or None for the "
+                "usual"
+            )
         each = [self._candidate(made, given) for given in grid]
         if any(own._options().get("rows_per_person") is not None for own in (made, *each)):
             raise BadInput(
-                "options has rows_per_person, and a search takes no groups: fit the estimator by itself, with "
-                "fit(X, y, groups=ids). Or leave it out, and declare the most rows of a person with "
+                "options has rows_per_person, and a search takes no groups: fit the estimator by "
+                "itself, with "
+                "fit(X, y, groups=ids). Or leave it out, and declare the most rows of a person "
+                "with "
                 'options={"group_size": K}'
             )
         data, reasons = each[0]._declared(X, y)
@@ -133,7 +173,11 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
         for number, (own, given) in enumerate(zip(each, grid, strict=True)):
             if number:
                 own._declared(X, y)
-            usual = _AS_THEY_ARE | {"discrete": self._discrete} if isinstance(own, _BY_DESCENT) else None
+            usual = (
+                _AS_THEY_ARE | {"discrete": self._discrete}
+                if isinstance(own, _BY_DESCENT)
+                else None
+            )
             plan, _, train = own._planned(data, usual=usual)
             runs[_named(number, given)] = (replace(plan, budget=None), train)
         candidates = tuple(Candidate(name, plan) for name, (plan, _) in runs.items())
@@ -145,12 +189,16 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
             whole = RandomStopping(candidates, mean=float(len(candidates)), metric=metric)
         whole = whole.calibrate(epsilon=self.epsilon, delta=self.delta)
 
-        def train_one(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
+        def train_one(
+            candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams
+        ) -> Result:
             result: Result = runs[candidate.name][1](candidate.plan, rows, ledger, streams)
             return result
 
         result = self._release(
-            whole, reasons, lambda ledger, streams: tune(whole, train_one, data, ledger=ledger, streams=streams)
+            whole,
+            reasons,
+            lambda ledger, streams: tune(whole, train_one, data, ledger=ledger, streams=streams),
         )
         chosen = chosen_candidate(candidates, result.facts).name
         self.best_index_ = list(runs).index(chosen)
@@ -168,7 +216,9 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
         """An estimator with the settings of a candidate, and the target of the search."""
         fixed = sorted({*given} & _FIXED)
         if fixed:
-            raise BadInput(f"param_grid has {fixed[0]}, which is the same for all candidates: leave it out")
+            raise BadInput(
+                f"param_grid has {fixed[0]}, which is the same for all candidates: leave it out"
+            )
         common = {"epsilon": self.epsilon, "delta": self.delta, "preprocessing": self.preprocessing}
         own = clone(made).set_params(**copy.deepcopy(dict(given)), **common)
         if self.param_grid is None:  # the usual options come beside the estimator's own
@@ -212,5 +262,7 @@ def _names() -> list[str]:
 
 def _named(number: int, given: Mapping[str, Any]) -> str:
     """A candidate's name: its place and its settings, as far as they can be printed."""
-    text = "".join(letter for letter in f"{number}: {dict(given)}" if letter.isprintable() and letter != "|")
+    text = "".join(
+        letter for letter in f"{number}: {dict(given)}" if letter.isprintable() and letter != "|"
+    )
     return text[:_LONGEST]

@@ -1,4 +1,6 @@
-"""What fits cost: the ledger that an estimator shares with its clones, and what is said of a fit afterwards."""
+"""What fits cost: the ledger that an estimator shares with its clones, and what is said of a fit
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +28,23 @@ from privlearn.world import require_one_process
 #: A ledger has one run at a time, and searches may fit in several threads.
 _ONE_FIT = threading.RLock()
 #: Why nothing is claimed of fits with a seed.
-SEEDED = "the noise follows from a seed, which anyone who knows it can take off: leave out random_state"
+SEEDED = (
+    "the noise follows from a seed, which anyone who knows it can take off: leave out random_state"
+)
 
 
 @final
 class SharedFits:
     """The ledger that an estimator shares with all its clones and copies, where it was given none.
 
-    It has no limit and only records. Copies of it are itself, so that no clone has a budget of its own; one that was
-    pickled has no ledger any more, and takes no fit.
+    It has no limit and only records. Copies of it are itself, so that no clone has a budget of its
+    own; one that was pickled has no ledger any more, and takes no fit.
 
     Attributes:
         ledger: what fits are charged to; None behind a pickle.
         fits: how many there were, on whatever ledger.
-        undeclared: what was read off private rows in some fit: from then on nothing is claimed for all fits together.
+        undeclared: what was read off private rows in some fit: from then on nothing is claimed for
+            all fits together.
     """
 
     def __init__(self, ledger: Ledger | None) -> None:
@@ -64,15 +69,18 @@ class SharedFits:
         """
         if self.ledger is None:
             raise BadInput(
-                "this estimator was pickled, and the ledger that it shares with its clones stayed behind: a fit here "
-                "would be recorded nowhere. Fit with n_jobs=None, or give ledger=pv.Ledger.open(path, budget)"
+                "this estimator was pickled, and the ledger that it shares with its clones stayed "
+                "behind: a fit here would be recorded nowhere. Fit with n_jobs=None, or give "
+                "ledger=pv.Ledger.open(path, budget)"
             )
         return self.ledger
 
 
 @final
 class Held:
-    """What a release returned. Copies are itself; behind a pickle it is gone, unless its ledger lives in a file."""
+    """What a release returned. Copies are itself; behind a pickle it is gone, unless its ledger
+    lives in a file.
+    """
 
     def __init__(self, result: Any) -> None:
         self.result = result
@@ -94,12 +102,15 @@ class FitPrivacy(Described):
     """What a fit guarantees, and what all fits on its ledger up to it cost together.
 
     Attributes:
-        fit: the guarantee of this fit by itself, whatever was released before; None where nothing is claimed.
-        total: of everything on the ledger; None where nothing is claimed. Its `kind` is "estimate" for several fits on
-            a ledger without a limit: it would be the guarantee if they had been fixed beforehand.
+        fit: the guarantee of this fit by itself, whatever was released before; None where nothing
+            is claimed.
+        total: of everything on the ledger; None where nothing is claimed. Its `kind` is "estimate"
+            for several fits on a ledger without a limit: it would be the guarantee if they had been
+            fixed beforehand.
         fits: how many the estimator and its clones had so far.
         undeclared: what was read off the private rows, or why else nothing is claimed.
-        attacks: the bound on membership attacks that goes with `total`; None where that is no guarantee.
+        attacks: the bound on membership attacks that goes with `total`; None where that is no
+            guarantee.
     """
 
     fit: Guarantee | None
@@ -120,7 +131,9 @@ class FitPrivacy(Described):
 
     def _summary(self) -> Summary:
         if self.total is None:
-            return Summary("FitPrivacy: nothing is claimed", [("because", "; ".join(self.undeclared))])
+            return Summary(
+                "FitPrivacy: nothing is claimed", [("because", "; ".join(self.undeclared))]
+            )
         said = [] if self.attacks is None else self.attacks.describe(self.total.unit).split("\n")
         return Summary(
             f"FitPrivacy: epsilon {self.epsilon:.4g} at delta {self.delta:g}",
@@ -158,9 +171,14 @@ def spend(
     """
     require_one_process("a fit of an estimator")
     if given is not None and not isinstance(given, Ledger):
-        raise BadInput(f"ledger is a {type(given).__name__}: expected a privlearn Ledger, or None for one that records")
+        raise BadInput(
+            f"ledger is a {type(given).__name__}: expected a privlearn Ledger, or None for one "
+            "that records"
+        )
     if given is not None and reasons:
-        raise BadInput(f"the guarantee of the ledger that was given would not hold: {'; '.join(reasons)}")
+        raise BadInput(
+            f"the guarantee of the ledger that was given would not hold: {'; '.join(reasons)}"
+        )
     ledger = shared.require_ledger() if given is None else given
     own = (*reasons, SEEDED) if streams.seeded else reasons
     with _ONE_FIT:
@@ -172,7 +190,12 @@ def spend(
                 shared.fits += 1
                 shared.undeclared |= set(own)
         # Read within the lock, and once: what follows is of this ledger as the fit left it.
-        claim, spent, fits, undeclared = _claim(ledger), ledger.event, shared.fits, tuple(sorted(shared.undeclared))
+        claim, spent, fits, undeclared = (
+            _claim(ledger),
+            ledger.event,
+            shared.fits,
+            tuple(sorted(shared.undeclared)),
+        )
     stated = delta if ledger.budget is None or ledger.budget.delta is None else ledger.budget.delta
     alone = None if own else _priced(plan.event(), plan, stated)
     if undeclared:
@@ -188,13 +211,17 @@ def spend(
 
 
 def _priced(event: Event, plan: Planned, delta: float) -> Guarantee:
-    """The guarantee of an event, for the neighbours and the unit that the plan shares with its ledger."""
+    """The guarantee of an event, for the neighbours and the unit that the plan shares with its
+    ledger.
+    """
     priced = accountant.guarantee(event, plan.neighbours, delta, plan.unit.group_size)
     return replace(priced, rows_per_person=plan.unit.rows_per_person)
 
 
 def _claim(ledger: Ledger) -> Event | None:
-    """The event that a guarantee of all fits is computed from; None where nothing limits what they come to."""
+    """The event that a guarantee of all fits is computed from; None where nothing limits what they
+    come to.
+    """
     try:
         return ledger.claim
     except UnsupportedEvent:
@@ -207,26 +234,34 @@ def _warn(reasons: tuple[str, ...], privacy: FitPrivacy) -> None:
         warn(f"nothing is claimed of this fit: {'; '.join(reasons)}")
     elif privacy.total is not None and privacy.total.kind != "bound":
         warn(
-            f"this is fit {privacy.fits} of this estimator and its clones: all that they released is together "
-            f"{privacy.total}, and nothing limits it. Give ledger=pv.Ledger(pv.Budget(E, D)), which refuses what goes "
-            "beyond; pv.sklearn.DPSearchCV searches within one budget"
+            f"this is fit {privacy.fits} of this estimator and its clones: all that they released "
+            f"is together {privacy.total}, and nothing limits it. Give "
+            "ledger=pv.Ledger(pv.Budget(E, D)), which refuses what goes beyond; "
+            "pv.sklearn.DPSearchCV searches within one budget"
         )
 
 
-def budget_for(*plans: AbstractPlan | Releases, fits: int = 1, delta: float | None = None) -> Budget:
-    """What so many fits of a pipeline with these plans cost together: the least budget that has room for all of them.
+def budget_for(
+    *plans: AbstractPlan | Releases, fits: int = 1, delta: float | None = None
+) -> Budget:
+    """What so many fits of a pipeline with these plans cost together: the least budget that has
+    room for all of them.
 
-    Fits come one after another and may depend on earlier ones, so they are counted by the ledger's filter.
+    Fits come one after another and may depend on earlier ones, so they are counted by the ledger's
+    filter.
 
-    A search of c candidates by k folds fits c k times, and once more unless `refit=False`; cross-validation k times.
+    A search of c candidates by k folds fits c k times, and once more unless `refit=False`;
+    cross-validation k times.
 
     Args:
-        plans: settled, of each of the estimators that share the ledger; that of a fitted one is `result_.plan`.
+        plans: settled, of each of the estimators that share the ledger; that of a fitted one is
+            `result_.plan`.
         fits: how many.
         delta: for a budget of epsilon at this delta; None for one of rho.
 
     Raises:
-        BadInput: plans that are none, are not settled, or protect different groups; or numbers out of range.
+        BadInput: plans that are none, are not settled, or protect different groups; or numbers out
+            of range.
         AdjacencyMismatch: different kinds of neighbour.
 
     >>> from privlearn.statistics import FisherPlan
@@ -241,7 +276,9 @@ def budget_for(*plans: AbstractPlan | Releases, fits: int = 1, delta: float | No
         raise BadInput(f"there are {len(plans)} plans: expected one or more, all of one group_size")
     event = Repeated(compose(plan.event() for plan in plans), count("fits", fits))
     group = plans[0].unit.group_size
-    any_limit = Budget(rho=1.0, group_size=group) if delta is None else Budget(1.0, delta, group_size=group)
+    any_limit = (
+        Budget(rho=1.0, group_size=group) if delta is None else Budget(1.0, delta, group_size=group)
+    )
     spent = any_limit.spent(event, plans[0].neighbours)
     if delta is None:
         return Budget(rho=spent, group_size=group)

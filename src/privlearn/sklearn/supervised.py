@@ -1,4 +1,6 @@
-"""Classifiers and regressors: DP-SGD with the settings of `privlearn.train`, and boosting over histograms."""
+"""Classifiers and regressors: DP-SGD with the settings of `privlearn.train`, and boosting over
+histograms.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ from privlearn.streams import Streams
 
 #: What is learned by which loss, as scikit-learn calls them.
 _TASKS = {"squared_error": "regression", "poisson": "counts"}
-#: The norm that rows of numbers in [-1, 1] are clipped to for sums of products, over the root of their length: few rows
-#: are longer, and those that are bias the slopes.
+#: The norm that rows of numbers in [-1, 1] are clipped to for sums of products, over the root of
+#: their length: few rows are longer, and those that are bias the slopes.
 _ROW_NORM = 0.7
 
 
@@ -48,17 +50,21 @@ class DPClassifier(PrivateClassifier):
     Args:
         epsilon: the target of one fit.
         delta: its other half; below one over the number of examples.
-        classes: the labels that there may be, public. None: they are read off the labels, and nothing is claimed.
-        bounds: (low, high) of the numbers in rows, public, or arrays of one for each feature. None: each number x
-            becomes x / (1 + |x|), a fixed map into (-1, 1).
+        classes: the labels that there may be, public. None: they are read off the labels, and
+            nothing is claimed.
+        bounds: (low, high) of the numbers in rows, public, or arrays of one for each feature. None:
+            each number x becomes x / (1 + |x|), a fixed map into (-1, 1).
         model: `linear`, `mlp:100`, or `package.module:function`.
-        options: anything else that `privlearn.train` takes, by name: `{"epochs": 30, "examples": 1000}`.
-        ledger: what fits are charged to; None: one that the estimator shares with its clones, without a limit.
-        random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
+        options: anything else that `privlearn.train` takes, by name:
+            `{"epochs": 30, "examples": 1000}`.
+        ledger: what fits are charged to; None: one that the estimator shares with its clones,
+            without a limit.
+        random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing
+            is claimed.
         preprocessing: "public", or None: as of every estimator here (`PrivateEstimator`).
-        class_weight: what an example of each class weighs in the loss, {label: weight}, 1 where a label is left out:
-            public numbers, not counted in the rows. `predict_proba` is then of a population in which classes come as
-            often as they weigh, as in scikit-learn.
+        class_weight: what an example of each class weighs in the loss, {label: weight}, 1 where a
+            label is left out: public numbers, not counted in the rows. `predict_proba` is then of a
+            population in which classes come as often as they weigh, as in scikit-learn.
 
     Attributes:
         classes_: the classes, sorted.
@@ -81,7 +87,12 @@ class DPClassifier(PrivateClassifier):
         preprocessing: str | None = None,
     ) -> None:
         self.epsilon, self.delta, self.classes, self.bounds = epsilon, delta, classes, bounds
-        self.model, self.options, self.ledger, self.random_state = model, options, ledger, random_state
+        self.model, self.options, self.ledger, self.random_state = (
+            model,
+            options,
+            ledger,
+            random_state,
+        )
         self.class_weight = class_weight
         self.preprocessing = preprocessing
 
@@ -89,12 +100,13 @@ class DPClassifier(PrivateClassifier):
         """Train on rows of numbers, shape (rows, features), and their labels, (rows,).
 
         Args:
-            sample_weight: of each row, from 0 to 1, private like the rows; larger ones count as 1, so divide by a
-                public maximum. The loss is multiplied by it before the gradient is clipped. A row's weight may not
-                follow from other rows. With weights no temperature is fitted, and the clipping norm is 1 where none is
-                given.
-            groups: whose row each is, whole numbers or texts, private. With `options={"rows_per_person": K}` a person
-                is then one example, and the guarantee is for all rows of one.
+            sample_weight: of each row, from 0 to 1, private like the rows; larger ones count as 1,
+                so divide by a public maximum. The loss is multiplied by it before the gradient is
+                clipped. A row's weight may not follow from other rows. With weights no temperature
+                is fitted, and the clipping norm is 1 where none is given.
+            groups: whose row each is, whole numbers or texts, private. With
+                `options={"rows_per_person": K}` a person is then one example, and the guarantee is
+                for all rows of one.
 
         Raises:
             BudgetExceeded: the ledger has no room; before anything is drawn.
@@ -106,9 +118,16 @@ class DPClassifier(PrivateClassifier):
     def _planned(
         self, data: Dataset, weights: Array | None = None, usual: Mapping[str, Any] | None = None
     ) -> tuple[AbstractPlan, Dataset, Train]:
-        chosen = {"discrete": self._discrete, **(usual or {}), **self._choices(), **self._class_weights()}
+        chosen = {
+            "discrete": self._discrete,
+            **(usual or {}),
+            **self._choices(),
+            **self._class_weights(),
+        }
         chosen |= self._options()
-        return _by_descent(data, weights, epsilon=self.epsilon, delta=self.delta, model=self._spec, **chosen)
+        return _by_descent(
+            data, weights, epsilon=self.epsilon, delta=self.delta, model=self._spec, **chosen
+        )
 
     @property
     def _spec(self) -> str:
@@ -122,26 +141,29 @@ class DPClassifier(PrivateClassifier):
         """The weights in the order of the classes, as `train` takes them.
 
         Raises:
-            BadInput: no mapping from labels to numbers; shares of classes would be counted in private rows.
+            BadInput: no mapping from labels to numbers; shares of classes would be counted in
+                private rows.
         """
         given, labels = self.class_weight, self.classes_.tolist()
         if given is None:
             return {}
         if not isinstance(given, Mapping) or not {*given} <= {*labels}:
             raise BadInput(
-                f"class_weight is {shortened(repr(given), 60)}: expected a public number for each label, "
-                "{label: weight}. 'balanced' would count private rows: give one over the publicly known share of each"
+                f"class_weight is {shortened(repr(given), 60)}: expected a public number for each "
+                "label, {label: weight}. 'balanced' would count private rows: give one over the "
+                "publicly known share of each"
             )
         return {"class_weights": tuple(given.get(label, 1.0) for label in labels)}
 
 
 @final
 class DPLogisticRegression(DPClassifier):
-    """Logistic regression by DP-SGD: a linear model of rows as they are. Arguments as of `DPClassifier`.
+    """Logistic regression by DP-SGD: a linear model of rows as they are. Arguments as of
+    `DPClassifier`.
 
     Attributes:
-        coef_: what a number in a row adds to the scores, shape (classes, features), or (1, features) for two classes.
-            Where no bounds are declared, of numbers x / (1 + |x|).
+        coef_: what a number in a row adds to the scores, shape (classes, features), or (1,
+            features) for two classes. Where no bounds are declared, of numbers x / (1 + |x|).
         intercept_: the scores of a row of zeros.
     """
 
@@ -162,7 +184,9 @@ class DPLogisticRegression(DPClassifier):
         self.class_weight = class_weight
         self.preprocessing = preprocessing
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> DPLogisticRegression:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None
+    ) -> DPLogisticRegression:
         """As `DPClassifier.fit`."""
         self._learn(X, y, sample_weight, groups)
         return self
@@ -199,7 +223,12 @@ class PrivateRegressor(RegressorMixin, NetworkEstimator):  # type: ignore[misc]
         if self.target_bounds is not None:
             return X, y.astype(np.float64), pair("target_bounds", self.target_bounds), ()
         low, high = float(y.min()), float(y.max())
-        return X, y.astype(np.float64), (low, high if high > low else low + 1.0), (NO_TARGET_BOUNDS,)
+        return (
+            X,
+            y.astype(np.float64),
+            (low, high if high > low else low + 1.0),
+            (NO_TARGET_BOUNDS,),
+        )
 
     def _declared(self, X: Any, y: Any) -> tuple[Dataset, tuple[str, ...]]:
         X, y, self._range, reasons = self._targets(X, y)
@@ -214,15 +243,18 @@ class PrivateRegressor(RegressorMixin, NetworkEstimator):  # type: ignore[misc]
 
 @final
 class DPRegressor(PrivateRegressor):
-    """A regressor trained by DP-SGD, on the squared error or the Poisson loss, with the settings of `privlearn.train`.
+    """A regressor trained by DP-SGD, on the squared error or the Poisson loss, with the settings of
+    `privlearn.train`.
 
     Guarantee: of each fit as that of `privlearn.dpsgd`; of several, see `privacy_`.
 
     Args:
-        target_bounds: (low, high) of the targets, public. None: they are read off the targets, and nothing is claimed.
+        target_bounds: (low, high) of the targets, public. None: they are read off the targets, and
+            nothing is claimed.
         model: as of `DPClassifier`; it ends in a linear layer.
         epsilon, delta, bounds, options, ledger, random_state, preprocessing: as of `DPClassifier`.
-        loss: `squared_error`, or `poisson` for counts, whole numbers from 0 on, whose expectations are predicted.
+        loss: `squared_error`, or `poisson` for counts, whole numbers from 0 on, whose expectations
+            are predicted.
 
     Attributes:
         module_: the network; its output is in the units of the target.
@@ -242,13 +274,24 @@ class DPRegressor(PrivateRegressor):
         loss: str = "squared_error",
         preprocessing: str | None = None,
     ) -> None:
-        self.epsilon, self.delta, self.target_bounds, self.bounds = epsilon, delta, target_bounds, bounds
-        self.model, self.options, self.ledger, self.random_state = model, options, ledger, random_state
+        self.epsilon, self.delta, self.target_bounds, self.bounds = (
+            epsilon,
+            delta,
+            target_bounds,
+            bounds,
+        )
+        self.model, self.options, self.ledger, self.random_state = (
+            model,
+            options,
+            ledger,
+            random_state,
+        )
         self.loss = loss
         self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> DPRegressor:
-        """Train on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`.
+        """Train on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of
+        `DPClassifier.fit`.
 
         Args:
             sample_weight, groups: as for `DPClassifier`.
@@ -261,8 +304,14 @@ class DPRegressor(PrivateRegressor):
     ) -> tuple[AbstractPlan, Dataset, Train]:
         task = _TASKS[one_of("loss", self.loss, _TASKS)]
         require_task(task, data)
-        chosen = {"discrete": self._discrete, **(usual or {}), **self._options(features="raw", task=task)}
-        return _by_descent(data, weights, epsilon=self.epsilon, delta=self.delta, model=self.model, **chosen)
+        chosen = {
+            "discrete": self._discrete,
+            **(usual or {}),
+            **self._options(features="raw", task=task),
+        }
+        return _by_descent(
+            data, weights, epsilon=self.epsilon, delta=self.delta, model=self.model, **chosen
+        )
 
     def predict(self, X: Any) -> Array:
         """Targets within their bounds, shape (rows,)."""
@@ -271,17 +320,20 @@ class DPRegressor(PrivateRegressor):
 
 @final
 class DPRidge(PrivateRegressor):
-    """Ridge regression from one release of noisy sums of products, with a ridge that follows the noise.
+    """Ridge regression from one release of noisy sums of products, with a ridge that follows the
+    noise.
 
     Guarantee: of each fit as that of `privlearn.statistics.ridge`; of several, see `privacy_`.
 
     Args:
         target_bounds: as of `DPRegressor`.
-        options: other fields of `privlearn.statistics.RidgePlan`: `{"row_norm": 2.0}`, of rows scaled by their bounds.
+        options: other fields of `privlearn.statistics.RidgePlan`: `{"row_norm": 2.0}`, of rows
+            scaled by their bounds.
         epsilon, delta, bounds, ledger, random_state, preprocessing: as of `DPClassifier`.
 
     Attributes:
-        coef_: what a number in a row adds, shape (features,). Where no bounds are declared, of numbers x / (1 + |x|).
+        coef_: what a number in a row adds, shape (features,). Where no bounds are declared, of
+            numbers x / (1 + |x|).
         intercept_: the prediction of a row of zeros.
         module_: the model.
         privacy_, result_, n_features_in_, feature_names_in_: as of `DPClassifier`.
@@ -298,16 +350,23 @@ class DPRidge(PrivateRegressor):
         random_state: Any = None,
         preprocessing: str | None = None,
     ) -> None:
-        self.epsilon, self.delta, self.target_bounds, self.bounds = epsilon, delta, target_bounds, bounds
+        self.epsilon, self.delta, self.target_bounds, self.bounds = (
+            epsilon,
+            delta,
+            target_bounds,
+            bounds,
+        )
         self.options, self.ledger, self.random_state = options, ledger, random_state
         self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPRidge:
-        """Release sums of rows, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`.
+        """Release sums of rows, shape (rows, features), and targets, (rows,). Errors as of
+        `DPClassifier.fit`.
 
         Args:
-            sample_weight: of each row, from 0 to 1, private like the rows; larger ones count as 1. What a clipped row
-                adds is multiplied by it. A row's weight may not follow from other rows.
+            sample_weight: of each row, from 0 to 1, private like the rows; larger ones count as 1.
+                What a clipped row adds is multiplied by it. A row's weight may not follow from
+                other rows.
         """
         self._learn(X, y, sample_weight)
         return self
@@ -317,7 +376,9 @@ class DPRidge(PrivateRegressor):
     ) -> tuple[AbstractPlan, Dataset, Train]:
         features, (low, high) = self.n_features_in_, self._range
         fields = self._options(RidgePlan, row_norm=_ROW_NORM * features**0.5, adjacency=ADJACENCY)
-        plan = RidgePlan(features, low=low, high=high, **fields).calibrate(epsilon=self.epsilon, delta=self.delta)
+        plan = RidgePlan(features, low=low, high=high, **fields).calibrate(
+            epsilon=self.epsilon, delta=self.delta
+        )
 
         def train(plan: RidgePlan, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
             return ridge(plan, rows, weights=weights, ledger=ledger, streams=streams)
@@ -336,7 +397,8 @@ class DPRidge(PrivateRegressor):
 
 @final
 class DPBoostingClassifier(PrivateClassifier):
-    """Boosting over noisy histograms, with public splits: an additive model, with random trees if asked for.
+    """Boosting over noisy histograms, with public splits: an additive model, with random trees if
+    asked for.
 
     Guarantee: of each fit as that of `privlearn.boosting.boost`; of several, see `privacy_`.
 
@@ -365,11 +427,12 @@ class DPBoostingClassifier(PrivateClassifier):
         self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPBoostingClassifier:
-        """Boost on rows of numbers, shape (rows, features), and their labels, (rows,). Errors as of `DPClassifier.fit`.
+        """Boost on rows of numbers, shape (rows, features), and their labels, (rows,). Errors as of
+        `DPClassifier.fit`.
 
         Args:
-            sample_weight: of each row, from 0 to 1, private like the rows; larger ones count as 1. A row's weight may
-                not follow from other rows.
+            sample_weight: of each row, from 0 to 1, private like the rows; larger ones count as 1.
+                A row's weight may not follow from other rows.
         """
         self._learn(X, y, sample_weight)
         return self
@@ -386,7 +449,8 @@ class DPBoostingRegressor(PrivateRegressor):
 
     Args:
         target_bounds: as of `DPRegressor`.
-        epsilon, delta, bounds, options, ledger, random_state, preprocessing: as of `DPBoostingClassifier`.
+        epsilon, delta, bounds, options, ledger, random_state, preprocessing: as of
+            `DPBoostingClassifier`.
 
     Attributes:
         module_: the model.
@@ -404,12 +468,18 @@ class DPBoostingRegressor(PrivateRegressor):
         random_state: Any = None,
         preprocessing: str | None = None,
     ) -> None:
-        self.epsilon, self.delta, self.target_bounds, self.bounds = epsilon, delta, target_bounds, bounds
+        self.epsilon, self.delta, self.target_bounds, self.bounds = (
+            epsilon,
+            delta,
+            target_bounds,
+            bounds,
+        )
         self.options, self.ledger, self.random_state = options, ledger, random_state
         self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPBoostingRegressor:
-        """Boost on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`.
+        """Boost on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of
+        `DPClassifier.fit`.
 
         Args:
             sample_weight: as for `DPBoostingClassifier`.
@@ -427,16 +497,21 @@ class DPBoostingRegressor(PrivateRegressor):
         return np.asarray(self._outputs(X)[:, 0].numpy())
 
 
-def _by_descent(data: Dataset, weights: Array | None, **choices: Any) -> tuple[AbstractPlan, Dataset, Train]:
+def _by_descent(
+    data: Dataset, weights: Array | None, **choices: Any
+) -> tuple[AbstractPlan, Dataset, Train]:
     """A run of DP-SGD with these choices: its plan, the rows, and what carries it out."""
-    if weights is not None:  # gradients that are all clipped short would be alike, whatever they weigh
+    # gradients that are all clipped short would be alike, whatever they weigh
+    if weights is not None:
         choices = {"temperature": 0.0, "clip_norm": 1.0} | choices
     settled, data = settle_for(data, **choices)
 
     def train(plan: Plan, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
         facts = replace(settled.facts, examples=plan.examples or settled.facts.examples)
         given = rows if weights is None else (rows, weights)
-        return fit_by_descent(replace(settled, plan=plan, facts=facts), given, streams, ledger=ledger)
+        return fit_by_descent(
+            replace(settled, plan=plan, facts=facts), given, streams, ledger=ledger
+        )
 
     return settled.plan, data, train
 

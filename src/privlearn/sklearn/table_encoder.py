@@ -20,10 +20,12 @@ from privlearn.errors import BadInput
 
 @final
 class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Encodes a table by its schema, each row by itself, as `privlearn train` does: nothing is fitted or spent.
+    """Encodes a table by its schema, each row by itself, as `privlearn train` does: nothing is
+    fitted or spent.
 
-    It takes the place of `StandardScaler`, `OneHotEncoder` and `SimpleImputer`, which learn from private rows without
-    noise. Bounds, categories and what a missing value counts as are those that the schema declares.
+    It takes the place of `StandardScaler`, `OneHotEncoder` and `SimpleImputer`, which learn from
+    private rows without noise. Bounds, categories and what a missing value counts as are those that
+    the schema declares.
 
     Args:
         schema: a TOML file, or a `privlearn.data.schema.Schema` (docs/data.md).
@@ -34,7 +36,8 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         feature_names_in_: what they are called, where the table has names.
 
     >>> from privlearn.data.schema import Category, Number
-    >>> schema = Schema("ill", ("no", "yes"), (Number("age", 0, 110, missing=50), Category("sex", ("f", "m"))))
+    >>> columns = (Number("age", 0, 110, missing=50), Category("sex", ("f", "m")))
+    >>> schema = Schema("ill", ("no", "yes"), columns)
     >>> DPTableEncoder(schema).transform([[30, "f"], [None, "m"]]).tolist()
     [[30.0, 1.0, 0.0], [50.0, 0.0, 1.0]]
     """
@@ -57,11 +60,13 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """The features of every row, shape (rows, features).
 
         Args:
-            X: a data frame of pandas or polars, or a table of Arrow, with the schema's columns in any order, and
-                others, which are not looked at; or rows of cells with just the schema's feature columns, in its order.
+            X: a data frame of pandas or polars, or a table of Arrow, with the schema's columns in
+                any order, and others, which are not looked at; or rows of cells with just the
+                schema's feature columns, in its order.
 
         Raises:
-            BadInput: a column that is not there, or a cell that its column does not allow: for the data's curator.
+            BadInput: a column that is not there, or a cell that its column does not allow: for the
+                data's curator.
         """
         return encode_features(self._table(X), self._settled())
 
@@ -77,12 +82,16 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def classes(self) -> list[str]:
-        """The declared classes of the target, for an estimator's `classes`; none where it is a number."""
+        """The declared classes of the target, for an estimator's `classes`; none where it is a
+        number.
+        """
         return list(self._settled().classes)
 
     @property
     def target_bounds(self) -> tuple[float, float] | None:
-        """The declared bounds of the target, for an estimator's `target_bounds`; None where it has classes."""
+        """The declared bounds of the target, for an estimator's `target_bounds`; None where it has
+        classes.
+        """
         return self._settled().target_bounds
 
     def _settled(self) -> Schema:
@@ -94,8 +103,9 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(self.schema, str | Path):
             return read_schema(self.schema)
         raise BadInput(
-            f"schema is {shortened(repr(self.schema), 60)}: expected a TOML file, or a privlearn.data.schema.Schema. "
-            "`privlearn data schema FILE` prints a template, from the columns' names alone"
+            f"schema is {shortened(repr(self.schema), 60)}: expected a TOML file, or a "
+            "privlearn.data.schema.Schema. `privlearn data schema FILE` prints a template, from "
+            "the columns' names alone"
         )
 
     def _table(self, X: Any) -> Table:
@@ -105,22 +115,32 @@ class DPTableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             absent = [name for name in names if name not in table.columns]
             if absent:
                 raise BadInput(
-                    f"the data frame has no column {absent[0]!r}: expected all that the schema has features of"
+                    f"the data frame has no column {absent[0]!r}: expected all that the schema has "
+                    "features of"
                 )
             return table
-        rows = None if issparse(X) else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
+        rows = (
+            None
+            if issparse(X)
+            else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
+        )
         if rows is None or rows.ndim != 2 or rows.shape[1] != len(names):
             raise BadInput(
-                f"X is a {type(X).__name__} of shape {np.shape(X)}: expected a data frame, or rows of {len(names)} "
-                "cells, the schema's feature columns in its order"
+                f"X is a {type(X).__name__} of shape {np.shape(X)}: expected a data frame, or rows "
+                f"of {len(names)} cells, the schema's feature columns in its order"
             )
-        return Table("X", {name: [_cell(cell) for cell in rows[:, at].tolist()] for at, name in enumerate(names)})
+        return Table(
+            "X",
+            {name: [_cell(cell) for cell in rows[:, at].tolist()] for at, name in enumerate(names)},
+        )
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn knows of it: nothing is fitted, and it takes tables, not any matrix of numbers."""
+        """What scikit-learn knows of it: nothing is fitted, and it takes tables, not any matrix of
+        numbers.
+        """
         tags = super().__sklearn_tags__()
         tags.requires_fit = False
         tags.input_tags.string = tags.input_tags.categorical = tags.input_tags.allow_nan = True
@@ -133,5 +153,7 @@ def _cell(cell: Any) -> Cell:
     if cell is None or (isinstance(cell, float) and cell != cell):
         return None
     if not isinstance(cell, str | int | float | bool):
-        raise BadInput(f"X holds a {type(cell).__name__}: expected numbers, texts or booleans (dates as texts)")
+        raise BadInput(
+            f"X holds a {type(cell).__name__}: expected numbers, texts or booleans (dates as texts)"
+        )
     return cell

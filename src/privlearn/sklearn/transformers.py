@@ -1,4 +1,6 @@
-"""Transforms of rows that a release makes: scaling by noisy moments, noisy principal components, an autoencoder."""
+"""Transforms of rows that a release makes: scaling by noisy moments, noisy principal components, an
+autoencoder.
+"""
 
 from __future__ import annotations
 
@@ -46,17 +48,23 @@ class ReleasedTransform:
 
 
 class PrivateScaledTransformer(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
-    """A transformer whose release takes rows of numbers in [-1, 1]: scaled by the declared bounds, or squashed."""
+    """A transformer whose release takes rows of numbers in [-1, 1]: scaled by the declared bounds,
+    or squashed.
+    """
 
     classes = None
 
     def _units(self) -> tuple[Array, Array]:
         """The middle and half the width of each number's bounds; of a squashed number, 0 and 1."""
-        low, high = (np.broadcast_to(np.asarray(bound), (self.n_features_in_,)) for bound in self._bounds())
+        low, high = (
+            np.broadcast_to(np.asarray(bound), (self.n_features_in_,)) for bound in self._bounds()
+        )
         return (low + high) / 2, (high - low) / 2
 
     def _unit_rows(self, X: Array) -> Array:
-        """Rows of numbers in [-1, 1], each row by itself; numbers beyond the bounds count as these."""
+        """Rows of numbers in [-1, 1], each row by itself; numbers beyond the bounds count as
+        these.
+        """
         middle, half = self._units()
         return ((self._scaled_rows(X) - middle) / half).clip(-1, 1)
 
@@ -81,20 +89,25 @@ class PrivateScaledTransformer(TransformerMixin, PrivateEstimator):  # type: ign
 
 @final
 class DPStandardScaler(OneToOneFeatureMixin, PrivateScaledTransformer):  # type: ignore[misc]
-    """Takes off each feature's mean and divides by its deviation, from one release of noisy moments.
+    """Takes off each feature's mean and divides by its deviation, from one release of noisy
+    moments.
 
-    Guarantee: of a fit, a Gaussian release at the target (`privlearn.transforms.Moments`); of several, see `privacy_`.
+    Guarantee: of a fit, a Gaussian release at the target (`privlearn.transforms.Moments`); of
+    several, see `privacy_`.
 
     Args:
         epsilon, delta: the target of one fit.
-        bounds: (low, high) of the numbers in rows, public, or arrays of one for each feature; numbers are clipped.
-            None: each number x becomes x / (1 + |x|), and moments are of that.
-        ledger: what fits are charged to; None: one that the estimator shares with its clones, without a limit.
-        random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
+        bounds: (low, high) of the numbers in rows, public, or arrays of one for each feature;
+            numbers are clipped. None: each number x becomes x / (1 + |x|), and moments are of that.
+        ledger: what fits are charged to; None: one that the estimator shares with its clones,
+            without a limit.
+        random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing
+            is claimed.
         preprocessing: "public", or None: as of every estimator here (`PrivateEstimator`).
 
     Attributes:
-        mean_, scale_, var_: of each feature, as released, in the units of the rows (squashed ones, without bounds).
+        mean_, scale_, var_: of each feature, as released, in the units of the rows (squashed ones,
+            without bounds).
         result_, privacy_, n_features_in_, feature_names_in_: as of every estimator here.
     """
 
@@ -131,18 +144,20 @@ class DPStandardScaler(OneToOneFeatureMixin, PrivateScaledTransformer):  # type:
     def transform(self, X: Any) -> Array:
         """Standardised rows, shape (rows, features)."""
         check_is_fitted(self, "scale_")
-        return np.asarray((self._scaled_rows(self._validated(X, reset=False)) - self.mean_) / self.scale_)
+        return np.asarray(
+            (self._scaled_rows(self._validated(X, reset=False)) - self.mean_) / self.scale_
+        )
 
 
 @final
 class DPPCA(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer):  # type: ignore[misc]
     """Projects rows on principal components, from one release of their noisy second moments.
 
-    Numbers are scaled to [-1, 1] by the declared bounds, so that the middle of the bounds takes the place of the mean,
-    which is not released. Components are of rows scaled like this.
+    Numbers are scaled to [-1, 1] by the declared bounds, so that the middle of the bounds takes the
+    place of the mean, which is not released. Components are of rows scaled like this.
 
-    Guarantee: of each fit, one Gaussian release at the target, as `privlearn.transforms.PrivatePCA`; of several, see
-    `privacy_`.
+    Guarantee: of each fit, one Gaussian release at the target, as
+    `privlearn.transforms.PrivatePCA`; of several, see `privacy_`.
 
     Args:
         n_components: how many; at most as many as features are kept.
@@ -164,16 +179,25 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer):  # type:
         random_state: Any = None,
         preprocessing: str | None = None,
     ) -> None:
-        self.n_components, self.epsilon, self.delta, self.bounds = n_components, epsilon, delta, bounds
+        self.n_components, self.epsilon, self.delta, self.bounds = (
+            n_components,
+            epsilon,
+            delta,
+            bounds,
+        )
         self.ledger, self.random_state = ledger, random_state
         self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any = None) -> DPPCA:
-        """Release components of rows, shape (rows, features). Errors as of `DPStandardScaler.fit`."""
+        """Release components of rows, shape (rows, features). Errors as of
+        `DPStandardScaler.fit`.
+        """
         rows = self._unit_rows(self._validated(X))
         features = self.n_features_in_
         self.n_components_ = min(count("n_components", self.n_components), features)
-        module = self._released(PrivatePCA(self.n_components_, self._noise()), rows / math.sqrt(features))
+        module = self._released(
+            PrivatePCA(self.n_components_, self._noise()), rows / math.sqrt(features)
+        )
         assert isinstance(module, Project)
         vectors = module.get_buffer("components").double()
         self.components_ = (vectors / torch.linalg.vector_norm(vectors, dim=0)).T.numpy()
@@ -197,7 +221,8 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer):  # type:
 
 @final
 class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer):  # type: ignore[misc]
-    """Short codes of rows by an autoencoder with one hidden layer, trained by DP-MAC, layer by layer.
+    """Short codes of rows by an autoencoder with one hidden layer, trained by DP-MAC, layer by
+    layer.
 
     Guarantee: of each fit as that of `privlearn.dpmac`; of several, see `privacy_`.
 
@@ -223,25 +248,41 @@ class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer): 
         random_state: Any = None,
         preprocessing: str | None = None,
     ) -> None:
-        self.n_components, self.epsilon, self.delta, self.bounds = n_components, epsilon, delta, bounds
+        self.n_components, self.epsilon, self.delta, self.bounds = (
+            n_components,
+            epsilon,
+            delta,
+            bounds,
+        )
         self.options, self.ledger, self.random_state = options, ledger, random_state
         self.preprocessing = preprocessing
 
     def fit(self, X: Any, y: Any = None) -> DPAutoencoder:
-        """Train on rows, shape (rows, features). Errors as of `DPStandardScaler.fit`, and as of `privlearn.dpmac`."""
+        """Train on rows, shape (rows, features). Errors as of `DPStandardScaler.fit`, and as of
+        `privlearn.dpmac`.
+        """
         rows = self._unit_rows(self._validated(X)).astype(np.float32)
         features, size = self.n_features_in_, count("n_components", self.n_components)
         fields = self._options(Plan, epochs=_EPOCHS, sampling=Poisson(_RATE))
-        plan = Plan(clip=Derivatives(_THRESHOLD), **fields).calibrate(epsilon=self.epsilon, delta=self.delta)
+        plan = Plan(clip=Derivatives(_THRESHOLD), **fields).calibrate(
+            epsilon=self.epsilon, delta=self.delta
+        )
 
         def release(ledger: Ledger, streams: Streams) -> Any:
             with torch.random.fork_rng():
                 torch.manual_seed(int(streams.initialisation.integers(2**63)))
-                network = nn.Sequential(nn.Linear(features, size), nn.Tanh(), nn.Linear(size, features))
+                network = nn.Sequential(
+                    nn.Linear(features, size), nn.Tanh(), nn.Linear(size, features)
+                )
             return dpmac(
-                plan, network, "mse", (rows, rows), ledger=ledger, streams=streams,
+                plan,
+                network,
+                "mse",
+                (rows, rows),
+                ledger=ledger,
+                streams=streams,
                 optimizer=lambda own: torch.optim.SGD(own, lr=_LEARNING_RATE, momentum=_MOMENTUM),
-            )  # fmt: skip
+            )
 
         self.module_ = self._release(plan, (), release).model.double().eval()
         return self

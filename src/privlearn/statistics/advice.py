@@ -1,4 +1,6 @@
-"""Which way to a classifier: statistics or noisy rows, all features or few; by public numbers alone."""
+"""Which way to a classifier: statistics or noisy rows, all features or few; by public numbers
+alone.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,12 @@ from privlearn.statistics.plan import FisherPlan, RowsPlan, StatisticsPlan
 
 _Plan = TypeVar("_Plan", bound=StatisticsPlan)
 
-#: Noise in a class mean, over the size of a row's numbers, from which fewer features were better than all, and the part
-#: of them that did well beyond it: on four data sets, within what separates them (docs/results/dfs-cifar10.md,
-#: dfs-mnist.md).
+#: Noise in a class mean, over the size of a row's numbers, from which fewer features were better
+#: than all, and the part of them that did well beyond it: on four data sets, within what separates
+#: them (docs/results/dfs-cifar10.md, dfs-mnist.md).
 _LOUD, _PART = 0.4, 0.25
-#: rho for counts, class sums and squares of few features: a noisy count moves the whole mean of its class.
+#: rho for counts, class sums and squares of few features: a noisy count moves the whole mean of its
+#: class.
 _SPLIT = (0.5, 0.35, 0.15)
 _LEAST = 5
 
@@ -37,14 +40,16 @@ class Advice:
 
 @checked
 def advised(plan: FisherPlan, examples: int) -> Advice:
-    """Choose what is released for a classifier, and how many features are kept; everything else stays as in `plan`.
+    """Choose what is released for a classifier, and how many features are kept; everything else
+    stays as in `plan`.
 
-    With the noise multiplier z of one Gaussian release, k classes, p features and n rows, the noise in a class mean is
-    t = z k sqrt(p) / n of the size of a row's numbers where statistics are released, and sqrt(n / k) times that in
-    noisy rows, which can be the better way only with fewer rows than classes. Up to t = 0.4 all features are kept, and
-    a quarter of them beyond. No data are looked at, and nothing is spent. It is a rule of thumb: fewer pay from t = 0.2
-    on where classes are hard to tell apart (CIFAR-10's features), and hardly before 1 where they are easy (MNIST),
-    which no public number says. It takes `row_norm` for the size of rows.
+    With the noise multiplier z of one Gaussian release, k classes, p features and n rows, the noise
+    in a class mean is t = z k sqrt(p) / n of the size of a row's numbers where statistics are
+    released, and sqrt(n / k) times that in noisy rows, which can be the better way only with fewer
+    rows than classes. Up to t = 0.4 all features are kept, and a quarter of them beyond. No data
+    are looked at, and nothing is spent. It is a rule of thumb: fewer pay from t = 0.2 on where
+    classes are hard to tell apart (CIFAR-10's features), and hardly before 1 where they are easy
+    (MNIST), which no public number says. It takes `row_norm` for the size of rows.
 
     Args:
         plan: with a target or a noise multiplier; `keep`, `way` and `split` are chosen anew.
@@ -63,25 +68,36 @@ def advised(plan: FisherPlan, examples: int) -> Advice:
     keep = p if by_statistics <= _LOUD else min(p, max(_LEAST, round(_PART * p)))
     if by_rows < by_statistics:
         rows = _settled(_rows_plan(plan, keep))
-        return Advice(rows, f"noisy rows of {rows.keep:,} of {p:,} features: there are fewer rows than classes")
+        return Advice(
+            rows,
+            f"noisy rows of {rows.keep:,} of {p:,} features: there are fewer rows than classes",
+        )
     noise = (
-        f"the noise in a class mean is {by_statistics:.2g} of the size of a row's numbers (z k √p / n; in noisy rows "
-        f"it would be {by_rows:.2g})"
+        f"the noise in a class mean is {by_statistics:.2g} of the size of a row's numbers (z k √p "
+        f"/ n; in noisy rows it would be {by_rows:.2g})"
     )
     if keep >= p:
-        return Advice(whole, f"statistics of all {p:,} features: {noise}, and fewer pay from {_LOUD:g} on")
+        return Advice(
+            whole, f"statistics of all {p:,} features: {noise}, and fewer pay from {_LOUD:g} on"
+        )
     if plan.coordinate_bound is None or plan.criterion != "distance":
-        why = f"{noise}, but fewer pay only by distance, and with a declared bound on single numbers"
+        why = (
+            f"{noise}, but fewer pay only by distance, and with a declared bound on single numbers"
+        )
         return Advice(whole, f"statistics of all {p:,} features: {why}")
     few = _settled(replace(plan, keep=keep, way="gumbel", split=_SPLIT))
-    return Advice(few, f"statistics of {keep:,} of {p:,} features: {noise}, and fewer pay from {_LOUD:g} on")
+    return Advice(
+        few, f"statistics of {keep:,} of {p:,} features: {noise}, and fewer pay from {_LOUD:g} on"
+    )
 
 
 def _rows_plan(plan: FisherPlan, keep: int) -> RowsPlan:
     """Noisy rows with randomised labels, and everything else as in `plan`."""
     adjacency = None if plan.adjacency is Adjacency.ADD_REMOVE else plan.adjacency
     same = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    return RowsPlan(**same | {"keep": keep, "way": "auto", "adjacency": adjacency, "labels": "randomised"})
+    return RowsPlan(
+        **same | {"keep": keep, "way": "auto", "adjacency": adjacency, "labels": "randomised"}
+    )
 
 
 def _settled(plan: _Plan) -> _Plan:

@@ -2,14 +2,17 @@
 
 Fisher's independence classifier, `fisher`.
 
-The score of class c is sum_j (x_j m_cj - m_cj^2 / 2) / S_j^2 + ln pi_c, with class means m, pooled variances S^2 and
-shares pi: linear in x, the log-posterior (up to what all classes share) of normal features, independent within a class.
+The score of class c is sum_j (x_j m_cj - m_cj^2 / 2) / S_j^2 + ln pi_c, with class means m, pooled
+variances S^2 and shares pi: linear in x, the log-posterior (up to what all classes share) of normal
+features, independent within a class.
 
-Private least squares: a linear classifier from X'Y and X'X with noise, in one release; what follows is post-processing.
+Private least squares: a linear classifier from X'Y and X'X with noise, in one release; what follows
+is post-processing.
 
-The weights are (X'X + ridge I)^-1 X'Y, with a column of 0 and 1 for each class in Y. The ridge follows from public
-numbers: a part of the spectral norm of the noise in X'X. Negative eigenvalues of X'X count as 0, so that nothing is
-divided by less than the ridge. (Dwork et al. 2014, "Analyze Gauss", for X'X; Wang 2018 for ridges that follow noise.)
+The weights are (X'X + ridge I)^-1 X'Y, with a column of 0 and 1 for each class in Y. The ridge
+follows from public numbers: a part of the spectral norm of the noise in X'X. Negative eigenvalues
+of X'X count as 0, so that nothing is divided by less than the ridge. (Dwork et al. 2014, "Analyze
+Gauss", for X'X; Wang 2018 for ridges that follow noise.)
 """
 
 from __future__ import annotations
@@ -54,12 +57,19 @@ class Squares:
 
     @property
     def loudest(self) -> float:
-        """The spectral norm of the noise in X'X, nearly: 2 sqrt(n) times the deviation off the diagonal (Wigner)."""
+        """The spectral norm of the noise in X'X, nearly: 2 sqrt(n) times the deviation off the
+        diagonal (Wigner).
+        """
         return math.sqrt(2 * len(self.gram)) * self.gram_std
 
 
 def release_squares(
-    plan: LeastSquaresPlan, x: Any, y: Any, ledger: Account, stream: NoiseStream, prepare: Prepare | None = None
+    plan: LeastSquaresPlan,
+    x: Any,
+    y: Any,
+    ledger: Account,
+    stream: NoiseStream,
+    prepare: Prepare | None = None,
 ) -> Squares:
     """Release X'Y and X'X of all rows jointly, as one `Gaussian(plan.noise)`.
 
@@ -78,10 +88,21 @@ def release_squares(
     shares = [math.sqrt(part / whole) for part in plan.split]
     (sample,) = FullBatch().draw(len(x))
     bounded = least_squares_sums(
-        x, y, sample, plan.neighbours, classes=plan.classes, norm=plan.row_norm, constant=plan.constant, prepare=prepare
+        x,
+        y,
+        sample,
+        plan.neighbours,
+        classes=plan.classes,
+        norm=plan.row_norm,
+        constant=plan.constant,
+        prepare=prepare,
     )
-    (products,), (gram,) = release(*bounded, noise_multiplier=plan.noise, ledger=ledger, stream=stream, shares=shares)
-    stds = [plan.noise * part.sensitivity / share for part, share in zip(bounded, shares, strict=True)]
+    (products,), (gram,) = release(
+        *bounded, noise_multiplier=plan.noise, ledger=ledger, stream=stream, shares=shares
+    )
+    stds = [
+        plan.noise * part.sensitivity / share for part, share in zip(bounded, shares, strict=True)
+    ]
     return Squares(products, symmetric(gram, len(products)), *stds)
 
 
@@ -103,8 +124,9 @@ def fisher(
         streams: the random streams; by default new ones.
 
     Returns:
-        A result to publish with `model_spec="linear"` and the number of classes. Its model clips rows as the
-        statistics' rows were clipped, keeps the chosen features, and gives a score for each class.
+        A result to publish with `model_spec="linear"` and the number of classes. Its model clips
+        rows as the statistics' rows were clipped, keeps the chosen features, and gives a score for
+        each class.
 
     Raises:
         BudgetExceeded, BadInput: as `select_features`.
@@ -115,19 +137,32 @@ def fisher(
 
 
 def classifier(
-    plan: FisherPlan | RowsPlan, origin: Origin, transforms: Sequence[nn.Module], statistics: Statistics, ledger: Ledger
+    plan: FisherPlan | RowsPlan,
+    origin: Origin,
+    transforms: Sequence[nn.Module],
+    statistics: Statistics,
+    ledger: Ledger,
 ) -> Result:
-    """The classifier from released statistics of the kept features, behind the transforms that these come through."""
+    """The classifier from released statistics of the kept features, behind the transforms that
+    these come through.
+    """
     weight, bias = fisher_weights(statistics, plan)
     chosen = _chosen(plan, origin, transforms, statistics)
     return linear_result(plan, origin, transforms, weight, bias, ledger, chosen)
 
 
 def _chosen(
-    plan: FisherPlan | RowsPlan, origin: Origin, transforms: Sequence[nn.Module], statistics: Statistics
+    plan: FisherPlan | RowsPlan,
+    origin: Origin,
+    transforms: Sequence[nn.Module],
+    statistics: Statistics,
 ) -> dict[str, Any]:
-    """Which features were chosen, for the facts: released, so free to tell. Where rows are released, scores are not."""
-    kept = [module.get_buffer("indices").tolist() for module in transforms if isinstance(module, Keep)]
+    """Which features were chosen, for the facts: released, so free to tell. Where rows are
+    released, scores are not.
+    """
+    kept = [
+        module.get_buffer("indices").tolist() for module in transforms if isinstance(module, Keep)
+    ]
     if not plan.selects or not kept:
         return {}
     if isinstance(plan, RowsPlan):
@@ -137,26 +172,47 @@ def _chosen(
 
 
 def _released(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statistics]:
-    """The transforms in front of the classifier, and the statistics of the features that it sees."""
+    """The transforms in front of the classifier, and the statistics of the features that it
+    sees.
+    """
     stream = rows.stream
     if plan.in_one_release:
         whole = release_statistics(
-            rows.x, rows.y, classes=plan.classes, norm=plan.row_norm, adjacency=plan.neighbours,
-            noise_multiplier=plan.noise, ledger=rows.ledger, stream=stream, split=plan.split, prepare=rows.prepare,
+            rows.x,
+            rows.y,
+            classes=plan.classes,
+            norm=plan.row_norm,
+            adjacency=plan.neighbours,
+            noise_multiplier=plan.noise,
+            ledger=rows.ledger,
+            stream=stream,
+            split=plan.split,
+            prepare=rows.prepare,
             by_class=plan.selects and plan.criterion == "welch",
-        )  # fmt: skip
+        )
         clip = ClipRows(torch.tensor(float(plan.row_norm)))
         if not plan.selects:
             return [clip], whole
         best = ranked(whole, plan.keep, plan.criterion, plan.least_count)
         return [clip, Keep(best)], whole.of(best)
-    best, counts = plan.selection.chosen(rows.x, rows.y, plan.neighbours, rows.ledger, stream, prepare=rows.prepare)
+    best, counts = plan.selection.chosen(
+        rows.x, rows.y, plan.neighbours, rows.ledger, stream, prepare=rows.prepare
+    )
     assert isinstance(counts, Tensor)
     kept = release_statistics(
-        rows.x, rows.y, classes=plan.classes, norm=plan.rest_norm, adjacency=plan.neighbours,
-        noise_multiplier=plan.rest_noise, ledger=rows.ledger, stream=stream, split=plan.split, counts=counts,
-        columns=best, prepare=rows.prepare,
-    )  # fmt: skip
+        rows.x,
+        rows.y,
+        classes=plan.classes,
+        norm=plan.rest_norm,
+        adjacency=plan.neighbours,
+        noise_multiplier=plan.rest_noise,
+        ledger=rows.ledger,
+        stream=stream,
+        split=plan.split,
+        counts=counts,
+        columns=best,
+        prepare=rows.prepare,
+    )
     return [Keep(best), ClipRows(torch.tensor(plan.rest_norm))], kept
 
 
@@ -165,11 +221,14 @@ def fisher_weights(statistics: Statistics, plan: FisherPlan | RowsPlan) -> tuple
     counts = statistics.counts.clamp(min=plan.least_count)
     floor = plan.least_variance * plan.row_norm**2 / plan.features
     variances = statistics.variances(plan.least_count, floor)
-    bias = (counts / counts.sum()).log() - (statistics.squares(plan.least_count) / variances).sum(1) / 2
+    bias = (counts / counts.sum()).log() - (statistics.squares(plan.least_count) / variances).sum(
+        1
+    ) / 2
     return statistics.means(plan.least_count) / variances, bias
 
 
-#: The ridge over the spectral norm of the noise in X'X: accuracy is flat from 0.2 to 0.6 (docs/settings.md).
+#: The ridge over the spectral norm of the noise in X'X: accuracy is flat from 0.2 to 0.6
+#: (docs/settings.md).
 RIDGE = 0.35
 
 
@@ -191,8 +250,8 @@ def least_squares(
         streams: the random streams; by default new ones.
 
     Returns:
-        A result to publish with `model_spec="linear"` and the number of classes. Its model clips rows as they were
-        clipped, and gives a score for each class.
+        A result to publish with `model_spec="linear"` and the number of classes. Its model clips
+        rows as they were clipped, and gives a score for each class.
 
     Raises:
         BudgetExceeded, BadInput: as `select_features`.
@@ -203,13 +262,16 @@ def least_squares(
     weights = solved(squares, ridge)
     clip = ClipRows(torch.tensor(float(plan.row_norm)))
     bias = plan.constant * weights[-1]
-    return linear_result(plan, rows.origin, [clip], weights[:-1].T, bias, rows.ledger, {"ridge": ridge})
+    return linear_result(
+        plan, rows.origin, [clip], weights[:-1].T, bias, rows.ledger, {"ridge": ridge}
+    )
 
 
 def solved(squares: Squares, ridge: float) -> Tensor:
     """Weights from released sums, shape (features + 1, classes), that of the constant last.
 
-    Classes' targets are taken less their mean over the classes, which moves all scores of a row alike.
+    Classes' targets are taken less their mean over the classes, which moves all scores of a row
+    alike.
     """
     values, vectors = torch.linalg.eigh(squares.gram)
     products = squares.products - squares.products.mean(1, keepdim=True)

@@ -1,12 +1,14 @@
-"""A schema drafted from private rows, as a release: bounds of numbers on a public grid, categories by prefixes.
+"""A schema drafted from private rows, as a release: bounds of numbers on a public grid, categories
+by prefixes.
 
-Numbers: each row adds 1 to a cell of a public grid of powers of two, for each column. The bounds are the edges of the
-outermost cells whose noisy counts stand out.
+Numbers: each row adds 1 to a cell of a public grid of powers of two, for each column. The bounds
+are the edges of the outermost cells whose noisy counts stand out.
 
-Categories: of texts as bytes, the noisy counts of all first two bytes; then, behind each prefix that stands out, those
-of all next two; and so on. At every level the cells are all that there could be, given what was released before, and
-empty ones get noise as well. So, unlike for a histogram of the values that are there, no probability of failure has to
-be added to delta: each level is a Gaussian release.
+Categories: of texts as bytes, the noisy counts of all first two bytes; then, behind each prefix
+that stands out, those of all next two; and so on. At every level the cells are all that there could
+be, given what was released before, and empty ones get noise as well. So, unlike for a histogram of
+the values that are there, no probability of failure has to be added to delta: each level is a
+Gaussian release.
 """
 
 from __future__ import annotations
@@ -38,9 +40,11 @@ from privlearn.streams import Streams
 _LEAST, _MOST = -30, 60
 _POWERS = _MOST - _LEAST + 1
 _CELLS = 2 * _POWERS + 1
-#: Levels of prefixes of two bytes each, the cells behind a prefix, and prefixes that are followed in a column at most.
+#: Levels of prefixes of two bytes each, the cells behind a prefix, and prefixes that are followed
+#: in a column at most.
 _LEVELS, _PAIRS, _FOLLOWED = 16, 1 << 16, 64
-#: How often some empty cell stands out by its noise: this is for usefulness, and nothing private rests on it.
+#: How often some empty cell stands out by its noise: this is for usefulness, and nothing private
+#: rests on it.
 _BY_CHANCE = 0.05
 
 Counts = NDArray[np.float64]
@@ -62,7 +66,9 @@ class Draft:
     categories: Mapping[str, tuple[str, ...]]
 
     def to_toml(self) -> str:
-        """A schema file, to be looked through: columns of which nothing is known are left out, and named."""
+        """A schema file, to be looked through: columns of which nothing is known are left out, and
+        named.
+        """
         lines = [f"target = {json.dumps(self.target)}"]
         for name, pair in self.bounds.items():
             if pair is None:
@@ -76,14 +82,23 @@ class Draft:
                 f"low = {pair[0]!r}",
                 f"high = {pair[1]!r}",
             ]
-            lines += [] if kind == "target" else [f"missing = {(pair[0] + pair[1]) / 2!r}  # the middle"]
+            lines += (
+                [] if kind == "target" else [f"missing = {(pair[0] + pair[1]) / 2!r}  # the middle"]
+            )
         for name, own in self.categories.items():
             if len(own) < (2 if name == self.target else 1):
                 lines += ["", f"# {json.dumps(name)}: too few categories were found, at this noise"]
                 continue
-            kind, called = ("target", "classes") if name == self.target else ("category", "categories")
+            kind, called = (
+                ("target", "classes") if name == self.target else ("category", "categories")
+            )
             listed = json.dumps(list(own), ensure_ascii=False)
-            lines += ["", f"[columns.{json.dumps(name)}]", f'kind = "{kind}"', f"{called} = {listed}"]
+            lines += [
+                "",
+                f"[columns.{json.dumps(name)}]",
+                f'kind = "{kind}"',
+                f"{called} = {listed}",
+            ]
         return "\n".join([*lines, ""])
 
 
@@ -100,10 +115,11 @@ def draft_schema(
 ) -> Draft:
     """Release bounds and categories of a table's columns.
 
-    Guarantee: `budget`, for the ledger's kind of neighbour (else `zero_out`) and one row. The ledger is charged a
-    Gaussian release for the numbers and one for each level of the prefixes of categories. Charge the training to the
-    same ledger. What kind of column each is, is declared. A cell that is no number, or no text that UTF-8 can say, or a
-    category of more than 31 bytes, counts as missing, and adds nothing.
+    Guarantee: `budget`, for the ledger's kind of neighbour (else `zero_out`) and one row. The
+    ledger is charged a Gaussian release for the numbers and one for each level of the prefixes of
+    categories. Charge the training to the same ledger. What kind of column each is, is declared. A
+    cell that is no number, or no text that UTF-8 can say, or a category of more than 31 bytes,
+    counts as missing, and adds nothing.
 
     Args:
         source: a .csv or .parquet file, or a data frame.
@@ -121,25 +137,32 @@ def draft_schema(
     names = (*numbers, *categories)
     if not isinstance(budget, Budget) or target not in names or len(set(names)) < len(names):
         raise BadInput(
-            f"target is {str(target)[:60]!r}, of numbers and categories {str(list(names))[:80]}: expected one of them, "
-            "each named once, and budget=pv.Budget(epsilon, delta)"
+            f"target is {str(target)[:60]!r}, of numbers and categories {str(list(names))[:80]}: "
+            "expected one of them, each named once, and budget=pv.Budget(epsilon, delta)"
         )
     if not is_frame(source):
         require_fit("source", source, str | Path)
     ledger = Ledger(budget) if ledger is None else ledger
     adjacency = ledger.adjacency or Adjacency.ZERO_OUT
     releases = bool(numbers) + _LEVELS * bool(categories)
-    noise = solve_gaussian(budget, lambda factor: budget.spent(compose([Gaussian(factor)]), adjacency))
+    noise = solve_gaussian(
+        budget, lambda factor: budget.spent(compose([Gaussian(factor)]), adjacency)
+    )
     each = Gaussian(noise * math.sqrt(releases))
     plan = Releases(compose([Repeated(each, releases)]), adjacency, budget=budget)
     session = Session(plan, ledger, streams)
     table = of_frame(source, names) if is_frame(source) else read_table(Path(source), names)
     absent = [name for name in names if name not in table.columns]
     if absent:
-        raise BadInput(f"{table.name} has no column {absent[0]!r}: expected those that it has", column=absent[0])
+        raise BadInput(
+            f"{table.name} has no column {absent[0]!r}: expected those that it has",
+            column=absent[0],
+        )
     session.count_examples(len(table.columns[names[0]]))
     with session.charging():
-        return _released(table, target, numbers, categories, each, adjacency, ledger, session.streams)
+        return _released(
+            table, target, numbers, categories, each, adjacency, ledger, session.streams
+        )
 
 
 def _released(
@@ -161,12 +184,16 @@ def _released(
         (sample,) = FullBatch().draw(len(cells[0]))
         counts = cell_counts(cells, sizes, sample, adjacency)
         deviation = each.noise_multiplier * counts.sensitivity
-        (made,) = release(counts, noise_multiplier=each.noise_multiplier, ledger=ledger, stream=streams.noise)
+        (made,) = release(
+            counts, noise_multiplier=each.noise_multiplier, ledger=ledger, stream=streams.noise
+        )
         return [part.numpy() for part in made], deviation
 
     bounds: dict[str, tuple[float, float] | None] = {}
     if numbers:
-        counts, deviation = noisy([_grid(table.columns[name]) for name in numbers], [_CELLS] * len(numbers))
+        counts, deviation = noisy(
+            [_grid(table.columns[name]) for name in numbers], [_CELLS] * len(numbers)
+        )
         least = deviation * _standing_out(_CELLS * len(numbers))
         bounds = {name: _bounds_of(own > least) for name, own in zip(numbers, counts, strict=True)}
     texts = {name: _encoded(table.columns[name]) for name in categories}
@@ -176,19 +203,25 @@ def _released(
         if not any(followed.values()):
             break  # what was not charged is given back
         sizes = [len(followed[name]) * _PAIRS for name in categories]
-        counts, deviation = noisy([_behind(texts[name], followed[name], level) for name in categories], sizes)
+        counts, deviation = noisy(
+            [_behind(texts[name], followed[name], level) for name in categories], sizes
+        )
         least = deviation * _standing_out(sum(sizes))
         for name, own in zip(categories, counts, strict=True):
             places = np.flatnonzero(own > least)
             places = places[np.argsort(-own[places])][:_FOLLOWED]
-            longer = [followed[name][at // _PAIRS] + int(at % _PAIRS).to_bytes(2, "big") for at in places]
+            longer = [
+                followed[name][at // _PAIRS] + int(at % _PAIRS).to_bytes(2, "big") for at in places
+            ]
             complete[name] += [text for text in longer if text.endswith(b"\0")]
             followed[name] = [text for text in longer if not text.endswith(b"\0")]
     return Draft(target, bounds, {name: _names(own) for name, own in complete.items()})
 
 
 def _standing_out(cells: int) -> float:
-    """In standard deviations, what some of so many empty cells exceed in a twentieth of all cases."""
+    """In standard deviations, what some of so many empty cells exceed in a twentieth of all
+    cases.
+    """
     return float(ndtri(1 - _BY_CHANCE / max(cells, 1)))
 
 
@@ -233,7 +266,9 @@ def _encoded(cells: Sequence[Cell]) -> list[bytes]:
 
 
 def _behind(texts: Sequence[bytes], followed: Sequence[bytes], level: int) -> NDArray[np.int64]:
-    """The cell of each text: which of the prefixes it begins with, and its next two bytes; -1 for none."""
+    """The cell of each text: which of the prefixes it begins with, and its next two bytes; -1 for
+    none.
+    """
     places, start = {prefix: at for at, prefix in enumerate(followed)}, 2 * level
     cells = np.full(len(texts), -1, dtype=np.int64)
     for row, text in enumerate(texts):

@@ -1,4 +1,5 @@
-"""`release_features`: noisy rows of few features, with public or randomised labels, which any method can learn from.
+"""`release_features`: noisy rows of few features, with public or randomised labels, which any
+method can learn from.
 
 `select_features`: which features tell classes apart, chosen privately.
 """
@@ -34,7 +35,8 @@ _FIRST = 20
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class ReleasedRows:
-    """Noisy rows and their labels: free to use, if they were released privately (the ledger says whether).
+    """Noisy rows and their labels: free to use, if they were released privately (the ledger says
+    whether).
 
     Attributes:
         x: rows of the kept features, the best first, single precision, shape (rows, keep).
@@ -57,8 +59,8 @@ class ReleasedRows:
     def classifier(self) -> Result:
         """Fisher's classifier from the noisy rows: post-processing. It is for rows without noise.
 
-        Variances are those of the noisy rows: what tells features apart in them is the signal beside that. Randomised
-        labels are undone in expectation.
+        Variances are those of the noisy rows: what tells features apart in them is the signal
+        beside that. Randomised labels are undone in expectation.
         """
         front = [Keep(self.indices), ClipRows(torch.tensor(self.plan.rest_norm))]
         return classifier(self.plan, self.origin, front, self.statistics(), self.ledger)
@@ -66,15 +68,21 @@ class ReleasedRows:
     def statistics(self) -> Statistics:
         """Counts, sums and moments of the noisy rows."""
         member = (self.y[:, None] == torch.arange(self.plan.classes)).double()
-        counts, sums = member.sum(0), member.T @ self.x.double()  # noise mostly cancels: single precision shows
+        # noise mostly cancels: single precision shows
+        counts, sums = member.sum(0), member.T @ self.x.double()
         if self.plan.label_epsilon is not None:
-            counts, sums = (_undone(reported, self.plan.label_epsilon) for reported in (counts, sums))
-        std = self.noise_std * math.sqrt(len(self.x) / self.plan.classes)  # of a sum over a class of usual size
+            counts, sums = (
+                _undone(reported, self.plan.label_epsilon) for reported in (counts, sums)
+            )
+        # of a sum over a class of usual size
+        std = self.noise_std * math.sqrt(len(self.x) / self.plan.classes)
         return Statistics(counts, sums, self.x.double().square().sum(0), std, 0.0)
 
 
 def _undone(reported: Tensor, epsilon: float) -> Tensor:
-    """Totals by true class, in expectation, from totals by randomised class, shape (classes, ...)."""
+    """Totals by true class, in expectation, from totals by randomised class, shape (classes,
+    ...).
+    """
     true = truth(epsilon, len(reported))
     other = (1 - true) / (len(reported) - 1)
     return (reported - other * reported.sum(0)) / (true - other)
@@ -89,10 +97,11 @@ def release_features(
 ) -> ReleasedRows:
     """Choose features, and release every row of them once, with noise.
 
-    Guarantee: all that is returned is `plan.guarantee(delta)`-DP, for zero-out or replace-one neighbours: the number of
-    rows, and their order, are public. The ledger is charged exactly `plan.event()`: the selection, one Gaussian release
-    of all rows (each is in it once), and randomised response for the labels unless they are declared public. Choosing
-    features by all rows needs a trusted curator: this is not local privacy.
+    Guarantee: all that is returned is `plan.guarantee(delta)`-DP, for zero-out or replace-one
+    neighbours: the number of rows, and their order, are public. The ledger is charged exactly
+    `plan.event()`: the selection, one Gaussian release of all rows (each is in it once), and
+    randomised response for the labels unless they are declared public. Choosing features by all
+    rows needs a trusted curator: this is not local privacy.
 
     Args:
         plan: what will be spent, and how.
@@ -106,17 +115,28 @@ def release_features(
     with opened(plan, RowsPlan, dataset, ledger, streams) as rows:
         stream, best = rows.stream, torch.arange(plan.features)
         if plan.selects:
-            best, _ = plan.selection.chosen(rows.x, rows.y, plan.neighbours, rows.ledger, stream, prepare=rows.prepare)
+            best, _ = plan.selection.chosen(
+                rows.x, rows.y, plan.neighbours, rows.ledger, stream, prepare=rows.prepare
+            )
         (sample,) = FullBatch().draw(len(rows.x))
-        bounded = bounded_rows(rows.x, sample, plan.neighbours, norm=plan.rest_norm, columns=best, prepare=rows.prepare)
+        bounded = bounded_rows(
+            rows.x, sample, plan.neighbours, norm=plan.rest_norm, columns=best, prepare=rows.prepare
+        )
         present = finite_rows(rows.x, sample, best, rows.prepare)
-        ((noisy,),) = release(bounded, noise_multiplier=plan.rest_noise, ledger=rows.ledger, stream=stream)
+        ((noisy,),) = release(
+            bounded, noise_multiplier=plan.rest_noise, ledger=rows.ledger, stream=stream
+        )
         labels = torch.from_numpy(np.asarray(rows.y).astype(np.int64))
         if plan.label_epsilon is not None:
             labels = randomised(
-                labels, present, epsilon=plan.label_epsilon, categories=plan.classes, adjacency=plan.neighbours,
-                ledger=rows.ledger, stream=stream,
-            )  # fmt: skip
+                labels,
+                present,
+                epsilon=plan.label_epsilon,
+                categories=plan.classes,
+                adjacency=plan.neighbours,
+                ledger=rows.ledger,
+                stream=stream,
+            )
     std = plan.rest_noise * bounded.sensitivity
     return ReleasedRows(noisy, labels, best, std, plan, rows.ledger, rows.origin)
 
@@ -130,7 +150,8 @@ class Selected(Described):
         indices: the features' places in a flattened row, the best first, shape (keep,).
         statistics: of all features, where they were chosen by means.
         counts: of each class, as released.
-        scores: what each was ranked by, shape (keep,); None for Gumbel noise, which releases the order alone.
+        scores: what each was ranked by, shape (keep,); None for Gumbel noise, which releases the
+            order alone.
         score_noise: the standard deviation of the noise in each score; None without scores.
         names: of the chosen features, where the data name them; else none.
         plan: what was spent.
@@ -149,7 +170,8 @@ class Selected(Described):
     def _summary(self) -> Summary:
         first = ", ".join((self.names or list(map(str, self.indices.tolist())))[:_FIRST])
         return Summary(
-            f"Selected: {len(self.indices)} features", [("the best first", first), *self.plan._summary().rows[-2:]]
+            f"Selected: {len(self.indices)} features",
+            [("the best first", first), *self.plan._summary().rows[-2:]],
         )
 
     def transform(self) -> Keep:
@@ -166,20 +188,23 @@ def select_features(
 ) -> Selected:
     """Choose the plan's number of features.
 
-    Guarantee: what is returned is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is
-    charged exactly `plan.event()`. Labels and shapes are looked at once, for the data's curator, before anything is
-    spent. From then on a row that is not finite counts as none, a row beyond the bounds is clipped, and an empty class
-    has a floor: nothing is said about any of them.
+    Guarantee: what is returned is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and
+    the ledger is charged exactly `plan.event()`. Labels and shapes are looked at once, for the
+    data's curator, before anything is spent. From then on a row that is not finite counts as none,
+    a row beyond the bounds is clipped, and an empty class has a floor: nothing is said about any of
+    them.
 
     Args:
         plan: what will be spent, and how.
-        dataset: a `Dataset`, a pair (inputs, classes) or a map-style PyTorch data set. Declared bounds scale it first.
+        dataset: a `Dataset`, a pair (inputs, classes) or a map-style PyTorch data set. Declared
+            bounds scale it first.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
-        BadInput: labels outside the declared classes, or rows not of the plan's length; before anything is spent.
+        BadInput: labels outside the declared classes, or rows not of the plan's length; before
+            anything is spent.
     """
     with opened(plan, SelectionPlan, dataset, ledger, streams) as rows:
         indices, released = plan.selection.chosen(
@@ -187,8 +212,12 @@ def select_features(
         )
     statistics = released if isinstance(released, Statistics) else None
     counts = released.counts if isinstance(released, Statistics) else released
-    scores, noise = (None, None) if statistics is None else scored(statistics, plan.criterion, plan.least_count)
-    names = tuple(rows.origin.names[index] for index in indices.tolist()) if rows.origin.names else ()
+    scores, noise = (
+        (None, None) if statistics is None else scored(statistics, plan.criterion, plan.least_count)
+    )
+    names = (
+        tuple(rows.origin.names[index] for index in indices.tolist()) if rows.origin.names else ()
+    )
     return Selected(
         indices,
         statistics,

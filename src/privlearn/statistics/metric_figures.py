@@ -1,4 +1,6 @@
-"""Test metrics, and the plan of those that are released with noise: one Gaussian release; never torch."""
+"""Test metrics, and the plan of those that are released with noise: one Gaussian release; never
+torch.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _MOST_CLASSES = 1000
 
 
 class NoisyMetrics(AbstractPlan):
-    """What plans have in common that release test metrics by one Gaussian release over the test rows."""
+    """What plans have in common that release test metrics by one Gaussian release over the test
+    rows.
+    """
 
     adjacency: Adjacency | None
     noise_multiplier: float | None
@@ -48,7 +52,9 @@ class NoisyMetrics(AbstractPlan):
             BadInput: it was not solved for yet.
         """
         if self.noise_multiplier is None:
-            raise BadInput("the plan of the metrics has no noise yet: plan.calibrate(epsilon=, delta=)")
+            raise BadInput(
+                "the plan of the metrics has no noise yet: plan.calibrate(epsilon=, delta=)"
+            )
         return self.noise_multiplier
 
     @property
@@ -57,7 +63,9 @@ class NoisyMetrics(AbstractPlan):
         """How many numbers a model gives for a row."""
 
     @abstractmethod
-    def require_targets(self, shape: tuple[int, ...], *, whole: bool, low: float, high: float) -> None:
+    def require_targets(
+        self, shape: tuple[int, ...], *, whole: bool, low: float, high: float
+    ) -> None:
         """Raise `BadInput` unless metrics can be computed of targets like these."""
 
     def event(self) -> Composed:
@@ -75,7 +83,11 @@ class NoisyMetrics(AbstractPlan):
             BadInput: a share that is none.
         """
         probability("the share of the test metrics", share, open_top=True)
-        rho = budget.limit if budget.epsilon is None else zcdp.rho_for(budget.epsilon, budget.delta or 0.0)
+        rho = (
+            budget.limit
+            if budget.epsilon is None
+            else zcdp.rho_for(budget.epsilon, budget.delta or 0.0)
+        )
         return replace(self, noise_multiplier=self.group_size / math.sqrt(2 * share * rho))  # type: ignore[type-var]
 
     def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Self], float]:
@@ -96,11 +108,12 @@ class NoisyMetrics(AbstractPlan):
 class MetricsPlan(NoisyMetrics):
     """Test metrics from one noisy release over the test rows, which are private, too.
 
-    A row adds 1 to one cell of the confusion matrix, 1 to one cell of a histogram of scores, and its log loss, clipped
-    and divided by the bound, to a sum. All figures are computed from these released numbers.
+    A row adds 1 to one cell of the confusion matrix, 1 to one cell of a histogram of scores, and
+    its log loss, clipped and divided by the bound, to a sum. All figures are computed from these
+    released numbers.
 
-    Neighbours differ in one test row, as they do in one training row: charge both to one ledger, and it protects each
-    row, wherever it is.
+    Neighbours differ in one test row, as they do in one training row: charge both to one ledger,
+    and it protects each row, wherever it is.
 
     Attributes:
         classes: the declared number of classes.
@@ -138,17 +151,23 @@ class MetricsPlan(NoisyMetrics):
         """A score for each class."""
         return self.classes
 
-    def require_targets(self, shape: tuple[int, ...], *, whole: bool, low: float, high: float) -> None:
+    def require_targets(
+        self, shape: tuple[int, ...], *, whole: bool, low: float, high: float
+    ) -> None:
         """Classes, whole numbers from 0."""
         if len(shape) != 1 or not whole or low < 0 or high >= self.classes:
             raise BadInput(
-                f"the targets are {'' if whole else 'no '}whole numbers, of shape {shape}: for paid metrics expected "
-                f"classes, whole numbers from 0 to {self.classes - 1}, as the plan says"
+                f"the targets are {'' if whole else 'no '}whole numbers, of shape {shape}: for "
+                f"paid metrics expected classes, whole numbers from 0 to {self.classes - 1}, as "
+                "the plan says"
             )
 
     def rows(self) -> list[tuple[str, str]]:
         """What there is to say of it."""
-        what = f"confusion matrix of {self.classes} classes, scores in {self.bins} bins, log loss to {self.most_loss:g}"
+        what = (
+            f"confusion matrix of {self.classes} classes, scores in {self.bins} bins, log loss "
+            f"to {self.most_loss:g}"
+        )
         return [("released of the test rows", what), ("noise multiplier", f"{self.noise:.4g}")]
 
 
@@ -157,12 +176,13 @@ class MetricsPlan(NoisyMetrics):
 @registered
 @dataclass(frozen=True, repr=False)
 class ValueMetricsPlan(NoisyMetrics):
-    """Test metrics of a model of numbers, from one noisy release over the test rows, which are private, too.
+    """Test metrics of a model of numbers, from one noisy release over the test rows, which are
+    private, too.
 
-    Targets have declared bounds, and those beyond count as these. A row adds its error and the error's square, the
-    error clipped to `most_error` of the bounds' distance and divided by that, and its target and the target's square,
-    scaled to [-1, 1]; for add/remove neighbours also 1 to the number of rows. All figures are computed from these
-    released sums.
+    Targets have declared bounds, and those beyond count as these. A row adds its error and the
+    error's square, the error clipped to `most_error` of the bounds' distance and divided by that,
+    and its target and the target's square, scaled to [-1, 1]; for add/remove neighbours also 1 to
+    the number of rows. All figures are computed from these released sums.
 
     Neighbours, and how to charge it: as for `MetricsPlan`.
 
@@ -170,7 +190,8 @@ class ValueMetricsPlan(NoisyMetrics):
         low, high: the declared bounds of targets.
         adjacency: the kind of neighbour, which has to be the ledger's.
         noise_multiplier: that of the release; None: `calibrate` solves for it.
-        most_error: what errors are clipped to, as a share of high - low; public. Larger ones count as this.
+        most_error: what errors are clipped to, as a share of high - low; public. Larger ones count
+            as this.
         budget: what the plan was calibrated to.
         group_size: the declared, public number of rows that one person has at most.
 
@@ -194,7 +215,9 @@ class ValueMetricsPlan(NoisyMetrics):
         for name in ("low", "high"):
             between(f"{name} of the targets", getattr(self, name), -1e30, 1e30)
         if not self.low < self.high:
-            raise BadInput(f"targets lie in [{self.low:g}, {self.high:g}]: expected the smaller bound first")
+            raise BadInput(
+                f"targets lie in [{self.low:g}, {self.high:g}]: expected the smaller bound first"
+            )
         between("most_error", self.most_error, 1e-6, 1.0)
         self._settle()
 
@@ -203,28 +226,41 @@ class ValueMetricsPlan(NoisyMetrics):
         """One number."""
         return 1
 
-    def require_targets(self, shape: tuple[int, ...], *, whole: bool, low: float, high: float) -> None:
+    def require_targets(
+        self, shape: tuple[int, ...], *, whole: bool, low: float, high: float
+    ) -> None:
         """One number for each row."""
         if len(shape) != 1:
-            raise BadInput(f"the targets have shape {shape}: for paid metrics of numbers expected one for each row")
+            raise BadInput(
+                f"the targets have shape {shape}: for paid metrics of numbers expected one for "
+                "each row"
+            )
 
     def rows(self) -> list[tuple[str, str]]:
         """What there is to say of it."""
-        clipped = f"errors to {self.most_error * (self.high - self.low):g}, targets to [{self.low:g}, {self.high:g}]"
-        return [("released of the test rows", f"sums of {clipped}"), ("noise multiplier", f"{self.noise:.4g}")]
+        clipped = (
+            f"errors to {self.most_error * (self.high - self.low):g}, targets to "
+            f"[{self.low:g}, {self.high:g}]"
+        )
+        return [
+            ("released of the test rows", f"sums of {clipped}"),
+            ("noise multiplier", f"{self.noise:.4g}"),
+        ]
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class Metrics(Described):
-    """Figures by name (`metrics["accuracy"]`), of how many rows, and the confusion matrix of a classifier.
+    """Figures by name (`metrics["accuracy"]`), of how many rows, and the confusion matrix of a
+    classifier.
 
     Attributes:
-        figures: of classes `accuracy`, `balanced_accuracy`, `auc` (the mean over classes, one against the rest),
-            `log_loss` and `expected_calibration_error`; of values `rmse`, `mae` and `r2`; of maps `dice`; of
-            named tasks others (docs/models.md).
+        figures: of classes `accuracy`, `balanced_accuracy`, `auc` (the mean over classes, one
+            against the rest), `log_loss` and `expected_calibration_error`; of values `rmse`, `mae`
+            and `r2`; of maps `dice`; of named tasks others (docs/models.md).
         rows: how many rows they are of.
-        confusion_matrix: how many rows of each class (first index) were predicted to be of each class.
+        confusion_matrix: how many rows of each class (first index) were predicted to be of each
+            class.
         plan: what they were released by, with noise; None: they are exact.
         errors: of released ones, the standard deviation that the noise gives each; an estimate.
         seeded: whether anyone may know the seed of that noise.
@@ -242,15 +278,27 @@ class Metrics(Described):
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""
-        matrix = {} if self.confusion_matrix is None else {"confusion_matrix": [*map(list, self.confusion_matrix)]}
-        noise = {} if self.plan is None else {"errors": dict(self.errors), "noise_multiplier": self.plan.noise}
+        matrix = (
+            {}
+            if self.confusion_matrix is None
+            else {"confusion_matrix": [*map(list, self.confusion_matrix)]}
+        )
+        noise = (
+            {}
+            if self.plan is None
+            else {"errors": dict(self.errors), "noise_multiplier": self.plan.noise}
+        )
         return {**self.figures, "rows": self.rows, **matrix, **noise}
 
     def _summary(self) -> Summary:
         figures = [(name.replace("_", " "), self.text(name)) for name in self.figures]
-        how = "exact: no guarantee covers these rows" if self.plan is None else "released with noise"
+        how = (
+            "exact: no guarantee covers these rows" if self.plan is None else "released with noise"
+        )
         return Summary(f"Metrics of {self.rows} rows, {how}", figures)
 
     def text(self, name: str) -> str:
         """A figure for reading, with what the noise may have moved it by."""
-        return f"{self.figures[name]:.4f}" + (f" ± {self.errors[name]:.4f}" if name in self.errors else "")
+        return f"{self.figures[name]:.4f}" + (
+            f" ± {self.errors[name]:.4f}" if name in self.errors else ""
+        )

@@ -1,4 +1,6 @@
-"""What selection, release and classifier have in common: what they refuse before anything is spent, and the charge."""
+"""What selection, release and classifier have in common: what they refuse before anything is spent,
+and the charge.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ class Origin:
     """What is public of where rows come from.
 
     Attributes:
-        transforms: those in front: what scales rows by declared bounds, and the plan's public transforms.
+        transforms: those in front: what scales rows by declared bounds, and the plan's public
+            transforms.
         input_shape: of one example.
         schema: of the table that the rows come from; None if they come from none.
         seeded: whether anyone may know the seed of the noise.
@@ -88,7 +91,8 @@ def opened(
     ledger: Ledger | None,
     streams: Streams | None,
 ) -> Iterator[Opened]:
-    """A block in which the event of a plan of this kind may be charged; what was not, is given back at its end.
+    """A block in which the event of a plan of this kind may be charged; what was not, is given back
+    at its end.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
@@ -96,8 +100,14 @@ def opened(
     """
     require_one_process("a release of statistics")
     if not isinstance(plan, kind):
-        given = f"a {type(plan).__name__}" if isinstance(plan, StatisticsPlan) else shortened(repr(plan), 60)
-        raise BadInput(f"plan is {given}: expected pv.statistics.{kind.__name__}(...).calibrate(...)")
+        given = (
+            f"a {type(plan).__name__}"
+            if isinstance(plan, StatisticsPlan)
+            else shortened(repr(plan), 60)
+        )
+        raise BadInput(
+            f"plan is {given}: expected pv.statistics.{kind.__name__}(...).calibrate(...)"
+        )
     require_fit("ledger", ledger, Ledger | None)
     require_fit("streams", streams, Streams | None)
     session = Session(plan, ledger, streams)
@@ -123,7 +133,8 @@ def opened(
 def _in_front(
     plan: StatisticsPlan, data: Dataset
 ) -> tuple[tuple[nn.Module, ...], Any, Callable[[Tensor], Tensor] | None, Sequence[dict[str, Any]]]:
-    """The transforms in front, the rows behind them, what is still to be done to a few of them, and public features.
+    """The transforms in front, the rows behind them, what is still to be done to a few of them, and
+    public features.
 
     Features are made here, for they may be kept; rows are scaled a few at a time.
     """
@@ -145,7 +156,8 @@ def linear_result(
     ledger: Ledger,
     facts: dict[str, Any],
 ) -> Result:
-    """A linear classifier made of released numbers, behind the transforms that its features come through.
+    """A linear classifier made of released numbers, behind the transforms that its features come
+    through.
 
     Args:
         plan: what was spent.
@@ -167,8 +179,13 @@ def linear_result(
         ledger=ledger,
         plan=plan,
         method="features",
-        facts={"noise": "on a grid" if origin.discrete else "floating point"} | public_facts(origin.public) | facts,
-        architecture={"input_shape": list(origin.input_shape), "network_input_shape": [weight.shape[1]]}
+        facts={"noise": "on a grid" if origin.discrete else "floating point"}
+        | public_facts(origin.public)
+        | facts,
+        architecture={
+            "input_shape": list(origin.input_shape),
+            "network_input_shape": [weight.shape[1]],
+        }
         | of_table(origin.schema),
         seeded=origin.seeded,
         private_diagnostics=PrivateDiagnostics({}),
@@ -178,22 +195,28 @@ def linear_result(
 
 
 def _require_rows(plan: StatisticsPlan, data: Dataset) -> None:
-    """Look at the data once, for the data's curator: outside the guarantee, and before anything is spent."""
+    """Look at the data once, for the data's curator: outside the guarantee, and before anything is
+    spent.
+    """
     if data.y is None:
         raise BadInput(
-            "the data have no targets: features are chosen by classes; give a class for each row, Dataset(x, y)"
+            "the data have no targets: features are chosen by classes; give a class for each row, "
+            "Dataset(x, y)"
         )
     if data.groups is not None:
         groups = np.asarray(data.groups)
         require_groups(data.name, groups, len(data.x))
         if most_rows(groups) > plan.group_size:
             raise BadInput(
-                "the data carry person ids (groups), by which a person has more rows than the plan protects together "
-                f"({plan.group_size}): declare a public bound with group_size=K. To protect "
-                "single rows only, give data without person ids (an .npz without groups, a schema without person)"
+                "the data carry person ids (groups), by which a person has more rows than the "
+                f"plan protects together ({plan.group_size}): declare a public bound with "
+                "group_size=K. To protect single rows only, give data without person ids (an .npz "
+                "without groups, a schema without person)"
             )
     if data.classes is not None and data.classes != plan.classes:
-        raise BadInput(f"the data have {data.classes} classes and the plan {plan.classes}: give both the same")
+        raise BadInput(
+            f"the data have {data.classes} classes and the plan {plan.classes}: give both the same"
+        )
     if not len(data.x):
         raise BadInput("the data have 0 rows: expected at least one")
     if plan.classes:
@@ -206,7 +229,8 @@ def _require_numbers(y: Any) -> None:
     values = np.asarray(y)
     if values.dtype.kind not in "fiub" or values.ndim != 1:
         raise BadInput(
-            f"the targets are {values.dtype} values of shape {values.shape}: expected one number for each row"
+            f"the targets are {values.dtype} values of shape {values.shape}: expected one number "
+            "for each row"
         )
 
 
@@ -216,6 +240,6 @@ def _require_fit(plan: StatisticsPlan, x: Any) -> None:
     features = math.prod(x.shape[1:])
     if kind not in "fiub" or features != plan.features:
         raise BadInput(
-            f"rows have {features} features (shape {tuple(x.shape[1:])}, type {x.dtype}), and the plan says "
-            f"{plan.features}: expected numbers, and as many as the plan has"
+            f"rows have {features} features (shape {tuple(x.shape[1:])}, type {x.dtype}), and the "
+            f"plan says {plan.features}: expected numbers, and as many as the plan has"
         )

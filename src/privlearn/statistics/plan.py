@@ -1,6 +1,7 @@
 """The plans of class statistics: public numbers that fix their events beforehand; never torch.
 
-`FisherPlan` and `LeastSquaresPlan` make classifiers, `SelectionPlan` chooses features, `RowsPlan` releases noisy rows.
+`FisherPlan` and `LeastSquaresPlan` make classifiers, `SelectionPlan` chooses features, `RowsPlan`
+releases noisy rows.
 """
 
 from __future__ import annotations
@@ -24,13 +25,24 @@ from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
 from privlearn.run_facts import RunFacts
 from privlearn.transforms.base import PublicTransform, other_features, require_chain
-from privlearn.transforms.select import LEAST_COUNT, PARTS_OF_SPLIT, SIZES, SPLIT, SelectFeatures, check_choices
+from privlearn.transforms.select import (
+    LEAST_COUNT,
+    PARTS_OF_SPLIT,
+    SIZES,
+    SPLIT,
+    SelectFeatures,
+    check_choices,
+)
 
 #: What follows each row in least squares, as a part of row_norm: accuracy is flat from 0.1 to 0.5.
 _CONSTANT = 0.25
-#: Numbers in a row of least squares, at most: X'X has their square, and is taken apart into eigenvectors.
+#: Numbers in a row of least squares, at most: X'X has their square, and is taken apart into
+#: eigenvectors.
 _MOST_FEATURES = 10_000
-_FISHER = "A Fisher classifier (features independent within classes), computed from released numbers alone."
+_FISHER = (
+    "A Fisher classifier (features independent within classes), computed from released numbers "
+    "alone."
+)
 
 
 class StatisticsFacts(RunFacts, total=False):
@@ -61,14 +73,18 @@ class StatisticsPlan(AbstractPlan):
         require_chain(self.front, PublicTransform)
         if not isinstance(self.row_norm, int | float):
             raise BadInput(
-                f"row_norm is {self.row_norm!r}: expected a public bound on the L2 norm of rows, which may not be read "
-                "off private data. Longer rows are clipped to it"
+                f"row_norm is {self.row_norm!r}: expected a public bound on the L2 norm of rows, "
+                "which may not be read off private data. Longer rows are clipped to it"
             )
         PrivacyUnit(self.group_size)
         require_budget(self.budget)
         if self.noise_multiplier is not None:
             between("noise_multiplier", self.noise_multiplier, 1e-6, 1e12)
-        object.__setattr__(self, "adjacency", Adjacency.parse(str(usual if self.adjacency is None else self.adjacency)))
+        object.__setattr__(
+            self,
+            "adjacency",
+            Adjacency.parse(str(usual if self.adjacency is None else self.adjacency)),
+        )
 
     @property
     def noise(self) -> float:
@@ -79,7 +95,8 @@ class StatisticsPlan(AbstractPlan):
         """
         if self.noise_multiplier is None:
             raise BadInput(
-                "the plan has no noise yet: settle it with plan.calibrate(epsilon=, delta=), or noise_multiplier="
+                "the plan has no noise yet: settle it with plan.calibrate(epsilon=, delta=), or "
+                "noise_multiplier="
             )
         return self.noise_multiplier
 
@@ -117,7 +134,8 @@ class StatisticsPlan(AbstractPlan):
 @registered
 @dataclass(frozen=True, repr=False)
 class LeastSquaresPlan(StatisticsPlan):
-    """A classifier by least squares, from one release of the sums of products of rows, of all features.
+    """A classifier by least squares, from one release of the sums of products of rows, of all
+    features.
 
     Attributes:
         classes: the declared number of classes.
@@ -151,7 +169,10 @@ class LeastSquaresPlan(StatisticsPlan):
         count("classes", self.classes, least=2, most=10**6)
         between("row_norm", self.row_norm, *SIZES)
         if not isinstance(self.split, tuple) or len(self.split) != 2:
-            raise BadInput(f"split is {self.split!r}: expected two numbers, for X'Y and X'X, such as {SPLIT[1:]}")
+            raise BadInput(
+                f"split is {self.split!r}: expected two numbers, for X'Y and X'X, such as "
+                f"{SPLIT[1:]}"
+            )
         for part in self.split:
             between("a part of the split", part, *PARTS_OF_SPLIT)
 
@@ -173,7 +194,9 @@ class LeastSquaresPlan(StatisticsPlan):
             BadInput: the noise was not solved for yet.
         """
         # A row of the same class in its place has the same constant, which cancels.
-        moved = max(self.neighbours.sum_sensitivity(self.row_norm), math.hypot(self.row_norm, self.constant))
+        moved = max(
+            self.neighbours.sum_sensitivity(self.row_norm), math.hypot(self.row_norm, self.constant)
+        )
         sums, moments = self.split
         return self.noise * moved * math.sqrt((sums + moments) / sums)
 
@@ -190,7 +213,9 @@ class LeastSquaresPlan(StatisticsPlan):
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""
         released = "sums of products of each row with its class and with itself"
-        return self._rows(released, f"{self.features} of {self.features}", f"rows to norm {self.row_norm:g}")
+        return self._rows(
+            released, f"{self.features} of {self.features}", f"rows to norm {self.row_norm:g}"
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -200,16 +225,20 @@ class ChoosingPlan(StatisticsPlan):
     Attributes:
         classes: the declared number of classes.
         features: the number of numbers in a row.
-        keep: how many features are kept; all of them: nothing is selected, or charged for selecting.
+        keep: how many features are kept; all of them: nothing is selected, or charged for
+            selecting.
         row_norm: L2 norm R that rows are clipped to. Public: it may not be read off the data.
-        coordinate_bound: bound B on single numbers, which selection by Gumbel noise needs; None: none is declared.
-        criterion: `distance` (the largest between class means), `t` (that over its standard error, with
-            variances pooled over all classes) or `welch` (with those of the two classes).
-        way: `means`, `gumbel`, or `auto`: what makes for less noise by public numbers alone (see `SelectFeatures`).
+        coordinate_bound: bound B on single numbers, which selection by Gumbel noise needs; None:
+            none is declared.
+        criterion: `distance` (the largest between class means), `t` (that over its standard error,
+            with variances pooled over all classes) or `welch` (with those of the two classes).
+        way: `means`, `gumbel`, or `auto`: what makes for less noise by public numbers alone (see
+            `SelectFeatures`).
         adjacency: the kind of neighbour.
         split: rho in parts for counts, class sums and second moments.
         least_count: the floor under counts.
-        noise_multiplier: that of the one Gaussian release that would cost as much; None: `calibrate` solves for it.
+        noise_multiplier: that of the one Gaussian release that would cost as much; None:
+            `calibrate` solves for it.
         budget: what the plan was calibrated to; the limit of the ledger.
         group_size: the declared, public number of examples that one person has at most.
         front: public transforms of rows; `features` counts what they make.
@@ -243,7 +272,9 @@ class ChoosingPlan(StatisticsPlan):
     @property
     @abstractmethod
     def in_one_release(self) -> bool:
-        """Whether the statistics that features are chosen by are all that is released, or none are chosen."""
+        """Whether the statistics that features are chosen by are all that is released, or none are
+        chosen.
+        """
 
     @property
     def selection(self) -> SelectFeatures:
@@ -253,15 +284,26 @@ class ChoosingPlan(StatisticsPlan):
     def _select(self, noise: float) -> SelectFeatures:
         way = self.way if self.selects else "means"  # all features need no Gumbel noise
         return SelectFeatures(
-            self.keep, noise, self.classes, self.row_norm, self.coordinate_bound, self.criterion, way, self.split,
+            self.keep,
+            noise,
+            self.classes,
+            self.row_norm,
+            self.coordinate_bound,
+            self.criterion,
+            way,
+            self.split,
             self.least_count,
-        )  # fmt: skip
+        )
 
     @property
     def _kept(self) -> str:
         if not self.selects:
             return f"{self.keep} of {self.features}"
-        way = "Gumbel noise on distances of class means" if self.selection.by_gumbel else "noisy class means"
+        way = (
+            "Gumbel noise on distances of class means"
+            if self.selection.by_gumbel
+            else "noisy class means"
+        )
         return f"{self.keep} of {self.features}, by {way}, criterion {self.criterion}"
 
     @property
@@ -272,14 +314,18 @@ class ChoosingPlan(StatisticsPlan):
 
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""
-        return self._rows("counts, class sums and second moments", self._kept, ", ".join(self._bounds))
+        return self._rows(
+            "counts, class sums and second moments", self._kept, ", ".join(self._bounds)
+        )
 
 
 @final
 @registered
 @dataclass(frozen=True, repr=False)
 class SelectionPlan(ChoosingPlan):
-    """Which features tell classes apart, and the statistics that tell: one release. Fields as of `ChoosingPlan`."""
+    """Which features tell classes apart, and the statistics that tell: one release. Fields as of
+    `ChoosingPlan`.
+    """
 
     kind: ClassVar[str] = "selection"
 
@@ -303,10 +349,12 @@ class KeptFeaturesPlan(ChoosingPlan):
     """What plans have in common that choose features, and then release something of the kept ones.
 
     Attributes:
-        kept_norm: L2 norm that rows of kept features are clipped to, where these are released by themselves; by
-            default R sqrt(keep / features), or B sqrt(keep) if that is less.
-        selection_share: the part of rho for selecting, where what comes after does not use the same release.
-        least_variance: the floor under variances within classes, as a part of row_norm^2 / features.
+        kept_norm: L2 norm that rows of kept features are clipped to, where these are released by
+            themselves; by default R sqrt(keep / features), or B sqrt(keep) if that is less.
+        selection_share: the part of rho for selecting, where what comes after does not use the same
+            release.
+        least_variance: the floor under variances within classes, as a part of row_norm^2 /
+            features.
     """
 
     kept_norm: float | None = None
@@ -326,7 +374,9 @@ class KeptFeaturesPlan(ChoosingPlan):
 
         By means for a classifier it is the one release of all: the same statistics serve both.
         """
-        return self._select(self.noise / math.sqrt(1.0 if self.in_one_release else self.selection_share))
+        return self._select(
+            self.noise / math.sqrt(1.0 if self.in_one_release else self.selection_share)
+        )
 
     @property
     def _rest(self) -> float:
@@ -335,7 +385,9 @@ class KeptFeaturesPlan(ChoosingPlan):
 
     @property
     def rest_noise(self) -> float:
-        """The noise multiplier of what is released of the kept features alone: statistics or rows."""
+        """The noise multiplier of what is released of the kept features alone: statistics or
+        rows.
+        """
         return self.noise / math.sqrt(self._rest)
 
     @property
@@ -344,40 +396,59 @@ class KeptFeaturesPlan(ChoosingPlan):
         if self.kept_norm is not None:
             return float(self.kept_norm)
         each = self.row_norm / math.sqrt(self.features)
-        return math.sqrt(self.keep) * min(each, math.inf if self.coordinate_bound is None else self.coordinate_bound)
+        return math.sqrt(self.keep) * min(
+            each, math.inf if self.coordinate_bound is None else self.coordinate_bound
+        )
 
     @property
     def _bounds(self) -> list[str]:
-        return super()._bounds + ([] if self.in_one_release else [f"kept rows to norm {self.rest_norm:g}"])
+        return super()._bounds + (
+            [] if self.in_one_release else [f"kept rows to norm {self.rest_norm:g}"]
+        )
 
 
 @final
 @registered
 @dataclass(frozen=True, repr=False)
 class FisherPlan(KeptFeaturesPlan):
-    """A Fisher classifier from released class statistics. Fields as of `ChoosingPlan` and `KeptFeaturesPlan`."""
+    """A Fisher classifier from released class statistics. Fields as of `ChoosingPlan` and
+    `KeptFeaturesPlan`.
+    """
 
     kind: ClassVar[str] = "fisher"
 
     @property
     def in_one_release(self) -> bool:
-        """Whether the statistics that features are chosen by are all that is released, or none are chosen."""
+        """Whether the statistics that features are chosen by are all that is released, or none are
+        chosen.
+        """
         return not self._select(1.0).by_gumbel
 
     @property
     def noise_of_sums(self) -> float:
-        """Standard deviation of the noise in each number of the class sums that the classifier is made from.
+        """Standard deviation of the noise in each number of the class sums that the classifier is
+        made from.
 
         Raises:
             BadInput: the noise was not solved for yet.
         """
         _, sums, moments = self.split
         if self.in_one_release:
-            return self.noise * self.neighbours.sum_sensitivity(self.row_norm) * math.sqrt(math.fsum(self.split) / sums)
-        return self.rest_noise * self.neighbours.sum_sensitivity(self.rest_norm) * math.sqrt((sums + moments) / sums)
+            return (
+                self.noise
+                * self.neighbours.sum_sensitivity(self.row_norm)
+                * math.sqrt(math.fsum(self.split) / sums)
+            )
+        return (
+            self.rest_noise
+            * self.neighbours.sum_sensitivity(self.rest_norm)
+            * math.sqrt((sums + moments) / sums)
+        )
 
     def event(self) -> Composed:
-        """The statistics; by Gumbel noise the selection, and then the statistics of the kept features."""
+        """The statistics; by Gumbel noise the selection, and then the statistics of the kept
+        features.
+        """
         if self.in_one_release:
             return compose([self.selection.event()])
         return compose([self.selection.event(), Gaussian(self.rest_noise)])
@@ -392,13 +463,15 @@ class FisherPlan(KeptFeaturesPlan):
 @registered
 @dataclass(frozen=True, repr=False)
 class RowsPlan(KeptFeaturesPlan):
-    """Noisy rows of the kept features, each once, with labels. Fields as of `ChoosingPlan` and `KeptFeaturesPlan`, and:
+    """Noisy rows of the kept features, each once, with labels. Fields as of `ChoosingPlan` and
+    `KeptFeaturesPlan`, and:
 
     Rows are released one by one, so their number is public: neighbours are zero-out or replace-one.
 
     Attributes:
-        labels: `public` (they are declared not to be private: the guarantee is for the features, and neighbours have
-            the same labels), or `randomised` (each is true with a stated probability).
+        labels: `public` (they are declared not to be private: the guarantee is for the features,
+            and neighbours have the same labels), or `randomised` (each is true with a stated
+            probability).
         label_share: the part of what is not for selecting that goes into randomised labels.
 
     Raises:
@@ -415,8 +488,8 @@ class RowsPlan(KeptFeaturesPlan):
         self._settle(Adjacency.ZERO_OUT)
         if self.neighbours is Adjacency.ADD_REMOVE:
             raise BadInput(
-                "rows are released one by one, so that their number is known: nothing holds for add_remove neighbours. "
-                "Expected adjacency zero_out or replace_one"
+                "rows are released one by one, so that their number is known: nothing holds for "
+                "add_remove neighbours. Expected adjacency zero_out or replace_one"
             )
 
     @property
@@ -432,7 +505,8 @@ class RowsPlan(KeptFeaturesPlan):
     @property
     def label_epsilon(self) -> float | None:
         """The epsilon of randomised response; None where labels are not randomised."""
-        return math.sqrt(self._rest * self._label_part) / self.noise if self._label_part else None  # rho: epsilon^2 / 2
+        # rho: epsilon^2 / 2
+        return math.sqrt(self._rest * self._label_part) / self.noise if self._label_part else None
 
     @property
     def _label_part(self) -> float:
@@ -449,7 +523,11 @@ class RowsPlan(KeptFeaturesPlan):
     @property
     def summary(self) -> str:
         """What a card says of how a classifier of the rows was made."""
-        return _FISHER + (" Labels are declared public: neighbours have the same." if self.labels == "public" else "")
+        return _FISHER + (
+            " Labels are declared public: neighbours have the same."
+            if self.labels == "public"
+            else ""
+        )
 
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""

@@ -1,4 +1,6 @@
-"""Ridge regression from released sums of products: its plan, which knows nothing of torch, and the release."""
+"""Ridge regression from released sums of products: its plan, which knows nothing of torch, and the
+release.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from privlearn.runs.result import Result
     from privlearn.statistics.opening import LabelledRows
 
-#: What follows each row, as a part of row_norm; and numbers in a row, at most: X'X has their square.
+#: What follows each row, as a part of row_norm; and numbers in a row, at most: X'X has their
+#: square.
 _CONSTANT, _MOST_FEATURES = 0.25, 10_000
 
 
@@ -70,9 +73,14 @@ class RidgePlan(StatisticsPlan):
         for name in ("low", "high"):
             between(f"{name} of the targets", getattr(self, name), -1e30, 1e30)
         if not self.low < self.high:
-            raise BadInput(f"targets lie in [{self.low:g}, {self.high:g}]: expected the smaller bound first")
+            raise BadInput(
+                f"targets lie in [{self.low:g}, {self.high:g}]: expected the smaller bound first"
+            )
         if not isinstance(self.split, tuple) or len(self.split) != 2:
-            raise BadInput(f"split is {self.split!r}: expected two numbers, for X'y and X'X, such as {SPLIT[1:]}")
+            raise BadInput(
+                f"split is {self.split!r}: expected two numbers, for X'y and X'X, such as "
+                f"{SPLIT[1:]}"
+            )
         for part in self.split:
             between("a part of the split", part, *PARTS_OF_SPLIT)
 
@@ -113,20 +121,24 @@ def ridge(
 ) -> Result:
     """Release sums of products of rows and targets, and make a linear model of them.
 
-    Guarantee: the returned model is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is
-    charged exactly `plan.event()`: one Gaussian release. Shapes are looked at once, for the data's curator, before
-    anything is spent; then a row that is not finite, or whose target is not, counts as none.
+    Guarantee: the returned model is `plan.guarantee(delta)`-DP for the plan's adjacency and unit,
+    and the ledger is charged exactly `plan.event()`: one Gaussian release. Shapes are looked at
+    once, for the data's curator, before anything is spent; then a row that is not finite, or whose
+    target is not, counts as none.
 
     Args:
         plan: what will be spent, and how.
-        dataset: a `Dataset` or a pair (inputs, targets), one number for each row. Declared bounds scale its rows first.
-        weights: of the rows, shape (rows,), private like these; None: 1 each. Weights beyond [0, 1] count as 0 or 1. A
-            row's weight may follow from that row, or from public numbers: never from other rows.
+        dataset: a `Dataset` or a pair (inputs, targets), one number for each row. Declared bounds
+            scale its rows first.
+        weights: of the rows, shape (rows,), private like these; None: 1 each. Weights beyond [0, 1]
+            count as 0 or 1. A row's weight may follow from that row, or from public numbers: never
+            from other rows.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones.
 
     Returns:
-        A result to publish. Its model clips rows likewise, and gives one number for each, in units of the target.
+        A result to publish. Its model clips rows likewise, and gives one number for each, in units
+        of the target.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
@@ -145,23 +157,39 @@ def ridge(
 
     with opened(plan, RidgePlan, dataset, ledger, streams) as rows:
         if weights is not None and tuple(as_tensor(weights, "weights").shape) != (len(rows.x),):
-            raise BadInput(f"weights have another shape than ({len(rows.x)},): expected one for each row")
+            raise BadInput(
+                f"weights have another shape than ({len(rows.x)},): expected one for each row"
+            )
         middle, half = (plan.low + plan.high) / 2, (plan.high - plan.low) / 2
         shares = [math.sqrt(part / math.fsum(plan.split)) for part in plan.split]
         (sample,) = FullBatch().draw(len(rows.x))
         targets = (torch.as_tensor(rows.y).double() - middle) / half
         bounded = ridge_sums(
-            rows.x, targets, sample, plan.neighbours, norm=plan.row_norm, constant=plan.constant, prepare=rows.prepare,
+            rows.x,
+            targets,
+            sample,
+            plan.neighbours,
+            norm=plan.row_norm,
+            constant=plan.constant,
+            prepare=rows.prepare,
             weights=weights,
-        )  # fmt: skip
-        (products,), (gram,) = release(
-            *bounded, noise_multiplier=plan.noise, ledger=rows.ledger, stream=rows.stream, shares=shares
         )
-    stds = [plan.noise * part.sensitivity / share for part, share in zip(bounded, shares, strict=True)]
+        (products,), (gram,) = release(
+            *bounded,
+            noise_multiplier=plan.noise,
+            ledger=rows.ledger,
+            stream=rows.stream,
+            shares=shares,
+        )
+    stds = [
+        plan.noise * part.sensitivity / share for part, share in zip(bounded, shares, strict=True)
+    ]
     both = torch.cat([products, -products], 1)  # of mean 0, which solving takes off
     squares = Squares(both, symmetric(gram, len(products)), *stds)
     penalty = RIDGE * squares.loudest
     weights = half * solved(squares, penalty)[:, :1]
     clip = ClipRows(torch.tensor(float(plan.row_norm)))
     bias = plan.constant * weights[-1] + middle
-    return linear_result(plan, rows.origin, [clip], weights[:-1].T, bias, rows.ledger, {"ridge": penalty})
+    return linear_result(
+        plan, rows.origin, [clip], weights[:-1].T, bias, rows.ledger, {"ridge": penalty}
+    )

@@ -1,4 +1,6 @@
-"""Sums of products of rows and bounded targets, and of what a classifier says of rows, with their sensitivities."""
+"""Sums of products of rows and bounded targets, and of what a classifier says of rows, with their
+sensitivities.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,13 @@ def ridge_sums(
     prepare: Prepare | None = None,
     weights: Any = None,
 ) -> tuple[Bounded, Bounded]:
-    """X'y and X'X over the rows of the sample, for targets clipped to [-1, 1]; sensitivities computed here.
+    """X'y and X'X over the rows of the sample, for targets clipped to [-1, 1]; sensitivities
+    computed here.
 
-    Rows are clipped to `norm` and followed by a constant, as for `least_squares_sums`: each is at most
-    r = sqrt(norm^2 + c^2) long, and adds at most r and r^2. Exchanging one for another moves the first by 2 r (the same
-    row, opposite targets) and the second by sqrt(2) r^2. Where a row or its target is not finite it adds nothing.
+    Rows are clipped to `norm` and followed by a constant, as for `least_squares_sums`: each is at
+    most r = sqrt(norm^2 + c^2) long, and adds at most r and r^2. Exchanging one for another moves
+    the first by 2 r (the same row, opposite targets) and the second by sqrt(2) r^2. Where a row or
+    its target is not finite it adds nothing.
 
     Args:
         x: as for `class_statistics`.
@@ -43,40 +47,61 @@ def ridge_sums(
         norm: the bound on each row's L2 norm; public.
         constant: what follows each row; public.
         prepare: as for `class_statistics`.
-        weights: what each row's products are multiplied by, after it was clipped, in [0, 1] or else counted as 0 or 1:
-            so a weight only brings a row nearer to none. Shape (rows,); None: 1 each.
+        weights: what each row's products are multiplied by, after it was clipped, in [0, 1] or else
+            counted as 0 or 1: so a weight only brings a row nearer to none. Shape (rows,); None: 1
+            each.
 
     Returns:
-        In double precision: X'y (features + 1, 1), and the vector of X'X, of which `symmetric` makes the matrix.
+        In double precision: X'y (features + 1, 1), and the vector of X'X, of which `symmetric`
+        makes the matrix.
     """
     length = math.hypot(positive("norm", norm), positive("constant", constant))
     linear, square = (Contributions(length**power, "ridge_sums") for power in (1, 2))
     products, gram = torch.zeros(()), torch.zeros(())
     limit, follows = (kept(number, [torch.float64]) for number in (norm, constant))
     targets = torch.as_tensor(y).double()
-    present = torch.where(targets.isfinite(), 0, -1)  # as the classes of which labelled_blocks has one
+    # as the classes of which labelled_blocks has one
+    present = torch.where(targets.isfinite(), 0, -1)
     for number, (rows, member) in enumerate(labelled_blocks(x, present, sample, 1, None, prepare)):
         first = number * rows_in_a_block(x)
-        own = targets[torch.from_numpy(sample.indices[first : first + len(rows)])].nan_to_num(0.0).clamp(-1, 1)
+        own = (
+            targets[torch.from_numpy(sample.indices[first : first + len(rows)])]
+            .nan_to_num(0.0)
+            .clamp(-1, 1)
+        )
         rows.mul_(limit / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=limit))
         longer = torch.cat([rows, follows * member], 1)
         if weights is not None:
-            weight = torch.as_tensor(weights).double()[torch.from_numpy(sample.indices[first : first + len(rows)])]
+            weight = torch.as_tensor(weights).double()[
+                torch.from_numpy(sample.indices[first : first + len(rows)])
+            ]
             member = member * weight.nan_to_num(0.0).clamp(0, 1)[:, None]
         lengths = torch.linalg.vector_norm(longer, dim=1)
         linear.see(lengths * (own * member[:, 0]).abs())
         square.see(lengths.square() * member[:, 0])
-        products, gram = products + longer.T @ (own[:, None] * member), gram + longer.T @ (longer * member)
+        products, gram = (
+            products + longer.T @ (own[:, None] * member),
+            gram + longer.T @ (longer * member),
+        )
     replaced = adjacency is Adjacency.REPLACE_ONE
     return (
-        Bounded((products.contiguous(),), adjacency.sum_sensitivity(length), adjacency, sample, linear),
-        Bounded((isometric(gram),), length**2 * (math.sqrt(2) if replaced else 1.0), adjacency, sample, square),
+        Bounded(
+            (products.contiguous(),), adjacency.sum_sensitivity(length), adjacency, sample, linear
+        ),
+        Bounded(
+            (isometric(gram),),
+            length**2 * (math.sqrt(2) if replaced else 1.0),
+            adjacency,
+            sample,
+            square,
+        ),
     )
 
 
 @final
 class Probabilities(RightAnswers):
-    """As `RightAnswers`, but the probabilities of the classes, each row by itself; of a row without an answer, zeros.
+    """As `RightAnswers`, but the probabilities of the classes, each row by itself; of a row without
+    an answer, zeros.
 
     Args:
         model: gives a score for each class.
@@ -85,7 +110,8 @@ class Probabilities(RightAnswers):
 
     def __init__(self, model: nn.Module, classes: int) -> None:
         twin = copy.deepcopy(model).cpu().requires_grad_(False)
-        # One by one: in a batch the rounding of a row's scores could follow from how many others there are.
+        # One by one: in a batch the rounding of a row's scores could follow from how many others
+        # there are.
         super().__init__(twin, at_once=1, computed=FrozenState(twin).restore)
         self.answer = torch.zeros(classes, dtype=torch.float64)
 
@@ -97,7 +123,8 @@ class Probabilities(RightAnswers):
 
 @final
 class PredictedValues(RightAnswers):
-    """As `RightAnswers`, but (1, the model's one output) for each row by itself; of a row without an answer (0, 0).
+    """As `RightAnswers`, but (1, the model's one output) for each row by itself; of a row without
+    an answer (0, 0).
 
     Args:
         model: gives one number for each row.
@@ -116,16 +143,24 @@ class PredictedValues(RightAnswers):
 
 
 def error_sums(
-    answers: Tensor, y: Tensor, sample: Sample, adjacency: Adjacency, *, bounds: tuple[float, float], most_error: float
+    answers: Tensor,
+    y: Tensor,
+    sample: Sample,
+    adjacency: Adjacency,
+    *,
+    bounds: tuple[float, float],
+    most_error: float,
 ) -> Bounded:
-    """What metrics of a model of numbers are computed from, over the rows of the sample; sensitivity computed here.
+    """What metrics of a model of numbers are computed from, over the rows of the sample;
+    sensitivity computed here.
 
-    A row adds |e| and e^2 in [0, 1], and t in [-1, 1] with t^2: a vector of norm 2 at most, for add/remove neighbours
-    of norm sqrt(5), with the 1 that it counts. Another row in its place moves the first two by 1 each, and the others
-    together by 2, as (t - t')^2 (1 + (t + t')^2) <= 4: by sqrt(6). A row without an answer, or whose target is not
-    finite, is wrong: it adds (1, 1, 0, 0), and nothing for add/remove neighbours, where it is absent. That is a vector
-    of norm sqrt(2), and as another row would be: from any other it differs by (1 - |e|, 1 - e^2, -t, -t^2), of norm 2
-    at most.
+    A row adds |e| and e^2 in [0, 1], and t in [-1, 1] with t^2: a vector of norm 2 at most, for
+    add/remove neighbours of norm sqrt(5), with the 1 that it counts. Another row in its place moves
+    the first two by 1 each, and the others together by 2, as (t - t')^2 (1 + (t + t')^2) <= 4: by
+    sqrt(6). A row without an answer, or whose target is not finite, is wrong: it adds (1, 1, 0, 0),
+    and nothing for add/remove neighbours, where it is absent. That is a vector of norm sqrt(2), and
+    as another row would be: from any other it differs by (1 - |e|, 1 - e^2, -t, -t^2), of norm 2 at
+    most.
 
     Args:
         answers: of `PredictedValues`, shape (rows, 2).
@@ -136,7 +171,8 @@ def error_sums(
         most_error: what errors are clipped to, as a share of their distance; public.
 
     Returns:
-        In double precision, one tensor: the sums of |e|, e^2, t and t^2; for add/remove neighbours the number of rows.
+        In double precision, one tensor: the sums of |e|, e^2, t and t^2; for add/remove neighbours
+        the number of rows.
     """
     indices = torch.from_numpy(sample.indices)
     (there, predicted), targets = answers[indices].T, y[indices].double()
@@ -144,25 +180,39 @@ def error_sums(
     low, half = bounds[0], (bounds[1] - bounds[0]) / 2
     counted = adjacency is Adjacency.ADD_REMOVE  # else the number of rows is public
     wrong = torch.zeros(0 if counted else int((~usable).sum()), dtype=torch.float64)
-    predicted, targets = (((own[usable] - low) / half - 1).clamp(-1, 1) for own in (predicted, targets))
+    predicted, targets = (
+        ((own[usable] - low) / half - 1).clamp(-1, 1) for own in (predicted, targets)
+    )
     errors = torch.cat([((predicted - targets).abs() / (2 * most_error)).clamp(0, 1), wrong + 1])
     targets = torch.cat([targets, wrong])
     parts = [errors, errors**2, targets, targets**2]
     rows = in_steps(torch.stack([*parts, *[torch.ones_like(errors)] * counted], 1))
-    added = Contributions.of(torch.linalg.vector_norm(rows, dim=1), math.sqrt(4.0 + counted), "error_sums")
-    moved = {Adjacency.ADD_REMOVE: 5.0, Adjacency.ZERO_OUT: 4.0, Adjacency.REPLACE_ONE: 6.0}[adjacency]
+    added = Contributions.of(
+        torch.linalg.vector_norm(rows, dim=1), math.sqrt(4.0 + counted), "error_sums"
+    )
+    moved = {Adjacency.ADD_REMOVE: 5.0, Adjacency.ZERO_OUT: 4.0, Adjacency.REPLACE_ONE: 6.0}[
+        adjacency
+    ]
     return Bounded((rows.sum(0),), math.sqrt(moved), adjacency, sample, added)
 
 
 def metric_sums(
-    probabilities: Tensor, y: Tensor, sample: Sample, adjacency: Adjacency, *, bins: int, most_loss: float
+    probabilities: Tensor,
+    y: Tensor,
+    sample: Sample,
+    adjacency: Adjacency,
+    *,
+    bins: int,
+    most_loss: float,
 ) -> Bounded:
-    """What metrics of a classifier are computed from, over the rows of the sample; sensitivity computed here.
+    """What metrics of a classifier are computed from, over the rows of the sample; sensitivity
+    computed here.
 
-    A row adds 1 to one cell of each table, and a number in [0, 1] to the sum: a vector of norm sqrt(3) at most. Another
-    row in its place moves each table by sqrt(2) and the sum by 1, together sqrt(5). A row without an answer, or of no
-    class, is wrong: it adds 1 to the sum, and nothing for add/remove neighbours, where it is absent. From any other row
-    it differs by 1 in a cell of each table, and by at most 1 in the sum: by sqrt(3) at most.
+    A row adds 1 to one cell of each table, and a number in [0, 1] to the sum: a vector of norm
+    sqrt(3) at most. Another row in its place moves each table by sqrt(2) and the sum by 1, together
+    sqrt(5). A row without an answer, or of no class, is wrong: it adds 1 to the sum, and nothing
+    for add/remove neighbours, where it is absent. From any other row it differs by 1 in a cell of
+    each table, and by at most 1 in the sum: by sqrt(3) at most.
 
     Args:
         probabilities: shape (rows, classes); zeros where a row has no answer.
@@ -173,36 +223,52 @@ def metric_sums(
         most_loss: what log losses are clipped to; public.
 
     Returns:
-        In double precision: the confusion matrix (class, predicted class); the rows by score, shape (2, bins): of two
-        classes those of each class by the second one's probability, of more those that were predicted wrong and right
-        by the largest probability; and the sum of log losses over `most_loss`.
+        In double precision: the confusion matrix (class, predicted class); the rows by score, shape
+        (2, bins): of two classes those of each class by the second one's probability, of more those
+        that were predicted wrong and right by the largest probability; and the sum of log losses
+        over `most_loss`.
     """
     indices = torch.from_numpy(sample.indices)
     own, labels, classes = probabilities[indices], y[indices].long(), probabilities.shape[1]
     usable = (own.sum(1) > 0) & (labels >= 0) & (labels < classes)
     own, labels = own[usable], labels[usable]
     predicted = own.argmax(1)
-    matrix = torch.bincount(labels * classes + predicted, minlength=classes**2).double().view(classes, classes)
-    score, side = (own[:, 1], labels) if classes == 2 else (own.amax(1), (predicted == labels).long())
+    matrix = (
+        torch.bincount(labels * classes + predicted, minlength=classes**2)
+        .double()
+        .view(classes, classes)
+    )
+    score, side = (
+        (own[:, 1], labels) if classes == 2 else (own.amax(1), (predicted == labels).long())
+    )
     cells = side * bins + (score * bins).long().clamp(0, bins - 1)
     histogram = torch.bincount(cells, minlength=2 * bins).double().view(2, bins)
     losses = -own.gather(1, labels[:, None])[:, 0].log() / positive("most_loss", most_loss)
-    wrong = torch.ones(0 if adjacency is Adjacency.ADD_REMOVE else int((~usable).sum()), dtype=torch.float64)
+    wrong = torch.ones(
+        0 if adjacency is Adjacency.ADD_REMOVE else int((~usable).sum()), dtype=torch.float64
+    )
     losses = in_steps(losses.clamp(0, 1))
-    added = Contributions.of(torch.cat([(2 + losses.square()).sqrt(), wrong]), math.sqrt(3), "metric_sums")
+    added = Contributions.of(
+        torch.cat([(2 + losses.square()).sqrt(), wrong]), math.sqrt(3), "metric_sums"
+    )
     total = in_steps(torch.cat([losses, wrong])).sum().view(1)
     replaced = adjacency is Adjacency.REPLACE_ONE
-    return Bounded((matrix, histogram, total), math.sqrt(5.0 if replaced else 3.0), adjacency, sample, added)
+    return Bounded(
+        (matrix, histogram, total), math.sqrt(5.0 if replaced else 3.0), adjacency, sample, added
+    )
 
 
-def cell_counts(cells: list[Any], sizes: list[int], sample: Sample, adjacency: Adjacency) -> Bounded:
+def cell_counts(
+    cells: list[Any], sizes: list[int], sample: Sample, adjacency: Adjacency
+) -> Bounded:
     """How many rows of the sample are in each cell, for several columns; sensitivity computed here.
 
-    A row adds 1 to at most one cell of each of k columns: a vector of norm sqrt(k) at most. Another row in its place
-    moves two cells of each: sqrt(2 k).
+    A row adds 1 to at most one cell of each of k columns: a vector of norm sqrt(k) at most. Another
+    row in its place moves two cells of each: sqrt(2 k).
 
     Args:
-        cells: for each column an array of the rows' cells, shape (rows,); below 0: the row is in none.
+        cells: for each column an array of the rows' cells, shape (rows,); below 0: the row is in
+            none.
         sizes: how many cells each column has.
         sample: the rows that take part.
         adjacency: the kind of neighbour.

@@ -1,11 +1,12 @@
 """What a student learns from: public inputs, and the answers to some of them that were released.
 
-The teachers are asked what the plan says, one release for each query, charged before its noise is drawn. Answers that
-are kept: what was charged is neither lost nor charged twice when a run is interrupted.
+The teachers are asked what the plan says, one release for each query, charged before its noise is
+drawn. Answers that are kept: what was charged is neither lost nor charged twice when a run is
+interrupted.
 
-The file has two states. Before anything is drawn it holds the teachers' sums and the random streams: a run that is
-killed from there on draws the same noise for the same sums again, and is as secret as the records until then.
-Afterwards it holds what was released and nothing else.
+The file has two states. Before anything is drawn it holds the teachers' sums and the random
+streams: a run that is killed from there on draws the same noise for the same sums again, and is as
+secret as the records until then. Afterwards it holds what was released and nothing else.
 """
 
 from __future__ import annotations
@@ -40,17 +41,20 @@ from privlearn.transforms.modules import Scale
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Answers:
-    """What a student learns from: public inputs, and what was released for some; charged once, for all students.
+    """What a student learns from: public inputs, and what was released for some; charged once, for
+    all students.
 
     Attributes:
-        inputs: all public inputs as the student gets them (scaled, where bounds are declared), shape (pool, ...); the
-            first ones were asked about.
-        targets: what was recovered for each query, in order: targets of shape (queries, *shape) in float32, or classes
-            (queries,) in int64.
-        answered: which queries have an answer, bool, shape (queries,); the targets of the others mean nothing.
-        scores: for votes the noisy counts that were released, float64, shape (queries, classes), 0 where there is no
-            answer; None for other targets.
-        expected: for votes the number of teachers over the noise's variance: what tells how far counts can be believed.
+        inputs: all public inputs as the student gets them (scaled, where bounds are declared),
+            shape (pool, ...); the first ones were asked about.
+        targets: what was recovered for each query, in order: targets of shape (queries, *shape) in
+            float32, or classes (queries,) in int64.
+        answered: which queries have an answer, bool, shape (queries,); the targets of the others
+            mean nothing.
+        scores: for votes the noisy counts that were released, float64, shape (queries, classes), 0
+            where there is no answer; None for other targets.
+        expected: for votes the number of teachers over the noise's variance: what tells how far
+            counts can be believed.
         plan: what was asked.
         pool: the public inputs as they were given.
         ledger: what was charged; None for answers that were made up.
@@ -75,9 +79,16 @@ class Answers:
 
     @classmethod
     def made_up(
-        cls, plan: PatePlan, reducer: Reducer | None, inputs: Tensor, *, queries: int | None = None, seed: int = 0
+        cls,
+        plan: PatePlan,
+        reducer: Reducer | None,
+        inputs: Tensor,
+        *,
+        queries: int | None = None,
+        seed: int = 0,
     ) -> Answers:
-        """Answers as the plan's will look, of noise alone: for trying a student before anything is spent.
+        """Answers as the plan's will look, of noise alone: for trying a student before anything is
+        spent.
 
         Args:
             plan: what is asked, with its noise.
@@ -95,8 +106,11 @@ class Answers:
             codes = plan.noise_std * torch.randn(number, reducer.size, generator=made_up)
             return cls(inputs, reducer.decode(codes + reducer.code_centre), answered)
         classes = plan.aggregate.classes
-        # The last class first: few rows, too, have a label that only a student for all classes has room for.
-        scores = plan.noise_std * torch.randn(number, classes, generator=made_up, dtype=torch.float64)
+        # The last class first: few rows, too, have a label that only a student for all classes has
+        # room for.
+        scores = plan.noise_std * torch.randn(
+            number, classes, generator=made_up, dtype=torch.float64
+        )
         targets = (classes - 1 - torch.arange(number)) % classes
         scores[torch.arange(number), targets] = scores.amax(1) + 1
         return cls(inputs, targets, answered, scores, plan.teachers / plan.noise_std**2)
@@ -111,9 +125,11 @@ class Answers:
         return self.inputs[: len(self.targets)][self.answered], self.targets[self.answered]
 
     def beliefs(self, agreement: float) -> Tensor:
-        """The probability of each class, shape (queries, classes), if that share of teachers vote for the right one.
+        """The probability of each class, shape (queries, classes), if that share of teachers vote
+        for the right one.
 
-        By Bayes' rule from the noisy counts, the other votes being spread evenly; 0 where there is no answer.
+        By Bayes' rule from the noisy counts, the other votes being spread evenly; 0 where there is
+        no answer.
 
         Raises:
             BadInput: answers that are no classes.
@@ -121,7 +137,8 @@ class Answers:
         if self.scores is None:
             raise BadInput("these answers are not classes: there are no counts to believe in")
         others = self.scores.shape[1] - 1
-        apart = agreement - (1 - agreement) / others  # the right class's share less that of any other
+        # the right class's share less that of any other
+        apart = agreement - (1 - agreement) / others
         believed = (self.scores * (self.expected * apart)).softmax(1)
         return believed * self.answered[:, None]
 
@@ -152,26 +169,33 @@ class Pool:
 
     @classmethod
     def of(cls, given: Dataset | Any, queries: int) -> Pool:
-        """The pool of an array, a tensor or a data set that is declared public, of which the targets are not looked at.
+        """The pool of an array, a tensor or a data set that is declared public, of which the
+        targets are not looked at.
 
         Raises:
-            BadInput: a data set that is not declared public, inputs that are not finite, or fewer than `queries`.
+            BadInput: a data set that is not declared public, inputs that are not finite, or fewer
+                than `queries`.
         """
         if isinstance(given, Dataset) and not given.public:
             raise BadInput(
-                "the inputs that teachers are asked about are not protected: give public ones, pv.Dataset(x, y, "
-                "public=True), or an array of them"
+                "the inputs that teachers are asked about are not protected: give public ones, "
+                "pv.Dataset(x, y, public=True), or an array of them"
             )
         bounded = isinstance(given, Dataset) and given.low is not None
-        raw = as_tensor(given.x, whole_is_float=bounded) if isinstance(given, Dataset) else as_tensor(given)
+        raw = (
+            as_tensor(given.x, whole_is_float=bounded)
+            if isinstance(given, Dataset)
+            else as_tensor(given)
+        )
         if raw.dim() < 2 or (raw.is_floating_point() and not bool(raw.isfinite().all())):
             raise BadInput(
-                f"public inputs of shape {tuple(raw.shape)} can't be asked about: expected finite rows of numbers"
+                f"public inputs of shape {tuple(raw.shape)} can't be asked about: expected finite "
+                "rows of numbers"
             )
         if len(raw) < queries:
             raise BadInput(
-                f"there are {len(raw)} public inputs, and the plan asks {queries} queries: expected an input for each. "
-                "Nothing was charged; use a plan of fewer queries"
+                f"there are {len(raw)} public inputs, and the plan asks {queries} queries: "
+                "expected an input for each. Nothing was charged; use a plan of fewer queries"
             )
         if not bounded:
             return cls(raw, raw, ())
@@ -188,7 +212,8 @@ def sum_answers(
     streams: Streams,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[CodeSums | VoteCounts, int]:
-    """Add up what all teachers say to the plan's queries, and count those that said nothing of use; both private.
+    """Add up what all teachers say to the plan's queries, and count those that said nothing of use;
+    both private.
 
     One teacher is held at a time. Nothing is released or charged here.
 
@@ -201,14 +226,14 @@ def sum_answers(
         progress: called with (teachers done, teachers in all).
 
     Raises:
-        BadInput: another number of teachers than the plan's, a reducer where none is needed or none where one is;
-            recipes or files that are refused. What teachers say that were trained here is never refused: it follows
-            from their records.
+        BadInput: another number of teachers than the plan's, a reducer where none is needed or none
+            where one is; recipes or files that are refused. What teachers say that were trained
+            here is never refused: it follows from their records.
     """
     if teachers.count != plan.teachers:
         raise BadInput(
-            f"there are {teachers.count} teachers, and the plan is for {plan.teachers}: the noise follows from that "
-            "number, so both have to agree. Nothing was charged"
+            f"there are {teachers.count} teachers, and the plan is for {plan.teachers}: the noise "
+            "follows from that number, so both have to agree. Nothing was charged"
         )
     teachers.require_covered(plan.adjacency, plan.unit)
     sums = empty(plan, reducer)
@@ -220,12 +245,17 @@ def sum_answers(
 
 
 def release_answers(
-    plan: PatePlan, sums: CodeSums | VoteCounts, reducer: Reducer | None, ledger: Account, streams: Streams
+    plan: PatePlan,
+    sums: CodeSums | VoteCounts,
+    reducer: Reducer | None,
+    ledger: Account,
+    streams: Streams,
 ) -> Noisy:
-    """Release answers to the plan's queries: targets, which queries have one, and for votes the noisy counts.
+    """Release answers to the plan's queries: targets, which queries have one, and for votes the
+    noisy counts.
 
-    Guarantee: what is charged to `ledger` is `plan.event()`, each query before its noise is drawn, and every number
-    that is returned follows from what was released.
+    Guarantee: what is charged to `ledger` is `plan.event()`, each query before its noise is drawn,
+    and every number that is returned follows from what was released.
     """
     if isinstance(sums, CodeSums):
         assert reducer is not None
@@ -236,7 +266,9 @@ def release_answers(
         return counts.argmax(1), answered, counts
     counts = torch.zeros_like(sums.counts)
     for query in range(plan.queries):
-        counts[query] = _released(sums.bounded(query, _sample(plan), plan.adjacency), plan.noise, ledger, streams)
+        counts[query] = _released(
+            sums.bounded(query, _sample(plan), plan.adjacency), plan.noise, ledger, streams
+        )
     return counts.argmax(1), torch.ones(plan.queries, dtype=torch.bool), counts
 
 
@@ -253,9 +285,11 @@ def _codes(plan: PatePlan, sums: CodeSums, ledger: Account, streams: Streams) ->
 def _confident(
     plan: PatePlan, aggregate: ConfidentVotes, counts: VoteCounts, ledger: Account, streams: Streams
 ) -> tuple[Tensor, Tensor]:
-    """Noisy counts for the queries on which the teachers agree, until as many were given as the plan allows.
+    """Noisy counts for the queries on which the teachers agree, until as many were given as the
+    plan allows.
 
-    The tests decide how much is spent, so all of it goes through a filter that was charged beforehand.
+    The tests decide how much is spent, so all of it goes through a filter that was charged
+    beforehand.
     """
     assert plan.limit is not None
     account = PrivacyFilter(ledger, plan.limit, plan.adjacency)
@@ -292,13 +326,14 @@ def empty(plan: PatePlan, reducer: Reducer | None) -> CodeSums | VoteCounts:
     if isinstance(plan.aggregate, Ball | Box):
         if not isinstance(reducer, Reducer):
             raise BadInput(
-                f"reducer is {str(reducer)[:60]}: codes need one, such as pv.teachers.PublicPCA.fit(public) or "
-                "pv.teachers.Identity(shape)"
+                f"reducer is {str(reducer)[:60]}: codes need one, such as "
+                "pv.teachers.PublicPCA.fit(public) or pv.teachers.Identity(shape)"
             )
         return CodeSums(plan.aggregate, reducer, plan.queries)
     if reducer is not None:
         raise BadInput(
-            "votes are counted as they are: leave the reducer out, or ask for codes with pv.teachers.Ball(radius)"
+            "votes are counted as they are: leave the reducer out, or ask for codes with "
+            "pv.teachers.Ball(radius)"
         )
     return VoteCounts(plan.aggregate, plan.queries)
 
@@ -320,8 +355,8 @@ def keep_answers(
 ) -> Answers:
     """The answers to the plan's queries: released and kept in `file`, or taken from there.
 
-    Guarantee: `ledger` is charged `plan.event()`; a ledger in a file, on which that was charged to the same run before
-    an interruption, no second time.
+    Guarantee: `ledger` is charged `plan.event()`; a ledger in a file, on which that was charged to
+    the same run before an interruption, no second time.
 
     Args:
         plan: what is asked.
@@ -329,7 +364,8 @@ def keep_answers(
         sums: makes the teachers' sums; called only if they are not kept.
         reducer: from codes to targets; None for votes.
         ledger: what is charged.
-        streams: where noise is drawn from; a run that was interrupted while asking goes on with its own.
+        streams: where noise is drawn from; a run that was interrupted while asking goes on with its
+            own.
         file: where answers are kept.
         facts: what a run must have in common with the file to go on from it.
 
@@ -344,7 +380,12 @@ def keep_answers(
             made = sums()
             with _ending_if_it_fails(ledger, file):
                 ledger.begin(plan.event(), plan.adjacency, plan.unit)
-                plain = {"state": _ASKING, "facts": facts, "run": ledger.run, "streams": streams.state()}
+                plain = {
+                    "state": _ASKING,
+                    "facts": facts,
+                    "run": ledger.run,
+                    "streams": streams.state(),
+                }
                 file.write(Saved({"sums": _total(made)}, plain))
         else:
             require_same_run(saved, facts)
@@ -357,7 +398,9 @@ def keep_answers(
             streams.noise.watch = watch
             _total(made).copy_(saved.tensors["sums"])
             made.added.see(torch.zeros(0))  # they were measured before they were kept
-        answers = of_pool(plan, pool, ledger, release_answers(plan, made, reducer, ledger, streams), streams)
+        answers = of_pool(
+            plan, pool, ledger, release_answers(plan, made, reducer, ledger, streams), streams
+        )
         file.write(_answered(answers, facts, ledger.run))
         ledger.settle()
         return answers
@@ -368,9 +411,17 @@ def of_pool(plan: PatePlan, pool: Pool, ledger: Ledger, noisy: Noisy, streams: S
     targets, answered, scores = noisy
     expected = plan.teachers / plan.noise_std**2
     return Answers(
-        pool.inputs, targets, answered, scores, expected, plan, pool, ledger,
-        seeded=streams.seeded, discrete=streams.noise.discrete,
-    )  # fmt: skip
+        pool.inputs,
+        targets,
+        answered,
+        scores,
+        expected,
+        plan,
+        pool,
+        ledger,
+        seeded=streams.seeded,
+        discrete=streams.noise.discrete,
+    )
 
 
 def _answered(answers: Answers, facts: dict[str, str], run: str | None) -> Saved:
@@ -385,9 +436,17 @@ def _taken_up(saved: Saved, plan: PatePlan, pool: Pool, ledger: Ledger) -> Answe
     """What `_answered` took down."""
     tensors, plain, expected = saved.tensors, saved.plain, plan.teachers / plan.noise_std**2
     return Answers(
-        pool.inputs, tensors["targets"], tensors["answered"], tensors.get("scores"), expected, plan, pool, ledger,
-        seeded=plain["seeded"], discrete=plain["discrete"],
-    )  # fmt: skip
+        pool.inputs,
+        tensors["targets"],
+        tensors["answered"],
+        tensors.get("scores"),
+        expected,
+        plan,
+        pool,
+        ledger,
+        seeded=plain["seeded"],
+        discrete=plain["discrete"],
+    )
 
 
 def _total(sums: CodeSums | VoteCounts) -> Tensor:

@@ -1,4 +1,6 @@
-"""Autoencoder of Fay et al. (2020, Algorithm 2): a bottleneck in the unit ball, trained with the release's noise."""
+"""Autoencoder of Fay et al. (2020, Algorithm 2): a bottleneck in the unit ball, trained with the
+release's noise.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,16 @@ _LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], 
 class Autoencoder(Reducer):
     """An encoder into the unit ball and a decoder, fitted on public targets: `Autoencoder.fit`.
 
-    Codes have norm at most 1 and are clipped about 0, so `pv.teachers.Ball(1.0)` clips nothing that the encoder
-    made, and what is
-    released is their noisy mean, as in the paper.
+    Codes have norm at most 1 and are clipped about 0, so `pv.teachers.Ball(1.0)` clips nothing that
+    the encoder made, and what is released is their noisy mean, as in the paper.
 
     Args:
-        encoder: from targets (rows, *shape) to (rows, size + 1) numbers, which the unit ball's activation takes.
+        encoder: from targets (rows, *shape) to (rows, size + 1) numbers, which the unit ball's
+            activation takes.
         decoder: from codes (rows, size) to outputs (rows, *shape).
-        loss: "mse", "binary_cross_entropy" (targets in [0, 1]) or "cross_entropy" (targets are probabilities of
-            classes, along the first dimension of their shape): what it was trained for, and how an output becomes a
-            target.
+        loss: "mse", "binary_cross_entropy" (targets in [0, 1]) or "cross_entropy" (targets are
+            probabilities of classes, along the first dimension of their shape): what it was trained
+            for, and how an output becomes a target.
         centre: the public target that stands in for one that can't be used.
     """
 
@@ -50,7 +52,9 @@ class Autoencoder(Reducer):
         try:
             self._size = self.encode(centre[None]).shape[1]
         except (RuntimeError, TypeError, IndexError) as error:
-            raise BadInput(f"the encoder cannot run on a target of shape {tuple(centre.shape)}") from error
+            raise BadInput(
+                f"the encoder cannot run on a target of shape {tuple(centre.shape)}"
+            ) from error
 
     @classmethod
     def fit(
@@ -67,12 +71,15 @@ class Autoencoder(Reducer):
         learning_rate: float = 1e-3,
         seed: int = 0,
     ) -> Autoencoder:
-        """Train on the targets of `public`, with Gaussian noise of `noise_std` on each number of the code.
+        """Train on the targets of `public`, with Gaussian noise of `noise_std` on each number of
+        the code.
 
-        The noise is for the decoder to learn what it will see, `plan.noise_std`; it is no measure of privacy.
+        The noise is for the decoder to learn what it will see, `plan.noise_std`; it is no measure
+        of privacy.
 
         Args:
-            public: a data set that is declared public; its targets y are looked at. They get no protection at all.
+            public: a data set that is declared public; its targets y are looked at. They get no
+                protection at all.
             size: numbers in a code.
             noise_std: standard deviation of the noise in the bottleneck.
             encoder: ends in size + 1 numbers; by default one hidden layer.
@@ -95,14 +102,29 @@ class Autoencoder(Reducer):
             torch.manual_seed(count("seed", seed, least=0, most=2**63 - 1))
             if encoder is None:
                 encoder = nn.Sequential(
-                    nn.Flatten(), nn.Linear(numbers, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, size + 1)
+                    nn.Flatten(),
+                    nn.Linear(numbers, _HIDDEN),
+                    nn.ReLU(),
+                    nn.Linear(_HIDDEN, size + 1),
                 )
             if decoder is None:
                 decoder = nn.Sequential(
-                    nn.Linear(size, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, numbers), nn.Unflatten(1, shape)
+                    nn.Linear(size, _HIDDEN),
+                    nn.ReLU(),
+                    nn.Linear(_HIDDEN, numbers),
+                    nn.Unflatten(1, shape),
                 )
             _require_fit(encoder, decoder, targets[:2], size)
-            _train(encoder, decoder, _LOSSES[loss][0], targets, noise_std, epochs, batch_size, learning_rate)
+            _train(
+                encoder,
+                decoder,
+                _LOSSES[loss][0],
+                targets,
+                noise_std,
+                epochs,
+                batch_size,
+                learning_rate,
+            )
         return cls(encoder.eval(), decoder.eval(), loss, targets.mean(0))
 
     @property
@@ -171,10 +193,11 @@ def _require_fit(encoder: nn.Module, decoder: nn.Module, targets: Tensor, size: 
             shapes = tuple(inner.shape), tuple(decoder(inner[:, 1:]).shape)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(
-            f"the networks can't run on targets of shape {tuple(targets.shape[1:])}: {first_line(error)}"
+            f"the networks can't run on targets of shape {tuple(targets.shape[1:])}: "
+            f"{first_line(error)}"
         ) from error
     if shapes != ((2, size + 1), tuple(targets.shape)):
         raise BadInput(
-            f"two targets become {shapes[0]} and then {shapes[1]}: expected (2, {size + 1}), one more than a code has, "
-            f"and {tuple(targets.shape)}"
+            f"two targets become {shapes[0]} and then {shapes[1]}: expected (2, {size + 1}), one "
+            f"more than a code has, and {tuple(targets.shape)}"
         )

@@ -5,19 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: By what is asked for: what one teacher gives, what is released of it, and how far a record moves that.
+#: By what is asked for: what one teacher gives, what is released of it, and how far a record moves
+#: that.
 _GIVEN = {"votes": "votes", "confident-votes": "votes", "ball": "answers", "box": "answers"}
 _RELEASED = {
-    "votes": "Noisy counts of the teachers' votes, one release for each public input that was asked about",
-    "confident-votes": "Noisy tests and counts of the teachers' votes, up to a limit that was set beforehand",
-    "ball": "Noisy means of the teachers' answers, one release for each public input that was asked about",
-    "box": "Noisy means of the teachers' answers, one release for each public input that was asked about",
+    "votes": (
+        "Noisy counts of the teachers' votes, one release for each public input that was asked "
+        "about"
+    ),
+    "confident-votes": (
+        "Noisy tests and counts of the teachers' votes, up to a limit that was set beforehand"
+    ),
+    "ball": (
+        "Noisy means of the teachers' answers, one release for each public input that was "
+        "asked about"
+    ),
+    "box": (
+        "Noisy means of the teachers' answers, one release for each public input that was "
+        "asked about"
+    ),
 }
 _MOVED = {
     "votes": "moves its vote, so two counts by 1 each, sqrt(2) together",
-    "confident-votes": "moves its vote: the largest count, which is tested, by 1, and the counts by sqrt(2) together",
-    "ball": "moves its answer's code, which is clipped to a ball, so the sum of codes by the ball's diameter",
-    "box": "moves its answer, which is clipped to [0, 1], so the sum of the answers' codes by what that allows",
+    "confident-votes": (
+        "moves its vote: the largest count, which is tested, by 1, and the counts by sqrt(2) "
+        "together"
+    ),
+    "ball": (
+        "moves its answer's code, which is clipped to a ball, so the sum of codes by the "
+        "ball's diameter"
+    ),
+    "box": (
+        "moves its answer, which is clipped to [0, 1], so the sum of the answers' codes by "
+        "what that allows"
+    ),
 }
 
 
@@ -25,7 +46,9 @@ def neighbours(group_size: int, *, persons: bool) -> str:
     """What two neighbouring collections of private records differ in."""
     changed = "one private record, which is with one teacher"
     if group_size > 1:
-        changed = f"up to {group_size} private records of one person, each of which is with one teacher"
+        changed = (
+            f"up to {group_size} private records of one person, each of which is with one teacher"
+        )
     if persons:
         changed = "all private records of one person, which are with one teacher"
     return f"{changed}. The number of teachers and the public inputs are the same in both"
@@ -41,17 +64,19 @@ def trust(kind: str, teacher: Mapping[str, Any]) -> str:
     exact = f"each teacher's exact {_GIVEN[kind]}, which are not private, and added the noise"
     if teacher.get("source") == "trained":
         return (
-            f"Central: the publisher held all private records, trained the teachers on them, saw {exact}. The "
-            "publisher has to be trusted, and everyone who could reach the records; those who get the model need not "
-            "be."
+            "Central: the publisher held all private records, trained the teachers on them, saw "
+            f"{exact}. The publisher has to be trusted, and everyone who could reach the records; "
+            "those who get the model need not be."
         )
     elsewhere = (
-        " The teachers were trained elsewhere, by parties who need not show their records to the publisher. That each "
-        "record was with one teacher, which was chosen without a look at other records, is their word."
+        " The teachers were trained elsewhere, by parties who need not show their records to the "
+        "publisher. That each record was with one teacher, which was chosen without a look at "
+        "other records, is their word."
     )
     return (
-        f"A trusted aggregator: the publisher saw {exact}. The publisher has to be trusted with them, and to add the "
-        f"noise; those who get the model need not be.{elsewhere if teacher.get('source') == 'given' else ''}"
+        f"A trusted aggregator: the publisher saw {exact}. The publisher has to be trusted with "
+        "them, and to add the noise; those who get the model need not "
+        f"be.{elsewhere if teacher.get('source') == 'given' else ''}"
     )
 
 
@@ -64,20 +89,25 @@ def words(kind: str, changed: str) -> dict[str, str]:
     """
     return {
         "Releases": _RELEASED[kind],
-        "Not protected": "The public inputs that the teachers were asked about, and what was learned from them alone.",
+        "Not protected": (
+            "The public inputs that the teachers were asked about, and what was learned from "
+            "them alone."
+        ),
         "Mechanisms": (
-            f"{_RELEASED[kind]}; the noise is Gaussian. Neighbours differ in {changed}. A teacher that changes "
-            f"{_MOVED[kind]}. The releases are listed under “Where the privacy was spent”, and in privacy.json, from "
-            "which the figures can be computed again."
+            f"{_RELEASED[kind]}; the noise is Gaussian. Neighbours differ in {changed}. A teacher "
+            f"that changes {_MOVED[kind]}. The releases are listed under “Where the privacy was "
+            "spent”, and in privacy.json, from which the figures can be computed again."
         ),
         "Utility": (
-            "Test figures, where there are any, are under “How good the model is”. Noise costs more accuracy with few "
-            "teachers, many queries and a small epsilon. With many teachers, each learns from fewer records."
+            "Test figures, where there are any, are under “How good the model is”. Noise costs "
+            "more accuracy with few teachers, many queries and a small epsilon. With many "
+            "teachers, each learns from fewer records."
         ),
         "Bias": (
-            "Differential privacy does not remove bias that is in the data. What few teachers say is outvoted or lost "
-            "in the noise, which can cost small groups more accuracy than large ones. This page holds no figures by "
-            "group: ask the publisher, before people are treated by the model's answers."
+            "Differential privacy does not remove bias that is in the data. What few teachers say "
+            "is outvoted or lost in the noise, which can cost small groups more accuracy than "
+            "large ones. This page holds no figures by group: ask the publisher, before people are "
+            "treated by the model's answers."
         ),
     }
 
@@ -86,7 +116,11 @@ def teacher_rows(stated: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Who the teachers were."""
     if stated.get("source") != "trained":
         given = stated == {"source": "given"}
-        return [("each teacher", "was trained elsewhere: their predictions were given")] if given else []
+        return (
+            [("each teacher", "was trained elsewhere: their predictions were given")]
+            if given
+            else []
+        )
     recipe = stated["recipe"]
     match recipe["kind"]:
         case "estimator":
@@ -108,9 +142,19 @@ def start_rows(stated: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """What the student began as."""
     if stated is None:
         return []
-    learned = f"a public network, trained on {stated['volumes_with_masks']} public volumes with masks, as teachers did"
-    figures = [f"{name.replace('_', ' ')} {value:.4f}" for name, value in stated.get("test_metrics", {}).items()]
-    alone = [(f"that network alone, on the {stated['test_rows']} test rows", ", ".join(figures))] if figures else []
+    learned = (
+        f"a public network, trained on {stated['volumes_with_masks']} public volumes with "
+        "masks, as teachers did"
+    )
+    figures = [
+        f"{name.replace('_', ' ')} {value:.4f}"
+        for name, value in stated.get("test_metrics", {}).items()
+    ]
+    alone = (
+        [(f"that network alone, on the {stated['test_rows']} test rows", ", ".join(figures))]
+        if figures
+        else []
+    )
     return [("the student began as", learned), *alone]
 
 

@@ -1,4 +1,6 @@
-"""What the noise of a plan does to votes and codes: chances, and warnings; from public numbers alone."""
+"""What the noise of a plan does to votes and codes: chances, and warnings; from public numbers
+alone.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ def chance_to_win(plan: PatePlan, share: float, *, together: bool) -> float:
     Args:
         plan: of votes, with its noise.
         share: of the teachers that vote for that class.
-        together: whether all others vote for one other class; else they spread evenly over the other classes.
+        together: whether all others vote for one other class; else they spread evenly over the
+            other classes.
     """
     assert isinstance(plan.aggregate, Votes | ConfidentVotes)
     others, rest = plan.aggregate.classes - 1, (1 - share) * plan.teachers
@@ -33,7 +36,9 @@ def chance_to_win(plan: PatePlan, share: float, *, together: bool) -> float:
 
 
 def chance_to_be_answered(plan: PatePlan, share: float) -> float:
-    """The probability that a query is answered on which that share of the teachers agree; 1 without a threshold."""
+    """The probability that a query is answered on which that share of the teachers agree; 1 without
+    a threshold.
+    """
     if not isinstance(plan.aggregate, ConfidentVotes):
         return 1.0
     noise = plan.test_noise * plan.aggregate.test_sensitivity
@@ -47,21 +52,25 @@ def drowned(plan: PatePlan) -> Iterator[str]:
         plan: with its noise.
     """
     asked = plan.aggregate
-    if isinstance(asked, Votes | ConfidentVotes) and (wins := chance_to_win(plan, 0.9, together=False)) < _OFTEN:
+    if (
+        isinstance(asked, Votes | ConfidentVotes)
+        and (wins := chance_to_win(plan, 0.9, together=False)) < _OFTEN
+    ):
         yield (
-            f"the noise of {plan.noise_std:.4g} on each count is {plan.noise_std / plan.teachers:.0%} of the "
-            f"{plan.teachers} votes: where nine teachers in ten agree, their class wins with probability {wins:.2f} "
-            "only. More teachers help (the noise stays as it is), fewer queries, or a larger epsilon; `privlearn "
-            "budget` shows how much"
+            f"the noise of {plan.noise_std:.4g} on each count is "
+            f"{plan.noise_std / plan.teachers:.0%} of the {plan.teachers} votes: where nine "
+            f"teachers in ten agree, their class wins with probability {wins:.2f} only. More "
+            "teachers help (the noise stays as it is), fewer queries, or a larger epsilon; "
+            "`privlearn budget` shows how much"
         )
     if isinstance(asked, ConfidentVotes) and asked.threshold > plan.teachers:
         yield (
-            f"the threshold of {asked.threshold:g} votes is more than the {plan.teachers} teachers have: only "
-            "noise reaches it"
+            f"the threshold of {asked.threshold:g} votes is more than the {plan.teachers} teachers "
+            "have: only noise reaches it"
         )
     if isinstance(asked, Ball) and (noise := plan.noise_std / asked.radius) > 1:
         yield (
-            f"the noise on each number of an answer, {noise:.2f} radii, is larger than any whole answer may be, and "
-            "drowns what teachers say. More teachers help (twice as many, half the noise), fewer queries, or a larger "
-            "epsilon"
+            f"the noise on each number of an answer, {noise:.2f} radii, is larger than any whole "
+            "answer may be, and drowns what teachers say. More teachers help (twice as many, half "
+            "the noise), fewer queries, or a larger epsilon"
         )

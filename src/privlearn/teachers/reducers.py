@@ -2,10 +2,12 @@
 
 Linear reducers: principal components, a random projection, and none.
 
-The bottleneck of the autoencoder: an activation that fills the unit ball (Fay et al. 2020, appendix).
+The bottleneck of the autoencoder: an activation that fills the unit ball (Fay et al. 2020,
+appendix).
 
-For standard normal inputs the direction is uniform on the sphere, exactly, and the radius to the power of the dimension
-is uniform on [0, 1] up to 0.0177, which is how far the logistic function is from the normal distribution's.
+For standard normal inputs the direction is uniform on the sphere, exactly, and the radius to the
+power of the dimension is uniform on [0, 1] up to 0.0177, which is how far the logistic function is
+from the normal distribution's.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ _ROWS_AT_ONCE = 256
 
 
 class Reducer:
-    """A public map from targets to short codes and back. Codes are what teachers' answers are averaged and released as.
+    """A public map from targets to short codes and back. Codes are what teachers' answers are
+    averaged and released as.
 
-    What is fitted on data must be fitted on public data: a map that was fitted on private targets would give them away.
+    What is fitted on data must be fitted on public data: a map that was fitted on private targets
+    would give them away.
     """
 
     @property
@@ -50,15 +54,19 @@ class Reducer:
 
     @property
     def code_centre(self) -> Tensor:
-        """The public code that codes are clipped about and that replaces an unusable teacher's, shape (size,).
+        """The public code that codes are clipped about and that replaces an unusable teacher's,
+        shape (size,).
 
-        It is the centre's code; 0 for reducers whose codes are bounded, which are not shifted before they are clipped.
+        It is the centre's code; 0 for reducers whose codes are bounded, which are not shifted
+        before they are clipped.
         """
         return self.encode(self.centre[None])[0]
 
     @property
     def matrix(self) -> Tensor | None:
-        """The linear map (size, numbers in a target), applied after the centre is taken off; None if not linear."""
+        """The linear map (size, numbers in a target), applied after the centre is taken off; None
+        if not linear.
+        """
         return None
 
     @property
@@ -79,14 +87,17 @@ class Reducer:
         """Its kind and public numbers, for certificates."""
 
     def radius(self, public: Dataset, share: float = 1.0) -> float:
-        """The radius about `code_centre` within which this share of public targets' codes lie, for `pv.teachers.Ball`.
+        """The radius about `code_centre` within which this share of public targets' codes lie, for
+        `pv.teachers.Ball`.
 
         Raises:
             BadInput: data that are not declared public, or targets of another shape.
         """
         targets = public_targets(public)
         if tuple(targets.shape[1:]) != self.shape:
-            raise BadInput(f"targets have shape {tuple(targets.shape[1:])}: this reducer takes {self.shape}")
+            raise BadInput(
+                f"targets have shape {tuple(targets.shape[1:])}: this reducer takes {self.shape}"
+            )
         centre, parts = self.code_centre, targets.split(_ROWS_AT_ONCE)  # type: ignore[no-untyped-call]
         lengths = [(self.encode(part) - centre).norm(dim=1) for part in parts]
         return float(torch.quantile(torch.cat(lengths).double(), probability("share", share)))
@@ -96,18 +107,21 @@ def public_targets(public: Dataset) -> Tensor:
     """The targets of public data as floating-point numbers, shape (rows, ...).
 
     Raises:
-        BadInput: data that are not declared public, or targets that are no finite numbers or labels.
+        BadInput: data that are not declared public, or targets that are no finite numbers or
+            labels.
     """
     if not isinstance(public, Dataset) or not public.public:
         raise BadInput(
-            "a reducer is fitted on data that are declared public, pv.Dataset(x, y, public=True): fitted on private "
-            "targets it would give them away, unpaid. Those of the teachers' records are private"
+            "a reducer is fitted on data that are declared public, pv.Dataset(x, y, public=True): "
+            "fitted on private targets it would give them away, unpaid. Those of the teachers' "
+            "records are private"
         )
     _, targets = public.tensors()
     if targets.dim() < 2 or len(targets) < 2 or math.prod(targets.shape[1:]) < 1:
         raise BadInput(
-            f"the public targets have shape {tuple(targets.shape)}: expected at least two rows, each a target of one "
-            "or more dimensions. For labels ask for votes, pv.teachers.Votes(classes), which need no reducer"
+            f"the public targets have shape {tuple(targets.shape)}: expected at least two rows, "
+            "each a target of one or more dimensions. For labels ask for votes, "
+            "pv.teachers.Votes(classes), which need no reducer"
         )
     targets = targets if targets.is_floating_point() else targets.float()
     if not bool(targets.isfinite().all()):
@@ -128,8 +142,8 @@ class PublicPCA(Reducer):
         target_shape: the shape of one target.
         mean: the public targets' mean, shape (numbers in a target,).
         components: the kept directions, orthonormal rows: shape (size, numbers in a target).
-        eigenvalues: variances along all directions that were found, the largest first. The rest, where there are fewer
-            rows than numbers in a target, are 0.
+        eigenvalues: variances along all directions that were found, the largest first. The rest,
+            where there are fewer rows than numbers in a target, are 0.
     """
 
     target_shape: tuple[int, ...]
@@ -152,7 +166,9 @@ class PublicPCA(Reducer):
         rows = targets.flatten(1)
         mean = rows.mean(0)
         _, lengths, directions = torch.linalg.svd(rows - mean, full_matrices=False)
-        fitted = cls(tuple(targets.shape[1:]), mean, directions, lengths.double().square() / (len(rows) - 1))
+        fitted = cls(
+            tuple(targets.shape[1:]), mean, directions, lengths.double().square() / (len(rows) - 1)
+        )
         return fitted if components is None else fitted.kept(components)
 
     @property
@@ -183,12 +199,14 @@ class PublicPCA(Reducer):
         """
         if count("components", components) > self.size:
             raise BadInput(
-                f"{components} components are wanted, and {self.size} were found: choose at most {self.size}"
+                f"{components} components are wanted, and {self.size} were found: choose at most "
+                f"{self.size}"
             )
         return replace(self, components=self.components[:components].clone())
 
     def best(self, noise_std: float) -> int:
-        """How many components lose least to noise of `noise_std` in each: those with a larger variance than the noise.
+        """How many components lose least to noise of `noise_std` in each: those with a larger
+        variance than the noise.
 
         Fay et al. (2020, eq. 7), with their index read as a count. It may be 0.
         """
@@ -203,17 +221,19 @@ class PublicPCA(Reducer):
         best = min(self.best(noise_std), self.size)
         if not best:
             raise BadInput(
-                f"no component has a variance above the noise's, {noise_std**2:.4g}: the largest has "
-                f"{float(self.eigenvalues[0]):.4g}. Then the public mean alone is better than answers: use more "
-                "teachers, fewer queries, a larger epsilon or a smaller radius (or kept(1), to go on anyway)"
+                f"no component has a variance above the noise's, {noise_std**2:.4g}: the largest "
+                f"has {float(self.eigenvalues[0]):.4g}. Then the public mean alone is better than "
+                "answers: use more teachers, fewer queries, a larger epsilon or a smaller radius "
+                "(or kept(1), to go on anyway)"
             )
         return self.kept(best)
 
     def loss(self, noise_std: float, components: int | None = None) -> float:
-        """The expected squared error of a target that was encoded, noised and decoded (Fay et al. 2020, sec. Utility).
+        """The expected squared error of a target that was encoded, noised and decoded (Fay et al.
+        2020, sec. Utility).
 
-        The variance along the directions that were left out, plus one noise variance for each that was kept; clipping
-        left aside.
+        The variance along the directions that were left out, plus one noise variance for each that
+        was kept; clipping left aside.
 
         Args:
             noise_std: standard deviation of the noise on each number of the code: `plan.noise_std`.
@@ -228,7 +248,9 @@ class PublicPCA(Reducer):
 
     def decode(self, codes: Tensor) -> Tensor:
         """The mean plus the components, each times its number."""
-        return (codes.to(self.components) @ self.components + self.mean).view(-1, *self.target_shape)
+        return (codes.to(self.components) @ self.components + self.mean).view(
+            -1, *self.target_shape
+        )
 
     def describe(self) -> dict[str, Any]:
         """Its kind and public numbers."""
@@ -236,7 +258,10 @@ class PublicPCA(Reducer):
 
     def __repr__(self) -> str:
         """Sizes only."""
-        return f"PCA({self.size} of {len(self.eigenvalues)} components of targets of shape {self.target_shape})"
+        return (
+            f"PCA({self.size} of {len(self.eigenvalues)} components of targets of shape "
+            f"{self.target_shape})"
+        )
 
 
 @checked
@@ -259,12 +284,14 @@ class RandomProjection(Reducer):
         object.__setattr__(self, "target_shape", _shape(self.target_shape))
         if count("codes", self.codes) > math.prod(self.target_shape):
             raise BadInput(
-                f"codes of {self.codes} numbers are wanted of targets of {math.prod(self.target_shape)}: choose at "
-                "most that"
+                f"codes of {self.codes} numbers are wanted of targets of "
+                f"{math.prod(self.target_shape)}: choose at most that"
             )
         count("seed", self.seed, least=0, most=2**63 - 1)
         generator = torch.Generator().manual_seed(self.seed)
-        directions, _ = torch.linalg.qr(torch.randn(math.prod(self.target_shape), self.codes, generator=generator))
+        directions, _ = torch.linalg.qr(
+            torch.randn(math.prod(self.target_shape), self.codes, generator=generator)
+        )
         object.__setattr__(self, "_directions", directions.T.contiguous())
 
     @property
@@ -320,7 +347,9 @@ class Identity(Reducer):
         try:
             centre = torch.as_tensor(self.origin, dtype=torch.float32).expand(self.target_shape)
         except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-            raise BadInput(f"origin can't be a target of shape {self.target_shape}: {error}") from error
+            raise BadInput(
+                f"origin can't be a target of shape {self.target_shape}: {error}"
+            ) from error
         object.__setattr__(self, "_centre", centre)
 
     @property
@@ -360,7 +389,9 @@ class Identity(Reducer):
 def _shape(given: Sequence[int]) -> tuple[int, ...]:
     """`given` as a shape."""
     if not isinstance(given, tuple | list | torch.Size) or not given:
-        raise BadInput(f"target_shape is {given!r}: expected the shape of one target, such as (64, 64)")
+        raise BadInput(
+            f"target_shape is {given!r}: expected the shape of one target, such as (64, 64)"
+        )
     return tuple(count("a size of target_shape", int(size), most=_MOST) for size in given)
 
 
@@ -371,12 +402,14 @@ _SLOPE = math.sqrt(8 / math.pi)
 def unit_ball(o: Tensor) -> Tensor:
     """Map `o`, shape (rows, l + 1), into the unit ball in l dimensions: shape (rows, l).
 
-    The first number says how far from the origin, logistic(o_0 sqrt(8 / pi)) ^ (1 / l), the others in which direction.
-    It is computed as exp(-softplus(-o_0 sqrt(8 / pi)) / l), which has no overflow at either end. The last step is a
-    hard clip, so that no rounding leaves the ball.
+    The first number says how far from the origin, logistic(o_0 sqrt(8 / pi)) ^ (1 / l), the others
+    in which direction. It is computed as exp(-softplus(-o_0 sqrt(8 / pi)) / l), which has no
+    overflow at either end. The last step is a hard clip, so that no rounding leaves the ball.
     """
     if o.dim() != 2 or o.shape[1] < 2:
-        raise BadInput(f"o has shape {tuple(o.shape)}: expected (rows, l + 1), of at least two numbers each")
+        raise BadInput(
+            f"o has shape {tuple(o.shape)}: expected (rows, l + 1), of at least two numbers each"
+        )
     size = o.shape[1] - 1
     radius = torch.exp(-F.softplus(-_SLOPE * o[:, :1]) / size)
     direction = F.normalize(o[:, 1:], dim=1, eps=torch.finfo(o.dtype).tiny)

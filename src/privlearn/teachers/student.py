@@ -1,4 +1,6 @@
-"""Students: models that learn from public inputs and released answers. All of it is post-processing."""
+"""Students: models that learn from public inputs and released answers. All of it is
+post-processing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from privlearn.teachers.recipes import Neighbourhood
 StudentRecipe = Callable[[Answers], nn.Module]
 
 _LOSSES: dict[str, Loss] = {
-    "cross_entropy": F.cross_entropy,  # whole numbers, or probabilities of classes along the first dimension
+    # whole numbers, or probabilities of classes along the first dimension
+    "cross_entropy": F.cross_entropy,
     "binary_cross_entropy": F.binary_cross_entropy_with_logits,
     "mse": F.mse_loss,
 }
@@ -35,14 +38,16 @@ _LOSSES: dict[str, Loss] = {
 class Spread:
     """Spreads labels from the answered inputs to all public ones before the student learns.
 
-    Label spreading (Zhou et al. 2004) on the principal components of the public inputs. Noisy answers are outvoted by
-    those to similar inputs, and inputs without an answer get one.
+    Label spreading (Zhou et al. 2004) on the principal components of the public inputs. Noisy
+    answers are outvoted by those to similar inputs, and inputs without an answer get one.
 
     Attributes:
-        components: principal components of the inputs that distances are taken in; 0: the inputs themselves.
+        components: principal components of the inputs that distances are taken in; 0: the inputs
+            themselves.
         neighbours: how many neighbours an input is connected to.
         alpha: how much of its label an input takes from its neighbours, in (0, 1).
-        agreement: how many of the teachers are expected to agree, as a share: how far a noisy count can be believed.
+        agreement: how many of the teachers are expected to agree, as a share: how far a noisy count
+            can be believed.
     """
 
     components: int = 50
@@ -61,7 +66,9 @@ class Spread:
             BadInput: answers that are no classes.
         """
         if answers.classes is None:
-            raise BadInput("labels are spread, and these answers are not classes: leave out spread=")
+            raise BadInput(
+                "labels are spread, and these answers are not classes: leave out spread="
+            )
         near = Neighbourhood(answers.inputs, self.components, self.neighbours)
         beliefs = np.zeros((len(answers.inputs), answers.classes))
         beliefs[: len(answers.targets)] = answers.beliefs(self.agreement).numpy()
@@ -76,15 +83,17 @@ class Student:
 
     Attributes:
         make: makes the module from the shape of one input; initial weights follow from `seed`.
-        loss: "cross_entropy" (classes, or soft targets along the first dimension of a target), "binary_cross_entropy"
-            (soft targets, outputs are logits) or "mse" (targets of any kind); or a function of outputs and targets,
-            such as CrossEntropyLoss(reduction="none"), of whose values the mean is taken. None: "cross_entropy" for
-            votes, "mse" for decoded targets.
+        loss: "cross_entropy" (classes, or soft targets along the first dimension of a target),
+            "binary_cross_entropy" (soft targets, outputs are logits) or "mse" (targets of any
+            kind); or a function of outputs and targets, such as CrossEntropyLoss(reduction="none"),
+            of whose values the mean is taken. None: "cross_entropy" for votes, "mse" for decoded
+            targets.
         epochs: times that each input is seen.
         batch_size: inputs in a step of Adam.
         learning_rate: of Adam.
         spread: how answers reach inputs without one; None: only answered ones are learned from.
-        augment: changes each batch of inputs before a step, at random, say; None: they are learned from as they are.
+        augment: changes each batch of inputs before a step, at random, say; None: they are learned
+            from as they are.
         seed: of initial weights and of the order of inputs; public.
     """
 
@@ -105,7 +114,8 @@ class Student:
         count("seed", self.seed, least=0, most=2**63 - 1)
         if not callable(self.make):
             raise BadInput(
-                f"make is {str(self.make)[:60]}: expected a function from the shape of one input to a module"
+                f"make is {str(self.make)[:60]}: expected a function from the shape of one input "
+                "to a module"
             )
 
     def __call__(self, answers: Answers) -> nn.Module:
@@ -117,8 +127,8 @@ class Student:
         ready = self.settled(answers)
         if not bool(answers.answered.any()):
             raise BadInput(
-                "no query was answered, so there is nothing to learn from; what was asked is spent. Use a lower "
-                "threshold, more teachers or less noise"
+                "no query was answered, so there is nothing to learn from; what was asked is "
+                "spent. Use a lower threshold, more teachers or less noise"
             )
         inputs, targets = ready._lesson(answers)
         module = ready._made(inputs)
@@ -133,16 +143,20 @@ class Student:
         """
         votes = answers.classes is not None
         if votes and self.loss in ("mse", "binary_cross_entropy"):
-            raise BadInput(f"loss is {self.loss!r}, and the answers are classes: use 'cross_entropy', or leave it out")
+            raise BadInput(
+                f"loss is {self.loss!r}, and the answers are classes: use 'cross_entropy', or "
+                "leave it out"
+            )
         if self.loss is not None:
             return self
         return replace(self, loss="cross_entropy" if votes else "mse")
 
     def rehearsed(self, answers: Answers) -> Student:
-        """Itself, with the network that it is going to train, after a copy of that learned from made-up answers.
+        """Itself, with the network that it is going to train, after a copy of that learned from
+        made-up answers.
 
-        So mistakes show before anything is spent. Global generators are afterwards what they were, and what it learns
-        later is to the last bit what it would have learned without.
+        So mistakes show before anything is spent. Global generators are afterwards what they were,
+        and what it learns later is to the last bit what it would have learned without.
 
         Args:
             answers: made up, of a few queries.
@@ -166,16 +180,18 @@ class Student:
         except Exception as error:
             raise BadInput(
                 f"the student fails on {len(answers.targets)} made-up answers of the right shape: "
-                f"{type(error).__name__}: {first_line(error)}. Nothing was charged; expected a network of inputs of "
-                f"shape {tuple(answers.inputs.shape[1:])}, and a loss of its outputs and {_wanted(answers)}"
+                f"{type(error).__name__}: {first_line(error)}. Nothing was charged; expected a "
+                f"network of inputs of shape {tuple(answers.inputs.shape[1:])}, and a loss of its "
+                f"outputs and {_wanted(answers)}"
             ) from error
         expected = (len(inputs), answers.classes) if answers.classes else tuple(targets.shape)
-        if not isinstance(outputs, Tensor) or (isinstance(ready.loss, str) and tuple(outputs.shape) != expected):
+        if not isinstance(outputs, Tensor) or (
+            isinstance(ready.loss, str) and tuple(outputs.shape) != expected
+        ):
             shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise BadInput(
-                f"the student turns {len(inputs)} inputs into shape {shape}: expected {expected}, for "
-                f"{_wanted(answers)}. "
-                "Nothing was charged"
+                f"the student turns {len(inputs)} inputs into shape {shape}: expected {expected}, "
+                f"for {_wanted(answers)}. Nothing was charged"
             )
         return replace(ready, make=lambda shape: module)
 
@@ -207,7 +223,9 @@ class Student:
     def describe(self) -> dict[str, Any]:
         """Its public numbers, for certificates."""
         numbers = {
-            name: value for name, value in vars(self).items() if name not in ("make", "loss", "spread", "augment")
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("make", "loss", "spread", "augment")
         }
         loss = self.loss
         if isinstance(loss, nn.Module):

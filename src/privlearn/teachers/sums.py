@@ -1,8 +1,10 @@
-"""Sums over teachers of clipped codes, and counts of their votes, with the most that one teacher can change them.
+"""Sums over teachers of clipped codes, and counts of their votes, with the most that one teacher
+can change them.
 
-Teachers are added one by one, so memory does not grow with their number. One that has no usable answer to a query, or
-none at all, counts there as one whose code is the public centre of codes (for votes: as none), and nothing says so:
-what a teacher says, its shape and its type included, follows from its records.
+Teachers are added one by one, so memory does not grow with their number. One that has no usable
+answer to a query, or none at all, counts there as one whose code is the public centre of codes (for
+votes: as none), and nothing says so: what a teacher says, its shape and its type included, follows
+from its records.
 """
 
 from __future__ import annotations
@@ -47,12 +49,16 @@ class Encoder(Protocol):
 
     @property
     def code_centre(self) -> Tensor:
-        """The public code that codes are clipped about: the centre's, or 0 for an encoder whose codes are bounded."""
+        """The public code that codes are clipped about: the centre's, or 0 for an encoder whose
+        codes are bounded.
+        """
         ...
 
     @property
     def matrix(self) -> Tensor | None:
-        """The linear map (codes, numbers in a target), applied after the centre is taken off; None if not linear."""
+        """The linear map (codes, numbers in a target), applied after the centre is taken off; None
+        if not linear.
+        """
         ...
 
     @property
@@ -66,7 +72,8 @@ class Encoder(Protocol):
 
 
 def plain(said: Any, rows: int | None = None, shapes: Shapes | None = None) -> Tensor | None:
-    """What a teacher said as real numbers in main memory; None for anything else, whatever it is, and nothing says so.
+    """What a teacher said as real numbers in main memory; None for anything else, whatever it is,
+    and nothing says so.
 
     Args:
         said: an array, a tensor or nothing.
@@ -74,7 +81,8 @@ def plain(said: Any, rows: int | None = None, shapes: Shapes | None = None) -> T
         shapes: what one row's shape must be among; None: any.
 
     Returns:
-        float32 or float64 as given, other floating-point numbers in float32, whole ones and truth values in int64.
+        float32 or float64 as given, other floating-point numbers in float32, whole ones and truth
+        values in int64.
     """
     # Warnings would tell: of numbers that overflow, say.
     try:
@@ -115,7 +123,8 @@ class CodeSums:
         centre = encoder.centre.double()
         if isinstance(aggregate, Box):
             _require_box(aggregate, encoder)
-            # Inside the box, or taking its place would move a teacher by more than one that is inside.
+            # Inside the box, or taking its place would move a teacher by more than one that is
+            # inside.
             self._centre = centre.nan_to_num().clamp(0, 1)
             self._matrix = None if encoder.matrix is None else encoder.matrix.double()
             self.sensitivity = box_sensitivity(self._matrix, aggregate.dimensions)
@@ -126,11 +135,15 @@ class CodeSums:
             self._radius = aggregate.radius
             self._origin = encoder.code_centre.double()
         self.sums = torch.zeros(queries, len(self._origin), dtype=torch.float64)
-        self.added = Contributions(self.sensitivity if self._box else self._radius, type(encoder).__name__)
+        self.added = Contributions(
+            self.sensitivity if self._box else self._radius, type(encoder).__name__
+        )
 
     @property
     def origin(self) -> Tensor:
-        """What codes were counted from, as the encoder has it, to be added to their means; public."""
+        """What codes were counted from, as the encoder has it, to be added to their means;
+        public.
+        """
         return self._encoder.encode(self._centre[None]).double()[0] if self._box else self._origin
 
     @property
@@ -139,7 +152,8 @@ class CodeSums:
         return (self.shape,)
 
     def add(self, predictions: Any) -> bool:
-        """Add one teacher's answers: targets of shape (queries, *shape). Anything else is the origin, silently.
+        """Add one teacher's answers: targets of shape (queries, *shape). Anything else is the
+        origin, silently.
 
         Returns:
             Whether it had answers of that shape: private.
@@ -155,11 +169,14 @@ class CodeSums:
         return True
 
     def _tried(self, targets: Tensor) -> Tensor:
-        """The codes of some targets as `_clipped`; 0 where the encoder fails on these targets but not the centre."""
+        """The codes of some targets as `_clipped`; 0 where the encoder fails on these targets but
+        not the centre.
+        """
         try:
             return self._clipped(targets)
         except Exception:
-            # What is wrong with the encoder itself fails here again, and says nothing of the targets.
+            # What is wrong with the encoder itself fails here again, and says nothing of the
+            # targets.
             return 0 * self._clipped(self._centre.to(targets.dtype).expand_as(targets))
 
     def _clipped(self, targets: Tensor) -> Tensor:
@@ -175,7 +192,9 @@ class CodeSums:
         return torch.where((finite & codes.isfinite().all(1))[:, None], codes, 0.0)
 
     def _encoded(self, targets: Tensor) -> Tensor:
-        """Codes in double precision. A box's rest on the map itself, then in double precision, too."""
+        """Codes in double precision. A box's rest on the map itself, then in double precision,
+        too.
+        """
         if not self._box:
             return self._encoder.encode(targets).double()
         rows = targets.double().flatten(1)
@@ -206,11 +225,12 @@ class VoteCounts:
         return ((), (self._aggregate.classes,))
 
     def add(self, predictions: Any) -> bool:
-        """Add one teacher's votes: classes (queries,), or scores (queries, classes), of which the largest wins.
+        """Add one teacher's votes: classes (queries,), or scores (queries, classes), of which the
+        largest wins.
 
-        A class that there isn't, a number that is no whole one and scores that are not all finite are no vote. Anything
-        else
-        is none either, silently: which classes a teacher knows follows from its records.
+        A class that there isn't, a number that is no whole one and scores that are not all finite
+        are no vote. Anything else is none either, silently: which classes a teacher knows follows
+        from its records.
 
         Returns:
             Whether it had answers of one of these shapes: private.
@@ -222,7 +242,9 @@ class VoteCounts:
             votes, valid = answers.argmax(1), answers.isfinite().all(1)
         else:
             numbers = answers.double()
-            valid = (numbers >= 0) & (numbers < self._aggregate.classes) & (numbers == numbers.floor())
+            valid = (
+                (numbers >= 0) & (numbers < self._aggregate.classes) & (numbers == numbers.floor())
+            )
             votes = numbers.where(valid, 0).long()
         self.added.see(valid.double())
         self.counts[torch.arange(self._queries), votes] += valid.double()
@@ -230,16 +252,25 @@ class VoteCounts:
 
     def bounded(self, query: int, sample: Sample, adjacency: Adjacency) -> Bounded:
         """The counts for one query, one tensor of shape (classes,)."""
-        return Bounded((self.counts[query].clone(),), self._aggregate.sensitivity, adjacency, sample, self.added)
+        return Bounded(
+            (self.counts[query].clone(),),
+            self._aggregate.sensitivity,
+            adjacency,
+            sample,
+            self.added,
+        )
 
     def largest(self, query: int, sample: Sample, adjacency: Adjacency) -> Bounded:
-        """The largest count for one query, one tensor of shape (1,): one teacher moves it by 1 at most."""
+        """The largest count for one query, one tensor of shape (1,): one teacher moves it by 1 at
+        most.
+        """
         largest = self.counts[query].max().view(1)
         return Bounded((largest,), ConfidentVotes.test_sensitivity, adjacency, sample, self.added)
 
 
 def clip_to_ball(codes: Tensor, radius: float) -> Tensor:
-    """Scale rows of `codes` (rows, numbers), in double precision, down to L2 norm at most `radius`, or hardly less.
+    """Scale rows of `codes` (rows, numbers), in double precision, down to L2 norm at most `radius`,
+    or hardly less.
 
     (The room for rounding, `rounding`: of sums of up to 2048 teachers in the worst case.)
     """
@@ -250,10 +281,11 @@ def clip_to_ball(codes: Tensor, radius: float) -> Tensor:
 
 
 def box_sensitivity(matrix: Tensor | None, dimensions: int) -> float:
-    """An upper bound on |A s| over all s in [-1, 1]^d: the most that one target in [0, 1]^d moves its code.
+    """An upper bound on |A s| over all s in [-1, 1]^d: the most that one target in [0, 1]^d moves
+    its code.
 
-    The least of sqrt(d) |A|, of the sum of the columns' norms, and, for small d, of the root of the sum of |A^T A|.
-    (The exact maximum takes 2^d trials; what a search finds is no bound.)
+    The least of sqrt(d) |A|, of the sum of the columns' norms, and, for small d, of the root of the
+    sum of |A^T A|. (The exact maximum takes 2^d trials; what a search finds is no bound.)
 
     Args:
         matrix: A, shape (numbers in a code, d); None for the identity.
@@ -272,12 +304,13 @@ def box_sensitivity(matrix: Tensor | None, dimensions: int) -> float:
 def _require_box(aggregate: Box, encoder: Encoder) -> None:
     if encoder.matrix is None and not encoder.is_identity:
         raise BadInput(
-            "a box bounds targets, and a code of theirs only through a linear map: use pv.teachers.Ball(radius) "
-            "with this reducer"
+            "a box bounds targets, and a code of theirs only through a linear map: use "
+            "pv.teachers.Ball(radius) with this reducer"
         )
     numbers = math.prod(encoder.shape)
     if numbers != aggregate.dimensions:
         raise BadInput(
-            f"the box has {aggregate.dimensions} dimensions, and targets of shape {tuple(encoder.shape)} have "
-            f"{numbers} numbers: give pv.teachers.Box(dimensions={numbers})"
+            f"the box has {aggregate.dimensions} dimensions, and targets of shape "
+            f"{tuple(encoder.shape)} have {numbers} numbers: give "
+            f"pv.teachers.Box(dimensions={numbers})"
         )

@@ -1,4 +1,6 @@
-"""The transforms in front of a network: public transforms of rows, and those made by a release on private rows."""
+"""The transforms in front of a network: public transforms of rows, and those made by a release on
+private rows.
+"""
 
 from __future__ import annotations
 

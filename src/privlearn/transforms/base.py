@@ -1,4 +1,6 @@
-"""Transforms in front of a network, as plans hold them: public numbers, a price, and how its module is made."""
+"""Transforms in front of a network, as plans hold them: public numbers, a price, and how its module
+is made.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,15 @@ _HOMES = ("moments", "pca", "select", "sources", "specs")
 
 
 class Transform(ABC):
-    """A transform of rows in front of a network: a frozen value, which is all that a plan knows of it.
+    """A transform of rows in front of a network: a frozen value, which is all that a plan knows of
+    it.
 
-    It makes a module that treats each row by itself and is never trained. It is either public, or made by a release on
-    the private rows, which its `event` prices; nothing else tells the two apart.
+    It makes a module that treats each row by itself and is never trained. It is either public, or
+    made by a release on the private rows, which its `event` prices; nothing else tells the two
+    apart.
 
-    Subclasses are frozen dataclasses of plain values, with a `kind` in their class body by which files name them.
+    Subclasses are frozen dataclasses of plain values, with a `kind` in their class body by which
+    files name them.
 
     Attributes:
         kind: its name in certificates and configurations.
@@ -77,7 +82,8 @@ class Transform(ABC):
             adjacency: what neighbouring data sets differ in.
             ledger: what is charged.
             stream: the run's noise stream.
-            examples: the rows of each example, shape (examples, rows of each), where that is more than one.
+            examples: the rows of each example, shape (examples, rows of each), where that is more
+                than one.
             labels: a class for each row.
 
         Raises:
@@ -86,7 +92,8 @@ class Transform(ABC):
         """
 
     def require_labels(self, y: Tensor) -> None:
-        """Refuse labels that it can't be fitted with, before anything is spent: for the data's curator.
+        """Refuse labels that it can't be fitted with, before anything is spent: for the data's
+        curator.
 
         Raises:
             BadInput: as `fit` would.
@@ -95,7 +102,9 @@ class Transform(ABC):
 
     @property
     def normalises(self) -> bool:
-        """Whether all rows that it makes have the norm sqrt(their length), so that it is public: for learning rates."""
+        """Whether all rows that it makes have the norm sqrt(their length), so that it is public:
+        for learning rates.
+        """
         return False
 
     @classmethod
@@ -104,8 +113,10 @@ class Transform(ABC):
         """A module with room for the numbers of a published one.
 
         Args:
-            stated: what its `config` stated, with the fields `stated`, each a text or, for a shape, a list of sizes.
-            code: the code that the caller names, `package.module:function`; a file's word is not enough.
+            stated: what its `config` stated, with the fields `stated`, each a text or, for a shape,
+                a list of sizes.
+            code: the code that the caller names, `package.module:function`; a file's word is not
+                enough.
 
         Raises:
             BadInput: a configuration that describes none.
@@ -118,22 +129,27 @@ class Transform(ABC):
 
 
 class PublicTransform(Transform):
-    """A transform that follows from public numbers and the shape of an example alone, and costs nothing.
+    """A transform that follows from public numbers and the shape of an example alone, and costs
+    nothing.
 
     Attributes:
-        keeps_places: whether each number is made of the one in its place alone, so that images are images behind it.
+        keeps_places: whether each number is made of the one in its place alone, so that images are
+            images behind it.
     """
 
     keeps_places: ClassVar[bool] = False
 
     @abstractmethod
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
+    def module(
+        self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None
+    ) -> RowTransform:
         """The module for examples of `shape`.
 
         Args:
             shape: of one example; what is learned from made-up images is learned from such.
             cache: a folder to keep that in; None: nowhere.
-            begin: called before something is learned, which takes a minute or more; not where it is kept already.
+            begin: called before something is learned, which takes a minute or more; not where it is
+                kept already.
 
         Raises:
             BadInput: it does not take such examples.
@@ -201,20 +217,27 @@ def priced(transforms: Iterable[Transform]) -> list[Event]:
 def require_chain(front: object, kind: type[Any]) -> None:
     """Raise `BadInput` unless `front` is a tuple of a few transforms of a kind."""
     if not isinstance(front, tuple) or not all(isinstance(transform, kind) for transform in front):
-        paid = ", pv.transforms.PrivatePCA(60, 16.0))" if kind is Transform else ",), which are public"
+        paid = (
+            ", pv.transforms.PrivatePCA(60, 16.0))" if kind is Transform else ",), which are public"
+        )
         raise BadInput(
-            f"front is {str(front)[:60]}: expected a tuple of transforms, (pv.transforms.Scatter(kept=1000){paid}"
+            f"front is {str(front)[:60]}: expected a tuple of transforms, "
+            f"(pv.transforms.Scatter(kept=1000){paid}"
         )
     if len(front) > _MOST_IN_FRONT:
         raise BadInput(f"front has {len(front)} transforms: expected at most {_MOST_IN_FRONT}")
 
 
 def other_features(front: Iterable[Transform], facts: Mapping[str, Any]) -> list[str]:
-    """What contradicts the public features of a plan's front in the facts of its run, in a sentence; or nothing."""
+    """What contradicts the public features of a plan's front in the facts of its run, in a
+    sentence; or nothing.
+    """
     named = [own.spec for own in front if isinstance(own, PublicTransform) and "spec" in own.stated]
     if [part["spec"] for part in public_features(facts)] == named:
         return []
-    return [f"the plan has the public features {', '.join(named)[:80] or 'none'}, and others are stated"]
+    return [
+        f"the plan has the public features {', '.join(named)[:80] or 'none'}, and others are stated"
+    ]
 
 
 def public_features(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -239,5 +262,8 @@ def from_json(data: Mapping[str, Any]) -> Transform:
     kinds()  # of all of which the modules are there
     transform = _public.from_json(dict(data))
     if not isinstance(transform, Transform):
-        raise BadInput(f"a transform is a {str(data.get('kind'))[:40]!r}: expected one of {', '.join(sorted(kinds()))}")
+        raise BadInput(
+            f"a transform is a {str(data.get('kind'))[:40]!r}: expected one of "
+            f"{', '.join(sorted(kinds()))}"
+        )
     return transform

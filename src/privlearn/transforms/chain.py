@@ -26,10 +26,12 @@ from privlearn.transforms.specs import parse
 
 @checked
 def read_features(features: str, dataset: Dataset) -> tuple[tuple[PublicTransform, ...], Dataset]:
-    """The transforms in front of a network for `features`, and the data that it takes: a folder's replace the rows.
+    """The transforms in front of a network for `features`, and the data that it takes: a folder's
+    replace the rows.
 
     Args:
-        features: as `parse` reads them, or a folder of features that were made elsewhere (`save_features`).
+        features: as `parse` reads them, or a folder of features that were made elsewhere
+            (`save_features`).
         dataset: the rows.
 
     Raises:
@@ -37,7 +39,8 @@ def read_features(features: str, dataset: Dataset) -> tuple[tuple[PublicTransfor
     """
     if not isinstance(features, str):
         raise BadInput(
-            f"features is {repr(features)[:60]}: expected a text, such as 'scatter:J=2', or a folder of them"
+            f"features is {repr(features)[:60]}: expected a text, such as 'scatter:J=2', or a "
+            "folder of them"
         )
     if is_folder(features):
         folder = FeatureFolder.read(features)
@@ -46,13 +49,18 @@ def read_features(features: str, dataset: Dataset) -> tuple[tuple[PublicTransfor
     return () if own is None else (own,), dataset
 
 
-_KEPT: ContextVar[tuple[Path | None, Callable[[int, int], None] | None]] = ContextVar("kept", default=(None, None))
+_KEPT: ContextVar[tuple[Path | None, Callable[[int, int], None] | None]] = ContextVar(
+    "kept", default=(None, None)
+)
 
 
 @contextmanager
 @checked
-def feature_cache(folder: str | Path | None, progress: Callable[[int, int], None] | None = None) -> Iterator[None]:
-    """A block in which runs keep the public features that a plan's front makes of rows, for later runs on the same.
+def feature_cache(
+    folder: str | Path | None, progress: Callable[[int, int], None] | None = None
+) -> Iterator[None]:
+    """A block in which runs keep the public features that a plan's front makes of rows, for later
+    runs on the same.
 
     Args:
         folder: where to keep them, as secret as the rows; None: nowhere.
@@ -68,13 +76,15 @@ def feature_cache(folder: str | Path | None, progress: Callable[[int, int], None
 
 
 def features_of(encoder: RowTransform, x: Tensor) -> Tensor:
-    """What a public module makes of the rows `x` (rows, ...), one for each; kept where `feature_cache` says.
+    """What a public module makes of the rows `x` (rows, ...), one for each; kept where
+    `feature_cache` says.
 
     Raises:
         BadInput: rows that it does not take, or a folder that can't be written.
     """
     folder, progress = _KEPT.get()
-    if encoder.at_once or folder is None or "spec" not in encoder.config():  # what is named by no spec is quickly made
+    # what is named by no spec is quickly made
+    if encoder.at_once or folder is None or "spec" not in encoder.config():
         return in_blocks(encoder, x, progress)
     path = folder / f"{_digest(encoder, x)}.npy"
     if path.exists():
@@ -88,7 +98,8 @@ def features_of(encoder: RowTransform, x: Tensor) -> Tensor:
         draft.replace(path)
     except OSError as error:
         raise BadInput(
-            f"features can't be kept in {folder}: {error.strerror or error}. Give another folder, or none"
+            f"features can't be kept in {folder}: {error.strerror or error}. Give another folder, "
+            "or none"
         ) from error
     return encoded
 
@@ -96,7 +107,9 @@ def features_of(encoder: RowTransform, x: Tensor) -> Tensor:
 def _digest(encoder: RowTransform, x: Tensor) -> str:
     """What the features follow from: the encoder, the rows and the versions that compute them."""
     versions = ", ".join(f"{name} {_version(name)}" for name in ("privlearn", "torch", "kymatio"))
-    digest = hashlib.sha256(f"{encoder.describe()}; {versions}; {tuple(x.shape)} {x.dtype} ".encode())
+    digest = hashlib.sha256(
+        f"{encoder.describe()}; {versions}; {tuple(x.shape)} {x.dtype} ".encode()
+    )
     digest.update(x.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 

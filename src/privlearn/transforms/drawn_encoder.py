@@ -1,8 +1,10 @@
-"""An encoder of photographs that was trained on drawn images alone, without labels, joined with `RandomUnits`.
+"""An encoder of photographs that was trained on drawn images alone, without labels, joined with
+`RandomUnits`.
 
-`bench/drawn_encoder.py` is its recipe, with the seed: two views of an image get codes that are alike, and codes of all
-images spread (Wang and Isola 2020). Images of random processes in place of photographs: Baradad et al. (2021), and in
-front of private training Tang et al. (2023). No data have a part in it.
+`bench/drawn_encoder.py` is its recipe, with the seed: two views of an image get codes that are
+alike, and codes of all images spread (Wang and Isola 2020). Images of random processes in place of
+photographs: Baradad et al. (2021), and in front of private training Tang et al. (2023). No data
+have a part in it.
 """
 
 from __future__ import annotations
@@ -28,9 +30,17 @@ from privlearn.transforms.specs import ENCODER_ANSWERS, ScatterRandom
 DIGEST = "19d6fd2fe80c2034544e45b27328e6382332570e7814f60763aa4bf33c387c27"
 _FILE = Path(__file__).with_name("drawn_encoder.safetensors")
 #: Channels before and after each convolution, its stride, and its height and width.
-_CONVOLUTIONS = ((3, 32, 2, 5), (32, 64, 1, 3), (64, 64, 1, 3), (64, 128, 2, 3), (128, 128, 1, 3), (128, 256, 2, 3),
-                 (256, 256, 1, 3))  # fmt: skip
-#: Answers are averaged in so many parts of the image's height and width, which may overlap in small images.
+_CONVOLUTIONS = (
+    (3, 32, 2, 5),
+    (32, 64, 1, 3),
+    (64, 64, 1, 3),
+    (64, 128, 2, 3),
+    (128, 128, 1, 3),
+    (128, 256, 2, 3),
+    (256, 256, 1, 3),
+)
+#: Answers are averaged in so many parts of the image's height and width, which may overlap in small
+#: images.
 _GRID = 4
 
 
@@ -43,15 +53,19 @@ def _weights() -> dict[str, Tensor]:
     """
     content = _FILE.read_bytes()
     if hashlib.sha256(content).hexdigest() != DIGEST:
-        raise BadInput(f"the encoder's weights in {_FILE.name} are not those that were shipped: install privlearn anew")
+        raise BadInput(
+            f"the encoder's weights in {_FILE.name} are not those that were shipped: install "
+            "privlearn anew"
+        )
     return {name: value.float() for name, value in load(content).items()}
 
 
 class DrawnEncoder(nn.Module):
-    """Seven convolutions, some added to what they were given, and the directions of their answers that are kept.
+    """Seven convolutions, some added to what they were given, and the directions of their answers
+    that are kept.
 
-    Answers of an image and its mirror image are averaged where that is wanted. Each image by itself: batch norm is in
-    the weights, with the statistics of drawn images.
+    Answers of an image and its mirror image are averaged where that is wanted. Each image by
+    itself: batch norm is in the weights, with the statistics of drawn images.
 
     Args:
         mirrored: whether an image and its mirror image have the same features.
@@ -60,7 +74,9 @@ class DrawnEncoder(nn.Module):
         components: what they are multiplied by, (features, kept).
     """
 
-    def __init__(self, mirrored: bool, weights: dict[str, Tensor], mean: Tensor, components: Tensor) -> None:
+    def __init__(
+        self, mirrored: bool, weights: dict[str, Tensor], mean: Tensor, components: Tensor
+    ) -> None:
         super().__init__()
         self.mirrored = mirrored
         for name, value in (weights | {"mean": mean, "components": components}).items():
@@ -73,7 +89,9 @@ class DrawnEncoder(nn.Module):
         for index, (inputs, outputs, _, size) in enumerate(_CONVOLUTIONS):
             weights[f"weight{index}"] = torch.empty(outputs, inputs, size, size)
             weights[f"bias{index}"] = torch.empty(outputs)
-        return cls(mirrored, weights, torch.empty(ENCODER_ANSWERS), torch.empty(ENCODER_ANSWERS, kept))
+        return cls(
+            mirrored, weights, torch.empty(ENCODER_ANSWERS), torch.empty(ENCODER_ANSWERS, kept)
+        )
 
     @classmethod
     def learned(
@@ -84,14 +102,18 @@ class DrawnEncoder(nn.Module):
         cache: Path | None = None,
         begin: Callable[[], None] | None = None,
     ) -> Self:
-        """With the shipped weights, and the `kept` directions that matter most in made-up images of `shape`.
+        """With the shipped weights, and the `kept` directions that matter most in made-up images of
+        `shape`.
 
         Raises:
-            BadInput: other weights than those of the recipe, or more directions than there are features.
+            BadInput: other weights than those of the recipe, or more directions than there are
+                features.
         """
         plain = cls(mirrored, _weights(), torch.zeros(0), torch.zeros(0))
         title = f"drawn-encoder-{DIGEST[:16]}-{_GRID}-mirror={int(mirrored)}-kept={kept}"
-        tensors = learned(title, shape, cache, lambda: directions(plain.answers, shape, kept), begin)
+        tensors = learned(
+            title, shape, cache, lambda: directions(plain.answers, shape, kept), begin
+        )
         return cls(mirrored, _weights(), tensors["mean"], tensors["components"])
 
     @property
@@ -105,7 +127,9 @@ class DrawnEncoder(nn.Module):
         return (seen + self._seen(x.flip(-1))) / 2 if self.mirrored else seen
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (rows, 3, height, width) into features (rows, kept), each row of norm sqrt(kept)."""
+        """Images (rows, 3, height, width) into features (rows, kept), each row of norm
+        sqrt(kept).
+        """
         return projected(self.answers(x), self.get_buffer("mean"), self.get_buffer("components"))
 
     def _seen(self, x: Tensor) -> Tensor:
@@ -119,7 +143,8 @@ class DrawnEncoder(nn.Module):
 
 @final
 class WithEncoder(RowTransform):
-    """Features by random units, followed by those of the encoder: each part of each row has norm sqrt(its length).
+    """Features by random units, followed by those of the encoder: each part of each row has norm
+    sqrt(its length).
 
     Args:
         units: of scattering coefficients.
@@ -141,7 +166,9 @@ class WithEncoder(RowTransform):
         cache: Path | None = None,
         begin: Callable[[], None] | None = None,
     ) -> Self:
-        """With the shipped encoder, and `kept` directions of its answers to made-up images of `shape`."""
+        """With the shipped encoder, and `kept` directions of its answers to made-up images of
+        `shape`.
+        """
         return cls(units, DrawnEncoder.learned(units.mirrored, kept, shape, cache, begin))
 
     @classmethod
@@ -156,7 +183,10 @@ class WithEncoder(RowTransform):
 
     def describe(self) -> dict[str, Any]:
         """What the certificate says of it."""
-        what = f"{self.encoder.kept} directions of one that was trained on drawn images, sha256 {DIGEST}"
+        what = (
+            f"{self.encoder.kept} directions of one that was trained on drawn images, sha256 "
+            f"{DIGEST}"
+        )
         return self.units.describe() | {"spec": self.spec, "encoder": what}
 
     def config(self) -> dict[str, Any]:
@@ -166,4 +196,6 @@ class WithEncoder(RowTransform):
     def forward(self, x: Tensor) -> Tensor:
         """Turn images (batch, 3, height, width) into features (batch, kept + encoded)."""
         units = self.units(x)
-        return torch.cat((units, self.encoder(x) if len(x) else units.new_zeros(0, self.encoder.kept)), 1)
+        return torch.cat(
+            (units, self.encoder(x) if len(x) else units.new_zeros(0, self.encoder.kept)), 1
+        )

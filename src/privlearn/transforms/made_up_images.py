@@ -1,4 +1,5 @@
-"""Generated images: random strokes, shapes and textures, of which directions of public features are learned.
+"""Generated images: random strokes, shapes and textures, of which directions of public features are
+learned.
 
 The directions in which public features differ most, among generated images.
 """
@@ -32,8 +33,9 @@ _COLOURS = 3
 def made_up_images(shape: Sequence[int], number: int) -> NDArray[np.float32]:
     """Random images in [0, 1], always the same ones.
 
-    Of three channels, which are colours: overlapping shapes of more or less colour and contrast, with a texture whose
-    spectrum falls as that of photographs. Of another number: half of them strokes on black, half overlapping shapes.
+    Of three channels, which are colours: overlapping shapes of more or less colour and contrast,
+    with a texture whose spectrum falls as that of photographs. Of another number: half of them
+    strokes on black, half overlapping shapes.
 
     Args:
         shape: of one image, (height, width) or (channels, height, width).
@@ -46,8 +48,15 @@ def made_up_images(shape: Sequence[int], number: int) -> NDArray[np.float32]:
     for index in range(number if channels != _COLOURS else 0):
         draw = _strokes if index % 2 else _shapes
         seed = int(rng.integers(2**63))  # channels share what is drawn, in colours of their own
-        images[index] = [draw(np.random.default_rng((seed, 0)), np.random.default_rng((seed, 1 + channel)), height,
-                              width) for channel in range(channels)]  # fmt: skip
+        images[index] = [
+            draw(
+                np.random.default_rng((seed, 0)),
+                np.random.default_rng((seed, 1 + channel)),
+                height,
+                width,
+            )
+            for channel in range(channels)
+        ]
     if channels == _COLOURS:
         for index in range(number):
             images[index] = _photograph(rng, height, width)
@@ -57,10 +66,17 @@ def made_up_images(shape: Sequence[int], number: int) -> NDArray[np.float32]:
 def _photograph(rng: np.random.Generator, height: int, width: int) -> NDArray[np.float32]:
     """Shapes in colours, with a texture over them: (3, height, width)."""
     seed = int(rng.integers(2**63))
-    shapes = np.stack([
-        _shapes(np.random.default_rng((seed, 0)), np.random.default_rng((seed, 1 + channel)), height, width)
-        for channel in range(_COLOURS)
-    ])  # fmt: skip
+    shapes = np.stack(
+        [
+            _shapes(
+                np.random.default_rng((seed, 0)),
+                np.random.default_rng((seed, 1 + channel)),
+                height,
+                width,
+            )
+            for channel in range(_COLOURS)
+        ]
+    )
     grey = rng.uniform(0, 0.8)
     shapes = (1 - grey) * shapes + grey * shapes.mean(0)
     texture = rng.uniform(0, 0.2) * _texture(rng, height, width)
@@ -69,7 +85,9 @@ def _photograph(rng: np.random.Generator, height: int, width: int) -> NDArray[np
 
 
 def _texture(rng: np.random.Generator, height: int, width: int) -> NDArray[np.float64]:
-    """Noise with a power spectrum between 1/f^1.4 and 1/f^3.4, mostly grey: (3, height, width), mean 0, variance 1."""
+    """Noise with a power spectrum between 1/f^1.4 and 1/f^3.4, mostly grey: (3, height, width),
+    mean 0, variance 1.
+    """
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None])
     white = rng.normal(size=(1, height, width)) + 0.5 * rng.normal(size=(_COLOURS, height, width))
     falling = np.maximum(frequency, 1 / max(height, width)) ** -rng.uniform(0.7, 1.7)
@@ -78,22 +96,33 @@ def _texture(rng: np.random.Generator, height: int, width: int) -> NDArray[np.fl
     return np.asarray(texture / texture.std())
 
 
-def _strokes(rng: np.random.Generator, colours: np.random.Generator, height: int, width: int) -> NDArray[np.float32]:
+def _strokes(
+    rng: np.random.Generator, colours: np.random.Generator, height: int, width: int
+) -> NDArray[np.float32]:
     """One to three curved strokes, bright on black."""
     image, draw = _canvas(height, width, 0)
     size = np.array([width, height]) * _FINER
     for _ in range(rng.integers(1, 4)):
         ends = rng.uniform(0.15, 0.85, (4, 2)) * size
         t = np.linspace(0, 1, 24)[:, None]
-        curve = (1 - t) ** 3 * ends[0] + 3 * (1 - t) ** 2 * t * ends[1] + 3 * (1 - t) * t**2 * ends[2] + t**3 * ends[3]
+        curve = (
+            (1 - t) ** 3 * ends[0]
+            + 3 * (1 - t) ** 2 * t * ends[1]
+            + 3 * (1 - t) * t**2 * ends[2]
+            + t**3 * ends[3]
+        )
         thick = rng.uniform(0.05, 0.14) * min(height, width) * _FINER
         draw.line(
-            [(float(x), float(y)) for x, y in curve], fill=int(colours.integers(192, 256)), width=max(1, int(thick))
+            [(float(x), float(y)) for x, y in curve],
+            fill=int(colours.integers(192, 256)),
+            width=max(1, int(thick)),
         )
     return _pixels(image, height, width)
 
 
-def _shapes(rng: np.random.Generator, colours: np.random.Generator, height: int, width: int) -> NDArray[np.float32]:
+def _shapes(
+    rng: np.random.Generator, colours: np.random.Generator, height: int, width: int
+) -> NDArray[np.float32]:
     """Ellipses and polygons of many sizes that cover each other (a dead-leaves model)."""
     image, draw = _canvas(height, width, int(colours.integers(256)))
     size = np.array([width, height]) * _FINER
@@ -121,8 +150,8 @@ def _pillow() -> tuple[Any, Any]:
         from PIL import Image, ImageDraw
     except ImportError as error:
         raise BadInput(
-            "made-up images, of which directions are learned, are drawn by Pillow, which is not installed: pip install "
-            "'privlearn[scattering]'. Or use features without kept="
+            "made-up images, of which directions are learned, are drawn by Pillow, which is not "
+            "installed: pip install 'privlearn[scattering]'. Or use features without kept="
         ) from error
     return Image, ImageDraw
 
@@ -138,7 +167,8 @@ def _pixels(image: Image, height: int, width: int) -> NDArray[np.float32]:
     return small / np.float32(255)
 
 
-#: Made-up images, and what is added to a variance, as a part of the mean of those kept, before its root is divided by.
+#: Made-up images, and what is added to a variance, as a part of the mean of those kept, before its
+#: root is divided by.
 _IMAGES, _ADDED = 12_000, 0.1
 #: 1 would make all directions vary alike, 0 would leave them as they are.
 _WHITENED = 0.7
@@ -179,11 +209,14 @@ def learned(
     return tensors
 
 
-def directions(features: Callable[[Tensor], Tensor], shape: Sequence[int], kept: int) -> dict[str, Tensor]:
-    """`mean` (features,) of features of made-up images, and `components` (features, kept): their principal directions.
+def directions(
+    features: Callable[[Tensor], Tensor], shape: Sequence[int], kept: int
+) -> dict[str, Tensor]:
+    """`mean` (features,) of features of made-up images, and `components` (features, kept): their
+    principal directions.
 
-    Each is over a power of its variance. That is most of whitening: directions in which features hardly differ count
-    for more, and not for as much as the others. No data have a part in it.
+    Each is over a power of its variance. That is most of whitening: directions in which features
+    hardly differ count for more, and not for as much as the others. No data have a part in it.
 
     Args:
         features: images (rows, *shape) to features (rows, ...).
@@ -195,21 +228,29 @@ def directions(features: Callable[[Tensor], Tensor], shape: Sequence[int], kept:
     """
     parts, numbers = images(shape), features(images(shape, 1)[0]).numel()
     if kept > min(numbers, sum(map(len, parts))):
-        raise BadInput(f"{kept} directions are to be kept, and there are {numbers} features: expected fewer")
+        raise BadInput(
+            f"{kept} directions are to be kept, and there are {numbers} features: expected fewer"
+        )
     rows = torch.cat([features(part).flatten(1) for part in parts])
     mean = rows.mean(0)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        _, spread, components = torch.svd_lowrank(rows - mean, q=min(kept + 100, *rows.shape), niter=3)
+        _, spread, components = torch.svd_lowrank(
+            rows - mean, q=min(kept + 100, *rows.shape), niter=3
+        )
     variances = spread[:kept].square() / len(rows)
     scaled = components[:, :kept] * (variances + _ADDED * variances.mean()) ** (-_WHITENED / 2)
     return {"mean": mean, "components": scaled.contiguous()}
 
 
 def projected(features: Tensor, mean: Tensor, components: Tensor) -> Tensor:
-    """Features (rows, ...) along the directions, each row brought to norm sqrt(kept): shape (rows, kept)."""
+    """Features (rows, ...) along the directions, each row brought to norm sqrt(kept): shape (rows,
+    kept).
+    """
     rows = (features.flatten(1) - mean) @ components
-    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(
+        min=torch.finfo(rows.dtype).tiny
+    )
     return cast(Tensor, rows / lengths * math.sqrt(rows.shape[1]))
 
 

@@ -1,6 +1,8 @@
-"""The fixed transforms in front of a network, as modules: each row by itself, and published with the model.
+"""The fixed transforms in front of a network, as modules: each row by itself, and published with
+the model.
 
-Among them a public encoder of the user's own: a network with fixed weights, named by the function that makes it.
+Among them a public encoder of the user's own: a network with fixed weights, named by the function
+that makes it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from privlearn.transforms.specs import RowNorm
 
 @final
 class Centred(RowTransform):
-    """Take numbers from [0, 1] to [-1, 1] where `own`, shape (features,), is 1, and leave them where it is 0."""
+    """Take numbers from [0, 1] to [-1, 1] where `own`, shape (features,), is 1, and leave them
+    where it is 0.
+    """
 
     kind = "centre"
 
@@ -45,7 +49,8 @@ class Centred(RowTransform):
 
 @final
 class Project(RowTransform):
-    """Clip rows to norm 1, multiply by `components` (features, kept), and bring every row to norm sqrt(kept).
+    """Clip rows to norm 1, multiply by `components` (features, kept), and bring every row to norm
+    sqrt(kept).
 
     A feature is then of order one, and each example keeps to itself.
     """
@@ -70,7 +75,8 @@ class Project(RowTransform):
 
 @final
 class Standardise(RowTransform):
-    """Clip rows to `norm`, take off `mean`, divide by `deviation`, and bring every row to norm sqrt(features).
+    """Clip rows to `norm`, take off `mean`, divide by `deviation`, and bring every row to norm
+    sqrt(features).
 
     A feature is then of order one, and each example keeps to itself.
     """
@@ -89,7 +95,9 @@ class Standardise(RowTransform):
         rows = x.flatten(1).to(mean)
         rows = rows * (norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=norm))
         rows = (rows - mean) / self.get_buffer("deviation")
-        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(
+            min=torch.finfo(rows.dtype).tiny
+        )
         return cast(Tensor, rows / lengths * math.sqrt(rows.shape[1]))
 
 
@@ -130,15 +138,19 @@ class ClipRows(RowTransform):
         """Clip `x`, shape (batch, ...), to shape (batch, features)."""
         rows, norm = x.flatten(1), self.get_buffer("norm")
         rows = rows.to(norm)
-        return cast(Tensor, rows * (norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=norm)))
+        return cast(
+            Tensor,
+            rows * (norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=norm)),
+        )
 
 
 @final
 class Normalised(RowTransform):
-    """Numbers raised to a power (negative ones count as 0), then each example brought to mean 0 and variance 1.
+    """Numbers raised to a power (negative ones count as 0), then each example brought to mean 0 and
+    variance 1.
 
-    The root tames the few large numbers in which networks' features differ most; all rows then have the same norm, so
-    that clipping treats them alike and the noise in a score is known beforehand.
+    The root tames the few large numbers in which networks' features differ most; all rows then have
+    the same norm, so that clipping treats them alike and the noise in a score is known beforehand.
 
     Args:
         power: 0.5 is the root; 1 leaves numbers as they are, negative ones too.
@@ -178,13 +190,14 @@ _ROWS_AT_ONCE = 4096
 
 @final
 class ExternalModule(RowTransform):
-    """What `package.module:function`, called without arguments, returns: a module from rows to features.
+    """What `package.module:function`, called without arguments, returns: a module from rows to
+    features.
 
-    Naming it declares that it was made without the private rows. Its weights are not part of the published model: its
-    name and a digest of them are, and the same are needed to predict.
+    Naming it declares that it was made without the private rows. Its weights are not part of the
+    published model: its name and a digest of them are, and the same are needed to predict.
 
-    It is frozen and always in evaluation mode, whatever the mode of the model that it is a part of: batch norm then is
-    a fixed affine map by its running statistics.
+    It is frozen and always in evaluation mode, whatever the mode of the model that it is a part of:
+    batch norm then is a fixed affine map by its running statistics.
 
     Attributes:
         name: `package.module:function`.
@@ -201,14 +214,15 @@ class ExternalModule(RowTransform):
         super().__init__()
         self.name = spec
         made = _made(spec, seed=0).eval().requires_grad_(False)
-        self._held = (made,)  # in a tuple: not among this module's own weights, and left alone by train()
+        # in a tuple: not among this module's own weights, and left alone by train()
+        self._held = (made,)
         self.digest = _digest(made)
         # To predict, the function is called again, in another process.
         if _digest(_made(spec, seed=1)) != self.digest:
             raise BadInput(
-                f"features {spec!r} made other weights when the function was called a second time: expected the same "
-                "ones, or it could not be used to predict. Fix the seed in it (torch.manual_seed(0)), or load saved "
-                "weights"
+                f"features {spec!r} made other weights when the function was called a second time: "
+                "expected the same ones, or it could not be used to predict. Fix the seed in it "
+                "(torch.manual_seed(0)), or load saved weights"
             )
 
     @property
@@ -242,31 +256,41 @@ class ExternalModule(RowTransform):
         for name, value in self._held[0].state_dict().items():
             if bool(value.isnan().any()):
                 raise BadInput(
-                    f"features {self.name!r} have weights that are not numbers (NaN), in {name!r}: mend the encoder"
+                    f"features {self.name!r} have weights that are not numbers (NaN), in {name!r}: "
+                    "mend the encoder"
                 )
         require_per_example(self._held[0], row, fixed=True, explain=name_meeting)
 
     def require_finite(self, features: Tensor, rows: Tensor) -> None:
-        """Refuse an encoder that makes numbers of rows that are none: for the data's curator, before anything is spent.
+        """Refuse an encoder that makes numbers of rows that are none: for the data's curator,
+        before anything is spent.
 
         Args:
             features: of private rows, shape (rows, ...).
-            rows: these; only shape and type are looked at, for a made-up row to tell whether it is the encoder's fault.
+            rows: these; only shape and type are looked at, for a made-up row to tell whether it is
+                the encoder's fault.
 
         Raises:
             BadInput: there are such; it does not say of which rows.
         """
         if all(bool(part.isfinite().all()) for part in features.split(_ROWS_AT_ONCE)):  # type: ignore[no-untyped-call]
             return
-        made_up = torch.linspace(0.1, 1, math.prod(rows.shape[1:])).view(1, *rows.shape[1:]).to(rows.dtype)
+        made_up = (
+            torch.linspace(0.1, 1, math.prod(rows.shape[1:]))
+            .view(1, *rows.shape[1:])
+            .to(rows.dtype)
+        )
         with torch.no_grad():
             always = not bool(self(made_up).isfinite().all())
-        whose, what = "some rows", "bound what it divides by, and what it takes roots and logarithms of"
+        whose, what = (
+            "some rows",
+            "bound what it divides by, and what it takes roots and logarithms of",
+        )
         if always:
             whose, what = "a made-up row, too", "mend it: are its weights finite?"
         raise BadInput(
-            f"features {self.name!r} are not finite (NaN or infinity) of {whose}: expected numbers for every row. In "
-            f"the encoder, {what}"
+            f"features {self.name!r} are not finite (NaN or infinity) of {whose}: expected numbers "
+            f"for every row. In the encoder, {what}"
         )
 
 
@@ -279,7 +303,8 @@ def _made(spec: str, seed: int) -> nn.Module:
         make = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadInput(
-            f"features {spec!r} cannot be imported: {error}. Expected package.module:function, importable from here"
+            f"features {spec!r} cannot be imported: {error}. Expected package.module:function, "
+            "importable from here"
         ) from error
     try:
         with torch.random.fork_rng():
@@ -287,12 +312,13 @@ def _made(spec: str, seed: int) -> nn.Module:
             encoder = make()
     except Exception as error:
         raise BadInput(
-            f"features {spec!r} failed: {type(error).__name__}: {first_line(error)}. The function is called without "
-            "arguments"
+            f"features {spec!r} failed: {type(error).__name__}: {first_line(error)}. The function "
+            "is called without arguments"
         ) from error
     if not isinstance(encoder, nn.Module):
         raise BadInput(
-            f"features {spec!r} returned a {type(encoder).__name__}: expected a torch.nn.Module from rows to features"
+            f"features {spec!r} returned a {type(encoder).__name__}: expected a torch.nn.Module "
+            "from rows to features"
         )
     return encoder
 

@@ -1,4 +1,6 @@
-"""Noisy moments of features: means and variances, by which rows are standardised before training."""
+"""Noisy moments of features: means and variances, by which rows are standardised before
+training.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ if TYPE_CHECKING:
 
     from privlearn.transforms.row_transform import RowTransform
 
-#: How rho is divided among the count of rows, their sums and their squares. Over a feature's own size, noise in a mean
-#: square is sqrt(features) times that in a mean.
+#: How rho is divided among the count of rows, their sums and their squares. Over a feature's own
+#: size, noise in a mean square is sqrt(features) times that in a mean.
 _SPLIT = (0.01, 0.19, 0.80)
-#: The floor under variances, as a part of what a feature's would be if rows were as long as their bound and all alike.
+#: The floor under variances, as a part of what a feature's would be if rows were as long as their
+#: bound and all alike.
 _LEAST_VARIANCE = 1e-3
 
 #: The part of rho that moments take, unless another is given.
@@ -47,8 +50,9 @@ def share_of(spec: str, name: str = "normalise") -> float | None:
     kind, numbers = parse_spec(name, spec)
     if kind != "moments" or not set(numbers) <= {"share"}:
         raise BadInput(
-            f"{name} is {spec[:60]!r}: expected moments, moments:share=0.1 for another share of rho, or none. "
-            "Each row by itself is normalised by features='norm:power=1', which costs nothing"
+            f"{name} is {spec[:60]!r}: expected moments, moments:share=0.1 for another share of "
+            "rho, or none. Each row by itself is normalised by features='norm:power=1', which "
+            "costs nothing"
         )
     return probability("the share of the moments", numbers.get("share", SHARE), open_top=True)
 
@@ -56,11 +60,12 @@ def share_of(spec: str, name: str = "normalise") -> float | None:
 @final
 @dataclass(frozen=True)
 class Moments(PrivateTransform):
-    """A release of each feature's mean and variance, in a plan's `front`: rows are then standardised by them.
+    """A release of each feature's mean and variance, in a plan's `front`: rows are then
+    standardised by them.
 
-    One Gaussian release of the number of rows, their sums and their squares, number by number, over rows clipped to a
-    declared norm. What is done with them is free: rows are clipped to that norm, standardised, and each brought to norm
-    sqrt(features).
+    One Gaussian release of the number of rows, their sums and their squares, number by number, over
+    rows clipped to a declared norm. What is done with them is free: rows are clipped to that norm,
+    standardised, and each brought to norm sqrt(features).
 
     Attributes:
         features: how many numbers a row has; public.
@@ -82,8 +87,8 @@ class Moments(PrivateTransform):
     def text(self) -> str:
         """What a card says of it."""
         return (
-            f"means and variances of {self.features} features of rows clipped to norm {self.row_norm:.4g} (noise "
-            f"multiplier {self.noise_multiplier:.4g})"
+            f"means and variances of {self.features} features of rows clipped to norm "
+            f"{self.row_norm:.4g} (noise multiplier {self.noise_multiplier:.4g})"
         )
 
     def event(self) -> Event:
@@ -104,7 +109,8 @@ class Moments(PrivateTransform):
         features = math.prod(shape)
         if self.features != features:
             raise BadInput(
-                f"moments are of {self.features} features, and rows have {features}: give Moments as many as a row has"
+                f"moments are of {self.features} features, and rows have {features}: give Moments "
+                "as many as a row has"
             )
         return (self.features,)
 
@@ -117,11 +123,12 @@ class Moments(PrivateTransform):
         examples: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> RowTransform:
-        """Release the moments of `x`, shape (rows, ...), and return the transform that standardises by them.
+        """Release the moments of `x`, shape (rows, ...), and return the transform that standardises
+        by them.
 
-        `x` is a tensor, a (memory-mapped) array, or `pv.statistics.Chunks`; rows are taken a few at a time. `labels`
-        are not looked at. A row that is not finite counts as none. Variances have a floor at the noise in
-        them, so a feature that hardly varies is not blown up.
+        `x` is a tensor, a (memory-mapped) array, or `pv.statistics.Chunks`; rows are taken a few at
+        a time. `labels` are not looked at. A row that is not finite counts as none. Variances have
+        a floor at the noise in them, so a feature that hardly varies is not blown up.
 
         Raises:
             BadInput: another number of features, or rows of persons.
@@ -136,9 +143,16 @@ class Moments(PrivateTransform):
         if examples is not None:
             raise BadInput("moments are of rows: expected rows that are examples, not persons")
         statistics = release_statistics(
-            rows, torch.zeros(len(rows), dtype=torch.int64), classes=1, norm=self.row_norm, adjacency=adjacency,
-            noise_multiplier=self.noise_multiplier, ledger=ledger, stream=stream, split=_SPLIT,
-        )  # fmt: skip
+            rows,
+            torch.zeros(len(rows), dtype=torch.int64),
+            classes=1,
+            norm=self.row_norm,
+            adjacency=adjacency,
+            noise_multiplier=self.noise_multiplier,
+            ledger=ledger,
+            stream=stream,
+            split=_SPLIT,
+        )
         floor = _LEAST_VARIANCE * self.row_norm**2 / self.features
         deviation = statistics.variances(LEAST_COUNT, floor).sqrt()
         mean = statistics.means(LEAST_COUNT)[0]
@@ -151,4 +165,6 @@ class Moments(PrivateTransform):
 
         from privlearn.transforms.modules import Standardise
 
-        return Standardise(torch.empty(stated["shape"]), torch.empty(stated["shape"]), torch.empty([]))
+        return Standardise(
+            torch.empty(stated["shape"]), torch.empty(stated["shape"]), torch.empty([])
+        )

@@ -1,4 +1,6 @@
-"""DP-PCA: principal directions from one noisy second-moment matrix (Abadi et al. 2016, sec. 4; Dwork et al. 2014)."""
+"""DP-PCA: principal directions from one noisy second-moment matrix (Abadi et al. 2016, sec. 4;
+Dwork et al. 2014).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def components_of(spec: str) -> int | None:
         return None
     if not colon or not (number.isascii() and number.isdigit()):
         raise BadInput(
-            f"features {spec[:60]!r} cannot be read: expected pca:L, with a whole number, for example pca:60"
+            f"features {spec[:60]!r} cannot be read: expected pca:L, with a whole number, for "
+            "example pca:60"
         )
     return count("the components of pca", int(number[:20]))
 
@@ -45,8 +48,8 @@ def components_of(spec: str) -> int | None:
 class PrivatePCA(PrivateTransform):
     """A release of the top principal directions, in a plan's `front`.
 
-    Rows are clipped to norm 1 and never centred or scaled by private statistics. One Gaussian release on all the data,
-    whatever the number of components.
+    Rows are clipped to norm 1 and never centred or scaled by private statistics. One Gaussian
+    release on all the data, whatever the number of components.
 
     Attributes:
         components: directions kept.
@@ -79,7 +82,8 @@ class PrivatePCA(PrivateTransform):
         features = math.prod(shape)
         if self.components > features:
             raise BadInput(
-                f"the PCA is asked for {self.components} components of {features} features: choose at most {features}"
+                f"the PCA is asked for {self.components} components of {features} features: choose "
+                f"at most {features}"
             )
         return (self.components,)
 
@@ -94,12 +98,14 @@ class PrivatePCA(PrivateTransform):
     ) -> RowTransform:
         """Release the directions of `x`, shape (rows, ...), and return the projection onto them.
 
-        `x` is a tensor, a (memory-mapped) array, or `pv.statistics.Chunks`; rows are taken a few at a time.
-        `examples` holds the rows of each example, shape (examples, rows of each), where that is more than one: what
-        each adds is then the mean over its rows. `labels` are not looked at.
+        `x` is a tensor, a (memory-mapped) array, or `pv.statistics.Chunks`; rows are taken a few at
+        a time. `examples` holds the rows of each example, shape (examples, rows of each), where
+        that is more than one: what each adds is then the mean over its rows. `labels` are not
+        looked at.
 
-        Each direction is divided by the square root of its noisy eigenvalue, which was released with it: features of
-        like size train better under noise. Eigenvalues below the noise's own standard deviation count as that.
+        Each direction is divided by the square root of its noisy eigenvalue, which was released
+        with it: features of like size train better under noise. Eigenvalues below the noise's own
+        standard deviation count as that.
 
         Raises:
             BadInput: more components than features.
@@ -115,10 +121,15 @@ class PrivatePCA(PrivateTransform):
         self.output_shape((features,))  # before anything is charged
         (sample,) = FullBatch().draw(len(rows) if examples is None else len(examples))
         moment = second_moment(rows, 1.0, sample, adjacency, examples)
-        ((noisy,),) = release(moment, noise_multiplier=self.noise_multiplier, ledger=ledger, stream=stream)
-        # By algebraic value: the noisy matrix is indefinite, and a large negative eigenvalue is noise.
+        ((noisy,),) = release(
+            moment, noise_multiplier=self.noise_multiplier, ledger=ledger, stream=stream
+        )
+        # By algebraic value: the noisy matrix is indefinite, and a large negative eigenvalue is
+        # noise.
         values, vectors = torch.linalg.eigh(symmetric(noisy, features).double())
-        sizes = values[-self.components :].clamp(min=self.noise_multiplier * moment.sensitivity).sqrt()
+        sizes = (
+            values[-self.components :].clamp(min=self.noise_multiplier * moment.sensitivity).sqrt()
+        )
         return Project(
             (vectors[:, -self.components :] / sizes)
             .flip(1)

@@ -1,6 +1,8 @@
-"""A folder of features, one row for each row of the data: written, read, and matched with the rows they were made of.
+"""A folder of features, one row for each row of the data: written, read, and matched with the rows
+they were made of.
 
-Features that were made elsewhere, by a declared public encoder: what is said of them, and what is still done to them.
+Features that were made elsewhere, by a declared public encoder: what is said of them, and what is
+still done to them.
 """
 
 from __future__ import annotations
@@ -35,13 +37,15 @@ _LARGEST, _ROWS_AT_ONCE = 1 << 16, 4096
 @final
 @dataclass(frozen=True)
 class FeatureFolder:
-    """A folder of features: `features.json`, and `train`, maybe `test`, as .npy, .npz or .safetensors, in data order.
+    """A folder of features: `features.json`, and `train`, maybe `test`, as .npy, .npz or
+    .safetensors, in data order.
 
     Attributes:
         path: where it is.
         encoder: what made them, as declared.
         shape: of one row of features.
-        rows: SHA-256 of the rows that a part was made from, where the folder says so. As secret as the rows.
+        rows: SHA-256 of the rows that a part was made from, where the folder says so. As secret as
+            the rows.
     """
 
     path: Path
@@ -61,44 +65,66 @@ class FeatureFolder:
         unknown = sorted(set(about) - {"encoder", "shape", "sha256", "normalise", "rows"})
         if unknown or not {"encoder", "shape"} <= set(about):
             raise BadInput(
-                f"{folder / ABOUT} has the fields {', '.join(sorted(map(str, about)))[:200]}: expected encoder and "
-                "shape, and perhaps sha256, normalise and rows"
+                f"{folder / ABOUT} has the fields {', '.join(sorted(map(str, about)))[:200]}: "
+                "expected encoder and shape, and perhaps sha256, normalise and rows"
             )
         shape, normalise, rows = about["shape"], about.get("normalise", True), about.get("rows", {})
         if not isinstance(shape, list) or not shape:
-            raise BadInput(f"shape in {folder / ABOUT} is {str(shape)[:60]}: expected that of one row, such as [384]")
+            raise BadInput(
+                f"shape in {folder / ABOUT} is {str(shape)[:60]}: expected that of one row, such "
+                "as [384]"
+            )
         for size in shape:
             count(f"a size of shape in {folder / ABOUT}", size, most=1 << 31)
         if not isinstance(normalise, bool):
-            raise BadInput(f"normalise in {folder / ABOUT} is {str(normalise)[:60]}: expected true or false")
-        if not isinstance(rows, dict) or not set(rows) <= set(_PARTS) or not all(map(is_digest, rows.values())):
             raise BadInput(
-                f"rows in {folder / ABOUT} is {str(rows)[:60]}: expected SHA-256 of the rows, by the name of the part, "
+                f"normalise in {folder / ABOUT} is {str(normalise)[:60]}: expected true or false"
+            )
+        if (
+            not isinstance(rows, dict)
+            or not set(rows) <= set(_PARTS)
+            or not all(map(is_digest, rows.values()))
+        ):
+            raise BadInput(
+                f"rows in {folder / ABOUT} is {str(rows)[:60]}: expected SHA-256 of the rows, by "
+                "the name of the part, "
                 '{"train": "64 hexadecimal digits"}'
             )
-        encoder = Precomputed(about["encoder"], about.get("sha256", ""), EACH_EXAMPLE if normalise else NONE)
+        encoder = Precomputed(
+            about["encoder"], about.get("sha256", ""), EACH_EXAMPLE if normalise else NONE
+        )
         return cls(folder, encoder, tuple(shape), rows)
 
     def part(self, name: str) -> NDArray[Any] | None:
-        """Features of a part, `train` or `test`; None if the folder has none. An .npy is not read before it is used.
+        """Features of a part, `train` or `test`; None if the folder has none. An .npy is not read
+        before it is used.
 
         Raises:
             BadInput: they can't be read, or are not what the folder says.
         """
-        files = [self.path / f"{name}{suffix}" for suffix in _SUFFIXES if (self.path / f"{name}{suffix}").is_file()]
+        files = [
+            self.path / f"{name}{suffix}"
+            for suffix in _SUFFIXES
+            if (self.path / f"{name}{suffix}").is_file()
+        ]
         if len(files) > 1:
-            raise BadInput(f"{self.path} holds {' and '.join(file.name for file in files)}: expected one of them")
+            raise BadInput(
+                f"{self.path} holds {' and '.join(file.name for file in files)}: expected one of "
+                "them"
+            )
         if not files:
             return None
         values = _read(files[0])
         if values.dtype.kind != "f" or values.ndim < 2 or values.shape[1:] != self.shape:
             raise BadInput(
-                f"{files[0]} holds {values.dtype} values of shape {values.shape}: expected floating-point numbers, and "
-                f"rows of shape {self.shape}, as {ABOUT} says"
+                f"{files[0]} holds {values.dtype} values of shape {values.shape}: expected "
+                f"floating-point numbers, and rows of shape {self.shape}, as {ABOUT} says"
             )
         for start in range(0, len(values), _ROWS_AT_ONCE):
             require_finite(
-                str(files[0]), f"rows {start} to {start + _ROWS_AT_ONCE}", values[start : start + _ROWS_AT_ONCE]
+                str(files[0]),
+                f"rows {start} to {start + _ROWS_AT_ONCE}",
+                values[start : start + _ROWS_AT_ONCE],
             )
         return values
 
@@ -106,12 +132,14 @@ class FeatureFolder:
         """The data with these features in place of its rows, without their bounds.
 
         Raises:
-            BadInput: features of another number of rows, or of other rows, as far as the folder says.
+            BadInput: features of another number of rows, or of other rows, as far as the folder
+                says.
         """
         train = self.part("train")
         if train is None:
             raise BadInput(
-                f"{self.path} has no features to train on: expected train{_SUFFIXES[0]}, .npz or .safetensors"
+                f"{self.path} has no features to train on: expected train{_SUFFIXES[0]}, .npz or "
+                ".safetensors"
             )
         self._require_rows("train", train, data.x)
         test = None if data.x_test is None else self.part("test")
@@ -119,28 +147,40 @@ class FeatureFolder:
             self._require_rows("test", test, data.x_test)
         remarks = []
         if data.x_test is not None and test is None:
-            remarks.append(f"{self.path} has no features of the test rows: there will be no test figures")
+            remarks.append(
+                f"{self.path} has no features of the test rows: there will be no test figures"
+            )
         if "train" not in self.rows or (test is not None and "test" not in self.rows):
             remarks.append(
-                f"{self.path} does not say which rows its features were made of, so their order is not checked: only "
-                "their number is. Save them with pv.transforms.save_features(..., of=data)"
+                f"{self.path} does not say which rows its features were made of, so their order is "
+                "not checked: only their number is. Save them with "
+                "pv.transforms.save_features(..., of=data)"
             )
         return replace(
-            data, x=train, x_test=test, y_test=None if test is None else data.y_test, low=None, high=None, schema=None,
-            feature_names=(), remarks=(*data.remarks, *remarks),
-        )  # fmt: skip
+            data,
+            x=train,
+            x_test=test,
+            y_test=None if test is None else data.y_test,
+            low=None,
+            high=None,
+            schema=None,
+            feature_names=(),
+            remarks=(*data.remarks, *remarks),
+        )
 
     def _require_rows(self, part: str, features: NDArray[Any], x: Any) -> None:
-        """Refuse features of other rows than `x`, by number and, where the folder has one, by digest."""
+        """Refuse features of other rows than `x`, by number and, where the folder has one, by
+        digest.
+        """
         if len(features) != len(x):
             raise BadInput(
-                f"{self.path} has features of {len(features)} {part} rows, and the data have {len(x)}: expected one "
-                "for each, in the data's order"
+                f"{self.path} has features of {len(features)} {part} rows, and the data have "
+                f"{len(x)}: expected one for each, in the data's order"
             )
         if part in self.rows and self.rows[part].lower() != rows_digest(x):
             raise BadInput(
-                f"the features in {self.path} were made of other {part} rows than these, or of these in another order: "
-                f"their SHA-256 is not the one in {ABOUT}. Make them anew"
+                f"the features in {self.path} were made of other {part} rows than these, or of "
+                f"these in another order: their SHA-256 is not the one in {ABOUT}. Make them anew"
             )
 
 
@@ -155,17 +195,20 @@ def save_features(
     normalise: bool = True,
     of: Dataset | None = None,
 ) -> FeatureFolder:
-    """Write features into a new folder, for `features=FOLDER` and `pv.transforms.read_features`: as secret as the rows.
+    """Write features into a new folder, for `features=FOLDER` and `pv.transforms.read_features`: as
+    secret as the rows.
 
     Args:
         folder: it must not be there yet.
-        train: features of the training rows, an array or a tensor of shape (rows, ...), in the data's order.
+        train: features of the training rows, an array or a tensor of shape (rows, ...), in the
+            data's order.
         test: those of the test rows, if there are any.
-        encoder: what made them, in words; public, and published. You declare that no private row had a part in it.
+        encoder: what made them, in words; public, and published. You declare that no private row
+            had a part in it.
         sha256: of the encoder's weights, to be published with its name.
         normalise: whether each row is brought to mean 0 and variance 1 before it is learned from.
-        of: the data that they were made from: the SHA-256 of its rows is kept, so that another order is noticed.
-            Without it only their number is checked.
+        of: the data that they were made from: the SHA-256 of its rows is kept, so that another
+            order is noticed. Without it only their number is checked.
 
     Raises:
         BadInput: numbers that are none, rows that do not match, or a folder that can't be written.
@@ -183,12 +226,15 @@ def save_features(
         rows = None if of is None else {"train": of.x, "test": of.x_test}[name]
         if part.dtype.kind != "f":
             raise BadInput(
-                f"{name} features are {part.dtype} values: expected floating-point numbers, for example by "
-                ".astype(np.float32)"
+                f"{name} features are {part.dtype} values: expected floating-point numbers, for "
+                "example by .astype(np.float32)"
             )
         if part.ndim < 2 or part.shape[1:] != shape:
             wanted = f", of shape {shape} as those of train" if len(shape) else ""
-            raise BadInput(f"{name} features have shape {part.shape}: expected one row for each example{wanted}")
+            raise BadInput(
+                f"{name} features have shape {part.shape}: expected one row for each "
+                f"example{wanted}"
+            )
         if of is not None and (rows is None or len(rows) != len(part)):
             raise BadInput(
                 f"there are features of {len(part)} {name} rows, and the data have "
@@ -196,19 +242,29 @@ def save_features(
             )
         if rows is not None:
             digests[name] = rows_digest(rows)
-    about = {"encoder": made.name, "sha256": sha256, "shape": list(shape), "normalise": normalise, "rows": digests}
+    about = {
+        "encoder": made.name,
+        "sha256": sha256,
+        "shape": list(shape),
+        "normalise": normalise,
+        "rows": digests,
+    }
     try:
         path.mkdir(mode=0o700, parents=True)
         for name, part in parts.items():
             np.save(path / f"{name}.npy", part)
         write_durably(path / ABOUT, (json.dumps(about, indent=1) + "\n").encode())
     except OSError as error:
-        raise BadInput(f"features can't be written to {path}: {error.strerror or error}. Give a new folder") from error
+        raise BadInput(
+            f"features can't be written to {path}: {error.strerror or error}. Give a new folder"
+        ) from error
     return FeatureFolder(path, made, shape, digests)
 
 
 def rows_digest(x: Any) -> str:
-    """SHA-256 of an array's shape and type, such as "(60000, 28, 28) uint8", a line feed, and its bytes in C order."""
+    """SHA-256 of an array's shape and type, such as "(60000, 28, 28) uint8", a line feed, and its
+    bytes in C order.
+    """
     values = np.asarray(x)
     digest = hashlib.sha256(f"{values.shape} {values.dtype}\n".encode())
     for start in range(0, len(values), _ROWS_AT_ONCE):
@@ -229,7 +285,8 @@ def _about(folder: Path) -> dict[str, Any]:
             about = loads(opened.read(_LARGEST))
     except OSError as error:
         raise BadInput(
-            f"{file} cannot be read: {error.strerror or error}. A folder of features has one, which says by which "
+            f"{file} cannot be read: {error.strerror or error}. A folder of features has one, "
+            "which says by which "
             "encoder "
             'they were made and of which shape a row is: {"encoder": "...", "shape": [384]}'
         ) from error
@@ -244,8 +301,8 @@ def _read(file: Path) -> NDArray[Any]:
     """The one array in a file; nothing is unpickled."""
     try:
         if file.suffix == ".npy":
-            # Pages are read as they are needed. "c": what is written stays in memory ("r" makes tensors that must not
-            # be).
+            # Pages are read as they are needed. "c": what is written stays in memory ("r" makes
+            # tensors that must not be).
             return np.asanyarray(np.load(file, mmap_mode="c", allow_pickle=False))
         if file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as archive:
@@ -254,11 +311,16 @@ def _read(file: Path) -> NDArray[Any]:
             from safetensors.torch import load_file
 
             tensors = load_file(file)
-            arrays = {name: (own.float() if own.is_floating_point() else own).numpy() for name, own in tensors.items()}
+            arrays = {
+                name: (own.float() if own.is_floating_point() else own).numpy()
+                for name, own in tensors.items()
+            }
         if len(arrays) != 1:
             raise ValueError(f"it holds {len(arrays) or 'no'} arrays, and one is expected")
     except Exception as error:  # on damaged files the readers raise a dozen kinds of error
-        raise BadInput(f"{file} cannot be read as an array of plain numbers: {first_line(error)}") from error
+        raise BadInput(
+            f"{file} cannot be read as an array of plain numbers: {first_line(error)}"
+        ) from error
     return next(iter(arrays.values()))
 
 
@@ -285,7 +347,12 @@ class PrecomputedRows(RowTransform):
     def describe(self) -> dict[str, Any]:
         """What the certificate says of it: nothing that depends on a row."""
         own = self.encoder
-        return {"kind": self.kind, "spec": own.spec, "digest": own.digest, "normalisation": own.normalisation}
+        return {
+            "kind": self.kind,
+            "spec": own.spec,
+            "digest": own.digest,
+            "normalisation": own.normalisation,
+        }
 
     def config(self) -> dict[str, Any]:
         """What a published configuration states of it."""

@@ -1,9 +1,11 @@
-"""Private feature selection: released class statistics, criteria on them, and one-shot selection of the best features.
+"""Private feature selection: released class statistics, criteria on them, and one-shot selection of
+the best features.
 
-How a choice of features is stated: as plain values for certificates, and as lines for cards and screens; never torch.
+How a choice of features is stated: as plain values for certificates, and as lines for cards and
+screens; never torch.
 
-Only what was released is stated: which features were chosen, in their order, and, where statistics of them were
-released, the criterion by these with the standard deviation of the noise in it.
+Only what was released is stated: which features were chosen, in their order, and, where statistics
+of them were released, the criterion by these with the standard deviation of the noise in it.
 """
 
 from __future__ import annotations
@@ -47,13 +49,14 @@ _WAYS = ("auto", "means", "gumbel")
 @final
 @dataclass(frozen=True, repr=False)
 class Statistics:
-    """Released class statistics: free to use. Each has the standard deviation of the noise in one of its numbers.
+    """Released class statistics: free to use. Each has the standard deviation of the noise in one
+    of its numbers.
 
     Attributes:
         counts: shape (classes,).
         sums: shape (classes, features).
-        moments: sums of squares over all classes, shape (features,), or over each, shape (classes, features); None if
-            they were not asked for.
+        moments: sums of squares over all classes, shape (features,), or over each, shape (classes,
+            features); None if they were not asked for.
         sum_std: of the noise in a sum.
         moment_std: of the noise in a moment.
     """
@@ -67,28 +70,37 @@ class Statistics:
     def of(self, features: Tensor) -> Statistics:
         """Those of some features alone."""
         moments = None if self.moments is None else self.moments[..., features]
-        return Statistics(self.counts, self.sums[:, features], moments, self.sum_std, self.moment_std)
+        return Statistics(
+            self.counts, self.sums[:, features], moments, self.sum_std, self.moment_std
+        )
 
     def means(self, least_count: float) -> Tensor:
         """Class means, shape (classes, features)."""
         return self.sums / self.counts.clamp(min=least_count)[:, None]
 
     def variances(self, least_count: float, least_variance: float = 0.0) -> Tensor:
-        """Variances within classes, pooled, shape (features,), never below what the noise alone would give.
+        """Variances within classes, pooled, shape (features,), never below what the noise alone
+        would give.
 
-        The mean of squares less the squares of means; of these, the noise's own variance is taken off.
+        The mean of squares less the squares of means; of these, the noise's own variance is taken
+        off.
         """
         assert self.moments is not None
         counts = self.counts.clamp(min=least_count)
         everybody = float(counts.sum())
-        together = self.moments.reshape(-1, self.moments.shape[-1])  # of one class after another, or of all
+        # of one class after another, or of all
+        together = self.moments.reshape(-1, self.moments.shape[-1])
         variances = together.sum(0) / everybody - (counts / everybody) @ self.squares(least_count)
-        return variances.clamp(min=max(least_variance, math.sqrt(len(together)) * self.moment_std / everybody))
+        return variances.clamp(
+            min=max(least_variance, math.sqrt(len(together)) * self.moment_std / everybody)
+        )
 
     def class_variances(self, least_count: float) -> Tensor:
-        """Variances within each class by itself, shape (classes, features), from moments of each class.
+        """Variances within each class by itself, shape (classes, features), from moments of each
+        class.
 
-        Never below what the noise alone would give. A class has few rows, so this is more noise than in `variances`.
+        Never below what the noise alone would give. A class has few rows, so this is more noise
+        than in `variances`.
         """
         assert self.moments is not None
         assert self.moments.dim() == 2
@@ -96,7 +108,9 @@ class Statistics:
         return (self.moments / counts - self.squares(least_count)).maximum(self.moment_std / counts)
 
     def squares(self, least_count: float) -> Tensor:
-        """Squares of class means without the noise's part, shape (classes, features): unbiased, maybe below 0."""
+        """Squares of class means without the noise's part, shape (classes, features): unbiased,
+        maybe below 0.
+        """
         noise = (self.sum_std / self.counts.clamp(min=least_count)) ** 2
         return self.means(least_count) ** 2 - noise[:, None]
 
@@ -129,7 +143,8 @@ def release_statistics(
         noise_multiplier: of the whole.
         ledger: what is charged.
         stream: the run's noise stream.
-        split: rho in proportion for counts, sums and moments; what is not released gives its part to the others.
+        split: rho in proportion for counts, sums and moments; what is not released gives its part
+            to the others.
         counts: counts that were released before; None: they are part of this release.
         moments: whether second moments are wanted.
         columns: the features to look at, public or released; None: all.
@@ -144,20 +159,35 @@ def release_statistics(
 
     wanted = [counts is None, True, moments]
     parts = [part for part, own in zip(PARTS, wanted, strict=True) if own]
-    shares = [math.sqrt(own) for own in normalised([s for s, own in zip(split, wanted, strict=True) if own])]
+    shares = [
+        math.sqrt(own)
+        for own in normalised([s for s, own in zip(split, wanted, strict=True) if own])
+    ]
     (sample,) = FullBatch().draw(len(x))
     bounded = class_statistics(
-        x, y, sample, adjacency, classes=classes, norm=norm, parts=parts, columns=columns, prepare=prepare,
+        x,
+        y,
+        sample,
+        adjacency,
+        classes=classes,
+        norm=norm,
+        parts=parts,
+        columns=columns,
+        prepare=prepare,
         by_class=by_class,
-    )  # fmt: skip
-    noisy = release(*bounded, noise_multiplier=noise_multiplier, ledger=ledger, stream=stream, shares=shares)
+    )
+    noisy = release(
+        *bounded, noise_multiplier=noise_multiplier, ledger=ledger, stream=stream, shares=shares
+    )
     values = {part: own[0] for part, own in zip(parts, noisy, strict=True)}
     stds = {
         part: noise_multiplier * own.sensitivity / share
         for part, own, share in zip(parts, bounded, shares, strict=True)
     }
     counts = values["counts"] if counts is None else counts
-    return Statistics(counts, values["sums"], values.get("moments"), stds["sums"], stds.get("moments", 0.0))
+    return Statistics(
+        counts, values["sums"], values.get("moments"), stds["sums"], stds.get("moments", 0.0)
+    )
 
 
 def normalised(parts: Sequence[float]) -> list[float]:
@@ -165,25 +195,33 @@ def normalised(parts: Sequence[float]) -> list[float]:
     return [part / math.fsum(parts) for part in parts]
 
 
-def ranked(statistics: Statistics, keep: int, criterion: str, least_count: float = LEAST_COUNT) -> Tensor:
+def ranked(
+    statistics: Statistics, keep: int, criterion: str, least_count: float = LEAST_COUNT
+) -> Tensor:
     """The `keep` best features by released statistics, the best first: free."""
     return scored(statistics, criterion, least_count)[0].topk(keep).indices
 
 
-def scored(statistics: Statistics, criterion: str, least_count: float = LEAST_COUNT) -> tuple[Tensor, Tensor]:
-    """What features are ranked by, and the standard deviation of the noise in it, each of shape (features,): free.
+def scored(
+    statistics: Statistics, criterion: str, least_count: float = LEAST_COUNT
+) -> tuple[Tensor, Tensor]:
+    """What features are ranked by, and the standard deviation of the noise in it, each of shape
+    (features,): free.
 
-    `distance`: the largest distance between two class means. `t`: the largest of |mean - mean'| over
-    sqrt(S^2 (1 / n + 1 / n')), with the variance S^2 within classes, pooled. `welch`: the largest of |mean - mean'|
-    over sqrt(S^2 / n + S'^2 / n'), with the variance of each class by itself (Welch 1947; as in Shen et al. 2021). The
-    noise is that in the sums of the two classes; counts and variances are taken as they are. Scores of features that
-    were chosen by them are too high by what chose them.
+    `distance`: the largest distance between two class means. `t`: the largest of |mean - mean'|
+    over sqrt(S^2 (1 / n + 1 / n')), with the variance S^2 within classes, pooled. `welch`: the
+    largest of |mean - mean'| over sqrt(S^2 / n + S'^2 / n'), with the variance of each class by
+    itself (Welch 1947; as in Shen et al. 2021). The noise is that in the sums of the two classes;
+    counts and variances are taken as they are. Scores of features that were chosen by them are too
+    high by what chose them.
     """
     means = statistics.means(least_count)
     inverse = 1 / statistics.counts.clamp(min=least_count)
     if criterion == "distance":
         top, bottom = means.max(0), means.min(0)
-        noise = statistics.sum_std * (inverse[top.indices] ** 2 + inverse[bottom.indices] ** 2).sqrt()
+        noise = (
+            statistics.sum_std * (inverse[top.indices] ** 2 + inverse[bottom.indices] ** 2).sqrt()
+        )
         return top.values - bottom.values, noise
     if criterion == "welch":
         variances = statistics.class_variances(least_count)
@@ -208,20 +246,24 @@ class SelectFeatures(PrivateTransform):
     All in it is public. Rows are clipped, never scaled by private statistics. It costs rho = 1 / (2
     noise_multiplier^2):
 
-    - by `means`, one Gaussian release of counts and class sums (for `t` also second moments, for `welch` those of each
-      class), of which the best features are taken for free;
-    - by `gumbel`, a Gaussian release of the counts, and `keep` selections at once by the distances of means of numbers
-      clipped to [-coordinate_bound, coordinate_bound], with the released counts as denominators. For `distance` alone.
+    - by `means`, one Gaussian release of counts and class sums (for `t` also second moments, for
+      `welch` those of each class), of which the best features are taken for free;
+    - by `gumbel`, a Gaussian release of the counts, and `keep` selections at once by the distances
+      of means of numbers clipped to [-coordinate_bound, coordinate_bound], with the released counts
+      as denominators. For `distance` alone.
 
     Attributes:
         keep: how many features.
         noise_multiplier: that of the one Gaussian release that would cost as much.
         classes: the declared number of classes.
         row_norm: L2 norm that rows are clipped to.
-        coordinate_bound: bound on single numbers; None: none is declared, and selection goes by means.
+        coordinate_bound: bound on single numbers; None: none is declared, and selection goes by
+            means.
         criterion: `distance`, `t` or `welch`: see `scored`.
-        way: `means`, `gumbel`, or `auto`: gumbel where 1.25 coordinate_bound sqrt(keep) < row_norm, else means.
-        split: how rho is divided among counts, sums and second moments; Gumbel noise gets all but that of the counts.
+        way: `means`, `gumbel`, or `auto`: gumbel where 1.25 coordinate_bound sqrt(keep) < row_norm,
+            else means.
+        split: how rho is divided among counts, sums and second moments; Gumbel noise gets all but
+            that of the counts.
         least_count: the floor under counts.
     """
 
@@ -253,18 +295,25 @@ class SelectFeatures(PrivateTransform):
             between("coordinate_bound", self.coordinate_bound, *SIZES)
         if self.way == "gumbel" and (self.coordinate_bound is None or self.criterion != "distance"):
             raise BadInput(
-                "selection by gumbel needs a public coordinate_bound, and criterion='distance': t statistics are "
-                "divided by variances, so that nothing bounds them. Give both, or way='means'"
+                "selection by gumbel needs a public coordinate_bound, and criterion='distance': t "
+                "statistics are divided by variances, so that nothing bounds them. Give both, or "
+                "way='means'"
             )
 
     @property
     def by_gumbel(self) -> bool:
-        """Whether single numbers' bound makes for less noise than the rows' norm; from public numbers alone."""
+        """Whether single numbers' bound makes for less noise than the rows' norm; from public
+        numbers alone.
+        """
         if self.coordinate_bound is None or self.criterion != "distance" or self.way == "means":
             return False
-        # At one price the noise in a distance is 0.9 bound sqrt(keep) / norm times that by means; but Gaussian releases
-        # alone compose exactly, and with Gumbel noise among them the whole needs about a twelfth more.
-        return self.way == "gumbel" or _IN_FAVOUR * self.coordinate_bound * math.sqrt(self.keep) < self.row_norm
+        # At one price the noise in a distance is 0.9 bound sqrt(keep) / norm times that by means;
+        # but Gaussian releases alone compose exactly, and with Gumbel noise among them the whole
+        # needs about a twelfth more.
+        return (
+            self.way == "gumbel"
+            or _IN_FAVOUR * self.coordinate_bound * math.sqrt(self.keep) < self.row_norm
+        )
 
     @property
     def draw_epsilon(self) -> float:
@@ -287,7 +336,9 @@ class SelectFeatures(PrivateTransform):
         """What it costs."""
         if not self.by_gumbel:
             return Gaussian(self.noise_multiplier)
-        return compose([Gaussian(self._counts_noise), Repeated(Selection(self.draw_epsilon), self.keep)])
+        return compose(
+            [Gaussian(self._counts_noise), Repeated(Selection(self.draw_epsilon), self.keep)]
+        )
 
     def output_shape(self, shape: Shape) -> Shape:
         """The shape of one example with the kept features.
@@ -297,7 +348,9 @@ class SelectFeatures(PrivateTransform):
         """
         features = math.prod(shape)
         if self.keep > features:
-            raise BadInput(f"{self.keep} features are to be kept of {features}: choose at most {features}")
+            raise BadInput(
+                f"{self.keep} features are to be kept of {features}: choose at most {features}"
+            )
         return (self.keep,)
 
     def chosen(
@@ -311,22 +364,38 @@ class SelectFeatures(PrivateTransform):
         moments: bool | None = None,
         prepare: Prepare | None = None,
     ) -> tuple[Tensor, Statistics | Tensor]:
-        """The chosen features, best first, and what was released beside them: statistics of all features, or counts.
+        """The chosen features, best first, and what was released beside them: statistics of all
+        features, or counts.
 
-        `moments` says whether second moments are released; by default where the criterion needs them.
+        `moments` says whether second moments are released; by default where the criterion needs
+        them.
         """
         if self.by_gumbel:
             return self._by_gumbel(x, y, adjacency, ledger, stream, prepare)
         statistics = release_statistics(
-            x, y, classes=self.classes, norm=self.row_norm, adjacency=adjacency, noise_multiplier=self.noise_multiplier,
-            ledger=ledger, stream=stream, split=self.split,
-            moments=self.criterion != "distance" if moments is None else moments, prepare=prepare,
+            x,
+            y,
+            classes=self.classes,
+            norm=self.row_norm,
+            adjacency=adjacency,
+            noise_multiplier=self.noise_multiplier,
+            ledger=ledger,
+            stream=stream,
+            split=self.split,
+            moments=self.criterion != "distance" if moments is None else moments,
+            prepare=prepare,
             by_class=self.criterion == "welch",
-        )  # fmt: skip
+        )
         return ranked(statistics, self.keep, self.criterion, self.least_count), statistics
 
     def _by_gumbel(
-        self, x: Any, y: Any, adjacency: Adjacency, ledger: Account, stream: NoiseStream, prepare: Prepare | None
+        self,
+        x: Any,
+        y: Any,
+        adjacency: Adjacency,
+        ledger: Account,
+        stream: NoiseStream,
+        prepare: Prepare | None,
     ) -> tuple[Tensor, Tensor]:
         from privlearn.clipping.row_sums import box_sums
         from privlearn.mechanisms.release import release
@@ -334,10 +403,22 @@ class SelectFeatures(PrivateTransform):
 
         assert self.coordinate_bound is not None
         (sample,) = FullBatch().draw(len(x))
-        boxed = box_sums(x, y, sample, adjacency, classes=self.classes, bound=self.coordinate_bound, prepare=prepare)
-        ((counts,),) = release(boxed.counts, noise_multiplier=self._counts_noise, ledger=ledger, stream=stream)
+        boxed = box_sums(
+            x,
+            y,
+            sample,
+            adjacency,
+            classes=self.classes,
+            bound=self.coordinate_bound,
+            prepare=prepare,
+        )
+        ((counts,),) = release(
+            boxed.counts, noise_multiplier=self._counts_noise, ledger=ledger, stream=stream
+        )
         scores = boxed.distances(counts.clamp(min=self.least_count))
-        return select_top(scores, self.keep, epsilon=self.draw_epsilon, ledger=ledger, stream=stream), counts
+        return select_top(
+            scores, self.keep, epsilon=self.draw_epsilon, ledger=ledger, stream=stream
+        ), counts
 
     def fit(
         self,
@@ -348,7 +429,8 @@ class SelectFeatures(PrivateTransform):
         examples: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> RowTransform:
-        """Choose features of `x`, shape (rows, ...), by the classes in `labels`; returns the transform that keeps them.
+        """Choose features of `x`, shape (rows, ...), by the classes in `labels`; returns the
+        transform that keeps them.
 
         Raises:
             BadInput: fewer features than are to be kept; rows of persons, or no labels.
@@ -360,7 +442,8 @@ class SelectFeatures(PrivateTransform):
         self.output_shape(tuple(rows.shape[1:]))  # before anything is charged
         if examples is not None or labels is None:
             raise BadInput(
-                "features are selected by rows with a class each: expected labels, and rows that are examples"
+                "features are selected by rows with a class each: expected labels, and rows that "
+                "are examples"
             )
         require_classes(labels, self.classes)
         return Keep(self.chosen(rows, labels, adjacency, ledger, stream)[0])
@@ -380,19 +463,21 @@ class SelectFeatures(PrivateTransform):
 
 
 def require_classes(y: Any, classes: int) -> None:
-    """Raise `BadInput` unless the targets are declared classes: for the data's curator, before anything is spent."""
+    """Raise `BadInput` unless the targets are declared classes: for the data's curator, before
+    anything is spent.
+    """
     import numpy as np
 
     labels = np.asarray(y)
     if labels.dtype.kind not in "iub" or labels.ndim != 1:
         raise BadInput(
-            f"the targets are {labels.dtype} values of shape {labels.shape}: expected one whole number for each row, "
-            "its class"
+            f"the targets are {labels.dtype} values of shape {labels.shape}: expected one whole "
+            "number for each row, its class"
         )
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise BadInput(
-            f"there are labels from {labels.min()} to {labels.max()}: expected whole numbers from 0 to {classes - 1}, "
-            f"the {classes} declared classes"
+            f"there are labels from {labels.min()} to {labels.max()}: expected whole numbers from "
+            f"0 to {classes - 1}, the {classes} declared classes"
         )
 
 
@@ -424,30 +509,40 @@ def choice_json(
 
 
 def check_choices(facts: Mapping[str, Any], keeps: Sequence[int]) -> None:
-    """Raise `BadInput` unless `facts`, which strangers wrote, tell of one choice for each of `keeps`, and no others.
+    """Raise `BadInput` unless `facts`, which strangers wrote, tell of one choice for each of
+    `keeps`, and no others.
 
     Raises:
         KeyError, TypeError: fields are missing or of other types.
     """
     choices = facts.get("chosen", [])
     if len(choices) != len(keeps):
-        raise BadInput(f"{len(choices)} choices of features are stated, and the plan has {len(keeps)}")
+        raise BadInput(
+            f"{len(choices)} choices of features are stated, and the plan has {len(keeps)}"
+        )
     for choice, keep in zip(choices, keeps, strict=True):
         indices = choice["indices"]
         for index in indices:
             count("a chosen feature", index, least=0)
         if len(indices) != min(keep, MOST) or len(set(indices)) < len(indices):
             raise BadInput(
-                f"{len(indices)} features are said to be chosen, and {keep} to be kept: expected each once, and as many"
+                f"{len(indices)} features are said to be chosen, and {keep} to be kept: expected "
+                "each once, and as many"
             )
 
 
 def choice_lines(choice: dict[str, Any], most: int = 10) -> list[str]:
-    """A line for each of the first `most` features: its number and name, its score and the noise in that."""
+    """A line for each of the first `most` features: its number and name, its score and the noise in
+    that.
+    """
     lines = []
     for place, index in enumerate(choice["indices"][:most]):
         name = f" {choice['names'][place]}" if "names" in choice else ""
-        score = f": {choice['scores'][place]:.4g} ± {choice['noise_std'][place]:.2g}" if "scores" in choice else ""
+        score = (
+            f": {choice['scores'][place]:.4g} ± {choice['noise_std'][place]:.2g}"
+            if "scores" in choice
+            else ""
+        )
         lines.append(f"{index}{name}{score}")
     left = len(choice["indices"]) - most
     return [*lines, f"and {left} more"] if left > 0 else lines

@@ -1,4 +1,6 @@
-"""Features that privlearn does not make, as plans hold them: by the user's own module, or made beforehand."""
+"""Features that privlearn does not make, as plans hold them: by the user's own module, or made
+beforehand.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ _LONGEST, _PREFIX = 200, "precomputed by "
 @final
 @dataclass(frozen=True)
 class External(PublicTransform):
-    """A fixed module of the user's own, which `package.module:function`, called without arguments, returns.
+    """A fixed module of the user's own, which `package.module:function`, called without arguments,
+    returns.
 
-    Naming it declares that it was made without the private rows. Its weights are not part of the published model: its
-    name and a digest of them are, and the same are needed to predict.
+    Naming it declares that it was made without the private rows. Its weights are not part of the
+    published model: its name and a digest of them are, and the same are needed to predict.
 
     Attributes:
         name: `package.module:function`.
@@ -37,9 +40,13 @@ class External(PublicTransform):
     stated: ClassVar[frozenset[str]] = frozenset({"spec", "digest"})
 
     def __post_init__(self) -> None:
-        module, _, function = self.name.partition(":") if isinstance(self.name, str) else ("", "", "")
+        module, _, function = (
+            self.name.partition(":") if isinstance(self.name, str) else ("", "", "")
+        )
         if not module or not function.isidentifier():
-            raise BadInput(f"the features are {str(self.name)[:60]!r}: expected package.module:function")
+            raise BadInput(
+                f"the features are {str(self.name)[:60]!r}: expected package.module:function"
+            )
 
     @property
     def spec(self) -> str:
@@ -53,7 +60,9 @@ class External(PublicTransform):
         with torch.no_grad():
             return tuple(self.module(shape)(torch.zeros(1, *shape)).shape[1:])
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
+    def module(
+        self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None
+    ) -> RowTransform:
         """What the function returns."""
         from privlearn.transforms.modules import ExternalModule
 
@@ -69,13 +78,15 @@ class External(PublicTransform):
         if code != stated["spec"]:
             named = printable(stated["spec"][:80])
             raise BadInput(
-                f"the model's features are made by {named}: if you trust that code and have it, give it yourself with "
-                f"features={named}"
+                f"the model's features are made by {named}: if you trust that code and have it, "
+                f"give it yourself with features={named}"
             )
         with torch.device("cpu"):  # it has its weights from elsewhere
             module = ExternalModule(str(code))
         if module.digest != stated["digest"]:
-            raise BadInput(f"the weights of {code} are not those that the model was trained with: get the same")
+            raise BadInput(
+                f"the weights of {code} are not those that the model was trained with: get the same"
+            )
         return module
 
 
@@ -83,10 +94,11 @@ class External(PublicTransform):
 @final
 @dataclass(frozen=True)
 class Precomputed(PublicTransform):
-    """Rows that are features, made elsewhere by a declared public encoder: as they are, or each normalised by itself.
+    """Rows that are features, made elsewhere by a declared public encoder: as they are, or each
+    normalised by itself.
 
-    Naming the encoder declares that no private row had a part in it, and that each row's features were made of that row
-    alone. Neither can be checked here.
+    Naming the encoder declares that no private row had a part in it, and that each row's features
+    were made of that row alone. Neither can be checked here.
 
     Attributes:
         name: what made the features, in words, such as "DINOv2 ViT-S/14, CLS token".
@@ -109,12 +121,13 @@ class Precomputed(PublicTransform):
             or printable(self.name) != self.name
         ):
             raise BadInput(
-                f"the encoder is {str(self.name)[:60]!r}: expected what made the features, in at most {_LONGEST} "
-                "characters"
+                f"the encoder is {str(self.name)[:60]!r}: expected what made the features, in at "
+                f"most {_LONGEST} characters"
             )
         if self.digest and not is_digest(self.digest):
             raise BadInput(
-                f"the encoder's sha256 is {str(self.digest)[:70]!r}: expected 64 hexadecimal digits, or none"
+                f"the encoder's sha256 is {str(self.digest)[:70]!r}: expected 64 hexadecimal "
+                "digits, or none"
             )
         one_of("normalisation", self.normalisation, (EACH_EXAMPLE, NONE))
         object.__setattr__(self, "name", self.name.strip())
@@ -133,7 +146,9 @@ class Precomputed(PublicTransform):
         """That of the row of features."""
         return shape
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
+    def module(
+        self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None
+    ) -> RowTransform:
         """The module for features of any shape."""
         from privlearn.transforms.precomputed import PrecomputedRows
 
@@ -144,10 +159,15 @@ class Precomputed(PublicTransform):
         """The module itself: it keeps no numbers."""
         name = stated["spec"].removeprefix(_PREFIX)
         if not stated["spec"].startswith(_PREFIX):
-            raise BadInput(f"precomputed features are {stated['spec'][:60]!r}: expected {_PREFIX!r} and an encoder")
+            raise BadInput(
+                f"precomputed features are {stated['spec'][:60]!r}: expected {_PREFIX!r} and an "
+                "encoder"
+            )
         return cls(name, stated["digest"], stated["normalisation"]).module(())
 
 
 def is_digest(text: object) -> bool:
     """Whether a text can be a SHA-256: 64 hexadecimal digits."""
-    return isinstance(text, str) and len(text) == 64 and set(text.lower()) <= set("0123456789abcdef")
+    return (
+        isinstance(text, str) and len(text) == 64 and set(text.lower()) <= set("0123456789abcdef")
+    )

@@ -1,4 +1,6 @@
-"""Public transforms as plans hold them: frozen values, without torch. Their modules are beside, one file a kind."""
+"""Public transforms as plans hold them: frozen values, without torch. Their modules are beside, one
+file a kind.
+"""
 
 from __future__ import annotations
 
@@ -23,26 +25,30 @@ ANGLES = 8
 _LARGEST_SCALE = 4
 _SMALLEST, _LARGEST = 8, 1024
 _LARGEST_BOUND = 1e30
-#: Images from this size on, with at most so many channels, are scattered; rows of so many numbers are normalised.
+#: Images from this size on, with at most so many channels, are scattered; rows of so many numbers
+#: are normalised.
 _LEAST_IMAGE, _MOST_CHANNELS, _LEAST_NUMBERS = 16, 4, 256
 #: Images of so many numbers have several thousand features, of which directions are kept.
 _LARGE = 512
-#: Larger images take hours and gigabytes to be scattered as often as directions need, and none were tried.
+#: Larger images take hours and gigabytes to be scattered as often as directions need, and none were
+#: tried.
 _LARGEST_IMAGE = 64
 #: Numbers that the encoder of drawn images makes of an image, of which directions are kept.
 ENCODER_ANSWERS = 4096
 _COLOURS = 3  # channels of what is taken for a photograph
-#: Directions kept: of grey images and of those in colour, of both where examples times epsilon are few, of encoders.
+#: Directions kept: of grey images and of those in colour, of both where examples times epsilon are
+#: few, of encoders.
 _DIRECTIONS, _LEAST_DIRECTIONS, _FEW, _ENCODED = (1000, 2000), 300, 3000, 500
 
 
 @final
 @dataclass(frozen=True)
 class Rescale(PublicTransform):
-    """Numbers of a declared public range, clipped to it and scaled: to [0, 1], or [-1, 1] where it reaches below 0.
+    """Numbers of a declared public range, clipped to it and scaled: to [0, 1], or [-1, 1] where it
+    reaches below 0.
 
-    `Dataset(low=, high=)` declares ranges of the rows, which are scaled before everything else; this is for what has
-    none.
+    `Dataset(low=, high=)` declares ranges of the rows, which are scaled before everything else;
+    this is for what has none.
 
     Attributes:
         low: the lower end.
@@ -70,7 +76,9 @@ class Rescale(PublicTransform):
         """That of the example."""
         return shape
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
+    def module(
+        self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None
+    ) -> RowTransform:
         """The module for examples of any shape."""
         import torch
 
@@ -106,8 +114,8 @@ class Centre(PublicTransform):
         whole = all(isinstance(place, int) and not isinstance(place, bool) for place in places)
         if not places or not whole or places[0] < 0 or list(places) != sorted(set(places)):
             raise BadInput(
-                f"the columns of Centre are {str(self.columns)[:60]}: expected places of numbers, whole and ascending, "
-                "for example (0, 1, 4)"
+                f"the columns of Centre are {str(self.columns)[:60]}: expected places of numbers, "
+                "whole and ascending, for example (0, 1, 4)"
             )
 
     @property
@@ -119,12 +127,14 @@ class Centre(PublicTransform):
         """That of the example."""
         if len(shape) != 1 or self.columns[-1] >= shape[0]:
             raise BadInput(
-                f"examples of shape {shape} can't be centred at {self.columns[-1]}: expected vectors of at least "
-                f"{self.columns[-1] + 1} numbers"
+                f"examples of shape {shape} can't be centred at {self.columns[-1]}: expected "
+                f"vectors of at least {self.columns[-1] + 1} numbers"
             )
         return shape
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
+    def module(
+        self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None
+    ) -> RowTransform:
         """The module for vectors of `shape`."""
         import torch
 
@@ -169,7 +179,9 @@ class ClipToNorm(PublicTransform):
         """All numbers in a row."""
         return (math.prod(shape),)
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
+    def module(
+        self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None
+    ) -> RowTransform:
         """The module for examples of any shape."""
         import torch
 
@@ -190,11 +202,13 @@ class ClipToNorm(PublicTransform):
 @final
 @dataclass(frozen=True)
 class Scatter(PublicTransform):
-    """Second-order wavelet scattering of images, each example's groups of channels normalised (`Scattering`).
+    """Second-order wavelet scattering of images, each example's groups of channels normalised
+    (`Scattering`).
 
     Attributes:
         J: images shrink to a 2^J-th of their height and width.
-        kept: how many directions of the features to keep, learned from made-up images; 0: all features as they are.
+        kept: how many directions of the features to keep, learned from made-up images; 0: all
+            features as they are.
     """
 
     J: int = 2
@@ -222,12 +236,18 @@ class Scatter(PublicTransform):
         require_images(self.J, shape)
         return (self.kept,) if self.kept else maps_of(self.J, shape)
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
+    def module(
+        self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None
+    ) -> RowTransform:
         """The module for images of `shape`."""
         from privlearn.transforms.scattering import Scattering
 
         require_images(self.J, shape)
-        return Scattering.learned(self.J, self.kept, shape, cache, begin) if self.kept else Scattering(self.J)
+        return (
+            Scattering.learned(self.J, self.kept, shape, cache, begin)
+            if self.kept
+            else Scattering(self.J)
+        )
 
     @classmethod
     def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
@@ -237,22 +257,33 @@ class Scatter(PublicTransform):
         from privlearn.transforms.scattering import Scattering
 
         own, shape = parse(stated["spec"][:80]), stated["shape"]
-        if not isinstance(own, cls) or len(shape) != (2 if own.kept else 0) or (own.kept and shape[1] != own.kept):
+        if (
+            not isinstance(own, cls)
+            or len(shape) != (2 if own.kept else 0)
+            or (own.kept and shape[1] != own.kept)
+        ):
             raise _no_features(stated)
-        return Scattering(own.J, torch.empty(shape[0]), torch.empty(shape)) if shape else Scattering(own.J)
+        return (
+            Scattering(own.J, torch.empty(shape[0]), torch.empty(shape))
+            if shape
+            else Scattering(own.J)
+        )
 
 
 @final
 @dataclass(frozen=True)
 class ScatterRandom(PublicTransform):
-    """Scattering of photographs, seen at each place by units drawn from made-up images (`RandomUnits`).
+    """Scattering of photographs, seen at each place by units drawn from made-up images
+    (`RandomUnits`).
 
     Attributes:
         J: as for `Scatter`.
         units: how many.
-        mirror: 1 if an image and its mirror image have the same features, as suits photographs, and no letters; else 0.
+        mirror: 1 if an image and its mirror image have the same features, as suits photographs, and
+            no letters; else 0.
         kept: how many directions of their answers to keep, learned from made-up images.
-        encoded: how many more to join, of the answers of an encoder of photographs in colour (`DrawnEncoder`); 0: none.
+        encoded: how many more to join, of the answers of an encoder of photographs in colour
+            (`DrawnEncoder`); 0: none.
     """
 
     J: int = 2
@@ -275,7 +306,8 @@ class ScatterRandom(PublicTransform):
     def spec(self) -> str:
         """What `parse` reads."""
         joined = f",encoded={self.encoded}" if self.encoded else ""
-        return f"scatter-random:J={self.J},units={self.units},mirror={self.mirror},kept={self.kept}{joined}"
+        sizes = f"J={self.J},units={self.units},mirror={self.mirror},kept={self.kept}"
+        return f"scatter-random:{sizes}{joined}"
 
     @property
     def normalises(self) -> bool:
@@ -286,15 +318,22 @@ class ScatterRandom(PublicTransform):
         """The directions kept."""
         require_images(self.J, shape)
         if self.encoded and (len(shape) != 3 or shape[0] != _COLOURS):
-            raise BadInput(f"the encoder takes images in colour, (3, height, width), not {shape}: leave encoded= out")
+            raise BadInput(
+                f"the encoder takes images in colour, (3, height, width), not {shape}: leave "
+                "encoded= out"
+            )
         return (self.kept + self.encoded,)
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
+    def module(
+        self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None
+    ) -> RowTransform:
         """The module for images of `shape`, with all that is learned from made-up ones."""
         from privlearn.transforms.scattering import RandomUnits
 
         self.output_shape(shape)
-        units = RandomUnits.learned(self.J, self.units, self.mirror == 1, self.kept, shape, cache, begin)
+        units = RandomUnits.learned(
+            self.J, self.units, self.mirror == 1, self.kept, shape, cache, begin
+        )
         if self.encoded:
             from privlearn.transforms.drawn_encoder import WithEncoder
 
@@ -349,7 +388,9 @@ class RowNorm(PublicTransform):
         """All numbers in a row."""
         return (math.prod(shape),)
 
-    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
+    def module(
+        self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None
+    ) -> RowTransform:
         """The module for examples of any shape."""
         from privlearn.transforms.modules import Normalised
 
@@ -374,8 +415,9 @@ def parse(spec: str) -> PublicTransform | None:
     """The public transform that `spec` names, or None for "raw".
 
     Args:
-        spec: `raw`, `scatter:J=2`, `scatter:J=2,kept=1000`, `scatter-random:J=2,units=400,mirror=1,kept=2000`,
-            `norm:power=0.5`, or `package.module:function`.
+        spec: `raw`, `scatter:J=2`, `scatter:J=2,kept=1000`,
+            `scatter-random:J=2,units=400,mirror=1,kept=2000`, `norm:power=0.5`, or
+            `package.module:function`.
 
     Raises:
         BadInput: an unknown name or number.
@@ -385,26 +427,32 @@ def parse(spec: str) -> PublicTransform | None:
         return None
     if name == "pca":
         raise BadInput(
-            f"features {spec[:60]!r} are learned from the private rows: they are a release, not an encoder. "
-            "Give pv.Plan(front=(pv.transforms.PrivatePCA(L, 16.0),)), or features='pca:L' to pv.train"
+            f"features {spec[:60]!r} are learned from the private rows: they are a release, not an "
+            "encoder. Give pv.Plan(front=(pv.transforms.PrivatePCA(L, 16.0),)), or "
+            "features='pca:L' to pv.train"
         )
     if name in _BY_NUMBERS:
         kind = _BY_NUMBERS[name]
         numbers: dict[str, Any] = parse_spec("features", spec)[1]
         if kind is not RowNorm:
-            numbers = {each: int(number) if number.is_integer() else number for each, number in numbers.items()}
+            numbers = {
+                each: int(number) if number.is_integer() else number
+                for each, number in numbers.items()
+            }
         whole = kind is RowNorm or all(isinstance(number, int) for number in numbers.values())
         if not whole or not set(numbers) <= set(kind.__dataclass_fields__):
             raise BadInput(
-                f"features {spec[:60]!r} cannot be read: expected scatter:J=2, scatter:J=2,kept=1000 or "
-                f"{ScatterRandom().spec}, with whole numbers, or norm:power=0.5"
+                f"features {spec[:60]!r} cannot be read: expected scatter:J=2, "
+                f"scatter:J=2,kept=1000 or {ScatterRandom().spec}, with whole numbers, or "
+                "norm:power=0.5"
             )
         return kind(**numbers)
     if name and rest.isidentifier():
         return External(spec)
     raise BadInput(
         f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, scatter:J=2,kept=1000, "
-        f"{ScatterRandom().spec}, norm:power=0.5, pca:L (a release), package.module:function, or a folder",
+        f"{ScatterRandom().spec}, norm:power=0.5, pca:L (a release), package.module:function, or a "
+        "folder",
         spec=spec,
     )
 
@@ -416,9 +464,12 @@ def usual(shape: Sequence[int], low: object, signal: float = math.inf) -> str | 
     Args:
         shape: of one example.
         low: the declared lower bound of its numbers, or None.
-        signal: examples times epsilon. The less there is, the fewer directions a model can learn of.
+        signal: examples times epsilon. The less there is, the fewer directions a model can learn
+            of.
     """
-    sized = len(shape) in (2, 3) and all(_LEAST_IMAGE <= size <= _LARGEST_IMAGE for size in shape[-2:])
+    sized = len(shape) in (2, 3) and all(
+        _LEAST_IMAGE <= size <= _LARGEST_IMAGE for size in shape[-2:]
+    )
     if sized and (len(shape) == 2 or shape[0] <= _MOST_CHANNELS):
         if len(shape) == 3 and shape[0] == _COLOURS:
             kept, encoded = (_DIRECTIONS[1], _ENCODED) if signal >= _FEW else (_LEAST_DIRECTIONS, 0)
@@ -434,17 +485,22 @@ def require_images(scale: int, shape: Shape) -> None:
     least = max(_SMALLEST, 1 << scale)
     if len(shape) not in (2, 3) or not all(least <= size <= _LARGEST for size in shape[-2:]):
         raise BadInput(
-            f"examples of shape {shape} can't be scattered: expected images, (height, width) or (channels, height, "
-            f"width) of {least} to {_LARGEST} pixels. Give features='raw', or others that fit these data"
+            f"examples of shape {shape} can't be scattered: expected images, (height, width) or "
+            f"(channels, height, width) of {least} to {_LARGEST} pixels. Give features='raw', or "
+            "others that fit these data"
         )
 
 
 def maps_of(scale: int, shape: Shape) -> Shape:
-    """The shape of the scattering coefficients of an image: for each channel one of order 0, then of orders 1 and 2."""
+    """The shape of the scattering coefficients of an image: for each channel one of order 0, then
+    of orders 1 and 2.
+    """
     channels = 1 if len(shape) == 2 else shape[0]
     coefficients = 1 + ANGLES * scale + ANGLES**2 * scale * (scale - 1) // 2
     return (channels * coefficients, *(size >> scale for size in shape[-2:]))
 
 
 def _no_features(stated: Mapping[str, Any]) -> BadInput:
-    return BadInput(f"the published features are {str(dict(stated))[:80]}: get an unchanged copy of the model")
+    return BadInput(
+        f"the published features are {str(dict(stated))[:80]}: get an unchanged copy of the model"
+    )

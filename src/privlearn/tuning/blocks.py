@@ -1,4 +1,6 @@
-"""Choosing parameters on disjoint blocks of the data (Gupta et al. 2010; Yu et al. 2019, sec. IV-A.3): the plan."""
+"""Choosing parameters on disjoint blocks of the data (Gupta et al. 2010; Yu et al. 2019, sec.
+IV-A.3): the plan.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +40,17 @@ from privlearn.tuning.stopping import (
 class Blocks(AbstractPlan):
     """k candidates on k + 1 blocks: each is trained on its own block, and judged on the last one.
 
-    Examples fall into blocks independently and uniformly, so one example meets one block: the whole costs the maximum
-    over the trainings and the selection. The candidate is drawn by the exponential mechanism on error counts. With
-    `retrain` the chosen one is then trained on all the data, which costs on top.
+    Examples fall into blocks independently and uniformly, so one example meets one block: the whole
+    costs the maximum over the trainings and the selection. The candidate is drawn by the
+    exponential mechanism on error counts. With `retrain` the chosen one is then trained on all the
+    data, which costs on top.
 
     Attributes:
-        candidates: what to choose among. Rates and batches of their plans are relative to a block; the number of
-            examples that they declare is that of all, of which each block gets its share.
-        selection_epsilon: the range of the exponential mechanism's privacy loss; None: solved for by `calibrate`, so
-            that the selection costs what the trainings cost.
+        candidates: what to choose among. Rates and batches of their plans are relative to a block;
+            the number of examples that they declare is that of all, of which each block gets its
+            share.
+        selection_epsilon: the range of the exponential mechanism's privacy loss; None: solved for
+            by `calibrate`, so that the selection costs what the trainings cost.
         retrain: whether the chosen candidate is trained again, on all the data.
         share: with `retrain`, how much of the budget goes into choosing.
         budget: what the plan was calibrated to; the limit of the ledger.
@@ -81,8 +85,9 @@ class Blocks(AbstractPlan):
                 if declared_by(plan) != self.examples:
                     raise BadInput(
                         f"candidate {candidate.name!r} declares {declared_by(plan)} examples, and "
-                        f"{self.candidates[0].name!r} {self.examples}: all learn from blocks of the same data. Give "
-                        "all plans examples=N, the number of all examples, or none"
+                        f"{self.candidates[0].name!r} {self.examples}: all learn from blocks of "
+                        "the same data. Give all plans examples=N, the number of all examples, or "
+                        "none"
                     )
         require_adjacency(Parallel((Selection(1.0),)), self.neighbours)
 
@@ -120,8 +125,8 @@ class Blocks(AbstractPlan):
         """
         if self.selection_epsilon is None:
             raise BadInput(
-                "nothing says how exactly a candidate is selected: give selection_epsilon, or a target with "
-                "calibrate(epsilon=, delta=), which solves for it"
+                "nothing says how exactly a candidate is selected: give selection_epsilon, or a "
+                "target with calibrate(epsilon=, delta=), which solves for it"
             )
         return Selection(self.selection_epsilon)
 
@@ -139,23 +144,40 @@ class Blocks(AbstractPlan):
         return replace(
             self,
             candidates=tuple(
-                replace(each, plan=louder(each.plan, factor), again=each.again and louder(each.again, factor))
+                replace(
+                    each,
+                    plan=louder(each.plan, factor),
+                    again=each.again and louder(each.again, factor),
+                )
                 for each in self.candidates
             ),
             selection_epsilon=self.selection_epsilon and self.selection_epsilon / factor,
         )
 
     def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Blocks], float]:
-        """Each part first gets the noise at which it alone would meet the target: no block costs more than another."""
-        # What has no price, or none in this measure, is refused by name; so is what nothing can make affordable.
-        budget.spent(replace(self, selection_epsilon=self.selection_epsilon or 1.0).event(), self.neighbours)
+        """Each part first gets the noise at which it alone would meet the target: no block costs
+        more than another.
+        """
+        # What has no price, or none in this measure, is refused by name; so is what nothing can
+        # make affordable.
+        budget.spent(
+            replace(self, selection_epsilon=self.selection_epsilon or 1.0).event(), self.neighbours
+        )
         if self.selection_epsilon is not None:
-            require_room(budget, Parallel((self.selection(),)), self.neighbours, "the selection", "selection_epsilon")
+            require_room(
+                budget,
+                Parallel((self.selection(),)),
+                self.neighbours,
+                "the selection",
+                "selection_epsilon",
+            )
         candidates = [
             replace(
                 candidate,
                 plan=alone(candidate.plan, budget, lambda event: Parallel((event,))),
-                again=alone(candidate.again or candidate.plan, budget, lambda event: event) if self.retrain else None,
+                again=alone(candidate.again or candidate.plan, budget, lambda event: event)
+                if self.retrain
+                else None,
             )
             for candidate in self.candidates
         ]
@@ -167,7 +189,11 @@ class Blocks(AbstractPlan):
             return replace(
                 self,
                 candidates=tuple(
-                    replace(each, plan=louder(each.plan, first), again=each.again and louder(each.again, second))
+                    replace(
+                        each,
+                        plan=louder(each.plan, first),
+                        again=each.again and louder(each.again, second),
+                    )
                     for each in candidates
                 ),
                 selection_epsilon=self.selection_epsilon or selection / first,
@@ -176,13 +202,17 @@ class Blocks(AbstractPlan):
         return at, 1.0
 
     def for_block(self, candidate: Candidate, present: int) -> Candidate:
-        """`candidate` as it is trained on its block: sums are divided by a block's share of the examples."""
+        """`candidate` as it is trained on its block: sums are divided by a block's share of the
+        examples.
+        """
         share = max(1, round((self.examples or present) / (len(self.candidates) + 1)))
         return replace(candidate, plan=_dividing(candidate.plan, share))
 
     def for_all(self, candidate: Candidate, present: int) -> Candidate:
         """`candidate` as it is trained on all the data."""
-        return replace(candidate, plan=_dividing(candidate.again or candidate.plan, self.examples or present))
+        return replace(
+            candidate, plan=_dividing(candidate.again or candidate.plan, self.examples or present)
+        )
 
     def stated(self) -> Blocks:
         """Itself, with plans as they are published."""
@@ -191,11 +221,16 @@ class Blocks(AbstractPlan):
     @property
     def summary(self) -> str:
         """What a card says of how the parameters were chosen."""
-        again = "It was then trained again on all the data." if self.retrain else "It is published as it is."
+        again = (
+            "It was then trained again on all the data."
+            if self.retrain
+            else "It is published as it is."
+        )
         return (
-            f"Each of {len(self.candidates)} candidates was trained on a random block of the data of its own, and one "
-            f"was drawn by the exponential mechanism on their {losses_of(self.metric)} on a further block (privacy "
-            f"loss of range {self.selection_epsilon:.4g}). {again}"
+            f"Each of {len(self.candidates)} candidates was trained on a random block of the data "
+            "of its own, and one was drawn by the exponential mechanism on their "
+            f"{losses_of(self.metric)} on a further block (privacy loss of range "
+            f"{self.selection_epsilon:.4g}). {again}"
         )
 
     def rows(self) -> list[tuple[str, str]]:
@@ -203,7 +238,9 @@ class Blocks(AbstractPlan):
         return candidate_rows(self.candidates)
 
     def trained(self, facts: Mapping[str, Any]) -> AbstractPlan:
-        """The plan of the candidate that `facts` say was chosen, on its block or on all the data."""
+        """The plan of the candidate that `facts` say was chosen, on its block or on all the
+        data.
+        """
         candidate = chosen_candidate(self.candidates, facts)
         if self.examples is not None:
             return self._settled(candidate, self.examples)
@@ -212,16 +249,23 @@ class Blocks(AbstractPlan):
 
     def _settled(self, candidate: Candidate, present: int) -> AbstractPlan:
         """The plan that the chosen candidate was trained by, with its divisor."""
-        plan: AbstractPlan = (self.for_all if self.retrain else self.for_block)(candidate, present).plan
+        plan: AbstractPlan = (self.for_all if self.retrain else self.for_block)(
+            candidate, present
+        ).plan
         return plan
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
-        """What contradicts the plan of the candidate said to be chosen, or the declared number of examples."""
+        """What contradicts the plan of the candidate said to be chosen, or the declared number of
+        examples.
+        """
         stated = count("examples", facts["tuning"]["examples"])
         own = self._settled(chosen_candidate(self.candidates, facts), stated).follows(facts)
         if stated == (self.examples or stated):
             return own
-        return [f"{stated} examples were divided into blocks, and the plan declares {self.examples}", *own]
+        return [
+            f"{stated} examples were divided into blocks, and the plan declares {self.examples}",
+            *own,
+        ]
 
 
 def declared_by(plan: AbstractPlan) -> int | None:
@@ -241,4 +285,6 @@ def choosing(trainings: Sequence[Event], selection: Selection) -> Event:
 
 def _selection_alone(budget: Budget, adjacency: Adjacency) -> float:
     """The range of a selection that would meet `budget` by itself."""
-    return 1 / solve_noise(lambda noise: budget.spent(Parallel((Selection(1 / noise),)), adjacency), budget.limit)
+    return 1 / solve_noise(
+        lambda noise: budget.spent(Parallel((Selection(1 / noise),)), adjacency), budget.limit
+    )

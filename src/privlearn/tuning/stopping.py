@@ -1,6 +1,8 @@
-"""Choosing parameters by random stopping (Liu and Talwar 2019; Papernot and Steinke 2022): the plan.
+"""Choosing parameters by random stopping (Liu and Talwar 2019; Papernot and Steinke 2022): the
+plan.
 
-Candidates to choose among, each with a plan of its own: what both ways of private parameter selection have in common.
+Candidates to choose among, each with a plan of its own: what both ways of private parameter
+selection have in common.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _MOST_RUNS = 1000
 _LARGEST_SHAPE = 1000
 #: How much of the budget goes into the scores unless their noise is given.
 _SHARE = 0.05
-#: What candidates can be chosen by: sums over examples, of which each moves them by a bounded amount.
+#: What candidates can be chosen by: sums over examples, of which each moves them by a bounded
+#: amount.
 OF_CLASSES, OF_VALUES = ("accuracy", "log_loss"), ("rmse", "mae")
 _LOSSES = {
     "accuracy": "errors",
@@ -57,25 +60,28 @@ class TuningFacts(RunFacts, total=False):
 @registered
 @dataclass(frozen=True, repr=False)
 class RandomStopping(AbstractPlan):
-    """A random number of runs, of which the best is kept. The others are dropped; not even their number is recorded.
+    """A random number of runs, of which the best is kept. The others are dropped; not even their
+    number is recorded.
 
-    Each run draws a candidate uniformly at random, trains it on all the data, and releases a noisy count of the
-    examples that it gets right. The whole costs about two to three times one run, however many runs are expected.
+    Each run draws a candidate uniformly at random, trains it on all the data, and releases a noisy
+    count of the examples that it gets right. The whole costs about two to three times one run,
+    however many runs are expected.
 
     Attributes:
         candidates: what to draw from.
         mean: how many runs are expected, at least 1.
-        shape: of their number's law, truncated negative binomial: 0 logarithmic, 1 geometric, infinity Poisson (under
-            which there may be no run, and then nothing is published).
-        score_noise: noise multiplier of the count, one example being the sensitivity; None: solved for by `calibrate`,
-            a twentieth of the budget.
+        shape: of their number's law, truncated negative binomial: 0 logarithmic, 1 geometric,
+            infinity Poisson (under which there may be no run, and then nothing is published).
+        score_noise: noise multiplier of the count, one example being the sensitivity; None: solved
+            for by `calibrate`, a twentieth of the budget.
         budget: what the plan was calibrated to; the limit of the ledger.
-        metric: what the count is of: `accuracy`, right predictions; or one less the loss of each example, in [0, 1]:
-            `log_loss` clipped to 4 and divided by that, and of targets with bounds `mae` or `rmse`, errors (squared)
-            clipped to a quarter of the bounds' distance.
+        metric: what the count is of: `accuracy`, right predictions; or one less the loss of each
+            example, in [0, 1]: `log_loss` clipped to 4 and divided by that, and of targets with
+            bounds `mae` or `rmse`, errors (squared) clipped to a quarter of the bounds' distance.
 
     Raises:
-        BadInput: a number out of range, candidates that can't be compared, or a metric that is no sum over examples.
+        BadInput: a number out of range, candidates that can't be compared, or a metric that is no
+            sum over examples.
         AdjacencyMismatch: candidates for different kinds of neighbour.
     """
 
@@ -94,7 +100,8 @@ class RandomStopping(AbstractPlan):
         require_budget(self.budget)
         if any(candidate.again is not None for candidate in self.candidates):
             raise BadInput(
-                "candidates have a plan to be trained again by: the best run is kept as it is; leave out again="
+                "candidates have a plan to be trained again by: the best run is kept as it is; "
+                "leave out again="
             )
         between("mean", self.mean, 1.0, _MOST_RUNS)
         if self.score_noise is not None:
@@ -125,8 +132,8 @@ class RandomStopping(AbstractPlan):
         """What is done, as one mechanism."""
         if self.score_noise is None:
             raise BadInput(
-                "nothing says how noisy scores are: give score_noise, or a target with calibrate(epsilon=, delta=), "
-                "which solves for it"
+                "nothing says how noisy scores are: give score_noise, or a target with "
+                "calibrate(epsilon=, delta=), which solves for it"
             )
         trainings = [candidate.plan.event() for candidate in self.candidates]
         return stopping(trainings, self.score_noise, self.mean, self.shape)
@@ -139,20 +146,31 @@ class RandomStopping(AbstractPlan):
         """All noise `factor` times as high, that of the scores too."""
         return replace(
             self,
-            candidates=tuple(replace(each, plan=louder(each.plan, factor)) for each in self.candidates),
+            candidates=tuple(
+                replace(each, plan=louder(each.plan, factor)) for each in self.candidates
+            ),
             score_noise=self.score_noise and self.score_noise * factor,
         )
 
     def _by_factor(self, budget: Budget) -> tuple[Callable[[float], RandomStopping], float]:
-        """Each candidate first gets the noise at which it would meet the target if it were the only one."""
+        """Each candidate first gets the noise at which it would meet the target if it were the only
+        one.
+        """
 
         def repeated(event: Event) -> Event:
             return RepeatAndSelect(event, self.mean, self.shape)
 
-        # What has no price, or none in this measure, is refused by name; so is what nothing can make affordable.
+        # What has no price, or none in this measure, is refused by name; so is what nothing can
+        # make affordable.
         budget.spent(replace(self, score_noise=self.score_noise or 1.0).event(), self.neighbours)
         if self.score_noise is not None:
-            require_room(budget, repeated(Gaussian(self.score_noise)), self.neighbours, "the scores", "score_noise")
+            require_room(
+                budget,
+                repeated(Gaussian(self.score_noise)),
+                self.neighbours,
+                "the scores",
+                "score_noise",
+            )
 
         plans = [alone(candidate.plan, budget, repeated) for candidate in self.candidates]
         score = self.score_noise or solve_noise(
@@ -180,9 +198,10 @@ class RandomStopping(AbstractPlan):
     def summary(self) -> str:
         """What a card says of how the parameters were chosen."""
         return (
-            f"A random number of runs ({self.mean:g} expected, shape {self.shape:g}) each trained a candidate drawn "
-            f"from {len(self.candidates)} and released a noisy {scored_by(self.metric)} (noise multiplier "
-            f"{self.score_noise:.4g}). The best run is published; how many there were is nowhere recorded."
+            f"A random number of runs ({self.mean:g} expected, shape {self.shape:g}) each trained "
+            f"a candidate drawn from {len(self.candidates)} and released a noisy "
+            f"{scored_by(self.metric)} (noise multiplier {self.score_noise:.4g}). The best run is "
+            "published; how many there were is nowhere recorded."
         )
 
     def rows(self) -> list[tuple[str, str]]:
@@ -200,12 +219,14 @@ class RandomStopping(AbstractPlan):
 
 
 def require_metric(metric: str) -> None:
-    """Raise `BadInput` unless it is a sum over examples, to which each adds a bounded amount by itself."""
+    """Raise `BadInput` unless it is a sum over examples, to which each adds a bounded amount by
+    itself.
+    """
     if not isinstance(metric, str) or metric not in _LOSSES:
         raise BadInput(
-            f"candidates are to be chosen by {str(metric)[:40]}, which is not a sum over examples, so that one could "
-            f"move it by more than its own share: choose by {', '.join(OF_CLASSES)}, or for numbers "
-            f"{', '.join(OF_VALUES)}"
+            f"candidates are to be chosen by {str(metric)[:40]}, which is not a sum over examples, "
+            "so that one could move it by more than its own share: choose by "
+            f"{', '.join(OF_CLASSES)}, or for numbers {', '.join(OF_VALUES)}"
         )
 
 
@@ -216,10 +237,16 @@ def losses_of(metric: str) -> str:
 
 def scored_by(metric: str) -> str:
     """What is released of each run, for a card."""
-    return "count of its right predictions" if metric == "accuracy" else f"sum of its {losses_of(metric)}"
+    return (
+        "count of its right predictions"
+        if metric == "accuracy"
+        else f"sum of its {losses_of(metric)}"
+    )
 
 
-def stopping(trainings: Sequence[Event], score_noise: float, mean: float, shape: float) -> RepeatAndSelect:
+def stopping(
+    trainings: Sequence[Event], score_noise: float, mean: float, shape: float
+) -> RepeatAndSelect:
     """One of `trainings` drawn at random, and a noisy count, a random number of times."""
     return RepeatAndSelect(compose([one_of(trainings), Gaussian(score_noise)]), mean, shape)
 
@@ -237,15 +264,16 @@ class Candidate:
 
     Attributes:
         name: tells it from the others; for the card.
-        plan: how it is trained to be judged: a `Plan`, or that of another run, with some noise. Its noise is a shape
-            until the whole is calibrated.
-        again: how it is trained on all the data if it is chosen and trained again; None: by `plan`, with noise of its
-            own.
-        settings: what else the training callable sets for it (a learning rate, say), by name: numbers and texts, for
-            the card.
+        plan: how it is trained to be judged: a `Plan`, or that of another run, with some noise. Its
+            noise is a shape until the whole is calibrated.
+        again: how it is trained on all the data if it is chosen and trained again; None: by `plan`,
+            with noise of its own.
+        settings: what else the training callable sets for it (a learning rate, say), by name:
+            numbers and texts, for the card.
 
     Raises:
-        BadInput: a name that can't be printed, a schedule that reacts, or settings that are no plain values.
+        BadInput: a name that can't be printed, a schedule that reacts, or settings that are no
+            plain values.
     """
 
     name: str
@@ -256,27 +284,37 @@ class Candidate:
 
     def __post_init__(self) -> None:
         name = self.name
-        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST or not name.isprintable() or "|" in name:
+        if (
+            not isinstance(name, str)
+            or not 0 < len(name) <= _LONGEST
+            or not name.isprintable()
+            or "|" in name
+        ):
             raise BadInput(
-                f"a candidate's name is {str(name)[:80]!r}: expected 1 to {_LONGEST} printable characters, no |"
+                f"a candidate's name is {str(name)[:80]!r}: expected 1 to {_LONGEST} printable "
+                "characters, no |"
             )
         for plan in (self.plan, *([self.again] if self.again is not None else [])):
             if not isinstance(plan, AbstractPlan) or hasattr(plan, "candidates"):
                 raise BadInput(
-                    f"the plan of candidate {name!r} is {shortened(repr(plan), 60)}: expected that of one run, such as "
-                    "a privlearn Plan"
+                    f"the plan of candidate {name!r} is {shortened(repr(plan), 60)}: expected that "
+                    "of one run, such as a privlearn Plan"
                 )
             if getattr(plan, "reacts", False):
                 raise BadInput(
-                    f"candidate {name!r} has a validation schedule, whose noise is not known beforehand: candidates "
-                    "need schedules that are, such as exp:k=0.01"
+                    f"candidate {name!r} has a validation schedule, whose noise is not known "
+                    "beforehand: candidates need schedules that are, such as exp:k=0.01"
                 )
         if not isinstance(self.settings, Mapping):
-            raise BadInput(f"settings of candidate {name!r} are a {type(self.settings).__name__}: expected a mapping")
+            raise BadInput(
+                f"settings of candidate {name!r} are a {type(self.settings).__name__}: expected a "
+                "mapping"
+            )
         for key, value in self.settings.items():
             if not isinstance(key, str) or not isinstance(value, str | int | float | bool):
                 raise BadInput(
-                    f"settings of candidate {name!r} hold {key!r}: {value!r}; expected numbers and texts by name"
+                    f"settings of candidate {name!r} hold {key!r}: {value!r}; expected numbers and "
+                    "texts by name"
                 )
 
     def stated(self) -> Candidate:
@@ -287,7 +325,11 @@ class Candidate:
 def candidate_rows(candidates: Sequence[Candidate]) -> list[tuple[str, str]]:
     """A card's rows: each candidate's name and settings."""
     return [
-        (each.name, ", ".join(f"{name} {value}" for name, value in each.settings.items()) or "as of the whole run")
+        (
+            each.name,
+            ", ".join(f"{name} {value}" for name, value in each.settings.items())
+            or "as of the whole run",
+        )
         for each in candidates
     ]
 
@@ -303,7 +345,9 @@ def chosen_candidate(candidates: Sequence[Candidate], facts: Mapping[str, Any]) 
 
 def trainings_of(candidates: Sequence[Candidate]) -> tuple[AbstractPlan, ...]:
     """The plans by which candidates are trained, and those by which they are trained again."""
-    return tuple(plan for each in candidates for plan in (each.plan, each.again) if plan is not None)
+    return tuple(
+        plan for each in candidates for plan in (each.plan, each.again) if plan is not None
+    )
 
 
 def require_candidates(candidates: Sequence[Candidate]) -> None:
@@ -313,10 +357,17 @@ def require_candidates(candidates: Sequence[Candidate]) -> None:
         BadInput: fewer than two, two of one name, or different units of protection.
         AdjacencyMismatch: different kinds of neighbour.
     """
-    if not isinstance(candidates, tuple) or not all(isinstance(candidate, Candidate) for candidate in candidates):
-        raise BadInput("candidates is not a tuple of candidates: expected (pv.tuning.Candidate(name, plan), ...)")
+    if not isinstance(candidates, tuple) or not all(
+        isinstance(candidate, Candidate) for candidate in candidates
+    ):
+        raise BadInput(
+            "candidates is not a tuple of candidates: expected (pv.tuning.Candidate(name, plan), "
+            "...)"
+        )
     if not 2 <= len(candidates) <= MOST:
-        raise BadInput(f"there are {len(candidates)} candidates: expected from 2 to {MOST} to choose among")
+        raise BadInput(
+            f"there are {len(candidates)} candidates: expected from 2 to {MOST} to choose among"
+        )
     names = [candidate.name for candidate in candidates]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -327,8 +378,9 @@ def require_candidates(candidates: Sequence[Candidate]) -> None:
             require_same(first.neighbours, plan.neighbours, f"candidate {candidate.name!r}")
             if plan.unit != first.unit:
                 raise BadInput(
-                    f"candidate {candidate.name!r} protects {plan.unit}, and {candidates[0].name!r} {first.unit}: give "
-                    "all candidates one group_size and one rows_per_person"
+                    f"candidate {candidate.name!r} protects {plan.unit}, and "
+                    f"{candidates[0].name!r} {first.unit}: give all candidates one group_size and "
+                    "one rows_per_person"
                 )
 
 
@@ -337,22 +389,28 @@ def require_room(budget: Budget, fixed: Event, adjacency: Adjacency, what: str, 
     spent = budget.spent(fixed, adjacency)
     if not budget.covers(spent):
         raise BadInput(
-            f"{what} alone cost {budget.figure(spent)}, and the budget is {budget}: leave out {name}, so that it is "
-            "solved for, or raise the budget"
+            f"{what} alone cost {budget.figure(spent)}, and the budget is {budget}: leave out "
+            f"{name}, so that it is solved for, or raise the budget"
         )
 
 
 def alone(plan: AbstractPlan, budget: Budget, within: Callable[[Event], Event]) -> AbstractPlan:
-    """`plan` with the noise at which `within` of it would meet `budget`, were it all that is done."""
+    """`plan` with the noise at which `within` of it would meet `budget`, were it all that is
+    done.
+    """
     start = 1.0 / min(plan.noise_multipliers()) if isinstance(plan, Plan) else 1.0
     factor = solve_noise(
-        lambda factor: budget.spent(within(louder(plan, factor).event()), plan.neighbours), budget.limit, start
+        lambda factor: budget.spent(within(louder(plan, factor).event()), plan.neighbours),
+        budget.limit,
+        start,
     )
     return louder(plan, factor)
 
 
 def louder(plan: AbstractPlan, factor: float) -> AbstractPlan:
-    """`plan` with `factor` times the noise, that of a temperature's release too, which so keeps its share."""
+    """`plan` with `factor` times the noise, that of a temperature's release too, which so keeps its
+    share.
+    """
     after = plan.temperature if isinstance(plan, Plan) else None
     if not isinstance(plan, Plan) or after is None:
         return plan.scaled(factor)

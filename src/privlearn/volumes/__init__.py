@@ -1,6 +1,7 @@
 """Segmentation of volumes: networks that learn maps of classes, and what PATE needs around them.
 
-Nothing here protects anything by itself: teachers are networks on their own records, students learn from what was
+Nothing here protects anything by itself: teachers are networks on their own records, students learn
+from what was
     released.
 """
 

@@ -1,10 +1,12 @@
 """Volumes and their maps, moved alike: mirrored, turned, stretched, shifted, and cut to patches.
 
-How a network learns maps of classes from volumes: teachers on their own records, students, and what is public.
+How a network learns maps of classes from volumes: teachers on their own records, students, and what
+is public.
 
 The Dice coefficient (Dice 1945): how well two maps of classes agree, class by class.
 
-Volumes that carry their maps as further channels: whatever moves the one moves the other, under DP-SGD, too.
+Volumes that carry their maps as further channels: whatever moves the one moves the other, under
+DP-SGD, too.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Warp:
         stretch: largest relative change of each axis' length.
         shift: largest shift along each axis, as a share of half its length.
         mirror: the chance that the first axis (left and right) is mirrored.
-        patch: the size of the patch that is cut out, somewhere, the same for the whole batch; None: whole volumes.
+        patch: the size of the patch that is cut out, somewhere, the same for the whole batch; None:
+            whole volumes.
     """
 
     angle: float = 0.25
@@ -53,7 +56,8 @@ class Warp:
             count("a side of patch", side)
 
     def __call__(self, volumes: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
-        """Move `volumes` (rows, channels, *size) and `maps` (rows, classes, *size), three-dimensional both.
+        """Move `volumes` (rows, channels, *size) and `maps` (rows, classes, *size),
+        three-dimensional both.
 
         What comes in from outside is 0 in volumes, and the nearest voxel's class in maps.
 
@@ -62,16 +66,20 @@ class Warp:
         """
         if volumes.dim() != 5 or maps.shape[2:] != volumes.shape[2:]:
             raise BadInput(
-                f"volumes of shape {tuple(volumes.shape)} and maps of {tuple(maps.shape)} can't be moved: expected "
-                "three dimensions behind rows and channels, the same for both"
+                f"volumes of shape {tuple(volumes.shape)} and maps of {tuple(maps.shape)} can't be "
+                "moved: expected three dimensions behind rows and channels, the same for both"
             )
-        grid = F.affine_grid(self._matrices(len(volumes)), [len(volumes), 1, *volumes.shape[2:]], align_corners=False)
+        grid = F.affine_grid(
+            self._matrices(len(volumes)), [len(volumes), 1, *volumes.shape[2:]], align_corners=False
+        )
         moved = F.grid_sample(volumes, grid, align_corners=False)
         turned = F.grid_sample(maps, grid, align_corners=False, padding_mode="border")
         return self._cut(moved, turned)
 
     def _matrices(self, rows: int) -> Tensor:
-        """An affine map of coordinates by row, shape (rows, 3, 4); the last coordinate is the volume's first axis."""
+        """An affine map of coordinates by row, shape (rows, 3, 4); the last coordinate is the
+        volume's first axis.
+        """
         angles = self.angle * _uniform(rows, 3)
         matrices = torch.eye(3).expand(rows, 3, 3)
         for at, (one, other) in enumerate(((0, 1), (0, 2), (1, 2))):
@@ -81,7 +89,9 @@ class Warp:
             matrices = matrices @ turn
         lengths = 1 + self.stretch * _uniform(rows, 3)
         lengths[:, 2] *= torch.where(torch.rand(rows) < self.mirror, -1.0, 1.0)
-        return torch.cat([matrices * lengths[:, None, :], self.shift * _uniform(rows, 3)[:, :, None]], 2)
+        return torch.cat(
+            [matrices * lengths[:, None, :], self.shift * _uniform(rows, 3)[:, :, None]], 2
+        )
 
     def _cut(self, volumes: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
         if self.patch is None:
@@ -89,7 +99,10 @@ class Warp:
         places = []
         for size, side in zip(volumes.shape[2:], self.patch, strict=True):
             if side > size:
-                raise BadInput(f"patches of {self.patch} can't be cut out of volumes of {tuple(volumes.shape[2:])}")
+                raise BadInput(
+                    f"patches of {self.patch} can't be cut out of volumes of "
+                    f"{tuple(volumes.shape[2:])}"
+                )
             start = int(torch.randint(size - side + 1, ()))
             places.append(slice(start, start + side))
         return volumes[:, :, *places], maps[:, :, *places]
@@ -109,7 +122,8 @@ _AT_ONCE = 16
 class Training:
     """Adam with a learning rate that rises and falls once, on cross-entropy plus soft Dice.
 
-    For teachers, students and public data. `map_losses` alone is a loss for DP-SGD: one value for each example.
+    For teachers, students and public data. `map_losses` alone is a loss for DP-SGD: one value for
+    each example.
 
     Attributes:
         steps: of Adam.
@@ -127,8 +141,11 @@ class Training:
         count("steps", self.steps), count("batch_size", self.batch_size)
         positive("learning_rate", self.learning_rate)
 
-    def __call__(self, network: nn.Module, volumes: Tensor | NDArray[Any], maps: Tensor | NDArray[Any]) -> nn.Module:
-        """Train `network` in place on volumes and the probabilities of classes in them, and return it.
+    def __call__(
+        self, network: nn.Module, volumes: Tensor | NDArray[Any], maps: Tensor | NDArray[Any]
+    ) -> nn.Module:
+        """Train `network` in place on volumes and the probabilities of classes in them, and return
+        it.
 
         Args:
             network: from volumes to a score for each class and voxel.
@@ -138,14 +155,20 @@ class Training:
         Raises:
             BadInput: not as many maps as volumes, or maps of another size.
         """
-        volumes, maps = as_tensor(volumes, "volumes", whole_is_float=True), as_tensor(maps, "maps", whole_is_float=True)
+        volumes, maps = (
+            as_tensor(volumes, "volumes", whole_is_float=True),
+            as_tensor(maps, "maps", whole_is_float=True),
+        )
         if len(volumes) != len(maps) or volumes.shape[2:] != maps.shape[2:]:
             raise BadInput(
-                f"volumes of shape {tuple(volumes.shape)} and maps of {tuple(maps.shape)} don't go together: expected "
-                "as many, of the same size, and maps with a probability for each class and voxel, as maps_of gives them"
+                f"volumes of shape {tuple(volumes.shape)} and maps of {tuple(maps.shape)} don't go "
+                "together: expected as many, of the same size, and maps with a probability for "
+                "each class and voxel, as maps_of gives them"
             )
         descent = torch.optim.Adam(network.parameters(), self.learning_rate)
-        rates = torch.optim.lr_scheduler.OneCycleLR(descent, self.learning_rate, total_steps=max(self.steps, 2))
+        rates = torch.optim.lr_scheduler.OneCycleLR(
+            descent, self.learning_rate, total_steps=max(self.steps, 2)
+        )
         network.train()
         for _ in range(self.steps):
             rows = torch.randint(len(volumes), (self.batch_size,))
@@ -161,16 +184,18 @@ class Training:
 
 @checked
 def map_losses(scores: Tensor, maps: Tensor) -> Tensor:
-    """Cross-entropy (the mean over voxels) plus one minus soft Dice (the mean over classes), one for each row.
+    """Cross-entropy (the mean over voxels) plus one minus soft Dice (the mean over classes), one
+    for each row.
 
     Args:
         scores: shape (rows, classes, *size).
-        maps: classes, whole numbers (rows, *size), or probabilities of classes (rows, classes, *size).
+        maps: classes, whole numbers (rows, *size), or probabilities of classes (rows, classes,
+            *size).
     """
     if scores.dim() < 3 or maps.shape not in (scores.shape, scores.shape[:1] + scores.shape[2:]):
         raise BadInput(
-            f"scores have shape {tuple(scores.shape)} and maps {tuple(maps.shape)}: expected (rows, classes, *size), "
-            "and the same or (rows, *size)"
+            f"scores have shape {tuple(scores.shape)} and maps {tuple(maps.shape)}: expected "
+            "(rows, classes, *size), and the same or (rows, *size)"
         )
     classes = scores.shape[1]
     wanted = maps if maps.is_floating_point() else _one_hot(maps, classes)
@@ -183,11 +208,16 @@ def map_losses(scores: Tensor, maps: Tensor) -> Tensor:
 
 @checked
 def maps_of(labels: Tensor | NDArray[Any], classes: int) -> Tensor:
-    """Maps of classes, a tensor or an array of shape (rows, *size), as probabilities, shape (rows, classes, *size)."""
+    """Maps of classes, a tensor or an array of shape (rows, *size), as probabilities, shape (rows,
+    classes, *size).
+    """
     whole = labels if isinstance(labels, Tensor) else as_tensor(labels, "labels")
     count("classes", classes, most=_MOST_CLASSES)
     if whole.numel() and not 0 <= float(whole.min()) <= float(whole.max()) < classes:
-        raise BadInput(f"labels lie beyond the {classes} classes: expected whole numbers from 0 to {classes - 1}")
+        raise BadInput(
+            f"labels lie beyond the {classes} classes: expected whole numbers from 0 to "
+            f"{classes - 1}"
+        )
     return _one_hot(whole, classes)
 
 
@@ -198,17 +228,24 @@ def _one_hot(labels: Tensor, classes: int) -> Tensor:
 @torch.no_grad()
 @checked
 def probabilities(network: nn.Module, volumes: Tensor | NDArray[Any]) -> Tensor:
-    """What a network says of each class and voxel of volumes, a tensor or an array: shape (rows, classes, *size)."""
+    """What a network says of each class and voxel of volumes, a tensor or an array: shape (rows,
+    classes, *size).
+    """
     volumes = as_tensor(volumes, "volumes", whole_is_float=True)
     try:
         return torch.cat([network(part).softmax(1) for part in volumes.split(_AT_ONCE)])  # type: ignore[no-untyped-call]
     except (RuntimeError, TypeError, IndexError) as error:
-        raise BadInput(f"the network cannot run on volumes of shape {tuple(volumes.shape)}") from error
+        raise BadInput(
+            f"the network cannot run on volumes of shape {tuple(volumes.shape)}"
+        ) from error
 
 
 @checked
-def dice(predicted: Tensor | NDArray[Any], truth: Tensor | NDArray[Any], classes: int) -> list[float]:
-    """The mean over volumes of 2 |A and B| / (|A| + |B|), for each class but the background, class 0.
+def dice(
+    predicted: Tensor | NDArray[Any], truth: Tensor | NDArray[Any], classes: int
+) -> list[float]:
+    """The mean over volumes of 2 |A and B| / (|A| + |B|), for each class but the background, class
+    0.
 
     A class that is in neither map of a volume counts as predicted there: 1.
 
@@ -223,8 +260,8 @@ def dice(predicted: Tensor | NDArray[Any], truth: Tensor | NDArray[Any], classes
     predicted, truth = as_tensor(predicted, "predicted maps"), as_tensor(truth, "true maps")
     if predicted.shape != truth.shape or len(predicted) == 0:
         raise BadInput(
-            f"maps of shape {tuple(predicted.shape)} and {tuple(truth.shape)} can't be compared: expected the same, "
-            "not empty"
+            f"maps of shape {tuple(predicted.shape)} and {tuple(truth.shape)} can't be compared: "
+            "expected the same, not empty"
         )
     count("classes", classes, most=_MOST_CLASSES)
     values = []
@@ -238,14 +275,16 @@ def dice(predicted: Tensor | NDArray[Any], truth: Tensor | NDArray[Any], classes
 @final
 @dataclass(frozen=True)
 class Pairs:
-    """What DP-SGD needs to learn from moved volumes: augmentations change inputs alone, so maps ride along in these.
+    """What DP-SGD needs to learn from moved volumes: augmentations change inputs alone, so maps
+    ride along in these.
 
         pairs = Pairs(classes=3)
-        pv.dpsgd(plan, pairs.network(unet), pairs.losses, pairs.rows(volumes, masks), augmentation=pairs.moved(Warp(),
-        2))
+        pv.dpsgd(plan, pairs.network(unet), pairs.losses, pairs.rows(volumes, masks),
+        augmentation=pairs.moved(Warp(), 2))
 
-    trains `unet` in place. A row is a volume with its map, and its copies are one example: the mean of their gradients
-    is clipped as one, so that the sensitivity and the price are those without copies.
+    trains `unet` in place. A row is a volume with its map, and its copies are one example: the mean
+    of their gradients is clipped as one, so that the sensitivity and the price are those without
+    copies.
 
     Attributes:
         classes: how many there are in a map, the background included.
@@ -256,8 +295,11 @@ class Pairs:
     def __post_init__(self) -> None:
         count("classes", self.classes, least=2)
 
-    def rows(self, volumes: Tensor | NDArray[Any], masks: Tensor | NDArray[Any]) -> tuple[Tensor, Tensor]:
-        """Inputs and targets for `pv.dpsgd`: volumes with the maps of their masks behind them; the targets say nothing.
+    def rows(
+        self, volumes: Tensor | NDArray[Any], masks: Tensor | NDArray[Any]
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and targets for `pv.dpsgd`: volumes with the maps of their masks behind them; the
+        targets say nothing.
 
         Args:
             volumes: shape (rows, channels, *size).

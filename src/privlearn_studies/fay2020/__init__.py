@@ -1,1 +1,3 @@
-"""Fay et al. 2020, and the votes of Papernot et al. 2018: teachers that answer with noise, and students."""
+"""Fay et al. 2020, and the votes of Papernot et al. 2018: teachers that answer with noise, and
+students.
+"""

@@ -19,10 +19,19 @@ _SEEDS, _TEACHERS = 2, 16
 _NOTHING = "DP-SGD from nothing, epsilon 8"
 #: Where students are taught: (epsilon, queried volumes).
 _CELLS = ((8.0, 10), (8.0, 80), (1.0, 10))
-_DICE, _CLASSES = "Dice on the test volumes, mean of three classes", ("core", "swelling", "enhancing part")
+_DICE, _CLASSES = (
+    "Dice on the test volumes, mean of three classes",
+    ("core", "swelling", "enhancing part"),
+)
 _QUICK = Settings(public=200, teacher=25, alone=60, epochs=3)
-_TITLES = ("scan", "truth", "public U-Net", "teachers' mean", *(f"noisy answer:\n{way}" for way in WAYS),
-           "student of\ncorrections")  # fmt: skip
+_TITLES = (
+    "scan",
+    "truth",
+    "public U-Net",
+    "teachers' mean",
+    *(f"noisy answer:\n{way}" for way in WAYS),
+    "student of\ncorrections",
+)
 Descents = dict[str, list[Outcome]]
 
 
@@ -34,16 +43,26 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     nothing = {_NOTHING: gradients.pop(_NOTHING)}
     descents: Descents = runs.named(gradients, numbers) | runs.named(nothing, numbers[:1])
     notes = page(
-        "pate-tumours", private="60 of 180" if quick else "180", seeds=len(numbers), delta=DELTA,
-        teachers=_TEACHERS, baselines=_baselines(mine, descents), students=_students(mine),
+        "pate-tumours",
+        private="60 of 180" if quick else "180",
+        seeds=len(numbers),
+        delta=DELTA,
+        teachers=_TEACHERS,
+        baselines=_baselines(mine, descents),
+        students=_students(mine),
         meaning=_meaning(mine, descents),
-    )  # fmt: skip
+    )
     return Findings(tuple(_rows(mine, descents)), _figure(mine, descents), notes)
 
 
 def _calls(quick: bool) -> tuple[Call, dict[str, Call]]:
-    """The ensemble, and what is trained by descent; the settings are those of the study on hippocampus volumes."""
-    ensemble, descend = train.at(teachers=_TEACHERS, cells=_CELLS, data=TUMOURS), train_by_gradients.at
+    """The ensemble, and what is trained by descent; the settings are those of the study on
+    hippocampus volumes.
+    """
+    ensemble, descend = (
+        train.at(teachers=_TEACHERS, cells=_CELLS, data=TUMOURS),
+        train_by_gradients.at,
+    )
     descents = {
         _NOTHING: descend(epsilon=8.0, epochs=80, learning_rate=1e-2, data=TUMOURS),
         "DP-SGD from the public U-Net, epsilon 8": descend(
@@ -55,7 +74,9 @@ def _calls(quick: bool) -> tuple[Call, dict[str, Call]]:
         "no privacy": descend(epsilon=None, epochs=400, learning_rate=1e-2, data=TUMOURS),
     }
     if quick:
-        short = {label: call.but(first=60, epochs=4, settings=_QUICK) for label, call in descents.items()}
+        short = {
+            label: call.but(first=60, epochs=4, settings=_QUICK) for label, call in descents.items()
+        }
         return ensemble.but(first=60, settings=_QUICK), short
     return ensemble, descents
 
@@ -89,17 +110,36 @@ def _students(mine: Sequence[Outcome]) -> str:
     lines = []
     for way in WAYS:
         for cell in _CELLS:
-            own = [one for run in mine for one in run.cells if (one.way, one.epsilon, one.queries) == (way, *cell)]
-            lines.append((
-                way, f"{cell[0]:g}", str(cell[1]), f"{own[0].noise:.3f}", spread(dice(own, "answers"), 3),
-                spread(taught(mine, way, cell), 3), *_by_class(each(own, "student")),
-            ))  # fmt: skip
-    return table(("what is released", "epsilon", "N", "noise", "answers", "student", *_CLASSES), lines)
+            own = [
+                one
+                for run in mine
+                for one in run.cells
+                if (one.way, one.epsilon, one.queries) == (way, *cell)
+            ]
+            lines.append(
+                (
+                    way,
+                    f"{cell[0]:g}",
+                    str(cell[1]),
+                    f"{own[0].noise:.3f}",
+                    spread(dice(own, "answers"), 3),
+                    spread(taught(mine, way, cell), 3),
+                    *_by_class(each(own, "student")),
+                )
+            )
+    return table(
+        ("what is released", "epsilon", "N", "noise", "answers", "student", *_CLASSES), lines
+    )
 
 
 def _meaning(mine: Sequence[Outcome], descents: Descents) -> str:
-    """Which students are above all that is public in every seed, and which way is best at each epsilon."""
-    public = [max(several) for several in zip(*(dice(mine, name) for name in ("public", "itself")), strict=True)]
+    """Which students are above all that is public in every seed, and which way is best at each
+    epsilon.
+    """
+    public = [
+        max(several)
+        for several in zip(*(dice(mine, name) for name in ("public", "itself")), strict=True)
+    ]
     above = [
         f"{way} at ({epsilon:g}, {queries})"
         for way in WAYS
@@ -108,26 +148,40 @@ def _meaning(mine: Sequence[Outcome], descents: Descents) -> str:
     ]
     best = []
     for epsilon in dict.fromkeys(cell[0] for cell in _CELLS):
-        reached = {way: max(mean(taught(mine, way, cell)) for cell in _CELLS if cell[0] == epsilon) for way in WAYS}
-        reached |= {label: mean(dice(own, "test")) for label, own in descents.items()
-                    if label.endswith(f"epsilon {epsilon:g}")}  # fmt: skip
+        reached = {
+            way: max(mean(taught(mine, way, cell)) for cell in _CELLS if cell[0] == epsilon)
+            for way in WAYS
+        }
+        reached |= {
+            label: mean(dice(own, "test"))
+            for label, own in descents.items()
+            if label.endswith(f"epsilon {epsilon:g}")
+        }
         first = max(reached, key=lambda label: reached[label])
-        best.append(f"{first.removesuffix(f', epsilon {epsilon:g}')} at epsilon {epsilon:g} ({reached[first]:.3f})")
+        best.append(
+            f"{first.removesuffix(f', epsilon {epsilon:g}')} at epsilon {epsilon:g} "
+            f"({reached[first]:.3f})"
+        )
     return (
-        f"Students that are above both public U-Nets in every seed, as (epsilon, N): {', '.join(above) or 'none'}. "
-        f"Best: {'; '.join(best)}."
+        "Students that are above both public U-Nets in every seed, as (epsilon, N): "
+        f"{', '.join(above) or 'none'}. Best: {'; '.join(best)}."
     )
 
 
 def _rows(mine: Sequence[Outcome], descents: Descents) -> list[Row]:
-    rows = [mean_row(label, _DICE, [mean(one) for one in values]) for label, values in _known(mine, descents).items()]
+    rows = [
+        mean_row(label, _DICE, [mean(one) for one in values])
+        for label, values in _known(mine, descents).items()
+    ]
     for label, own in descents.items():
         if own[0].spent is not None:
             rows.append(mean_row(label, f"epsilon spent, at delta {DELTA:g}", each(own, "spent")))
     for cells in zip(*each(mine, "cells"), strict=True):
         first = cells[0]
         label = f"{first.way}, epsilon {first.epsilon:g}, N {first.queries}"
-        rows.append(mean_row(label, "Dice of the answers on the queried volumes", dice(cells, "answers")))
+        rows.append(
+            mean_row(label, "Dice of the answers on the queried volumes", dice(cells, "answers"))
+        )
         if first.student is not None:
             rows.append(mean_row(label, _DICE, dice(cells, "student")))
     return rows
@@ -138,29 +192,60 @@ def _figure(mine: Sequence[Outcome], descents: Descents) -> Figure:
     marks: list[Mark] = []
     for way, colour in zip(WAYS, CYCLE, strict=False):
         cells = [cell for one in mine for cell in one.cells if cell.way == way]
-        marks.append(Curve(each(cells, "noise"), dice(cells, "answers"), way, colour, "o", size=2.5))
+        marks.append(
+            Curve(each(cells, "noise"), dice(cells, "answers"), way, colour, "o", size=2.5)
+        )
     marks.append(Across(mean(dice(mine, "public_pool")), "public U-Net", line="--"))
-    answers = Panel(marks, "noise on each number, over the radius", "Dice of the noisy answers",
-                    "answers, before any student", "x", legend="center right")  # fmt: skip
+    answers = Panel(
+        marks,
+        "noise on each number, over the radius",
+        "Dice of the noisy answers",
+        "answers, before any student",
+        "x",
+        legend="center right",
+    )
     own: list[Mark] = []
     places = list(range(len(_CELLS)))
     for way, colour in zip(WAYS, CYCLE, strict=False):
-        own.append(Curve(places, [taught(mine, way, cell) for cell in _CELLS], way, colour, "o-", "deviation"))
+        own.append(
+            Curve(
+                places, [taught(mine, way, cell) for cell in _CELLS], way, colour, "o-", "deviation"
+            )
+        )
     own.append(Across(mean(dice(mine, "public")), "public U-Net", line="--"))
     for label, line in (("DP-SGD from the public U-Net, epsilon 8", "-"), ("no privacy", ":")):
         own.append(Across(mean(dice(descents[label], "test")), label, GREY, line=line))
-    ticks: dict[float, str] = {place: f"{epsilon:g}, {queries}" for place, (epsilon, queries) in enumerate(_CELLS)}
-    students = Panel(own, "epsilon, volumes asked about", "Dice of the student on test volumes", "students",
-                     xticks=ticks, legend="lower left")  # fmt: skip
-    return Figure("Private segmentation of drawn tumours, delta 0.001", [answers, students, _slices(mine[0])], 12, 8, 2,
-                  heights=(2.4, 1))  # fmt: skip
+    ticks: dict[float, str] = {
+        place: f"{epsilon:g}, {queries}" for place, (epsilon, queries) in enumerate(_CELLS)
+    }
+    students = Panel(
+        own,
+        "epsilon, volumes asked about",
+        "Dice of the student on test volumes",
+        "students",
+        xticks=ticks,
+        legend="lower left",
+    )
+    return Figure(
+        "Private segmentation of drawn tumours, delta 0.001",
+        [answers, students, _slices(mine[0])],
+        12,
+        8,
+        2,
+        heights=(2.4, 1),
+    )
 
 
 def _slices(run: Outcome) -> Panel:
     """The middle slice of the first volume that was asked about."""
     size = SIZE[1:]
     scan, *classes = (np.reshape(values, size).T for values in run.slices)
-    image = Image(np.hstack([scan] * len(run.slices)), classes=np.hstack([np.zeros_like(scan), *classes]))
-    ticks = {size[0] * (place + 0.5): title for place, (title, _) in enumerate(zip(_TITLES, run.slices, strict=False))}
+    image = Image(
+        np.hstack([scan] * len(run.slices)), classes=np.hstack([np.zeros_like(scan), *classes])
+    )
+    ticks = {
+        size[0] * (place + 0.5): title
+        for place, (title, _) in enumerate(zip(_TITLES, run.slices, strict=False))
+    }
     title = f"The first volume asked about, middle slice: K = {_TEACHERS}, epsilon 8, 10 volumes"
     return Panel([image], title=title, xticks=ticks, wide=True)

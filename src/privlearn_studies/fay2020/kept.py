@@ -1,4 +1,6 @@
-"""Teachers' answers that are computed once and given again, to compare several releases on the same ones."""
+"""Teachers' answers that are computed once and given again, to compare several releases on the same
+ones.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from privlearn.teachers.sums import Shapes
 class Kept(Teachers):
     """An ensemble whose answers are known already, to the first queries as many as are asked.
 
-    Each release of them is priced by itself, as if it were the only one. A study prints several; a publisher is charged
-    for them all.
+    Each release of them is priced by itself, as if it were the only one. A study prints several; a
+    publisher is charged for them all.
 
     Args:
         answers: of each teacher, a row for each query; None for one that has none.
@@ -31,7 +33,9 @@ class Kept(Teachers):
     @classmethod
     def of(cls, teachers: Teachers, inputs: Tensor, streams: Streams) -> Kept:
         """Ask every teacher of an ensemble about `inputs`, and keep what they say."""
-        return cls([None if said is None else said.clone() for said in teachers.answers(inputs, streams)])
+        return cls(
+            [None if said is None else said.clone() for said in teachers.answers(inputs, streams)]
+        )
 
     @property
     def count(self) -> int:
@@ -47,7 +51,11 @@ class Kept(Teachers):
         """As those that were asked: nothing is known here of who learned from what."""
 
     def answers(
-        self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None
+        self,
+        inputs: Tensor,
+        streams: Streams,
+        progress: Progress | None = None,
+        shapes: Shapes | None = None,
     ) -> Iterator[Tensor | None]:
         """What was kept, for the first of the queries."""
         for number, said in enumerate(self._answers):

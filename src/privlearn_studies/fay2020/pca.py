@@ -1,4 +1,6 @@
-"""Fay et al. 2020, eq. 6 and 7: what principal components lose to noise, by the closed form and as measured."""
+"""Fay et al. 2020, eq. 6 and 7: what principal components lose to noise, by the closed form and as
+measured.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ _LOSS = "squared error of an image, summed over pixels"
 @final
 @dataclass(frozen=True)
 class _Losses:
-    """Of one seed and epsilon: the noise, the rule's number of components, and losses by number of components."""
+    """Of one seed and epsilon: the noise, the rule's number of components, and losses by number of
+    components.
+    """
 
     noise: float
     rule: int
@@ -62,10 +66,23 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
             Row(label, "largest difference of measured and closed form, over the closed form", off),
         ]
         for at, length in enumerate(lengths):
-            rows.append(mean_row(f"{label}, l = {length}", f"{_LOSS}: closed form", losses[:, at].tolist()))
-            rows.append(mean_row(f"{label}, l = {length}", f"{_LOSS}: measured", seen[:, at].tolist()))
-        lines.append((f"{epsilon:g}", f"{mean(noise):.3f}", f"{mean(rule):g}", str(least), f"{seen.mean(0).min():.2f}",
-                      f"{losses[:, -1].mean():.1f}", f"{100 * off:.1f} %"))  # fmt: skip
+            rows.append(
+                mean_row(f"{label}, l = {length}", f"{_LOSS}: closed form", losses[:, at].tolist())
+            )
+            rows.append(
+                mean_row(f"{label}, l = {length}", f"{_LOSS}: measured", seen[:, at].tolist())
+            )
+        lines.append(
+            (
+                f"{epsilon:g}",
+                f"{mean(noise):.3f}",
+                f"{mean(rule):g}",
+                str(least),
+                f"{seen.mean(0).min():.2f}",
+                f"{losses[:, -1].mean():.1f}",
+                f"{100 * off:.1f} %",
+            )
+        )
         marks = (
             Curve(lengths, losses.mean(0), "closed form", "black"),
             Curve(lengths, seen.T, "measured", RED, "o", "deviation"),
@@ -73,26 +90,54 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
             Across(float(losses[:, -1].mean()), "no reduction", GREY, ":"),
         )
         panels.append(
-            Panel(marks, "components l", _LOSS, label, "xy", ylim=(10, 700), yticks=(10, 20, 50, 100, 200, 500))
+            Panel(
+                marks,
+                "components l",
+                _LOSS,
+                label,
+                "xy",
+                ylim=(10, 700),
+                yticks=(10, 20, 50, 100, 200, 500),
+            )
         )
-    heads = ("epsilon", "noise", "l by the rule", "l of the least loss on the grid", "its loss",
-             "loss without reduction", "measured off by, at most")  # fmt: skip
-    notes = page("pate-pca", seeds=len(numbers), queries=_QUERIES, teachers=_TEACHERS, delta=_DELTA,
-                 table=table(heads, lines))  # fmt: skip
-    return Findings(tuple(rows), Figure("What principal components lose to noise", panels, 13, 4.6, 3, 4), notes)
+    heads = (
+        "epsilon",
+        "noise",
+        "l by the rule",
+        "l of the least loss on the grid",
+        "its loss",
+        "loss without reduction",
+        "measured off by, at most",
+    )
+    notes = page(
+        "pate-pca",
+        seeds=len(numbers),
+        queries=_QUERIES,
+        teachers=_TEACHERS,
+        delta=_DELTA,
+        table=table(heads, lines),
+    )
+    return Findings(
+        tuple(rows), Figure("What principal components lose to noise", panels, 13, 4.6, 3, 4), notes
+    )
 
 
 def _by_hand() -> list[Row]:
     """Five eigenvalues, for which the loss is quickly added up."""
     pca = PublicPCA((5,), torch.zeros(5), torch.eye(5), torch.tensor(_EXAMPLE, dtype=torch.float64))
     std = _EXAMPLE_NOISE**0.5
-    label = f"eigenvalues {', '.join(f'{value:g}' for value in _EXAMPLE)}, noise variance {_EXAMPLE_NOISE:g}"
+    label = (
+        f"eigenvalues {', '.join(f'{value:g}' for value in _EXAMPLE)}, noise variance "
+        f"{_EXAMPLE_NOISE:g}"
+    )
     losses = (9.6, 5.2, 2.8, 2.4, 2.5, 3.0)
     return [
-        *(Row(f"{label}, l = {length}", "closed form", pca.loss(std, length), paper)
-          for length, paper in enumerate(losses)),
+        *(
+            Row(f"{label}, l = {length}", "closed form", pca.loss(std, length), paper)
+            for length, paper in enumerate(losses)
+        ),
         Row(label, "components by the rule", pca.best(std), 3),
-    ]  # fmt: skip
+    ]
 
 
 def _noises() -> list[Row]:
@@ -102,7 +147,12 @@ def _noises() -> list[Row]:
     ours = plan.calibrate(epsilon=8.0, delta=1e-3)
     label = "8 teachers, 80 queries, epsilon 8 at delta 1e-3, unit ball"
     return [
-        Row(label, "noise on each number of a code, exact composition", ours.noise_std, paper.noise_std),
+        Row(
+            label,
+            "noise on each number of a code, exact composition",
+            ours.noise_std,
+            paper.noise_std,
+        ),
         Row(label, "epsilon in truth of the paper's noise", paper.guarantee(1e-3).epsilon, 8.0),
     ]
 
@@ -117,22 +167,36 @@ def _seed(lengths: Sequence[int], seed: int, rounds: int) -> list[_Losses]:
     unseen = parts.pool.split(_QUERIES)[:rounds]  # type: ignore[no-untyped-call]
     seen = [
         np.mean(
-            [measured(plans, pca.kept(length), said, 100 * seed + part) for part, said in enumerate(unseen)], axis=0
+            [
+                measured(plans, pca.kept(length), said, 100 * seed + part)
+                for part, said in enumerate(unseen)
+            ],
+            axis=0,
         )
         for length in lengths
     ]
     return [
-        _Losses(plan.noise_std, pca.best(plan.noise_std), [pca.loss(plan.noise_std, length) for length in lengths],
-                [float(losses[place]) for losses in seen])
+        _Losses(
+            plan.noise_std,
+            pca.best(plan.noise_std),
+            [pca.loss(plan.noise_std, length) for length in lengths],
+            [float(losses[place]) for losses in seen],
+        )
         for place, plan in enumerate(plans)
-    ]  # fmt: skip
+    ]
 
 
 def measured(plans: Sequence[PatePlan], reducer: PublicPCA, said: Tensor, seed: int) -> list[float]:
-    """For each plan the mean squared error of what is recovered of `said`, shape (queries, numbers), said by all.
+    """For each plan the mean squared error of what is recovered of `said`, shape (queries,
+    numbers), said by all.
 
     The plans differ in their noise alone; each is priced and charged by itself.
     """
-    sums, _ = sum_answers(plans[0], Kept([said] * plans[0].teachers), reducer, said, Streams.new(seed))
-    released = [release_answers(plan, sums, reducer, Ledger(plan.budget), Streams.new(seed))[0] for plan in plans]
+    sums, _ = sum_answers(
+        plans[0], Kept([said] * plans[0].teachers), reducer, said, Streams.new(seed)
+    )
+    released = [
+        release_answers(plan, sums, reducer, Ledger(plan.budget), Streams.new(seed))[0]
+        for plan in plans
+    ]
     return [float((recovered - said).square().sum(1).mean()) for recovered in released]

@@ -1,4 +1,6 @@
-"""What is public in the studies of segmentation: volumes, a U-Net that learned from few of them, and what follows."""
+"""What is public in the studies of segmentation: volumes, a U-Net that learned from few of them,
+and what follows.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from privlearn.volumes import Start, Training, Warp, dice
 from privlearn.volumes.start import public_maps
 from privlearn_studies.fay2020.tumours import tumours
 
-#: How many moved copies of the public maps reducers are fitted on, beside the public network's own predictions.
+#: How many moved copies of the public maps reducers are fitted on, beside the public network's own
+#: predictions.
 _MOVED = 100
 #: Of public codes, the share within the radius that codes of principal components are clipped to.
 _CODES_SHARE = 0.9
@@ -51,9 +54,10 @@ class Public:
 
     Attributes:
         data: `HIPPOCAMPUS` or `TUMOURS`.
-        start: the U-Net that learned from the public masks, what it says of the volumes that teachers can be asked
-            about (the pool and its mirror images), and corrections of that.
-        maps: probabilities that the autoencoder is fitted on: moved public masks, and the reference.
+        start: the U-Net that learned from the public masks, what it says of the volumes that
+            teachers can be asked about (the pool and its mirror images), and corrections of that.
+        maps: probabilities that the autoencoder is fitted on: moved public masks, and the
+            reference.
         pca: all principal components of these.
         pca_radius: what their codes are clipped to.
         logits: all principal components of the reference's logits.
@@ -107,9 +111,13 @@ def public_side(labelled: int, seed: int, settings: Settings, data: str = HIPPOC
     x, maps = public_maps(own, classes_of(own))
     asked = replace(pool, x=np.concatenate([pool.x, np.flip(pool.x, 2)]), y=None)
     start = Start.learn(
-        own, asked, fresh(data, seed), seed=seed,
-        learning=Training(steps=settings.public), tuning=Training(steps=settings.teacher, learning_rate=3e-3),
-    )  # fmt: skip
+        own,
+        asked,
+        fresh(data, seed),
+        seed=seed,
+        learning=Training(steps=settings.public),
+        tuning=Training(steps=settings.teacher, learning_rate=3e-3),
+    )
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         warp = Warp(mirror=0.0)
@@ -118,13 +126,20 @@ def public_side(labelled: int, seed: int, settings: Settings, data: str = HIPPOC
     reduced = [Dataset(part, part, public=True) for part in (targets, logits_of(start.reference))]
     every = [PublicPCA.fit(part) for part in reduced]
     return Public(
-        data, start, reduced[0], every[0], every[0].radius(reduced[0], _CODES_SHARE), every[1],
+        data,
+        start,
+        reduced[0],
+        every[0],
+        every[0].radius(reduced[0], _CODES_SHARE),
+        every[1],
         every[1].radius(reduced[1], _CODES_SHARE),
-    )  # fmt: skip
+    )
 
 
 def logits_of(said: Tensor) -> Tensor:
-    """Scores that belong to probabilities (rows, classes, *size), with their mean over classes at 0."""
+    """Scores that belong to probabilities (rows, classes, *size), with their mean over classes at
+    0.
+    """
     logits = said.float().clamp(min=1e-6).log()
     return logits - logits.mean(1, keepdim=True)
 
@@ -137,6 +152,10 @@ def scores(maps: Tensor, truth: Dataset | Tensor) -> tuple[float, ...]:
 
 @lru_cache(maxsize=2)
 def pool_truth(data: str = HIPPOCAMPUS) -> Tensor:
-    """The pool's masks and their mirror images, which no method looks at: for figures on answers."""
-    masks = torch.from_numpy(np.asarray(volumes(data).y_test)[LABELLED : LABELLED + POOL].astype(np.int64))
+    """The pool's masks and their mirror images, which no method looks at: for figures on
+    answers.
+    """
+    masks = torch.from_numpy(
+        np.asarray(volumes(data).y_test)[LABELLED : LABELLED + POOL].astype(np.int64)
+    )
     return torch.cat([masks, masks.flip(1)])

@@ -1,4 +1,6 @@
-"""Private segmentation of MRI volumes after Fay et al. 2020, beside the baselines that the paper leaves out."""
+"""Private segmentation of MRI volumes after Fay et al. 2020, beside the baselines that the paper
+leaves out.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,25 @@ from privlearn_studies.charts import (
 )
 from privlearn_studies.fay2020.scans import Settings
 from privlearn_studies.fay2020.segmenting import CELLS, DELTA, WAYS, train, train_by_gradients
-from privlearn_studies.report import Findings, Row, each, interval, mean, mean_row, page, spread, table
+from privlearn_studies.report import (
+    Findings,
+    Row,
+    each,
+    interval,
+    mean,
+    mean_row,
+    page,
+    spread,
+    table,
+)
 from privlearn_studies.runs import Call, Outcome, Runs
 
 _SEEDS, _QUICK_SEEDS = 3, 1
 _TEACHERS = (8, 16, 32)
 #: More teachers, with the first seed only.
 _MANY = 64
-#: Other numbers of public volumes with masks, and where students are taught there, by `_FEW` teachers; the first seed
-#: only.
+#: Other numbers of public volumes with masks, and where students are taught there, by `_FEW`
+#: teachers; the first seed only.
 _LABELLED, _FEW, _FEWER_CELLS = (4, 8), 32, ((8.0, 10), (8.0, 40))
 _MOVED_ALONE = "DP-SGD from nothing, moved volumes"
 _MOVED = "DP-SGD from the public U-Net, moved volumes"
@@ -42,8 +54,14 @@ _EPOCHS = (118, 6)
 _DICE = "Dice on the test volumes, mean of both classes"
 _QUICK = Settings(public=200, teacher=25, alone=60, epochs=3)
 SIZE = (28, 20)
-_TITLES = ("scan", "truth", "public U-Net", "teachers' mean", *(f"noisy answer:\n{way}" for way in WAYS),
-           "student of\ncorrections")  # fmt: skip
+_TITLES = (
+    "scan",
+    "truth",
+    "public U-Net",
+    "teachers' mean",
+    *(f"noisy answer:\n{way}" for way in WAYS),
+    "student of\ncorrections",
+)
 _COLOURS = (GREY, ORANGE, RED, BLUE)
 Made = dict[int, list[Outcome]]
 Descents = dict[str, list[Outcome]]
@@ -60,19 +78,36 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     if not quick:
         made |= runs.named({_MANY: train.at(teachers=_MANY)}, numbers[:1])
         few = runs.named(others, numbers[:1])
-    rows = [*_baseline_rows(made, descents), *[row for count, mine in made.items() for row in _rows(count, mine)]]
-    rows += [row for labelled, mine in few.items() for row in _rows(_FEW, mine, f"{labelled} public masks, ")]
+    rows = [
+        *_baseline_rows(made, descents),
+        *[row for count, mine in made.items() for row in _rows(count, mine)],
+    ]
+    rows += [
+        row
+        for labelled, mine in few.items()
+        for row in _rows(_FEW, mine, f"{labelled} public masks, ")
+    ]
     notes = page(
-        "pate-segmentation", private="60 of 180" if quick else "180", seeds=len(numbers), delta=DELTA,
-        baselines=_baselines(made, descents), tried=page("pate-segmentation-tried"), teachers=_teachers(made),
-        students=_students(made), ways=_ways(made), alone=_alone(made), labelled=_labelled(few, made) if few else "",
+        "pate-segmentation",
+        private="60 of 180" if quick else "180",
+        seeds=len(numbers),
+        delta=DELTA,
+        baselines=_baselines(made, descents),
+        tried=page("pate-segmentation-tried"),
+        teachers=_teachers(made),
+        students=_students(made),
+        ways=_ways(made),
+        alone=_alone(made),
+        labelled=_labelled(few, made) if few else "",
         meaning=_meaning(made, descents),
-    )  # fmt: skip
+    )
     return Findings(tuple(rows), _figure(made, descents), notes)
 
 
 def _calls(quick: bool) -> tuple[dict[int, Call], dict[int, Call], dict[str, Call]]:
-    """Ensembles by their number of teachers, those with other public volumes, and what is trained by descent."""
+    """Ensembles by their number of teachers, those with other public volumes, and what is trained
+    by descent.
+    """
     descend = train_by_gradients.at
     nothing, public = "DP-SGD from nothing, epsilon 8", "DP-SGD from the public U-Net, epsilon "
     if quick:
@@ -84,17 +119,28 @@ def _calls(quick: bool) -> tuple[dict[int, Call], dict[int, Call], dict[str, Cal
             "no privacy": descend(epsilon=None, epochs=40, learning_rate=1e-2),
         }
         short = {label: call.but(first=60, settings=_QUICK) for label, call in gradients.items()}
-        return {count: train.at(teachers=count, first=60, settings=_QUICK) for count in (4, 16)}, {}, short
+        return (
+            {count: train.at(teachers=count, first=60, settings=_QUICK) for count in (4, 16)},
+            {},
+            short,
+        )
     gradients = {nothing: descend(epsilon=8.0, epochs=80, learning_rate=1e-2)}
     moved = {f"{_MOVED_ALONE}, epsilon 8": gradients[nothing].but(copies=1)}
     for epsilon in (8.0, 4.0, 2.0, 1.0):
-        call = gradients[f"{public}{epsilon:g}"] = descend(epsilon=epsilon, start="public", learning_rate=1e-3)
+        call = gradients[f"{public}{epsilon:g}"] = descend(
+            epsilon=epsilon, start="public", learning_rate=1e-3
+        )
         moved[f"{_MOVED}, epsilon {epsilon:g}"] = call.but(copies=1)
     gradients |= moved
     for epochs in _EPOCHS:
-        gradients[f"{_PAPERS}, {epochs} epochs"] = descend(epsilon=None, epochs=epochs, learning_rate=1e-2, papers=True)
+        gradients[f"{_PAPERS}, {epochs} epochs"] = descend(
+            epsilon=None, epochs=epochs, learning_rate=1e-2, papers=True
+        )
     gradients["no privacy"] = descend(epsilon=None, epochs=400, learning_rate=1e-2)
-    others = {labelled: train.at(teachers=_FEW, labelled=labelled, cells=_FEWER_CELLS) for labelled in _LABELLED}
+    others = {
+        labelled: train.at(teachers=_FEW, labelled=labelled, cells=_FEWER_CELLS)
+        for labelled in _LABELLED
+    }
     return {count: train.at(teachers=count) for count in _TEACHERS}, others, gradients
 
 
@@ -109,7 +155,12 @@ def taught(mine: Sequence[Outcome], way: str, cell: _Cell) -> list[float]:
 
 
 def _cells(mine: Sequence[Outcome], way: str, cell: _Cell) -> list[Outcome]:
-    return [one for run in mine for one in run.cells if (one.way, one.epsilon, one.queries) == (way, *cell)]
+    return [
+        one
+        for run in mine
+        for one in run.cells
+        if (one.way, one.epsilon, one.queries) == (way, *cell)
+    ]
 
 
 def _baseline_rows(made: Made, descents: Descents) -> list[Row]:
@@ -133,20 +184,31 @@ def _rows(count: int, mine: Sequence[Outcome], more: str = "") -> list[Row]:
     """All numbers of one ensemble."""
     label, papers = f"{more}K {count}", (0.547, 0.561) if count == 8 and not more else (None, None)
     rows = [
-        mean_row(label, "Dice of one teacher on the test volumes (private)", dice(mine, "teacher"), papers[0]),
+        mean_row(
+            label,
+            "Dice of one teacher on the test volumes (private)",
+            dice(mine, "teacher"),
+            papers[0],
+        ),
         mean_row(label, "Dice of the teachers' mean there (private)", dice(mine, "ensemble")),
-        mean_row(label, "Dice of a student of that mean, of 40 volumes (private)", dice(mine, "taught")),
+        mean_row(
+            label, "Dice of a student of that mean, of 40 volumes (private)", dice(mine, "taught")
+        ),
     ]
     for cells in zip(*each(mine, "cells"), strict=True):
         first = cells[0]
         own = f"{label}, {first.way}, epsilon {first.epsilon:g}, N {first.queries}"
-        rows.append(mean_row(own, "Dice of the answers on the queried volumes", dice(cells, "answers")))
+        rows.append(
+            mean_row(own, "Dice of the answers on the queried volumes", dice(cells, "answers"))
+        )
         if first.student is not None:
             rows.append(mean_row(own, _DICE, dice(cells, "student")))
             for number, values in enumerate(zip(*each(cells, "student"), strict=True), 1):
                 rows.append(mean_row(own, f"Dice of class {number} on the test volumes", values))
         if first.alone is not None:
-            rows.append(mean_row(f"{own}, student from nothing", _DICE, dice(cells, "alone"), papers[1]))
+            rows.append(
+                mean_row(f"{own}, student from nothing", _DICE, dice(cells, "alone"), papers[1])
+            )
     return rows
 
 
@@ -158,7 +220,9 @@ def _baselines(made: Made, descents: Descents) -> str:
         ("the same, taught by its own predictions for 40 volumes", each(mine, "itself"), "–"),
     ]
     for label, own in descents.items():
-        several.append((label, each(own, "test"), "–" if own[0].spent is None else f"{own[0].spent:.3g}"))
+        several.append(
+            (label, each(own, "test"), "–" if own[0].spent is None else f"{own[0].spent:.3g}")
+        )
     lines = [
         (
             label,
@@ -186,10 +250,28 @@ def _students(made: Made) -> str:
             own = taught(mine, WAYS[-1], (epsilon, queries))
             if own:
                 noise = _cells(mine, WAYS[-1], (epsilon, queries))[0].noise
-                lines.append((str(count), f"{epsilon:g}", str(queries), f"{noise:.3f}", spread(own, 3),
-                              _against(own, dice(mine, "public")), _against(own, dice(mine, "itself"))))  # fmt: skip
+                lines.append(
+                    (
+                        str(count),
+                        f"{epsilon:g}",
+                        str(queries),
+                        f"{noise:.3f}",
+                        spread(own, 3),
+                        _against(own, dice(mine, "public")),
+                        _against(own, dice(mine, "itself")),
+                    )
+                )
     return table(
-        ("K", "epsilon", "N", "noise", "Dice", "above the public U-Net", "above the one taught by itself"), lines
+        (
+            "K",
+            "epsilon",
+            "N",
+            "noise",
+            "Dice",
+            "above the public U-Net",
+            "above the one taught by itself",
+        ),
+        lines,
     )
 
 
@@ -204,7 +286,10 @@ def _ways(made: Made) -> str:
     lines = []
     for count, mine in made.items():
         for epsilon, queries in CELLS[:3]:
-            cells = [spread(own, 3) if (own := taught(mine, way, (epsilon, queries))) else "–" for way in WAYS]
+            cells = [
+                spread(own, 3) if (own := taught(mine, way, (epsilon, queries))) else "–"
+                for way in WAYS
+            ]
             if any(cell != "–" for cell in cells):
                 lines.append((str(count), f"{epsilon:g}", str(queries), *cells))
     return table(("K", "epsilon", "N", *WAYS), lines)
@@ -218,7 +303,10 @@ def _alone(made: Made) -> str:
     ]
     if not alone:
         return ""
-    return f"Students of the autoencoder's answers that begin from nothing, N = 80, epsilon 8: {'; '.join(alone)}."
+    return (
+        "Students of the autoencoder's answers that begin from nothing, N = 80, epsilon 8: "
+        f"{'; '.join(alone)}."
+    )
 
 
 def _labelled(few: Made, made: Made) -> str:
@@ -227,34 +315,60 @@ def _labelled(few: Made, made: Made) -> str:
         public = dice(mine, "public")
         for epsilon, queries in _FEWER_CELLS:
             own = taught(mine, WAYS[-1], (epsilon, queries))
-            lines.append((str(labelled), f"{epsilon:g}", str(queries), spread(public, 3), spread(own, 3),
-                          _against(own, public), _against(own, dice(mine, "itself"))))  # fmt: skip
-    heads = ("public masks", "epsilon", "N", "public U-Net", "student of corrections", "above it",
-             "above the one taught by itself")  # fmt: skip
+            lines.append(
+                (
+                    str(labelled),
+                    f"{epsilon:g}",
+                    str(queries),
+                    spread(public, 3),
+                    spread(own, 3),
+                    _against(own, public),
+                    _against(own, dice(mine, "itself")),
+                )
+            )
+    heads = (
+        "public masks",
+        "epsilon",
+        "N",
+        "public U-Net",
+        "student of corrections",
+        "above it",
+        "above the one taught by itself",
+    )
     return f"**More public masks, less to gain**, at K = {_FEW}.\n\n{table(heads, lines)}"
 
 
 def _meaning(made: Made, descents: Descents) -> str:
-    """Where students of corrections are above all that is public, in every seed, and what descent reaches."""
+    """Where students of corrections are above all that is public, in every seed, and what descent
+    reaches.
+    """
     above: dict[int, list[str]] = {}
     below: dict[int, list[str]] = {}
     best = (0.0, "")
     for count, mine in made.items():
-        public = [max(several) for several in zip(*(dice(mine, n) for n in ("public", "itself", "mean")), strict=True)]
+        public = [
+            max(several)
+            for several in zip(*(dice(mine, n) for n in ("public", "itself", "mean")), strict=True)
+        ]
         for epsilon, queries in sorted(CELLS):
             own = taught(mine, WAYS[-1], (epsilon, queries))
             where = above if own and all(np.greater(own, public)) else below
             where.setdefault(count, []).append(f"({epsilon:g}, {queries})")
-            best = max(best, (mean(own or [0.0]), f"K = {count}, epsilon {epsilon:g}, N = {queries}"))
+            best = max(
+                best, (mean(own or [0.0]), f"K = {count}, epsilon {epsilon:g}, N = {queries}")
+            )
     descent = "; ".join(f"{label} {mean(dice(own, 'test')):.3f}" for label, own in descents.items())
     return (
-        f"Above all three public baselines in every seed: {_listed(above)}; not so: {_listed(below)}. "
-        f"The best, {best[0]:.3f}, is at {best[1]}. Beside it: {descent}."
+        f"Above all three public baselines in every seed: {_listed(above)}; not so: "
+        f"{_listed(below)}. The best, {best[0]:.3f}, is at {best[1]}. Beside it: {descent}."
     )
 
 
 def _listed(places: dict[int, list[str]]) -> str:
-    return ", ".join(f"K = {count} at {' '.join(cells)}" for count, cells in places.items()) or "nowhere"
+    return (
+        ", ".join(f"K = {count} at {' '.join(cells)}" for count, cells in places.items())
+        or "nowhere"
+    )
 
 
 def _figure(made: Made, descents: Descents) -> Figure:
@@ -262,18 +376,24 @@ def _figure(made: Made, descents: Descents) -> Figure:
     largest = max(made)
     panels = [
         _by_teachers(made, descents),
-        _over(made, "epsilon, N = 10", {epsilon: (epsilon, 10) for epsilon in (1.0, 2.0, 4.0, 8.0)}),
+        _over(
+            made, "epsilon, N = 10", {epsilon: (epsilon, 10) for epsilon in (1.0, 2.0, 4.0, 8.0)}
+        ),
         _over(made, "N, epsilon = 8", {queries: (8.0, queries) for queries in (10, 20, 40, 80)}),
         _answers(made),
         _slices(made[largest][0], largest),
     ]
-    return Figure("Private segmentation of the hippocampus, delta 0.001", panels, 14, 7, 4, heights=(2.4, 1))
+    return Figure(
+        "Private segmentation of the hippocampus, delta 0.001", panels, 14, 7, 4, heights=(2.4, 1)
+    )
 
 
 def _public(mine: Sequence[Outcome]) -> list[Mark]:
     """What is public, as lines across."""
-    return [Across(mean(dice(mine, "public")), "public U-Net", line="--"),
-            Across(mean(dice(mine, "itself")), "public U-Net, taught by itself", line=":")]  # fmt: skip
+    return [
+        Across(mean(dice(mine, "public")), "public U-Net", line="--"),
+        Across(mean(dice(mine, "itself")), "public U-Net, taught by itself", line=":"),
+    ]
 
 
 def _by_teachers(made: Made, descents: Descents) -> Panel:
@@ -281,44 +401,85 @@ def _by_teachers(made: Made, descents: Descents) -> Panel:
     counts = sorted(made)
     marks: list[Mark] = []
     for way, colour in zip(WAYS, _COLOURS, strict=True):
-        own = {count: mean(values) for count in counts if (values := taught(made[count], way, (8.0, 10)))}
+        own = {
+            count: mean(values)
+            for count in counts
+            if (values := taught(made[count], way, (8.0, 10)))
+        }
         if own:
             marks.append(Curve(list(own), list(own.values()), way, colour, "o-"))
     for label, outcomes in descents.items():
         if "epsilon 8" in label or label == "no privacy":
             height = mean(dice(outcomes, "test"))
             marks += [Across(height, colour=SKY), Text(counts[0], height, label)]
-    return Panel([*marks, *_public(made[counts[0]])], "teachers K", "Dice of the student on test volumes",
-                 "epsilon 8, 10 volumes asked about", "x2", ylim=(0.6, None), xticks=counts,
-                 legend="lower right")  # fmt: skip
+    return Panel(
+        [*marks, *_public(made[counts[0]])],
+        "teachers K",
+        "Dice of the student on test volumes",
+        "epsilon 8, 10 volumes asked about",
+        "x2",
+        ylim=(0.6, None),
+        xticks=counts,
+        legend="lower right",
+    )
 
 
 def _over(made: Made, name: str, cells: dict[float, _Cell]) -> Panel:
-    """Students of corrections over epsilon or over the number of queries, one line for each number of teachers."""
+    """Students of corrections over epsilon or over the number of queries, one line for each number
+    of teachers.
+    """
     marks: list[Mark] = []
     for count, colour in zip(sorted(made), CYCLE, strict=False):
-        own = {place: values for place, cell in cells.items() if (values := taught(made[count], WAYS[-1], cell))}
+        own = {
+            place: values
+            for place, cell in cells.items()
+            if (values := taught(made[count], WAYS[-1], cell))
+        }
         if own:
-            marks.append(Curve(list(own), list(own.values()), f"K = {count}", colour, "o-", "deviation"))
-    return Panel([*marks, *_public(made[min(made)])], name.split(",")[0], "Dice of the student of corrections",
-                 f"over {name}", "x2", xticks=list(cells), legend="best")  # fmt: skip
+            marks.append(
+                Curve(list(own), list(own.values()), f"K = {count}", colour, "o-", "deviation")
+            )
+    return Panel(
+        [*marks, *_public(made[min(made)])],
+        name.split(",")[0],
+        "Dice of the student of corrections",
+        f"over {name}",
+        "x2",
+        xticks=list(cells),
+        legend="best",
+    )
 
 
 def _answers(made: Made) -> Panel:
     """Answers' Dice over the noise, all cells, each way."""
     marks: list[Mark] = []
     for way, colour in zip(WAYS, _COLOURS, strict=True):
-        cells = [cell for mine in made.values() for run in mine for cell in run.cells if cell.way == way]
-        marks.append(Curve(each(cells, "noise"), dice(cells, "answers"), way, colour, "o", size=2.5))
+        cells = [
+            cell for mine in made.values() for run in mine for cell in run.cells if cell.way == way
+        ]
+        marks.append(
+            Curve(each(cells, "noise"), dice(cells, "answers"), way, colour, "o", size=2.5)
+        )
     marks.append(Across(mean(dice(next(iter(made.values())), "public_pool")), line="--"))
-    return Panel(marks, "noise on each number, over the radius", "Dice of the noisy answers",
-                 "answers, before any student", "x", legend="lower left")  # fmt: skip
+    return Panel(
+        marks,
+        "noise on each number, over the radius",
+        "Dice of the noisy answers",
+        "answers, before any student",
+        "x",
+        legend="lower left",
+    )
 
 
 def _slices(run: Outcome, teachers: int) -> Panel:
     """The middle slice of the first volume that was asked about."""
     scan, *classes = (np.reshape(values, SIZE).T for values in run.slices)
-    image = Image(np.hstack([scan] * len(run.slices)), classes=np.hstack([np.zeros_like(scan), *classes]))
-    ticks = {SIZE[0] * (place + 0.5): title for place, (title, _) in enumerate(zip(_TITLES, run.slices, strict=False))}
+    image = Image(
+        np.hstack([scan] * len(run.slices)), classes=np.hstack([np.zeros_like(scan), *classes])
+    )
+    ticks = {
+        SIZE[0] * (place + 0.5): title
+        for place, (title, _) in enumerate(zip(_TITLES, run.slices, strict=False))
+    }
     title = f"The first volume asked about, middle slice: K = {teachers}, epsilon 8, 10 volumes"
     return Panel([image], title=title, xticks=ticks, wide=True)

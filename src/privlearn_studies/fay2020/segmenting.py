@@ -1,4 +1,6 @@
-"""Runs of the studies of segmentation: ensembles of U-Nets with noisy answers and students, and DP-SGD beside them."""
+"""Runs of the studies of segmentation: ensembles of U-Nets with noisy answers and students, and
+DP-SGD beside them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,17 @@ from privlearn.teachers import Autoencoder, PublicPCA, Reducer
 from privlearn.teachers.answers import Answers
 from privlearn.teachers.pate import pate
 from privlearn.teachers.plan import Ball, PatePlan
-from privlearn.volumes import MapStudent, Pairs, Seen, Start, Training, Warp, map_losses, maps_of, probabilities
+from privlearn.volumes import (
+    MapStudent,
+    Pairs,
+    Seen,
+    Start,
+    Training,
+    Warp,
+    map_losses,
+    maps_of,
+    probabilities,
+)
 from privlearn.volumes.start import as_probabilities, public_maps
 from privlearn_studies.fay2020.kept import Kept
 from privlearn_studies.fay2020.scans import (
@@ -38,19 +50,22 @@ from privlearn_studies.fay2020.scans import (
     pool_truth,
     public_side,
     scores,
-)  # fmt: skip
+)
 from privlearn_studies.runs import cached
 
 DELTA = 1e-3
-#: What is released: Fay et al.'s two ways, the same with logits as they print it, corrections of a public prediction.
+#: What is released: Fay et al.'s two ways, the same with logits as they print it, corrections of a
+#: public prediction.
 WAYS = ("autoencoder", "PCA", "PCA of logits", "corrections")
-#: Where students are taught: (epsilon, queried volumes); by the first three ways in the first three only. Answers of
-#: all but the autoencoder, which is fitted anew for each noise, are looked at everywhere.
+#: Where students are taught: (epsilon, queried volumes); by the first three ways in the first three
+#: only. Answers of all but the autoencoder, which is fitted anew for each noise, are looked at
+#: everywhere.
 CELLS = ((8.0, 10), (8.0, 80), (1.0, 10), (8.0, 20), (8.0, 40), (2.0, 10), (4.0, 10))
 _FEW = 3
 EPSILONS, QUERIES = (1.0, 2.0, 4.0, 8.0), (10, 20, 40, 80)
 _CODE = 8  # numbers in the autoencoder's code
-#: Of DP-SGD: how much of the volumes is in a batch, the clip of each layer, and the paper's clip and noise over it.
+#: Of DP-SGD: how much of the volumes is in a batch, the clip of each layer, and the paper's clip
+#: and noise over it.
 _RATE, _CLIP, _PAPERS_CLIP, _PAPERS_NOISE = 0.2, 0.1, 4.0, math.sqrt(6.0)
 
 
@@ -65,7 +80,8 @@ def train(
     data: str = HIPPOCAMPUS,
     settings: Settings = Settings(),  # noqa: B008 - a frozen value
 ) -> dict[str, Any]:
-    """An ensemble, with `seed`, which fixes the public volumes, who learns from what, initial weights and noise.
+    """An ensemble, with `seed`, which fixes the public volumes, who learns from what, initial
+    weights and noise.
 
     Args:
         seed: of everything.
@@ -84,12 +100,12 @@ def train(
         taught: of a student that learned from the teachers' mean of 40 volumes, without noise.
         public: of the public U-Net.
         public_pool: the same on the pool.
-        itself: of the public U-Net after it learned from its own predictions for 40 volumes, which costs nothing.
-        mean: of the mean of the public masks, for every volume.
-        cells: all releases, as `_released` has them.
-        slices: the middle slice of the first query, each flattened: the image's first channel in 256 steps of grey, and
-            classes: truth, the public U-Net's, the teachers' mean, the noisy answers of `cells` at (8, 10) in the order
-            of `WAYS`, and what the last of those students says.
+        itself: of the public U-Net after it learned from its own predictions for 40 volumes, which
+        costs nothing. mean: of the mean of the public masks, for every volume. cells: all releases,
+        as `_released` has them. slices: the middle slice of the first query, each flattened: the
+        image's first channel in 256 steps of grey, and
+            classes: truth, the public U-Net's, the teachers' mean, the noisy answers of `cells` at
+            (8, 10) in the order of `WAYS`, and what the last of those students says.
     """
     public = public_side(labelled, seed, settings, data)
     start, truth = public.start, pool_truth(data)
@@ -101,8 +117,11 @@ def train(
     on_test = [each[asked:] for each in probable]
     learn = _Learning(public, settings, cells, seed)
     slices: list[Tensor] = [
-        (255 * start.inputs[0, 0]).round(), truth[0], start.reference[0].argmax(0), mean[0].argmax(0),
-    ]  # fmt: skip
+        (255 * start.inputs[0, 0]).round(),
+        truth[0],
+        start.reference[0].argmax(0),
+        mean[0].argmax(0),
+    ]
     released = [
         _released(way, (epsilon, queries), said, learn, slices)
         for way in WAYS
@@ -122,12 +141,16 @@ def train(
         "itself": scores(probabilities(learn.from_maps(start.reference[:pool]), tests), test),
         "mean": scores(middle.expand(len(tests), *[-1] * (middle.dim() - 1)), test),
         "cells": released,
-        "slices": [[int(v) for v in each[each.shape[0] // 2].flatten().tolist()] for each in slices],
+        "slices": [
+            [int(v) for v in each[each.shape[0] // 2].flatten().tolist()] for each in slices
+        ],
     }
 
 
 def ask(teachers: int, first: int | None, start: Start, seed: int, data: str = HIPPOCAMPUS) -> Kept:
-    """Train all teachers, and keep what they say of the volumes that can be asked about and of those to test on."""
+    """Train all teachers, and keep what they say of the volumes that can be asked about and of
+    those to test on.
+    """
     asked = torch.cat([start.inputs, parts(data).test.tensors()[0]])
     return Kept.of(start.teachers(_private(first, data), teachers), asked, Streams.new(seed))
 
@@ -141,7 +164,9 @@ def _private(first: int | None, data: str) -> Dataset:
 class _Learning:
     """Students of a run: all learn alike, and start from the public U-Net."""
 
-    def __init__(self, public: Public, settings: Settings, cells: tuple[tuple[float, int], ...], seed: int) -> None:
+    def __init__(
+        self, public: Public, settings: Settings, cells: tuple[tuple[float, int], ...], seed: int
+    ) -> None:
         self.public, self.settings, self.cells, self.seed = public, settings, cells, seed
 
     def student(self, recover: Callable[[Tensor], Tensor]) -> MapStudent:
@@ -163,7 +188,8 @@ class _Learning:
 def release_of(
     way: str, plan: Callable[[Ball], PatePlan], public: Public, settings: Settings, seed: int
 ) -> tuple[PatePlan, Reducer, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """A way's plan and reducer; how a teacher's probabilities are seen; how a student makes maps of what was released.
+    """A way's plan and reducer; how a teacher's probabilities are seen; how a student makes maps of
+    what was released.
 
     Everything follows from what is public and from the noise.
     """
@@ -172,25 +198,45 @@ def release_of(
         return own, start.reducer, start.corrections.encode, start.student(own).recover
     if way == "autoencoder":
         own = plan(Ball(1.0))
-        return own, autoencoder(public, own.noise_std, settings.epochs, seed), Tensor.float, as_probabilities
+        return (
+            own,
+            autoencoder(public, own.noise_std, settings.epochs, seed),
+            Tensor.float,
+            as_probabilities,
+        )
     if way == "PCA of logits":
         own = plan(Ball(public.logits_radius))
-        return own, _above(public.logits, own.noise_std), logits_of, lambda released: released.softmax(1)
+        return (
+            own,
+            _above(public.logits, own.noise_std),
+            logits_of,
+            lambda released: released.softmax(1),
+        )
     own = plan(Ball(public.pca_radius))
     return own, _above(public.pca, own.noise_std), Tensor.float, as_probabilities
 
 
 def autoencoder(public: Public, noise_std: float, epochs: int, seed: int) -> Reducer:
-    """The paper's autoencoder, trained with noise on public maps; `seed` fixes its initial weights, too."""
+    """The paper's autoencoder, trained with noise on public maps; `seed` fixes its initial weights,
+    too.
+    """
     shape = tuple(public.maps.y.shape[1:])
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         encoder = volume_encoder(shape, _CODE)
         decoder = volume_decoder(shape, _CODE, middle=public.maps.y.mean(0))
     return Autoencoder.fit(
-        public.maps, _CODE, noise_std, encoder=encoder, decoder=decoder, loss="cross_entropy", epochs=epochs,
-        batch_size=16, learning_rate=5e-3, seed=seed,
-    )  # fmt: skip
+        public.maps,
+        _CODE,
+        noise_std,
+        encoder=encoder,
+        decoder=decoder,
+        loss="cross_entropy",
+        epochs=epochs,
+        batch_size=16,
+        learning_rate=5e-3,
+        seed=seed,
+    )
 
 
 def _above(every: PublicPCA, noise_std: float) -> PublicPCA:
@@ -198,19 +244,22 @@ def _above(every: PublicPCA, noise_std: float) -> PublicPCA:
     return every.kept(max(1, min(every.best(noise_std), every.size)))
 
 
-def _released(way: str, cell: tuple[float, int], said: Kept, learn: _Learning, slices: list[Tensor]) -> dict[str, Any]:
-    """Release the answers to one cell's queries by one way, priced by itself, and teach students where that is wanted.
+def _released(
+    way: str, cell: tuple[float, int], said: Kept, learn: _Learning, slices: list[Tensor]
+) -> dict[str, Any]:
+    """Release the answers to one cell's queries by one way, priced by itself, and teach students
+    where that is wanted.
 
     Returns:
         way: which of `WAYS`.
         epsilon: the target; `spent` is what its ledger says.
         queries: volumes that were asked about.
         spent: epsilon by the ledger.
-        noise: standard deviation on each number of a code, over the radius that codes are clipped to.
-        size: numbers in a code.
-        answers: Dice of each class of the recovered answers, against the masks of the queried volumes.
-        student: Dice of each class on the test volumes, of a student that began as the public U-Net; None: not taught.
-        alone: the same of one that began from nothing, without public masks, as in the paper; None: not taught.
+        noise: standard deviation on each number of a code, over the radius that codes are clipped
+        to. size: numbers in a code. answers: Dice of each class of the recovered answers, against
+        the masks of the queried volumes. student: Dice of each class on the test volumes, of a
+        student that began as the public U-Net; None: not taught. alone: the same of one that began
+        from nothing, without public masks, as in the paper; None: not taught.
     """
     (epsilon, queries), public, test = cell, learn.public, parts(learn.public.data).test
 
@@ -226,8 +275,16 @@ def _released(way: str, cell: tuple[float, int], said: Kept, learn: _Learning, s
         return learn.student(recover)(answers) if taught else public.start.network
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the one component that is left lies below the noise, as the tables show
-        result = pate(plan, Seen(said, seen), reducer, public.start.inputs, student, streams=Streams.new(learn.seed))
+        # that the one component that is left lies below the noise, as the tables show
+        warnings.simplefilter("ignore")
+        result = pate(
+            plan,
+            Seen(said, seen),
+            reducer,
+            public.start.inputs,
+            student,
+            streams=Streams.new(learn.seed),
+        )
     maps = recover(heard[0].targets)
     if cell == (8.0, 10):
         slices.append(maps[0].argmax(0))
@@ -239,11 +296,16 @@ def _released(way: str, cell: tuple[float, int], said: Kept, learn: _Learning, s
         alone = scores(probabilities(learn.alone(recover)(heard[0]), tests), test)
     assert isinstance(plan.aggregate, Ball)
     return {
-        "way": way, "epsilon": epsilon, "queries": queries, "spent": result.ledger.guarantee(DELTA).epsilon,
-        "noise": plan.noise_std / plan.aggregate.radius, "size": reducer.size,
+        "way": way,
+        "epsilon": epsilon,
+        "queries": queries,
+        "spent": result.ledger.guarantee(DELTA).epsilon,
+        "noise": plan.noise_std / plan.aggregate.radius,
+        "size": reducer.size,
         "answers": scores(maps, pool_truth(public.data)[:queries]),
-        "student": scores(probabilities(result.model, tests), test) if taught else None, "alone": alone,
-    }  # fmt: skip
+        "student": scores(probabilities(result.model, tests), test) if taught else None,
+        "alone": alone,
+    }
 
 
 @cached("pate-segmentation, gradients")
@@ -264,12 +326,13 @@ def train_by_gradients(
 
     Args:
         seed: of everything.
-        epsilon: what it may cost at delta 1e-3; None: no privacy, by the training that teachers and students have.
+        epsilon: what it may cost at delta 1e-3; None: no privacy, by the training that teachers and
+            students have.
         start: "nothing", or "public" for the U-Net that learned from the public volumes.
         epochs: of about five batches each; without privacy of as many steps.
         learning_rate: of Adam.
-        copies: of each volume in a batch, moved as teachers' volumes are, their gradients averaged before clipping; 0:
-            the volumes as they are.
+        copies: of each volume in a batch, moved as teachers' volumes are, their gradients averaged
+            before clipping; 0: the volumes as they are.
         papers: in place of `epsilon`, the paper's clip and noise.
         first: how many private volumes there are; None: all.
         data: which volumes.
@@ -306,13 +369,15 @@ def train_by_gradients(
 def plan_of(epsilon: float | None, epochs: int, layers: int, examples: int) -> Plan:
     """What DP-SGD is to spend, on a network of so many layers and a declared number of examples.
 
-    Without an epsilon, the paper's clip of each layer and the noise multiplier that it states for each: with L layers
-    the noise is worth 1 / sqrt(L) of it.
+    Without an epsilon, the paper's clip of each layer and the noise multiplier that it states for
+    each: with L layers the noise is worth 1 / sqrt(L) of it.
     """
     if epsilon is None:
         plan = Plan(Poisson(_RATE), epochs, clip=PerLayer(_PAPERS_CLIP), examples=examples)
         return replace(plan, schedule=Constant(start=_PAPERS_NOISE / math.sqrt(layers)))
-    return Plan(Poisson(_RATE), epochs, clip=PerLayer(_CLIP), examples=examples).calibrate(epsilon=epsilon, delta=DELTA)
+    return Plan(Poisson(_RATE), epochs, clip=PerLayer(_CLIP), examples=examples).calibrate(
+        epsilon=epsilon, delta=DELTA
+    )
 
 
 def layers_of(network: nn.Module) -> int:

@@ -1,4 +1,6 @@
-"""Images as targets of 256 numbers, after Fay et al. 2020: no reduction, principal components and an autoencoder."""
+"""Images as targets of 256 numbers, after Fay et al. 2020: no reduction, principal components and
+an autoencoder.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ def train(
     epochs: int = 50,
     share: float = 0.5,
 ) -> dict[str, Any]:
-    """Teachers and students, with `seed`, which fixes images, who learns from what, noise and autoencoder.
+    """Teachers and students, with `seed`, which fixes images, who learns from what, noise and
+    autoencoder.
 
     Args:
         seed: of everything.
@@ -55,38 +58,40 @@ def train(
         epsilon: what the answers to all queries may cost, at delta 1e-5.
         queries: public inputs that are asked about.
         private: images that the teachers share.
-        size: numbers in the autoencoder's code; None: twice as many as the rule has principal components, eight at
-            least.
+        size: numbers in the autoencoder's code; None: twice as many as the rule has principal
+            components, eight at least.
         epochs: of the autoencoder.
         share: of the public teachers' answers that lie within the radius that codes are clipped to.
 
     Returns:
-        Errors are squared errors of an image, summed over pixels; those of answers look at private ones.
-        noise: the noise's standard deviation on each number of a code; with the autoencoder `autoencoder_noise`.
-        autoencoder_noise: in the unit ball.
-        rule: how many components the rule keeps.
-        size: numbers in the autoencoder's code.
-        teacher: the mean error of one teacher on the queries' images.
-        ensemble: the error of the teachers' mean there, without noise.
-        answers: for each way the error of what is recovered, against the teachers' mean.
-        students: for each way the student's error on test images.
-        public: the same of a student of the public images' own targets, without any teacher.
-        mean: the same of the public mean image.
-        epsilons: for each way what its ledger says was spent.
-        by_length: the error of what is recovered for each of `LENGTHS` components, then for the rule's own.
-        expected: the closed form for each of `LENGTHS`.
+        Errors are squared errors of an image, summed over pixels; those of answers look at private
+        ones. noise: the noise's standard deviation on each number of a code; with the autoencoder
+        `autoencoder_noise`. autoencoder_noise: in the unit ball. rule: how many components the rule
+        keeps. size: numbers in the autoencoder's code. teacher: the mean error of one teacher on
+        the queries' images. ensemble: the error of the teachers' mean there, without noise.
+        answers: for each way the error of what is recovered, against the teachers' mean. students:
+        for each way the student's error on test images. public: the same of a student of the public
+        images' own targets, without any teacher. mean: the same of the public mean image. epsilons:
+        for each way what its ledger says was spent. by_length: the error of what is recovered for
+        each of `LENGTHS` components, then for the rule's own. expected: the closed form for each of
+        `LENGTHS`.
     """
     data = images(seed, private)
     inputs = covered(data.pool)
     said = Kept.of(
-        Trained((covered(data.private), data.private), completes, teachers), inputs[:queries], Streams.new(seed)
+        Trained((covered(data.private), data.private), completes, teachers),
+        inputs[:queries],
+        Streams.new(seed),
     )
     mean = torch.stack(said.known).mean(0)
     proxies = public_teachers(data, teachers, private)
     public = Dataset(inputs, torch.stack(proxies).mean(0), public=True)
     single = Dataset(inputs.repeat(len(proxies), 1), torch.cat(proxies), public=True)
-    # What is encoded are answers, and what they should become are targets: the autoencoder is fitted on both.
-    both = Dataset(torch.cat([inputs, covered(data.public)]), torch.cat([public.y, data.public]), public=True)
+    # What is encoded are answers, and what they should become are targets: the autoencoder is
+    # fitted on both.
+    both = Dataset(
+        torch.cat([inputs, covered(data.public)]), torch.cat([public.y, data.public]), public=True
+    )
     every = PublicPCA.fit(public)
     plan = plan_of(queries, teachers, Ball(every.radius(single, share)), epsilon)
     in_ball = plan_of(queries, teachers, Ball(1.0), epsilon)
@@ -106,13 +111,20 @@ def train(
     truth = data.pool[:queries]
     alone = chosen(covered(data.public), data.public, data)
     return {
-        "noise": plan.noise_std, "autoencoder_noise": in_ball.noise_std, "rule": rule, "size": size,
+        "noise": plan.noise_std,
+        "autoencoder_noise": in_ball.noise_std,
+        "rule": rule,
+        "size": size,
         "teacher": float(torch.stack([error(one, truth) for one in said.known]).mean()),
-        "ensemble": float(error(mean, truth)), "answers": answers, "students": students, "epsilons": spent,
+        "ensemble": float(error(mean, truth)),
+        "answers": answers,
+        "students": students,
+        "epsilons": spent,
         "public": float(error(alone(covered(data.test)), data.test)),
-        "mean": float(error(data.public.mean(0), data.test)), "by_length": [*curve, answers[1]],
+        "mean": float(error(data.public.mean(0), data.test)),
+        "by_length": [*curve, answers[1]],
         "expected": [every.loss(plan.noise_std, length) for length in LENGTHS],
-    }  # fmt: skip
+    }
 
 
 def plan_of(queries: int, teachers: int, aggregate: Ball, epsilon: float) -> PatePlan:
@@ -136,7 +148,9 @@ def completes(x: Tensor, y: Tensor, penalty: float = _PENALTY) -> Callable[[Tens
 
 
 def public_teachers(data: Images, teachers: int, private: int) -> list[Tensor]:
-    """What teachers say to the pool that learn from public images, as many each as a private one has: public."""
+    """What teachers say to the pool that learn from public images, as many each as a private one
+    has: public.
+    """
     rows = max(1, private // teachers)
     shards = [shard for shard in data.public.split(rows) if len(shard) == rows]  # type: ignore[no-untyped-call]
     return [completes(covered(shard), shard)(covered(data.pool)) for shard in shards]
@@ -154,9 +168,16 @@ def chosen(x: Tensor, y: Tensor, data: Images) -> Callable[[Tensor], Tensor]:
 
 
 def _released(
-    plan: PatePlan, said: Kept, reducer: Reducer, data: Images, mean: Tensor, seed: int, teach: bool = True
+    plan: PatePlan,
+    said: Kept,
+    reducer: Reducer,
+    data: Images,
+    mean: Tensor,
+    seed: int,
+    teach: bool = True,
 ) -> tuple[float, float, float]:
-    """Errors of what is recovered, against the teachers' mean, and of the student; and what the ledger says was spent.
+    """Errors of what is recovered, against the teachers' mean, and of the student; and what the
+    ledger says was spent.
 
     Each release is priced by itself, and has the same stream of noise as the others.
     """
@@ -191,18 +212,26 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     """Every number of teachers and every epsilon, by each reducer."""
     numbers = range(seeds or (_QUICK_SEEDS if quick else _SEEDS))
     teachers, epsilons = ((50, 250), (2.0, 8.0)) if quick else (_TEACHERS, _EPSILONS)
-    calls = {(count, epsilon): train.at(teachers=count, epsilon=epsilon) for count in teachers for epsilon in epsilons}
+    calls = {
+        (count, epsilon): train.at(teachers=count, epsilon=epsilon)
+        for count in teachers
+        for epsilon in epsilons
+    }
     made: _Made = runs.named(calls, numbers)
     rows = [row for (count, epsilon), mine in made.items() for row in _rows(count, epsilon, mine)]
     first = made[teachers[0], epsilons[0]]
     rows += [
-        mean_row("1,000 public images with their targets, no teachers", _TEST, each(first, "public")),
+        mean_row(
+            "1,000 public images with their targets, no teachers", _TEST, each(first, "public")
+        ),
         mean_row("the public mean image", _TEST, each(first, "mean")),
     ]
     panels = [_by_epsilon(count, epsilons, made) for count in teachers]
     panels += [_by_length(count, epsilons, made) for count in teachers]
     title = "Images as targets: the lower half is to be completed"
-    return Findings(tuple(rows), Figure(title, panels, 13, 8, len(teachers), 5), _notes(made, len(numbers)))
+    return Findings(
+        tuple(rows), Figure(title, panels, 13, 8, len(teachers), 5), _notes(made, len(numbers))
+    )
 
 
 def _rows(count: int, epsilon: float, mine: Sequence[Outcome]) -> list[Row]:
@@ -210,7 +239,9 @@ def _rows(count: int, epsilon: float, mine: Sequence[Outcome]) -> list[Row]:
     label = f"K {count}, epsilon {epsilon:g}"
     rows = [
         mean_row(label, "noise on each number of a code", each(mine, "noise")),
-        mean_row(label, "the same in the unit ball, for the autoencoder", each(mine, "autoencoder_noise")),
+        mean_row(
+            label, "the same in the unit ball, for the autoencoder", each(mine, "autoencoder_noise")
+        ),
         mean_row(label, "components by the rule", each(mine, "rule")),
         Row(label, "components of the least error, on the grid", _best(mine)),
         Row(label, "error of the answers by the rule, over the least on the grid", _ratio(mine)),
@@ -219,7 +250,9 @@ def _rows(count: int, epsilon: float, mine: Sequence[Outcome]) -> list[Row]:
     ]
     for at, way in enumerate(WAYS):
         rows += [
-            mean_row(f"{label}, {way}", f"epsilon spent, at delta {DELTA:g}", _at(mine, "epsilons", at)),
+            mean_row(
+                f"{label}, {way}", f"epsilon spent, at delta {DELTA:g}", _at(mine, "epsilons", at)
+            ),
             mean_row(f"{label}, {way}", _ANSWERS, _at(mine, "answers", at)),
             mean_row(f"{label}, {way}", _TEST, _at(mine, "students", at)),
         ]
@@ -233,24 +266,57 @@ def _at(mine: Sequence[Outcome], name: str, place: int) -> list[float]:
 def _notes(made: _Made, seeds: int) -> str:
     students, lengths = [], []
     for (count, epsilon), mine in made.items():
-        cells = [spread(_at(mine, name, at), 2) for name in ("answers", "students") for at in range(len(WAYS))]
+        cells = [
+            spread(_at(mine, name, at), 2)
+            for name in ("answers", "students")
+            for at in range(len(WAYS))
+        ]
         students.append((str(count), f"{epsilon:g}", f"{mean(each(mine, 'ensemble')):.1f}", *cells))
-        lengths.append((str(count), f"{epsilon:g}", f"{mean(each(mine, 'noise')):.3f}",
-                        f"{mean(each(mine, 'rule')):.1f}",
-                        str(_best(mine)), f"{100 * (_ratio(mine) - 1):+.1f} %"))  # fmt: skip
+        lengths.append(
+            (
+                str(count),
+                f"{epsilon:g}",
+                f"{mean(each(mine, 'noise')):.3f}",
+                f"{mean(each(mine, 'rule')):.1f}",
+                str(_best(mine)),
+                f"{100 * (_ratio(mine) - 1):+.1f} %",
+            )
+        )
     pairs = [[one.students[1] - one.students[2] for one in mine] for mine in made.values()]
     means = [mean(several) for several in pairs]
-    heads = ("K", "epsilon", "teachers' mean, error", *(f"answers, {way}" for way in WAYS),
-             *(f"student, {way}" for way in WAYS))  # fmt: skip
+    heads = (
+        "K",
+        "epsilon",
+        "teachers' mean, error",
+        *(f"answers, {way}" for way in WAYS),
+        *(f"student, {way}" for way in WAYS),
+    )
     return page(
-        "pate-vectors", seeds=seeds, delta=DELTA, students=table(heads, students), least=min(means), most=max(means),
-        ahead=sum(gain > 0 for several in pairs for gain in several), pairs=sum(map(len, pairs)), grid=len(LENGTHS),
+        "pate-vectors",
+        seeds=seeds,
+        delta=DELTA,
+        students=table(heads, students),
+        least=min(means),
+        most=max(means),
+        ahead=sum(gain > 0 for several in pairs for gain in several),
+        pairs=sum(map(len, pairs)),
+        grid=len(LENGTHS),
         lengths=table(
-            ("K", "epsilon", "noise", "l by the rule", "best l on the grid", "rule's error above the best"), lengths
+            (
+                "K",
+                "epsilon",
+                "noise",
+                "l by the rule",
+                "best l on the grid",
+                "rule's error above the best",
+            ),
+            lengths,
         ),
         alone=mean(one.public for mine in made.values() for one in mine),
-        best=min(mean(_at(mine, "students", at)) for mine in made.values() for at in range(len(WAYS))),
-    )  # fmt: skip
+        best=min(
+            mean(_at(mine, "students", at)) for mine in made.values() for at in range(len(WAYS))
+        ),
+    )
 
 
 def _curve(mine: Sequence[Outcome]) -> list[float]:
@@ -271,17 +337,34 @@ def _ratio(mine: Sequence[Outcome]) -> float:
 def _by_epsilon(count: int, epsilons: Sequence[float], made: _Made) -> Panel:
     """Students' errors over epsilon."""
     marks: list[Mark] = [
-        Curve(epsilons, [_at(made[count, e], "students", at) for e in epsilons], way, colour, "o-", "deviation")
+        Curve(
+            epsilons,
+            [_at(made[count, e], "students", at) for e in epsilons],
+            way,
+            colour,
+            "o-",
+            "deviation",
+        )
         for at, (way, colour) in enumerate(zip(WAYS, (GREY, RED, BLUE), strict=True))
     ]
     first = made[count, epsilons[0]]
     marks.append(Across(mean(each(first, "mean")), "the public mean image", line=":"))
     marks.append(Across(mean(each(first, "public")), "public targets alone", line="--"))
-    return Panel(marks, "epsilon", "students' test error", f"{count} teachers", "x", ylim=(10, 45), xticks=epsilons)
+    return Panel(
+        marks,
+        "epsilon",
+        "students' test error",
+        f"{count} teachers",
+        "x",
+        ylim=(10, 45),
+        xticks=epsilons,
+    )
 
 
 def _by_length(count: int, epsilons: Sequence[float], made: _Made) -> Panel:
-    """Errors of the answers over the number of components: dots, the closed form, and the rule's number ringed."""
+    """Errors of the answers over the number of components: dots, the closed form, and the rule's
+    number ringed.
+    """
     marks: list[Mark] = []
     for epsilon, colour in zip(epsilons, CYCLE, strict=False):
         mine = made[count, epsilon]
@@ -289,7 +372,15 @@ def _by_length(count: int, epsilons: Sequence[float], made: _Made) -> Panel:
         marks += [
             Curve(LENGTHS, curve, f"epsilon {epsilon:g}", colour, "o", size=3),
             Curve(LENGTHS, np.mean(each(mine, "expected"), axis=0), "", colour, width=1),
-            Curve([max(1.0, mean(each(mine, "rule")))], [own], "", "black", "o", size=9, hollow=True),
+            Curve(
+                [max(1.0, mean(each(mine, "rule")))], [own], "", "black", "o", size=9, hollow=True
+            ),
         ]
-    return Panel(marks, "components (ring: by the rule)", "error of answers (line: closed form)",
-                 f"{count} teachers, PCA", "xy", legend="best")  # fmt: skip
+    return Panel(
+        marks,
+        "components (ring: by the rule)",
+        "error of answers (line: closed form)",
+        f"{count} teachers, PCA",
+        "xy",
+        legend="best",
+    )

@@ -27,7 +27,8 @@ from privlearn_studies.report import Findings, each, interval, mean_row, page, s
 from privlearn_studies.runs import Call, Outcome, Runs, cached
 
 DELTA = 1e-5
-#: How a student learns: from answered images alone, or from all, to which the winners or the noisy counts are spread.
+#: How a student learns: from answered images alone, or from all, to which the winners or the noisy
+#: counts are spread.
 WAYS = ("no spreading", "spreading from winners", "spreading from noisy counts")
 POOL, _TEST = 9_000, 1_000
 _CLASSES = 10
@@ -35,25 +36,33 @@ _SHIFT = 2
 #: A count that outdoes every other: what a winner is held to be, whatever its count was.
 _CERTAIN = 1e9
 _SEEDS, _QUICK_SEEDS = 3, 1
-#: Papernot et al. 2018, Table 1: Confident-GNMax on MNIST, epsilon 1.97 at delta 1e-5 by data-dependent accounting.
+#: Papernot et al. 2018, Table 1: Confident-GNMax on MNIST, epsilon 1.97 at delta 1e-5 by
+#: data-dependent accounting.
 _PAPER = 0.985
 
 
 def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     """Students of one ensemble by the number of queries, and by what they learn from."""
     numbers = range(seeds or (_QUICK_SEEDS if quick else _SEEDS))
-    # In short a quarter of the records, one number of queries; as many teachers, which the noise follows from.
+    # In short a quarter of the records, one number of queries; as many teachers, which the noise
+    # follows from.
     call = train.at(queries=(400,), epochs=2, first=15_000) if quick else train.at()
     mine = runs([call], numbers)[call]
     on, metric = f"{call.teachers} teachers", "test accuracy"
     rows = [
         mean_row(on, "accuracy of one teacher on the queries (private)", each(mine, "teacher")),
-        mean_row(on, "accuracy of their plurality on the queries, without noise (private)", each(mine, "plurality")),
+        mean_row(
+            on,
+            "accuracy of their plurality on the queries, without noise (private)",
+            each(mine, "plurality"),
+        ),
     ]
     lines = []
     for place, queries in enumerate(call.queries):
         label = f"{queries} queries"
-        noise, spent, winners, seen = (_at(mine, name, place) for name in ("noise", "epsilons", "answers", "seen"))
+        noise, spent, winners, seen = (
+            _at(mine, name, place) for name in ("noise", "epsilons", "answers", "seen")
+        )
         rows += [
             mean_row(label, "noise on each count", noise),
             mean_row(label, f"epsilon spent, at delta {DELTA:g}", spent),
@@ -62,14 +71,34 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         ]
         tests = np.array(_at(mine, "test", place)).T.tolist()
         for way, reached in zip(WAYS, tests, strict=True):
-            rows.append(mean_row(f"{label}, {way}", metric, reached, _PAPER if way == WAYS[-1] else None))
-        lines.append((str(queries), f"{noise[0]:.1f}", spread(winners), *map(spread, tests),
-                      signed(*interval(tests[2], tests[0]))))  # fmt: skip
-    heads = ("queries", "noise on a count", "noisy winners right", *WAYS, "counts less no spreading")
-    notes = page(
-        "pate-mnist", about=about(call, len(numbers)), table=table(heads, lines), tried=page("pate-mnist-tried")
+            rows.append(
+                mean_row(f"{label}, {way}", metric, reached, _PAPER if way == WAYS[-1] else None)
+            )
+        lines.append(
+            (
+                str(queries),
+                f"{noise[0]:.1f}",
+                spread(winners),
+                *map(spread, tests),
+                signed(*interval(tests[2], tests[0])),
+            )
+        )
+    heads = (
+        "queries",
+        "noise on a count",
+        "noisy winners right",
+        *WAYS,
+        "counts less no spreading",
     )
-    figure = Figure("PATE on MNIST, epsilon 2", [_students(call, mine), _lessons(call, mine)], 11, 4.6, 2, 4)
+    notes = page(
+        "pate-mnist",
+        about=about(call, len(numbers)),
+        table=table(heads, lines),
+        tried=page("pate-mnist-tried"),
+    )
+    figure = Figure(
+        "PATE on MNIST, epsilon 2", [_students(call, mine), _lessons(call, mine)], 11, 4.6, 2, 4
+    )
     return Findings(tuple(rows), figure, notes)
 
 
@@ -81,7 +110,12 @@ def about(call: Call, seeds: int) -> str:
     """What stands at the top of the page."""
     records = "60,000" if call.first is None else f"{call.first:,}"
     return page(
-        "pate-mnist-about", teachers=call.teachers, records=records, epsilon=call.epsilon, delta=DELTA, seeds=seeds
+        "pate-mnist-about",
+        teachers=call.teachers,
+        records=records,
+        epsilon=call.epsilon,
+        delta=DELTA,
+        seeds=seeds,
     )
 
 
@@ -89,7 +123,14 @@ def _students(call: Call, mine: Sequence[Outcome]) -> Panel:
     """Test accuracy by queries and way to learn; dots are seeds."""
     tests = np.array(each(mine, "test"))  # seeds, queries, ways
     marks = [
-        Bars(np.arange(len(call.queries)) + (which - 1) * 0.25, tests[:, :, which].T, way, colour, 0.22, 0.7)
+        Bars(
+            np.arange(len(call.queries)) + (which - 1) * 0.25,
+            tests[:, :, which].T,
+            way,
+            colour,
+            0.22,
+            0.7,
+        )
         for which, (way, colour) in enumerate(zip(WAYS, (GREY, SKY, RED), strict=True))
     ]
     ticks = {float(place): str(number) for place, number in enumerate(call.queries)}
@@ -104,7 +145,14 @@ def _lessons(call: Call, mine: Sequence[Outcome]) -> Panel:
         values[f"spread\n{queries} queries"] = _at(mine, "seen", place)
     bars = Bars(range(len(values)), list(values.values()), colour=BLUE, width=0.6, alpha=0.7)
     ticks = {float(place): name for place, name in enumerate(values)}
-    return Panel([bars], "", "accuracy on public images", "what they learn from", ylim=(0.7, 1.0), xticks=ticks)
+    return Panel(
+        [bars],
+        "",
+        "accuracy on public images",
+        "what they learn from",
+        ylim=(0.7, 1.0),
+        xticks=ticks,
+    )
 
 
 @final
@@ -120,15 +168,24 @@ class Parts:
 
 
 def parts(first: int | None = None) -> Parts:
-    """The training images are private, the first 9,000 test images public and the last 1,000 for the figures."""
+    """The training images are private, the first 9,000 test images public and the last 1,000 for
+    the figures.
+    """
     data = load("mnist")
     assert data.x_test is not None
     assert data.y_test is not None
     pool, test = np.asarray(data.x_test[:POOL]), np.asarray(data.x_test[-_TEST:])
     labels = torch.from_numpy(np.asarray(data.y_test).astype(np.int64))
     return Parts(
-        Dataset(data.x[:first], np.asarray(data.y[:first]).astype(np.int64), low=data.low, high=data.high),
-        Dataset(pool, np.zeros(len(pool), dtype=np.int64), low=data.low, high=data.high, public=True),
+        Dataset(
+            data.x[:first],
+            np.asarray(data.y[:first]).astype(np.int64),
+            low=data.low,
+            high=data.high,
+        ),
+        Dataset(
+            pool, np.zeros(len(pool), dtype=np.int64), low=data.low, high=data.high, public=True
+        ),
         labels[:POOL],
         torch.from_numpy(test.copy()),
         labels[-_TEST:],
@@ -145,12 +202,14 @@ def train(
     epochs: int = 8,
     first: int | None = None,
 ) -> dict[str, Any]:
-    """An ensemble and its students, with `seed`, which fixes who learns from what, the noise and the students.
+    """An ensemble and its students, with `seed`, which fixes who learns from what, the noise and
+    the students.
 
     Args:
         seed: of everything.
         teachers: how many.
-        queries: public images that are asked about; each number is an ensemble of releases by itself.
+        queries: public images that are asked about; each number is an ensemble of releases by
+            itself.
         epsilon: what all queries together may cost at delta 1e-5, by data-independent accounting.
         epochs: of the students, over all public images.
         first: how many records the teachers share; None: all 60,000.
@@ -163,12 +222,17 @@ def train(
         noise: for each number of queries the noise's standard deviation on a count.
         epsilons: for each number of queries what its ledger says was spent.
         test: for each number of queries the test accuracy of each way to learn.
-        seen: for each number of queries the accuracy on the public images of the labels spread from noisy counts.
+        seen: for each number of queries the accuracy on the public images of the labels spread from
+        noisy counts.
     """
     data = parts(first)
     asked = torch.from_numpy(np.array(data.pool.x[: max(queries)]))
-    votes = Kept.of(Trained(data.records, Spreading(data.pool, _CLASSES), teachers), asked, Streams.new(seed))
-    reached: dict[str, Any] = {name: [] for name in ("answers", "noise", "epsilons", "test", "seen")}
+    votes = Kept.of(
+        Trained(data.records, Spreading(data.pool, _CLASSES), teachers), asked, Streams.new(seed)
+    )
+    reached: dict[str, Any] = {
+        name: [] for name in ("answers", "noise", "epsilons", "test", "seen")
+    }
     for number in queries:
         plan = plan_of(number, teachers, epsilon)
         tests: list[float] = []
@@ -179,7 +243,8 @@ def train(
                 heard += [answers, learnable(way, answers)]
                 return student(epochs, seed)(heard[-1])
 
-            # The same noise for all ways to learn: they are looked at side by side, and priced each by itself.
+            # The same noise for all ways to learn: they are looked at side by side, and priced each
+            # by itself.
             result = pate(plan, votes, None, data.pool, learn, streams=Streams.new(seed))
             tests.append(_right(_labels(result.model, data.test), data.test_labels))
         answers, labelled = heard
@@ -198,7 +263,9 @@ def plan_of(queries: int, teachers: int, epsilon: float) -> PatePlan:
 
 
 def learnable(way: str, answers: Answers) -> Answers:
-    """What a student learns from: the answers as they are, or labels of all public images, spread from them."""
+    """What a student learns from: the answers as they are, or labels of all public images, spread
+    from them.
+    """
     if one_of("the way to learn", way, WAYS) == WAYS[0]:
         return answers
     assert answers.classes is not None
@@ -210,22 +277,30 @@ def learnable(way: str, answers: Answers) -> Answers:
 
 
 def student(epochs: int, seed: int) -> Callable[[Answers], nn.Module]:
-    """A small convolutional network; it sees images moved by up to two pixels, in as many steps whatever it learns."""
+    """A small convolutional network; it sees images moved by up to two pixels, in as many steps
+    whatever it learns.
+    """
 
     def learn(answers: Answers) -> nn.Module:
         size = Student(_network).batch_size
         steps = epochs * math.ceil(len(answers.inputs) / size)
         own = math.ceil(steps / math.ceil(int(answers.answered.sum()) / size))
         # Labels that were spread come without the counts that would tell that they are classes.
-        return Student(lambda shape: _network(shape, seed), "cross_entropy", epochs=own, augment=shifted, seed=seed)(
-            answers
-        )
+        return Student(
+            lambda shape: _network(shape, seed),
+            "cross_entropy",
+            epochs=own,
+            augment=shifted,
+            seed=seed,
+        )(answers)
 
     return learn
 
 
 def shifted(images: Tensor) -> Tensor:
-    """Each image moved by up to two pixels down or up and left or right, by chance; black comes in from outside."""
+    """Each image moved by up to two pixels down or up and left or right, by chance; black comes in
+    from outside.
+    """
     height, width = images.shape[-2:]
     wide = F.pad(images, (_SHIFT,) * 4)
     down, right = (torch.randint(0, 2 * _SHIFT + 1, (len(images), 1)) for _ in range(2))
@@ -239,10 +314,20 @@ def _network(shape: tuple[int, ...], seed: int = 0) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Sequential(
-            nn.Unflatten(1, (1, shape[0])), nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.5),
-            nn.Linear(32 * (shape[0] // 4) * (shape[1] // 4), 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, _CLASSES),
-        )  # fmt: skip
+            nn.Unflatten(1, (1, shape[0])),
+            nn.Conv2d(1, 16, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Dropout(0.5),
+            nn.Linear(32 * (shape[0] // 4) * (shape[1] // 4), 64),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.Linear(64, _CLASSES),
+        )
 
 
 def _without_noise(votes: list[Tensor], truth: Tensor) -> tuple[float, float]:

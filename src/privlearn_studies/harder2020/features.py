@@ -1,4 +1,6 @@
-"""Harder et al. 2019, Figure 5: what hidden units of the classifier look for, with and without noise."""
+"""Harder et al. 2019, Figure 5: what hidden units of the classifier look for, with and without
+noise.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,13 @@ _SIDE = 28
 
 
 def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
-    """A network for each epsilon and one without noise, by the same seed; for each label its most significant unit."""
+    """A network for each epsilon and one without noise, by the same seed; for each label its most
+    significant unit.
+    """
     calls = {"no noise": classifier_without_noise(quick)}
-    calls |= {f"epsilon {epsilon:g}": tuned_classifier(epsilon, quick) for epsilon in (8.0, 2.0, 0.5)}
+    calls |= {
+        f"epsilon {epsilon:g}": tuned_classifier(epsilon, quick) for epsilon in (8.0, 2.0, 0.5)
+    }
     rows: list[Row] = []
     panels: list[Panel] = []
     for label, call in calls.items():
@@ -30,11 +36,17 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         units, accuracy = features(call.setting, network), outcome["test"][-1]
         rows += [
             Row(label, "test accuracy", accuracy),
-            Row(label, "contrast: mean over the shown features of their deviation over pixels",
-                mean(float(unit.std()) for unit in units)),
-            Row(label, "share of their energy above a quarter of the highest frequency",
-                mean(_high(unit) for unit in units)),
-        ]  # fmt: skip
+            Row(
+                label,
+                "contrast: mean over the shown features of their deviation over pixels",
+                mean(float(unit.std()) for unit in units),
+            ),
+            Row(
+                label,
+                "share of their energy above a quarter of the highest frequency",
+                mean(_high(unit) for unit in units),
+            ),
+        ]
         limit = float(np.percentile(np.abs(np.concatenate([unit.numpy() for unit in units])), 99.5))
         for digit, unit in zip(_LABELS, units, strict=True):
             name = f"{label}\naccuracy {accuracy:.3f}" if digit == _LABELS[0] else ""
@@ -47,7 +59,9 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
 def features(setting: Setting, network: nn.Module) -> list[Tensor]:
     """The chosen units' weights as images, of shape (pixels,)."""
     task = task_of(setting)
-    directions = projection(task, 0, task.rows(0, False).x[: setting.first]).get_buffer("components")
+    directions = projection(task, 0, task.rows(0, False).x[: setting.first]).get_buffer(
+        "components"
+    )
     first, last = (module for module in network.modules() if isinstance(module, nn.Linear))
     with torch.no_grad():
         weights = first.weight @ directions.T.to(first.weight)

@@ -9,11 +9,20 @@ import numpy as np
 from privlearn.accounting import accountant
 from privlearn.descent.rules import learning_rate
 from privlearn_studies.charts import BLUE, GREEN, GREY, RED, Across, Curve, Figure, Mark, Panel
-from privlearn_studies.harder2020.training import DELTA, Setting, examples_of, falling, linearly, plan_of, train
+from privlearn_studies.harder2020.training import (
+    DELTA,
+    Setting,
+    examples_of,
+    falling,
+    linearly,
+    plan_of,
+    train,
+)
 from privlearn_studies.report import Findings, Row, apart, each, ends, mean_row, page, signed, table
 from privlearn_studies.runs import Call, Outcome, Runs
 
-#: Table 1 (a), by epsilon: test accuracy and epochs of DP-SGD (Abadi et al. 2016), DP-CDBN (Phan et al. 2017), DP-MAC.
+#: Table 1 (a), by epsilon: test accuracy and epochs of DP-SGD (Abadi et al. 2016), DP-CDBN (Phan et
+#: al. 2017), DP-MAC.
 PAPER: dict[float, dict[str, tuple[float, int]]] = {
     0.5: {"DP-SGD": (0.90, 16), "DP-CDBN": (0.92, 162), "DP-MAC": (0.90, 10)},
     2.0: {"DP-SGD": (0.95, 120), "DP-CDBN": (0.95, 162), "DP-MAC": (0.95, 30)},
@@ -22,9 +31,9 @@ PAPER: dict[float, dict[str, tuple[float, int]]] = {
 #: Table 2: by epsilon, noise multipliers of training and of the projection.
 _PAPERS_NOISE = {0.5: (8.0, 16.0), 2.0: (2.8, 8.0), 8.0: (1.0, 4.0)}
 _QUICK = 6_000
-#: Settings that DP-MAC was tried with on the images held back, as far as there is a record: coordinates by 30, 10 and 5
-#: steps of Adam, by 5 and by one of SGD, by one sweep; shares of the unit of sensitivity evenly, and twice for the
-#: first layer.
+#: Settings that DP-MAC was tried with on the images held back, as far as there is a record:
+#: coordinates by 30, 10 and 5 steps of Adam, by 5 and by one of SGD, by one sweep; shares of the
+#: unit of sensitivity evenly, and twice for the first layer.
 MAC_TRIES = 8
 OURS = "DP-MAC, our settings"
 _SEEDS, _QUICK_SEEDS = 10, 1
@@ -40,10 +49,14 @@ _Known = dict[tuple[str, str], Row]
 
 
 def classifier(epsilon: float, quick: bool = False) -> Call:
-    """The paper's classifier with its noise; a quick one has a tenth of the rows in batches of the same share."""
+    """The paper's classifier with its noise; a quick one has a tenth of the rows in batches of the
+    same share.
+    """
     noise, pca = _PAPERS_NOISE[epsilon]
     epochs, rate, decay = (10, 0.03, 0.7) if epsilon == 0.5 else (30, 0.01, 0.95)
-    call = train.at(Setting("mnist", epochs, 1000, rate, falling(decay), 0.3, noise=noise, pca_noise=pca))
+    call = train.at(
+        Setting("mnist", epochs, 1000, rate, falling(decay), 0.3, noise=noise, pca_noise=pca)
+    )
     return call.but(first=_QUICK, batch_size=100, epochs=min(epochs, 10)) if quick else call
 
 
@@ -59,7 +72,9 @@ def tuned_classifier(epsilon: float, quick: bool = False) -> Call:
 
 
 def classifier_by_dpsgd(epsilon: float, quick: bool = False) -> Call:
-    """The same network by DP-SGD with the same batches, epochs and learning rates, the whole gradient clipped."""
+    """The same network by DP-SGD with the same batches, epochs and learning rates, the whole
+    gradient clipped.
+    """
     return calibrated(classifier(epsilon, quick), epsilon).but(method="dpsgd", threshold=0.3)
 
 
@@ -71,8 +86,9 @@ def classifier_without_noise(quick: bool = False) -> Call:
 def tries_of_dpsgd(epsilon: float, quick: bool = False) -> dict[str, Call]:
     """DP-SGD's settings that are tried on the images held back.
 
-    Adam has DP-MAC's learning rates, or less or more than these; plain SGD and SGD with momentum have the rate that
-    `pv.train` takes, falling linearly to 0; `pv.train` itself is plain SGD with clip norm 0.1 and batches of 4,000.
+    Adam has DP-MAC's learning rates, or less or more than these; plain SGD and SGD with momentum
+    have the rate that `pv.train` takes, falling linearly to 0; `pv.train` itself is plain SGD with
+    clip norm 0.1 and batches of 4,000.
     """
     own = classifier_by_dpsgd(epsilon, quick)
     tried = {}
@@ -85,7 +101,9 @@ def tries_of_dpsgd(epsilon: float, quick: bool = False) -> dict[str, Call]:
         else:
             tried[f"Adam, a third of these, {where}"] = start.but(rate=own.rate / 3)
         for momentum in (0.0, 0.9):
-            descent = start.but(optimizer="sgd", momentum=momentum, learning_rates=linearly(own.epochs))
+            descent = start.but(
+                optimizer="sgd", momentum=momentum, learning_rates=linearly(own.epochs)
+            )
             what = f"SGD with momentum {momentum:g}" if momentum else "plain SGD"
             rate = float(f"{(1 - momentum) * ruled_rate(descent.setting):.3g}")
             tried[f"{what}, the rule's rate, {where}"] = descent.but(rate=rate)
@@ -93,7 +111,9 @@ def tries_of_dpsgd(epsilon: float, quick: bool = False) -> dict[str, Call]:
 
 
 def tries_of_dpmac(epsilon: float, quick: bool = False) -> dict[str, Call]:
-    """DP-MAC's settings that are tried beside them: ours, with larger batches and learning rates."""
+    """DP-MAC's settings that are tried beside them: ours, with larger batches and learning
+    rates.
+    """
     own = tuned_classifier(epsilon, quick)
     tried = {f"{OURS}, batches of {own.batch_size}": own}
     for larger, more in ((2, 1.5), (4, 1.0), (4, 2.0), (4, 3.0)):
@@ -116,19 +136,32 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     """Every epsilon, at the paper's noise and at that which the epsilon allows."""
     numbers = range(seeds or (_QUICK_SEEDS if quick else _SEEDS))
     tried, best = _tried((2.0,) if quick else tuple(PAPER), quick, runs)
-    calls = {(epsilon, column): call for epsilon in PAPER for column, call in _lines(epsilon, best, quick)}
+    calls = {
+        (epsilon, column): call
+        for epsilon in PAPER
+        for column, call in _lines(epsilon, best, quick)
+    }
     made = runs.named({**calls, "plain": classifier_without_noise(quick)}, numbers)
     rows = [mean_row("without noise", _TEST, ends(made.pop("plain")))]
     for (epsilon, column), mine in made.items():
         label, quoted = _label(epsilon, column), PAPER[epsilon]
         rows += [
             mean_row(label, _SPENT, [run.epsilon or 0 for run in mine]),
-            mean_row(label, _TEST, ends(mine), quoted["DP-SGD" if column.startswith("DP-SGD") else "DP-MAC"][0]),
+            mean_row(
+                label,
+                _TEST,
+                ends(mine),
+                quoted["DP-SGD" if column.startswith("DP-SGD") else "DP-MAC"][0],
+            ),
             Row(label, _NOISE, mine[0].noise or 0.0),
         ]
     rows += [*_fixed_order(), *tried]
-    panels = [_panel(epsilon, {column: made[epsilon, column] for column in _COLOURS}) for epsilon in PAPER]
-    return Findings(tuple(rows), Figure("DP-MAC on MNIST", panels, 13, 4.6, 3, 6), notes_of(rows, quick))
+    panels = [
+        _panel(epsilon, {column: made[epsilon, column] for column in _COLOURS}) for epsilon in PAPER
+    ]
+    return Findings(
+        tuple(rows), Figure("DP-MAC on MNIST", panels, 13, 4.6, 3, 6), notes_of(rows, quick)
+    )
 
 
 def _lines(epsilon: float, best: tuple[str, str], quick: bool) -> list[tuple[str, Call]]:
@@ -144,7 +177,9 @@ def _lines(epsilon: float, best: tuple[str, str], quick: bool) -> list[tuple[str
 
 
 def _tried(epsilons: Sequence[float], quick: bool, runs: Runs) -> tuple[list[Row], tuple[str, str]]:
-    """Settings of both on the images held back, one seed; and the best of each, for all epsilons together."""
+    """Settings of both on the images held back, one seed; and the best of each, for all epsilons
+    together.
+    """
     calls = {
         (epsilon, what): held_back(call)
         for epsilon in epsilons
@@ -199,34 +234,75 @@ def notes_of(rows: Sequence[Row], quick: bool = False) -> str:
     tries = [(what, *(f"{by[epsilon]:.4f}" for epsilon in held[mac])) for what, by in held.items()]
     ordered = []
     for epsilon in PAPER:
-        by_2016, tight = (known[_label(epsilon, "batches in fixed order"), how].ours for how in (_BY_2016, _EXACTLY))
-        ordered.append(f"{by_2016:.3g} where {epsilon:g} is claimed ({tight:.3g} by the exact conversion)")
+        by_2016, tight = (
+            known[_label(epsilon, "batches in fixed order"), how].ours
+            for how in (_BY_2016, _EXACTLY)
+        )
+        ordered.append(
+            f"{by_2016:.3g} where {epsilon:g} is claimed ({tight:.3g} by the exact conversion)"
+        )
     return page(
-        "dpmac-mnist", seeds=plain.seeds, table=_table(known, quick), plain=_spread(plain), papers=_PAPERS,
-        dpsgd=_DPSGD, tuned=_TUNED, mac_tries=MAC_TRIES, sgd_tries=len(held) - len(macs), more=len(macs) - 1,
-        sgd=sgd, mac=mac,
-        tries=table(("held back: accuracy of", *(f"epsilon {epsilon}" for epsilon in held[mac])), tries),
+        "dpmac-mnist",
+        seeds=plain.seeds,
+        table=_table(known, quick),
+        plain=_spread(plain),
+        papers=_PAPERS,
+        dpsgd=_DPSGD,
+        tuned=_TUNED,
+        mac_tries=MAC_TRIES,
+        sgd_tries=len(held) - len(macs),
+        more=len(macs) - 1,
+        sgd=sgd,
+        mac=mac,
+        tries=table(
+            ("held back: accuracy of", *(f"epsilon {epsilon}" for epsilon in held[mac])), tries
+        ),
         ordered=", ".join(ordered),
-    )  # fmt: skip
+    )
 
 
 def _table(known: _Known, quick: bool) -> str:
     lines = []
     for epsilon, quoted in PAPER.items():
         for method, (accuracy, epochs) in quoted.items():
-            lines.append((f"{epsilon:g}", f"{method}, quoted", "–", "–", str(epochs), f"{accuracy:.2f}", "–", "–"))
+            lines.append(
+                (
+                    f"{epsilon:g}",
+                    f"{method}, quoted",
+                    "–",
+                    "–",
+                    str(epochs),
+                    f"{accuracy:.2f}",
+                    "–",
+                    "–",
+                )
+            )
         papers, tuned = (known[_label(epsilon, column), _TEST] for column in (_PAPERS, _TUNED))
         for column in _COLUMNS:
             label = _label(epsilon, column)
             mine = known[label, _TEST]
-            lines.append((
-                f"{epsilon:g}", column, f"{known[label, _NOISE].ours:.3g}", f"{known[label, _SPENT].ours:.3g}",
-                str(classifier(epsilon, quick).epochs), _spread(mine),
-                "–" if column == _PAPERS else signed(*apart(mine, papers)),
-                "–" if column == _TUNED else signed(*apart(mine, tuned)),
-            ))  # fmt: skip
-    heads = ("claimed epsilon", "what", "noise multiplier", "epsilon in truth", "epochs", _TEST,
-             f"over {_PAPERS}", f"over {_TUNED}")  # fmt: skip
+            lines.append(
+                (
+                    f"{epsilon:g}",
+                    column,
+                    f"{known[label, _NOISE].ours:.3g}",
+                    f"{known[label, _SPENT].ours:.3g}",
+                    str(classifier(epsilon, quick).epochs),
+                    _spread(mine),
+                    "–" if column == _PAPERS else signed(*apart(mine, papers)),
+                    "–" if column == _TUNED else signed(*apart(mine, tuned)),
+                )
+            )
+    heads = (
+        "claimed epsilon",
+        "what",
+        "noise multiplier",
+        "epsilon in truth",
+        "epochs",
+        _TEST,
+        f"over {_PAPERS}",
+        f"over {_TUNED}",
+    )
     return table(heads, lines)
 
 
@@ -242,7 +318,9 @@ def _panel(epsilon: float, made: dict[str, list[Outcome]]) -> Panel:
         epochs = np.arange(1, len(test) + 1)
         marks.append(Curve(epochs, test, column, _COLOURS[column], spread="population", shade=True))
         marks.append(Curve(epochs, seen, "", _COLOURS[column], ":", width=1))
-    for (method, (accuracy, _)), line in zip(PAPER[epsilon].items(), ("--", "-.", "-"), strict=False):
+    for (method, (accuracy, _)), line in zip(
+        PAPER[epsilon].items(), ("--", "-.", "-"), strict=False
+    ):
         marks.append(Across(accuracy, f"{method}, quoted", line=line, width=0.7))
     least = min(0.84, PAPER[epsilon]["DP-MAC"][0] - 0.04)
     return Panel(marks, "epoch", "accuracy", f"epsilon {epsilon:g}", ylim=(least, 0.985))

@@ -1,4 +1,6 @@
-"""Harder et al. 2019, Figure 4: one weight's objective, its expansions, and what noise makes of them."""
+"""Harder et al. 2019, Figure 4: one weight's objective, its expansions, and what noise makes of
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,19 @@ from torch.nn import functional as F
 from privlearn.mac import analytic
 from privlearn.mac.expansion import BINARY, Surrogate, hidden_first, hidden_second
 from privlearn.mac.network import SOFTPLUS
-from privlearn_studies.charts import BLUE, GREY, ORANGE, RED, SKY, Across, Band, Curve, Figure, Mark, Panel
+from privlearn_studies.charts import (
+    BLUE,
+    GREY,
+    ORANGE,
+    RED,
+    SKY,
+    Across,
+    Band,
+    Curve,
+    Figure,
+    Mark,
+    Panel,
+)
 from privlearn_studies.report import Findings, Row, page
 from privlearn_studies.runs import Runs
 
@@ -58,7 +72,10 @@ class _Objective:
 
     def sums(self) -> tuple[float, float]:
         """The sums of first derivatives and of halved second ones, at weight 0."""
-        u, second = self.inputs * 0, self.inputs.square() * self.second(self.inputs * 0, self.targets)
+        u, second = (
+            self.inputs * 0,
+            self.inputs.square() * self.second(self.inputs * 0, self.targets),
+        )
         return float((self.first(u, self.targets) * self.inputs).sum()), float(second.sum())
 
 
@@ -76,17 +93,26 @@ def _objectives() -> tuple[_Objective, _Objective]:
     still = torch.zeros(1, 1, dtype=torch.float64)
     return (
         _Objective(
-            "input layer: softplus, squared error", -0.7, x, F.softplus(-0.7 * x),
+            "input layer: softplus, squared error",
+            -0.7,
+            x,
+            F.softplus(-0.7 * x),
             lambda u, z: (z - F.softplus(u)).square().sum(),
-            lambda u, z: hidden_first(SOFTPLUS, u, z), lambda u, z: hidden_second(SOFTPLUS, u, z),
+            lambda u, z: hidden_first(SOFTPLUS, u, z),
+            lambda u, z: hidden_second(SOFTPLUS, u, z),
             analytic.hidden(still, SOFTPLUS, 1.0, _OUTPUTS),
         ),
         _Objective(
-            "output layer: binary cross-entropy", 0.7, x, torch.sigmoid(0.7 * x),
-            lambda u, y: BINARY.losses(u[:, None], y[:, None]).sum(), BINARY.first,
-            lambda u, y: torch.sigmoid(u) * torch.sigmoid(-u) / 2, analytic.binary(still, 1.0),
+            "output layer: binary cross-entropy",
+            0.7,
+            x,
+            torch.sigmoid(0.7 * x),
+            lambda u, y: BINARY.losses(u[:, None], y[:, None]).sum(),
+            BINARY.first,
+            lambda u, y: torch.sigmoid(u) * torch.sigmoid(-u) / 2,
+            analytic.binary(still, 1.0),
         ),
-    )  # fmt: skip
+    )
 
 
 def _expanded(objective: _Objective, grid: NDArray[np.float64]) -> tuple[list[Row], Panel]:
@@ -94,7 +120,10 @@ def _expanded(objective: _Objective, grid: NDArray[np.float64]) -> tuple[list[Ro
     linear, curvature = objective.sums()
     exact, scale = objective.exact(grid), 2 * len(objective.inputs)
     line, parabola = linear * grid / scale, _curve(linear, curvature, grid) / scale
-    deviations = [_NOISE * math.sqrt(2 * _LAYERS) * s for s in (objective.bounds.linear, objective.bounds.curvature)]
+    deviations = [
+        _NOISE * math.sqrt(2 * _LAYERS) * s
+        for s in (objective.bounds.linear, objective.bounds.curvature)
+    ]
     drawn = np.random.default_rng(0).standard_normal((_DRAWS, 2)) * deviations + (linear, curvature)
     noisy = (drawn[:, :1] * grid + drawn[:, 1:] * grid**2) / scale
     some = np.arange(0, len(grid), len(grid) // 30)
@@ -108,18 +137,38 @@ def _expanded(objective: _Objective, grid: NDArray[np.float64]) -> tuple[list[Ro
         Across(objective.truth, "the weight of the targets", GREY, ":", down=True, width=0.8),
     ]
     least, wide = float(exact.min()), float(exact.max() - exact.min())
-    panel = Panel(marks, "weight", "mean objective, less its value at 0", objective.name,
-                  ylim=(least - 0.6 * wide, float(exact.max()) + 0.4 * wide))  # fmt: skip
+    panel = Panel(
+        marks,
+        "weight",
+        "mean objective, less its value at 0",
+        objective.name,
+        ylim=(least - 0.6 * wide, float(exact.max()) + 0.4 * wide),
+    )
     minima = -drawn[:, 0] / (2 * drawn[:, 1])
     return [
-        Row(objective.name, "weight with the least objective, exact", float(grid[exact.argmin()]), objective.truth),
+        Row(
+            objective.name,
+            "weight with the least objective, exact",
+            float(grid[exact.argmin()]),
+            objective.truth,
+        ),
         Row(objective.name, "the same by the second order", -linear / (2 * curvature)),
-        Row(objective.name, "spread of the same under noise (half of 16th to 84th percentile)",
-            float(np.diff(np.percentile(minima, [16, 84]))[0]) / 2),
-        Row(objective.name, "share of draws whose curvature is not positive", float((drawn[:, 1] <= 0).mean())),
-        Row(objective.name, "largest error of the second order within 0.7 of 0",
-            float(np.abs(parabola - exact)[np.abs(grid) <= 0.7].max())),
-    ], panel  # fmt: skip
+        Row(
+            objective.name,
+            "spread of the same under noise (half of 16th to 84th percentile)",
+            float(np.diff(np.percentile(minima, [16, 84]))[0]) / 2,
+        ),
+        Row(
+            objective.name,
+            "share of draws whose curvature is not positive",
+            float((drawn[:, 1] <= 0).mean()),
+        ),
+        Row(
+            objective.name,
+            "largest error of the second order within 0.7 of 0",
+            float(np.abs(parabola - exact)[np.abs(grid) <= 0.7].max()),
+        ),
+    ], panel
 
 
 def _curve(linear: float, curvature: float, grid: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -130,5 +179,7 @@ def _curve(linear: float, curvature: float, grid: NDArray[np.float64]) -> NDArra
         torch.tensor([[[curvature]]], dtype=torch.float64),
     )
     assert surrogate.curvature is not None
-    polynomial: NDArray[np.float64] = float(surrogate.linear) * grid + float(surrogate.curvature) * grid**2
+    polynomial: NDArray[np.float64] = (
+        float(surrogate.linear) * grid + float(surrogate.curvature) * grid**2
+    )
     return polynomial

@@ -1,4 +1,6 @@
-"""Harder et al. 2019, Algorithm 2: thresholds learned from a private histogram, beside thresholds that are given."""
+"""Harder et al. 2019, Algorithm 2: thresholds learned from a private histogram, beside thresholds
+that are given.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,16 @@ from privlearn_studies.runs import Call, Outcome, Runs
 _SEEDS, _QUICK_SEEDS = 3, 1
 EPSILONS, _QUICK_EPSILONS = (0.5, 2.0, 8.0), (2.0,)
 GIVEN, LEARNED = "thresholds given", "thresholds learned"
-#: What is tried of each: a threshold for all layers; the share of examples whose derivatives stay as they are.
+#: What is tried of each: a threshold for all layers; the share of examples whose derivatives stay
+#: as they are.
 THRESHOLDS, QUANTILES = (0.1, 0.3, 1.0), (0.5, 0.75, 0.9)
 #: The histogram's noise multiplier, and the threshold until it is released.
 NOISE, START = 50.0, 0.3
 _TEST, _HELD = "test accuracy", "accuracy on the last 5,000 training images, held back"
-_SPENT, _NOISE = "epsilon in truth, at delta 1e-5, projection and histogram included", "noise multiplier of training"
+_SPENT, _NOISE = (
+    "epsilon in truth, at delta 1e-5, projection and histogram included",
+    "noise multiplier of training",
+)
 #: Epsilon, side, and the threshold or quantile.
 _Key = tuple[float, str, float]
 
@@ -40,7 +46,9 @@ def tries(epsilon: float, quick: bool = False) -> dict[_Key, Call]:
     own = calibrated(tuned_classifier(EPSILONS[0], quick), epsilon)
     given = {(epsilon, GIVEN, threshold): own.but(threshold=threshold) for threshold in THRESHOLDS}
     learned = {
-        (epsilon, LEARNED, quantile): own.but(threshold=START, learned=Histogram(NOISE, quantile=quantile))
+        (epsilon, LEARNED, quantile): own.but(
+            threshold=START, learned=Histogram(NOISE, quantile=quantile)
+        )
         for quantile in QUANTILES
     }
     return given | learned
@@ -56,7 +64,9 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     best = [chosen(held, epsilon, side) for epsilon in epsilons for side in (GIVEN, LEARNED)]
     made = runs.named({key: calls[key] for key in best}, numbers)
     rows = [row for key, own in made.items() for row in _rows(key, own)]
-    rows += [Row(f"held back, {_label(key)}, {key[2]:g}", _HELD, value) for key, value in held.items()]
+    rows += [
+        Row(f"held back, {_label(key)}, {key[2]:g}", _HELD, value) for key, value in held.items()
+    ]
     figure = Figure("DP-MAC on MNIST by given and learned thresholds", [_panel(made)], 7, 4.4)
     return Findings(tuple(rows), figure, _notes(made, held, len(numbers), quick))
 
@@ -79,28 +89,62 @@ def _rows(key: _Key, made: Sequence[Outcome]) -> list[Row]:
     ]
 
 
-def _notes(made: dict[_Key, list[Outcome]], held: dict[_Key, float], seeds: int, quick: bool) -> str:
+def _notes(
+    made: dict[_Key, list[Outcome]], held: dict[_Key, float], seeds: int, quick: bool
+) -> str:
     """The page's text."""
     lines, tried = [], []
     for epsilon in dict.fromkeys(key[0] for key in made):
-        (given, own), (learned, other) = ((key, runs) for key, runs in made.items() if key[0] == epsilon)
+        (given, own), (learned, other) = (
+            (key, runs) for key, runs in made.items() if key[0] == epsilon
+        )
         middle, half = apart(_rows(learned, other)[0], _rows(given, own)[0])
-        lines.append((
-            f"{epsilon:g}", f"{given[2]:g}", f"{own[0].noise:.4g}", spread(ends(own)), f"{learned[2]:g}",
-            _layers(other), f"{other[0].noise:.4g}", spread(ends(other)), signed(middle, half),
-        ))  # fmt: skip
+        lines.append(
+            (
+                f"{epsilon:g}",
+                f"{given[2]:g}",
+                f"{own[0].noise:.4g}",
+                spread(ends(own)),
+                f"{learned[2]:g}",
+                _layers(other),
+                f"{other[0].noise:.4g}",
+                spread(ends(other)),
+                signed(middle, half),
+            )
+        )
         for side in (GIVEN, LEARNED):
-            tried.append((f"{epsilon:g}", side, *(f"{held[key]:.4f}" for key in held if key[:2] == (epsilon, side))))
-    heads = ("epsilon", "threshold given", "its noise multiplier", _TEST, "quantile", "learned, by layer",
-             "its noise multiplier", _TEST, "learned over given")  # fmt: skip
+            tried.append(
+                (
+                    f"{epsilon:g}",
+                    side,
+                    *(f"{held[key]:.4f}" for key in held if key[:2] == (epsilon, side)),
+                )
+            )
+    heads = (
+        "epsilon",
+        "threshold given",
+        "its noise multiplier",
+        _TEST,
+        "quantile",
+        "learned, by layer",
+        "its noise multiplier",
+        _TEST,
+        "learned over given",
+    )
     both = [
-        f"{threshold:g}, or quantile {quantile:g}" for threshold, quantile in zip(THRESHOLDS, QUANTILES, strict=True)
+        f"{threshold:g}, or quantile {quantile:g}"
+        for threshold, quantile in zip(THRESHOLDS, QUANTILES, strict=True)
     ]
     return page(
-        "dpmac-thresholds", table=table(heads, lines), tries=table(("epsilon", "held back", *both), tried),
-        seeds=f"{seeds} seed{'s' if seeds > 1 else ''}", noise=NOISE, start=START, number=len(QUANTILES),
+        "dpmac-thresholds",
+        table=table(heads, lines),
+        tries=table(("epsilon", "held back", *both), tried),
+        seeds=f"{seeds} seed{'s' if seeds > 1 else ''}",
+        noise=NOISE,
+        start=START,
+        number=len(QUANTILES),
         read="" if quick else page("dpmac-thresholds-parts:read"),
-    )  # fmt: skip
+    )
 
 
 def _layers(made: Sequence[Outcome]) -> str:

@@ -47,13 +47,15 @@ class Setting:
         threshold: of derivatives, one or one for each layer; of the whole gradient for DP-SGD.
         method: "dpmac" or "dpsgd".
         noise: the noise multiplier as the paper states it; None: solved for, or no noise.
-        epsilon: what everything together may cost at delta 1e-5, projection included; None: whatever `noise` costs.
+        epsilon: what everything together may cost at delta 1e-5, projection included; None:
+            whatever `noise` costs.
         pca_noise: the noise multiplier of the private projection.
         sampling: "poisson", "partition", or "fixed" for the batches of the released code.
         optimizer: "adam" or "sgd".
         momentum: of SGD.
         weight_decay: of either.
-        gain: initial weights as Glorot's normal ones times this, and biases of 0; None: PyTorch's own.
+        gain: initial weights as Glorot's normal ones times this, and biases of 0; None: PyTorch's
+            own.
         middle: biases of the narrowest hidden layer at the start, where `gain` is given.
         mu: the weight of hidden layers' objectives in the fit of coordinates.
         z_steps: steps of that fit.
@@ -62,8 +64,8 @@ class Setting:
         shares: of the unit of sensitivity, layer by layer; empty: evenly.
         learned: what replaces DP-MAC's thresholds in the course of the run, which `epsilon` counts.
         first: how many training rows are used; None: all.
-        held: whether the last 5,000 training images of MNIST are held back, and stand in for the test images; of USPS
-            the 1,000 images do that are in neither set.
+        held: whether the last 5,000 training images of MNIST are held back, and stand in for the
+            test images; of USPS the 1,000 images do that are in neither set.
     """
 
     task: str
@@ -104,7 +106,8 @@ def train(seed: int, setting: Setting) -> dict[str, Any]:
     Figures on training rows are private: printed in a study of public data, never published.
 
     Returns:
-        test: after each epoch, test accuracy (on the images held back, where there are some); of autoencoders half the
+        test: after each epoch, test accuracy (on the images held back, where there are some); of
+        autoencoders half the
             squared error of an image, summed over pixels in [0, 1].
         train: the same on the training rows.
         noise: the noise multiplier of training; None without noise.
@@ -150,10 +153,12 @@ def trained(setting: Setting, seed: int) -> tuple[dict[str, Any], nn.Module]:
         method = _by_layers if setting.method == "dpmac" else _by_gradients
         seen_of_layers = method(setting, replace(plan, front=()), network, rows, alike)
     reached = {
-        "test": test, "train": seen, **seen_of_layers,
+        "test": test,
+        "train": seen,
+        **seen_of_layers,
         "noise": plan.noise_multipliers()[0] if setting.private else None,
         "epsilon": ledger.guarantee(DELTA).epsilon if setting.private else None,
-    }  # fmt: skip
+    }
     return reached, network
 
 
@@ -171,7 +176,13 @@ def plan_of(setting: Setting) -> Plan:
     """The run's plan, projection included."""
     clip = _clip(setting)
     before = () if setting.pca_noise is None else (PrivatePCA(60, setting.pca_noise),)
-    plan = Plan(_sampler(setting), epochs=setting.epochs, clip=clip, front=before, examples=examples_of(setting))
+    plan = Plan(
+        _sampler(setting),
+        epochs=setting.epochs,
+        clip=clip,
+        front=before,
+        examples=examples_of(setting),
+    )
     if setting.noise is not None:
         return replace(plan, schedule=Constant(start=setting.noise))
     return plan if setting.epsilon is None else plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
@@ -179,7 +190,11 @@ def plan_of(setting: Setting) -> Plan:
 
 def examples_of(setting: Setting) -> int:
     """How many rows are trained on."""
-    whole = TASKS["mnist"].examples - (_HELD if setting.held else 0) if setting.task == "mnist" else 10 * _EACH_DIGIT
+    whole = (
+        TASKS["mnist"].examples - (_HELD if setting.held else 0)
+        if setting.task == "mnist"
+        else 10 * _EACH_DIGIT
+    )
     return setting.first or whole
 
 
@@ -201,18 +216,25 @@ def _sampler(setting: Setting) -> Sampler:
     if one_of("the sampling", setting.sampling, ["poisson", "partition", "fixed"]) == "fixed":
         return FixedOrder(setting.batch_size)
     batches = round(examples / setting.batch_size)
-    return Partition(batches) if setting.sampling == "partition" else Poisson(setting.batch_size / examples)
+    return (
+        Partition(batches)
+        if setting.sampling == "partition"
+        else Poisson(setting.batch_size / examples)
+    )
 
 
 def _rows(setting: Setting, seed: int, ledger: Ledger, plan: Plan) -> Rows:
     if setting.task == "mnist":
-        rows = features(task_of(setting), seed, setting.held, setting.first, "whitened", ledger, plan.neighbours)
+        rows = features(
+            task_of(setting), seed, setting.held, setting.first, "whitened", ledger, plan.neighbours
+        )
         return replace(rows, x_test=rows.x_valid, y_test=rows.y_valid) if setting.held else rows
     return _images(seed, setting.first, setting.held)
 
 
 def _images(seed: int, first: int | None, held: bool) -> Rows:
-    """500 images of each digit to train on and 500 to test on (or the 100 left over), drawn afresh for each seed.
+    """500 images of each digit to train on and 500 to test on (or the 100 left over), drawn afresh
+    for each seed.
 
     Targets are the images.
     """
@@ -220,8 +242,10 @@ def _images(seed: int, first: int | None, held: bool) -> Rows:
     x, y = usps()
     rng = np.random.default_rng([seed, _EACH_DIGIT])
     own = [rng.permutation(np.flatnonzero(y == digit)) for digit in range(10)]
-    train, test = (rng.permutation(np.concatenate([each[part] for each in own]))
-                   for part in (slice(_EACH_DIGIT), tested))  # fmt: skip
+    train, test = (
+        rng.permutation(np.concatenate([each[part] for each in own]))
+        for part in (slice(_EACH_DIGIT), tested)
+    )
     parts = [x[torch.from_numpy(at)] for at in (train[:first], test)]
     nothing = parts[0][:0]
     return Rows(parts[0], parts[0], nothing, nothing, parts[1], parts[1])
@@ -238,7 +262,9 @@ def _network(setting: Setting, rows: Rows, streams: Streams) -> nn.Module:
 
 @torch.no_grad()
 def _reset(network: nn.Module, gain: float, middle: float, streams: Streams) -> None:
-    """Initial weights of the paper's kind (Glorot's, normal), times `gain`; biases as the setting says."""
+    """Initial weights of the paper's kind (Glorot's, normal), times `gain`; biases as the setting
+    says.
+    """
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
     narrowest = min(layer.out_features for layer in layers)
     with torch.random.fork_rng():
@@ -248,8 +274,12 @@ def _reset(network: nn.Module, gain: float, middle: float, streams: Streams) -> 
             nn.init.constant_(layer.bias, middle if layer.out_features == narrowest else 0.0)
 
 
-def _by_layers(setting: Setting, plan: Plan, network: nn.Module, rows: Rows, alike: Any) -> dict[str, Any]:
-    """Train by DP-MAC; the mean norm of each layer's derivatives, epoch by epoch, and learned thresholds."""
+def _by_layers(
+    setting: Setting, plan: Plan, network: nn.Module, rows: Rows, alike: Any
+) -> dict[str, Any]:
+    """Train by DP-MAC; the mean norm of each layer's derivatives, epoch by epoch, and learned
+    thresholds.
+    """
     result = dpmac(
         plan,
         network,
@@ -261,29 +291,48 @@ def _by_layers(setting: Setting, plan: Plan, network: nn.Module, rows: Rows, ali
         **alike,
     )
     norms = {"norms": result.private_diagnostics["norms"]}
-    return norms | ({"thresholds": result.facts["thresholds"][0]} if "thresholds" in result.facts else {})
+    return norms | (
+        {"thresholds": result.facts["thresholds"][0]} if "thresholds" in result.facts else {}
+    )
 
 
-def _by_gradients(setting: Setting, plan: Plan, network: nn.Module, rows: Rows, alike: Any) -> dict[str, Any]:
+def _by_gradients(
+    setting: Setting, plan: Plan, network: nn.Module, rows: Rows, alike: Any
+) -> dict[str, Any]:
     """Train by DP-SGD."""
     dpsgd(plan, network, _losses(setting), (rows.x, rows.y), **alike)
     return {"norms": []}
 
 
-def _plainly(setting: Setting, plan: Plan, network: nn.Module, rows: Rows, streams: Streams, watch: Any) -> None:
+def _plainly(
+    setting: Setting, plan: Plan, network: nn.Module, rows: Rows, streams: Streams, watch: Any
+) -> None:
     """Plain descent on the mean loss of each batch."""
-    losses, schedule, steps = _losses(setting), parse_rates(setting.learning_rates), plan.sampling.steps(len(rows.x))
-    batches = (s for _ in range(setting.epochs) for s in plan.sampling.draw(len(rows.x), streams.sampling))
+    losses, schedule, steps = (
+        _losses(setting),
+        parse_rates(setting.learning_rates),
+        plan.sampling.steps(len(rows.x)),
+    )
+    batches = (
+        s for _ in range(setting.epochs) for s in plan.sampling.draw(len(rows.x), streams.sampling)
+    )
     descend(
-        network, rows, lambda outputs, targets: losses(outputs, targets).sum() / setting.batch_size,
-        _optimizer(setting, network.parameters()), lambda step: setting.rate * schedule(step / steps), batches, watch,
-    )  # fmt: skip
+        network,
+        rows,
+        lambda outputs, targets: losses(outputs, targets).sum() / setting.batch_size,
+        _optimizer(setting, network.parameters()),
+        lambda step: setting.rate * schedule(step / steps),
+        batches,
+        watch,
+    )
 
 
 def _optimizer(setting: Setting, parameters: Any) -> torch.optim.Optimizer:
     if one_of("the optimizer", setting.optimizer, ["adam", "sgd"]) == "adam":
         return torch.optim.Adam(parameters, lr=setting.rate, weight_decay=setting.weight_decay)
-    return torch.optim.SGD(parameters, lr=setting.rate, momentum=setting.momentum, weight_decay=setting.weight_decay)
+    return torch.optim.SGD(
+        parameters, lr=setting.rate, momentum=setting.momentum, weight_decay=setting.weight_decay
+    )
 
 
 def _losses(setting: Setting) -> Callable[[Tensor, Tensor], Tensor]:
@@ -292,7 +341,9 @@ def _losses(setting: Setting) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def half_squares(outputs: Tensor, wanted: Tensor) -> Tensor:
-    """Half the squared error of each image, summed over its pixels: the figure in the paper's table (by its code)."""
+    """Half the squared error of each image, summed over its pixels: the figure in the paper's table
+    (by its code).
+    """
     return (outputs - wanted).square().sum(1) / 2
 
 

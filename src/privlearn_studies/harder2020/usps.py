@@ -1,4 +1,6 @@
-"""Harder et al. 2019, Table 1 (b) and Figure 1: the autoencoder on USPS, and its vanishing updates."""
+"""Harder et al. 2019, Table 1 (b) and Figure 1: the autoencoder on USPS, and its vanishing
+updates.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,41 @@ import numpy as np
 from privlearn_studies.charts import GREEN, GREY, RED, SKY, Across, Curve, Figure, Mark, Panel
 from privlearn_studies.harder2020.mnist import calibrated
 from privlearn_studies.harder2020.training import Setting, falling, linearly, train
-from privlearn_studies.report import Findings, Row, each, ends, interval, mean_row, page, spread, table
+from privlearn_studies.report import (
+    Findings,
+    Row,
+    each,
+    ends,
+    interval,
+    mean_row,
+    page,
+    spread,
+    table,
+)
 from privlearn_studies.runs import Call, Outcome, Runs
 
 #: Table 1 (b): by epsilon (infinite: no noise), the error of DP-SGD and of DP-MAC.
-PAPER = {1.0: (11.8, 12.7), 2.0: (9.6, 10.9), 4.0: (7.9, 9.6), 8.0: (6.4, 8.4), math.inf: (3.6, 4.4)}
+PAPER = {
+    1.0: (11.8, 12.7),
+    2.0: (9.6, 10.9),
+    4.0: (7.9, 9.6),
+    8.0: (6.4, 8.4),
+    math.inf: (3.6, 4.4),
+}
 #: Table 2: noise multipliers of DP-MAC and of DP-SGD, and the batch size of both.
-_PAPERS_NOISE = {1.0: (7.8, 11.0, 250), 2.0: (4.1, 5.7, 250), 4.0: (3.1, 4.3, 500), 8.0: (1.8, 2.4, 500)}
+_PAPERS_NOISE = {
+    1.0: (7.8, 11.0, 250),
+    2.0: (4.1, 5.7, 250),
+    4.0: (3.1, 4.3, 500),
+    8.0: (1.8, 2.4, 500),
+}
 #: Ours, for each epsilon: epochs, learning rate and weight decay.
-_OWN = {1.0: (40, 0.07, 0.012), 2.0: (80, 0.07, 0.008), 4.0: (80, 0.1, 0.004), 8.0: (160, 0.1, 0.002)}
+_OWN = {
+    1.0: (40, 0.07, 0.012),
+    2.0: (80, 0.07, 0.008),
+    4.0: (80, 0.1, 0.004),
+    8.0: (160, 0.1, 0.002),
+}
 _SEEDS, _QUICK_SEEDS = 5, 1
 #: Seeds of the slow runs.
 _FEW = 2
@@ -34,8 +62,18 @@ def autoencoder(epsilon: float, quick: bool = False) -> Call:
     noise, _, size = _PAPERS_NOISE.get(epsilon, (None, None, 500))
     epochs, threshold = (6 if quick else 50), 0.001 if noise else 1e6
     return train.at(
-        Setting("usps", epochs, size, 0.003, falling(0.97), threshold, noise=noise, z_rate=0.001, gain=1.0)
-    )  # fmt: skip
+        Setting(
+            "usps",
+            epochs,
+            size,
+            0.003,
+            falling(0.97),
+            threshold,
+            noise=noise,
+            z_rate=0.001,
+            gain=1.0,
+        )
+    )
 
 
 def tuned_autoencoder(epsilon: float, quick: bool = False) -> Call:
@@ -43,15 +81,28 @@ def tuned_autoencoder(epsilon: float, quick: bool = False) -> Call:
     alike = {"z_steps": 1, "z_rate": 1.0, "z_optimizer": "sweep"}
     if math.isinf(epsilon):
         epochs = 6 if quick else 80
-        plain = Setting("usps", epochs, 100, 0.001, linearly(epochs), 1e6, gain=1.0, middle=1.0, mu=1000.0)
+        plain = Setting(
+            "usps", epochs, 100, 0.001, linearly(epochs), 1e6, gain=1.0, middle=1.0, mu=1000.0
+        )
         return train.at(plain).but(**alike)
     epochs, rate, decay = _OWN[epsilon]
     epochs = 20 if quick else epochs
     own = Setting(
-        "usps", epochs, 1000, rate, linearly(epochs), (1.0, 1.2, 3.0, 3.0, 1.2, 1.0), epsilon=epsilon,
-        optimizer="sgd", momentum=0.9, weight_decay=decay, gain=0.7, middle=0.5,
-        shares=(2.5, 2.0, 1.0, 1.0, 2.0, 2.5), mu=100.0,
-    )  # fmt: skip
+        "usps",
+        epochs,
+        1000,
+        rate,
+        linearly(epochs),
+        (1.0, 1.2, 3.0, 3.0, 1.2, 1.0),
+        epsilon=epsilon,
+        optimizer="sgd",
+        momentum=0.9,
+        weight_decay=decay,
+        gain=0.7,
+        middle=0.5,
+        shares=(2.5, 2.0, 1.0, 1.0, 2.0, 2.5),
+        mu=100.0,
+    )
     return train.at(own).but(**alike)
 
 
@@ -60,18 +111,42 @@ def autoencoder_by_dpsgd(epsilon: float, quick: bool = False) -> Call:
     _, noise, size = _PAPERS_NOISE.get(epsilon, (None, None, 500))
     rate, epochs = (0.03 if noise is None else 0.03 / 0.01), 20 if quick else 100
     return train.at(
-        Setting("usps", epochs, size, rate, "constant:start=1", 0.01, "dpsgd", noise, optimizer="sgd", gain=1.0)
-    )  # fmt: skip
+        Setting(
+            "usps",
+            epochs,
+            size,
+            rate,
+            "constant:start=1",
+            0.01,
+            "dpsgd",
+            noise,
+            optimizer="sgd",
+            gain=1.0,
+        )
+    )
 
 
 def tuned_autoencoder_by_dpsgd(epsilon: float, quick: bool = False) -> Call:
-    """DP-SGD from our setting's weights with its batches, epochs and weight decay; clip norm and rate of its own."""
+    """DP-SGD from our setting's weights with its batches, epochs and weight decay; clip norm and
+    rate of its own.
+    """
     own = tuned_autoencoder(epsilon, quick)
     rate = own.rate if math.isinf(epsilon) else 0.05
     setting = Setting(
-        "usps", own.epochs, own.batch_size, rate, own.learning_rates, 3.0, "dpsgd", epsilon=own.epsilon,
-        optimizer=own.optimizer, momentum=own.momentum, weight_decay=own.weight_decay, gain=own.gain, middle=own.middle,
-    )  # fmt: skip
+        "usps",
+        own.epochs,
+        own.batch_size,
+        rate,
+        own.learning_rates,
+        3.0,
+        "dpsgd",
+        epsilon=own.epsilon,
+        optimizer=own.optimizer,
+        momentum=own.momentum,
+        weight_decay=own.weight_decay,
+        gain=own.gain,
+        middle=own.middle,
+    )
     return train.at(setting)
 
 
@@ -79,21 +154,38 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     """Every epsilon, by DP-MAC and DP-SGD, with the paper's settings and ours."""
     numbers = range(seeds or (_QUICK_SEEDS if quick else _SEEDS))
     epsilons = (8.0, math.inf) if quick else tuple(PAPER)
-    calls = {(epsilon, column): call for epsilon in epsilons for column, call in _lines(epsilon, quick)}
+    calls = {
+        (epsilon, column): call for epsilon in epsilons for column, call in _lines(epsilon, quick)
+    }
     made: _Made = runs.named({key: call for key, call in calls.items() if key[1] != _SAME}, numbers)
-    made |= runs.named({key: call for key, call in calls.items() if key[1] == _SAME}, numbers[:_FEW])
+    made |= runs.named(
+        {key: call for key, call in calls.items() if key[1] == _SAME}, numbers[:_FEW]
+    )
     rows: list[Row] = []
     lines = []
     for epsilon in epsilons:
         own, line = _of(epsilon, made)
         rows += own
         lines.append(line)
-    heads = ("epsilon", "DP-MAC, paper", "its settings here", "sweeps (some 60 tries)", "DP-SGD, paper",
-             "its settings and noise here", "which spend epsilon", "ours (some 20 tries)",
-             "sweeps minus DP-SGD, ours")  # fmt: skip
+    heads = (
+        "epsilon",
+        "DP-MAC, paper",
+        "its settings here",
+        "sweeps (some 60 tries)",
+        "DP-SGD, paper",
+        "its settings and noise here",
+        "which spend epsilon",
+        "ours (some 20 tries)",
+        "sweeps minus DP-SGD, ours",
+    )
     more, vanishing = _vanishing(epsilons, made)
-    notes = page("dpmac-usps", about=about(len(numbers)), table=table(heads, lines), vanishing=vanishing)
-    panels = [_panel(epsilon, {column: made[epsilon, column] for column in _COLOURS}) for epsilon in epsilons]
+    notes = page(
+        "dpmac-usps", about=about(len(numbers)), table=table(heads, lines), vanishing=vanishing
+    )
+    panels = [
+        _panel(epsilon, {column: made[epsilon, column] for column in _COLOURS})
+        for epsilon in epsilons
+    ]
     figure = Figure("Autoencoder on USPS", [*panels, _norms(made)], 13, 4 if quick else 8, 3, 4)
     return Findings((*rows, *more), figure, notes)
 
@@ -123,7 +215,9 @@ def _of(epsilon: float, made: _Made) -> tuple[list[Row], tuple[str, ...]]:
         label = f"epsilon {_name(epsilon)}, {column}"
         rows.append(mean_row(label, _ERROR, ends(mine), paper))
         if mine[0].epsilon is not None:
-            rows.append(mean_row(label, "epsilon in truth, at delta 1e-5", [r.epsilon or 0 for r in mine]))
+            rows.append(
+                mean_row(label, "epsilon in truth, at delta 1e-5", [r.epsilon or 0 for r in mine])
+            )
         cells.append(spread(ends(mine), 2))
         if column == _DPSGD_SAME:
             cells.append("–" if mine[0].epsilon is None else f"{mine[0].epsilon:.2f}")
@@ -143,7 +237,15 @@ def _vanishing(epsilons: tuple[float, ...], made: _Made) -> tuple[list[Row], str
                 ratio = float(norms[-1] / norms.min())
                 label = f"epsilon {_name(epsilon)}, {column}, {when} epoch"
                 rows.append(Row(label, "norm of derivatives, output layer over the least", ratio))
-                lines.append((_name(epsilon), column, when, *(f"{norm:.2g}" for norm in norms), f"{ratio:.0f}"))
+                lines.append(
+                    (
+                        _name(epsilon),
+                        column,
+                        when,
+                        *(f"{norm:.2g}" for norm in norms),
+                        f"{ratio:.0f}",
+                    )
+                )
     return rows, table(("epsilon", "settings", "epoch", *_LAYERS, "output over least"), lines)
 
 

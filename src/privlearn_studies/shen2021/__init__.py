@@ -1,1 +1,3 @@
-"""Shen et al. 2021: fewer dimensions, better private models. Toy models, released features, and larger networks."""
+"""Shen et al. 2021: fewer dimensions, better private models. Toy models, released features, and
+larger networks.
+"""

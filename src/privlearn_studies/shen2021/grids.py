@@ -54,7 +54,9 @@ class Grid:
     literal: tuple[int, ...]
     criteria: tuple[str, ...] = CRITERIA[:2]
 
-    def _release(self, kind: str, epsilon: float | None, keeps: tuple[int, ...], **others: Any) -> Call:
+    def _release(
+        self, kind: str, epsilon: float | None, keeps: tuple[int, ...], **others: Any
+    ) -> Call:
         return release.at(ReleaseSetting(self.data, kind, epsilon, keeps, **others))
 
     def row(self, epsilon: float, criterion: str = "distance", chosen: str = CHOSEN[0]) -> Call:
@@ -63,7 +65,9 @@ class Grid:
         return self._release("rows", epsilon, keeps, criterion=criterion, chosen=chosen)
 
     def means(self, epsilon: float) -> Call:
-        """Noisy rows of features chosen by means, for numbers of them where Gumbel noise is the usual way."""
+        """Noisy rows of features chosen by means, for numbers of them where Gumbel noise is the
+        usual way.
+        """
         return self._release("rows", epsilon, self.keeps[:-1][:4], way="means")
 
     def given(self, private: Call) -> Call:
@@ -73,10 +77,14 @@ class Grid:
 
     def published(self, epsilon: float, criterion: str) -> Call:
         """The published algorithm."""
-        return self._release("literal", epsilon, self.literal, criterion=criterion, chosen=CHOSEN[1])
+        return self._release(
+            "literal", epsilon, self.literal, criterion=criterion, chosen=CHOSEN[1]
+        )
 
     def statistics(self, epsilon: float | None, size: int | None) -> tuple[Call, ...]:
-        """Statistics of all numbers of features, by every way; the first of them with all features, too."""
+        """Statistics of all numbers of features, by every way; the first of them with all features,
+        too.
+        """
         one = self._release("statistics", epsilon, self.keeps, per_class=size, way="means")
         if epsilon is None:
             return (one,)
@@ -90,20 +98,30 @@ class Grid:
         plan = advised(whole.calibrate(epsilon=epsilon, delta=DELTA), self._examples(size)).plan
         if not plan.selects:
             return self.statistics(epsilon, size)[0]
-        return self._release("statistics", epsilon, (plan.keep,), per_class=size, way=plan.way,
-                             share=plan.selection_share, split=plan.split)  # fmt: skip
+        return self._release(
+            "statistics",
+            epsilon,
+            (plan.keep,),
+            per_class=size,
+            way=plan.way,
+            share=plan.selection_share,
+            split=plan.split,
+        )
 
     def shares(self, epsilon: float) -> tuple[Call, ...]:
         """Rows of some features, by the part of rho that choosing them takes."""
         some = tuple(keep for keep in self.keeps if 20 <= keep <= 50)
-        return tuple(self.row(epsilon).but(keeps=some, share=share) for share in (0.05, 0.1, 0.2, 0.4))
+        return tuple(
+            self.row(epsilon).but(keeps=some, share=share) for share in (0.05, 0.1, 0.2, 0.4)
+        )
 
     def head(self, epsilon: float, size: int | None) -> Call:
         """DP-SGD."""
         return head.at(data=self.data, epsilon=epsilon, per_class=size)
 
     def loudness(self, epsilon: float, size: int | None) -> float:
-        """The noise in a class mean over what a number of a row may be, with all features: public numbers alone.
+        """The noise in a class mean over what a number of a row may be, with all features: public
+        numbers alone.
 
         z k sqrt(p) / n, with the noise multiplier z of one Gaussian release.
         """
@@ -118,26 +136,52 @@ class Grid:
 _HEADS = (None, 500, 50)
 GRIDS = {
     "dfs-cifar10": Grid(
-        "cifar10-features", 1024, 10, 50_000, (0.5, 1.0, 2.0, 5.0, 10.0), (5, 10, 20, 50, 100, 200, 400, 1024),
-        (50, 150, 500, 1500, None), 10, _HEADS, (5, 20, 100), CRITERIA,
+        "cifar10-features",
+        1024,
+        10,
+        50_000,
+        (0.5, 1.0, 2.0, 5.0, 10.0),
+        (5, 10, 20, 50, 100, 200, 400, 1024),
+        (50, 150, 500, 1500, None),
+        10,
+        _HEADS,
+        (5, 20, 100),
+        CRITERIA,
     ),
     "dfs-mnist": Grid(
-        "mnist", 784, 10, 60_000, (0.5, 2.0, 10.0), (5, 10, 20, 50, 100, 200, 400, 784), (50, 500, None), 3, _HEADS,
+        "mnist",
+        784,
+        10,
+        60_000,
+        (0.5, 2.0, 10.0),
+        (5, 10, 20, 50, 100, 200, 400, 784),
+        (50, 500, None),
+        3,
+        _HEADS,
         (5, 20, 100),
     ),
-}  # fmt: skip
+}
 
 
 def quick(grid: Grid) -> Grid:
     """The same with little of each."""
     keeps = (10, 50, grid.features)
-    return replace(grid, epsilons=(2.0, 10.0), keeps=keeps, sizes=(500, None), seeds=1, heads=(500,), literal=(10,))
+    return replace(
+        grid,
+        epsilons=(2.0, 10.0),
+        keeps=keeps,
+        sizes=(500, None),
+        seeds=1,
+        heads=(500,),
+        literal=(10,),
+    )
 
 
 @final
 @dataclass(frozen=True)
 class Best:
-    """The number of features, and the setting, that are best by rows that are not tested on, with what it reached.
+    """The number of features, and the setting, that are best by rows that are not tested on, with
+    what it reached.
 
     Attributes:
         setting: the one.
@@ -178,7 +222,9 @@ class Tried:
         return tuple(one.test[at] for one in self.releases[setting])
 
     def best(self, settings: Iterable[Call], keeps: Sequence[int] | None = None) -> Best:
-        """The best of several settings and numbers of features, by the mean accuracy on rows that are not tested on."""
+        """The best of several settings and numbers of features, by the mean accuracy on rows that
+        are not tested on.
+        """
         tried = [
             (mean(one.held[at] for one in self.releases[setting]), -place, setting, keep)
             for place, setting in enumerate(settings)
@@ -217,9 +263,21 @@ def make(grid: Grid, seeds: int, runs: Runs) -> Tried:
         rows += [grid.given(grid.row(epsilon)), grid.given(grid.means(epsilon))]
         published += [grid.published(epsilon, criterion) for criterion in grid.criteria]
     welch = [grid.row(epsilon, "welch") for epsilon in grid.epsilons if "welch" in grid.criteria]
-    sums = [one for epsilon in (*grid.epsilons, None) for size in grid.sizes for one in grid.statistics(epsilon, size)]
+    sums = [
+        one
+        for epsilon in (*grid.epsilons, None)
+        for size in grid.sizes
+        for one in grid.statistics(epsilon, size)
+    ]
     ruled = [grid.rule(epsilon, size) for epsilon in grid.epsilons for size in grid.sizes]
     shares = [one for epsilon in grid.epsilons if epsilon in SHARED for one in grid.shares(epsilon)]
-    releases = runs(rows, every) | runs(welch, few) | runs([*sums, *ruled, *shares], some) | runs(published, few)
-    heads = runs([grid.head(epsilon, size) for epsilon in grid.epsilons for size in grid.heads], some)
+    releases = (
+        runs(rows, every)
+        | runs(welch, few)
+        | runs([*sums, *ruled, *shares], some)
+        | runs(published, few)
+    )
+    heads = runs(
+        [grid.head(epsilon, size) for epsilon in grid.epsilons for size in grid.heads], some
+    )
     return Tried(grid, releases, heads, seeds)

@@ -1,4 +1,6 @@
-"""The published feature release, as printed, for reproduction only: it is not differentially private."""
+"""The published feature release, as printed, for reproduction only: it is not differentially
+private.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,23 @@ def literal_release(
     ledger: Ledger | None = None,
     streams: Streams | None = None,
 ) -> ReleasedRows:
-    """Algorithm 1 of Shen et al. (2021): class means, largest distances, the best `keep` features, their noisy rows.
+    """Algorithm 1 of Shen et al. (2021): class means, largest distances, the best `keep` features,
+    their noisy rows.
 
     Guarantee: none. It is charged as `NonPrivate`, which `publish` refuses, because
 
-    1. the largest norm among the rows sets the scale of all noise, and is itself private: a row that leaves is seen by
-    it; 2. which features are kept is decided without noise: one row can flip it with certainty;
+    1. the largest norm among the rows sets the scale of all noise, and is itself private: a row
+       that leaves is seen by it;
+    2. which features are kept is decided without noise: one row can flip it with certainty;
     3. labels and the number of rows are released as they are;
     4. a row that is exchanged for another moves by twice its norm, and noise is for once;
-    5. ln(1/delta) is too small a constant from epsilon 7 to 8 on (6.98 at delta 1e-3, 7.97 at 1e-5);
-    6. the variance as printed, 2 N ln(1/delta) / epsilon (`unsquared`), has the unit of a length: it lacks the squares.
+    5. ln(1/delta) is too small a constant from epsilon 7 to 8 on (6.98 at delta 1e-3, 7.97 at
+       1e-5);
+    6. the variance as printed, 2 N ln(1/delta) / epsilon (`unsquared`), has the unit of a length:
+       it lacks the squares.
 
-    The norm is the sum of absolute values (valid as a bound on the L2 norm, up to sqrt(keep) times too large).
+    The norm is the sum of absolute values (valid as a bound on the L2 norm, up to sqrt(keep) times
+    too large).
 
     Args:
         dataset: as for `release_features`.
@@ -69,17 +76,26 @@ def literal_release(
     scale = None if data.low is None else Scale(*data.bounds())
     rows = (x if scale is None else scale(x)).flatten(1).double()
     if keep > rows.shape[1]:
-        raise BadInput(f"{keep} features are to be kept of {rows.shape[1]}: choose at most {rows.shape[1]}")
+        raise BadInput(
+            f"{keep} features are to be kept of {rows.shape[1]}: choose at most {rows.shape[1]}"
+        )
     streams = streams or Streams.new()
     ledger = Ledger() if ledger is None else ledger
-    ledger.charge(NonPrivate("the published feature release is not differentially private"), Adjacency.REPLACE_ONE)
+    ledger.charge(
+        NonPrivate("the published feature release is not differentially private"),
+        Adjacency.REPLACE_ONE,
+    )
     labels = torch.from_numpy(np.asarray(data.y).astype(np.int64))
     means = torch.stack([rows[labels == one].mean(0) for one in range(classes)])
     best = (means.amax(0) - means.amin(0)).topk(keep).indices
     kept = rows[:, best]
     longest = float(kept.abs().sum(1).max())
     constant = 2 * -math.log(delta)
-    std = math.sqrt(constant * longest / epsilon) if unsquared else longest * math.sqrt(constant) / epsilon
+    std = (
+        math.sqrt(constant * longest / epsilon)
+        if unsquared
+        else longest * math.sqrt(constant) / epsilon
+    )
     noisy = kept.float().contiguous()
     add_gaussian([noisy], std, streams.noise)
     plan = RowsPlan(
@@ -92,6 +108,10 @@ def literal_release(
         noise_multiplier=std / longest,
     )
     origin = Origin(
-        () if scale is None else (scale,), tuple(x.shape[1:]), data.schema, streams.seeded, streams.noise.discrete
+        () if scale is None else (scale,),
+        tuple(x.shape[1:]),
+        data.schema,
+        streams.seeded,
+        streams.noise.discrete,
     )
     return ReleasedRows(noisy, labels, best, std, plan, ledger, origin)

@@ -1,4 +1,6 @@
-"""The runs of `dfs-cifar10` and `dfs-mnist`: features released at one epsilon, by the number kept, and DP-SGD."""
+"""The runs of `dfs-cifar10` and `dfs-mnist`: features released at one epsilon, by the number kept,
+and DP-SGD.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,14 @@ class ReleaseSetting:
 
     Attributes:
         data: the name of the data set.
-        release: noisy rows, those of the published algorithm, or statistics; a Fisher classifier is made of each.
+        release: noisy rows, those of the published algorithm, or statistics; a Fisher classifier is
+            made of each.
         epsilon: at delta 1e-5, for the selection and all else; None: hardly any noise.
         keeps: numbers of features to keep; each is a release of its own, priced by itself.
         criterion: what features are chosen by.
-        chosen: privately, as a part of the release, or without privacy: then all of epsilon is for what is released, or
-            the noise is that beside a private choice, so that nothing but the features differs.
+        chosen: privately, as a part of the release, or without privacy: then all of epsilon is for
+            what is released, or the noise is that beside a private choice, so that nothing but the
+            features differs.
         per_class: private rows of each class, drawn by the seed; None: all training rows.
         way: of selection.
         share: the part of rho for selection, where it is a release of its own.
@@ -73,7 +77,8 @@ class Parts:
 
     Attributes:
         private: as they are in the data, with declared bounds.
-        held: rows to choose by, scaled: training rows that are not private here, or, where all are, some of them.
+        held: rows to choose by, scaled: training rows that are not private here, or, where all are,
+            some of them.
         held_labels: their classes.
         test: rows to report on, scaled.
         test_labels: their classes.
@@ -101,15 +106,26 @@ def parts(data: str, per_class: int | None, seed: int) -> Parts:
     order = np.random.default_rng([seed, len(y)]).permutation(len(y))
     own = held = order[:_HELD]
     if per_class is not None:
-        mine = np.concatenate([order[y[order] == one][:per_class] for one in range(int(y.max()) + 1)])
+        mine = np.concatenate(
+            [order[y[order] == one][:per_class] for one in range(int(y.max()) + 1)]
+        )
         own, held = mine, np.setdiff1d(order, mine, assume_unique=True)[:_HELD]
-    private = whole if per_class is None else replace(whole, x=np.asarray(whole.x)[own], y=np.asarray(whole.y)[own])
+    private = (
+        whole
+        if per_class is None
+        else replace(whole, x=np.asarray(whole.x)[own], y=np.asarray(whole.y)[own])
+    )
     scale = Scale(*whole.bounds())
     x, x_test = (
-        scale(torch.from_numpy(np.array(rows))).flatten(1) for rows in (np.asarray(whole.x)[held], whole.x_test)
+        scale(torch.from_numpy(np.array(rows))).flatten(1)
+        for rows in (np.asarray(whole.x)[held], whole.x_test)
     )
     return Parts(
-        private, x, torch.from_numpy(y[held]), x_test, torch.from_numpy(np.array(whole.y_test, dtype=np.int64))
+        private,
+        x,
+        torch.from_numpy(y[held]),
+        x_test,
+        torch.from_numpy(np.array(whole.y_test, dtype=np.int64)),
     )
 
 
@@ -127,22 +143,33 @@ def plan_of(setting: ReleaseSetting, keep: int) -> FisherPlan | RowsPlan:
     assert whole.classes is not None
     kind: type[FisherPlan | RowsPlan] = RowsPlan if setting.release == "rows" else FisherPlan
     plan = kind(
-        whole.classes, math.prod(whole.x.shape[1:]), keep, norm, bound, criterion=setting.criterion, way=setting.way,
-        selection_share=setting.share, split=setting.split,
-    )  # fmt: skip
+        whole.classes,
+        math.prod(whole.x.shape[1:]),
+        keep,
+        norm,
+        bound,
+        criterion=setting.criterion,
+        way=setting.way,
+        selection_share=setting.share,
+        split=setting.split,
+    )
     if setting.epsilon is None:
         return replace(plan, noise_multiplier=_WITHOUT)
     if setting.chosen == CHOSEN[0] or not plan.selects:
         return plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
     given = replace(plan, features=keep, row_norm=plan.rest_norm, kept_norm=plan.rest_norm)
     if setting.chosen == CHOSEN[2]:
-        return replace(given, noise_multiplier=plan.calibrate(epsilon=setting.epsilon, delta=DELTA).rest_noise)
+        return replace(
+            given, noise_multiplier=plan.calibrate(epsilon=setting.epsilon, delta=DELTA).rest_noise
+        )
     return given.calibrate(epsilon=setting.epsilon, delta=DELTA)
 
 
 def best_features(setting: ReleaseSetting, seed: int, keep: int) -> Tensor:
     """The features that the private rows themselves tell: no privacy."""
-    return _order(setting.data, setting.criterion, setting.per_class, seed if setting.per_class else 0)[:keep]
+    return _order(
+        setting.data, setting.criterion, setting.per_class, seed if setting.per_class else 0
+    )[:keep]
 
 
 @lru_cache(maxsize=8)
@@ -151,10 +178,19 @@ def _order(data: str, criterion: str, per_class: int | None, seed: int) -> Tenso
     setting = ReleaseSetting(data, "rows", None, ())
     whole = plan_of(setting, math.prod(_whole(data).x.shape[1:]))
     plan = SelectionPlan(
-        whole.classes, whole.features, whole.keep, whole.row_norm, criterion=criterion, way="means",
-        adjacency=whole.adjacency, split=whole.split, noise_multiplier=whole.noise,
-    )  # fmt: skip
-    return select_features(plan, parts(data, per_class, seed).private, streams=Streams.new(seed)).indices
+        whole.classes,
+        whole.features,
+        whole.keep,
+        whole.row_norm,
+        criterion=criterion,
+        way="means",
+        adjacency=whole.adjacency,
+        split=whole.split,
+        noise_multiplier=whole.noise,
+    )
+    return select_features(
+        plan, parts(data, per_class, seed).private, streams=Streams.new(seed)
+    ).indices
 
 
 @cached("dfs-release")
@@ -165,8 +201,9 @@ def release(seed: int, setting: ReleaseSetting) -> dict[str, Any]:
         Each for each number of features:
         test: test accuracy.
         held: accuracy on rows to choose by: see `Parts`.
-        noise: standard deviation of the noise on each released number; of statistics, the plan's noise multiplier.
-        epsilons: what the ledger says was spent; 0 where what was done is not private.
+        noise: standard deviation of the noise on each released number; of statistics, the plan's
+        noise multiplier. epsilons: what the ledger says was spent; 0 where what was done is not
+        private.
     """
     one_of("the release", setting.release, RELEASES)
     one_of("how features are chosen", setting.chosen, CHOSEN)
@@ -175,7 +212,9 @@ def release(seed: int, setting: ReleaseSetting) -> dict[str, Any]:
     return dict(zip(("test", "held", "noise", "epsilons"), columns, strict=True))
 
 
-def _one(setting: ReleaseSetting, keep: int, data: Parts, seed: int) -> tuple[float, float, float, float]:
+def _one(
+    setting: ReleaseSetting, keep: int, data: Parts, seed: int
+) -> tuple[float, float, float, float]:
     streams = Streams.new(seed)
     if setting.release == RELEASES[1]:
         return _literal(setting, keep, data, seed)
@@ -190,19 +229,31 @@ def _one(setting: ReleaseSetting, keep: int, data: Parts, seed: int) -> tuple[fl
     else:
         result, noise = fisher(plan, private, streams=streams), plan.noise
     # Without privacy in the choice, or without noise, what the ledger holds is no guarantee.
-    spent = 0.0 if front is not None or setting.epsilon is None else result.ledger.guarantee(DELTA).epsilon
+    spent = (
+        0.0
+        if front is not None or setting.epsilon is None
+        else result.ledger.guarantee(DELTA).epsilon
+    )
     return (*data.accuracies(_scaled(result.model, front)), noise, spent)
 
 
-def _literal(setting: ReleaseSetting, keep: int, data: Parts, seed: int) -> tuple[float, float, float, float]:
-    """The published algorithm: distances are its own; by t statistics of either kind features are given to it."""
+def _literal(
+    setting: ReleaseSetting, keep: int, data: Parts, seed: int
+) -> tuple[float, float, float, float]:
+    """The published algorithm: distances are its own; by t statistics of either kind features are
+    given to it.
+    """
     assert setting.epsilon is not None
     best = best_features(setting, seed, keep) if setting.criterion != "distance" else None
     private = data.private if best is None else _columns(data.private, best)
     out = literal_release(
-        private, classes=plan_of(setting, keep).classes, keep=keep, epsilon=setting.epsilon, delta=DELTA,
+        private,
+        classes=plan_of(setting, keep).classes,
+        keep=keep,
+        epsilon=setting.epsilon,
+        delta=DELTA,
         streams=Streams.new(seed),
-    )  # fmt: skip
+    )
     return (*data.accuracies(_scaled(out.classifier().model, best)), out.noise_std, 0.0)
 
 
@@ -233,6 +284,8 @@ def head(seed: int, *, data: str, epsilon: float, per_class: int | None = None) 
         epsilon: what was spent.
     """
     own = parts(data, per_class, seed)
-    result = train(own.private, epsilon=epsilon, delta=DELTA, features="raw", streams=Streams.new(seed))
+    result = train(
+        own.private, epsilon=epsilon, delta=DELTA, features="raw", streams=Streams.new(seed)
+    )
     test, _ = own.accuracies(_scaled(result.model, None))
     return {"test": test, "epsilon": result.ledger.guarantee(DELTA).epsilon}

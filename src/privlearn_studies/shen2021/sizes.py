@@ -1,4 +1,6 @@
-"""Shen et al. 2021, Figure 1 and appendix A.1: is the larger network worse under DP-SGD? Each size at several rates."""
+"""Shen et al. 2021, Figure 1 and appendix A.1: is the larger network worse under DP-SGD? Each size
+at several rates.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ DELTA = 1e-5
 _CLIP, _SIDE = 0.1, 28
 _SEEDS, _QUICK_SEEDS = 3, 1
 _SMALL, _LARGE = "cnn:16,32,32", "cnn:23,46,45"
-#: The last is there to tell what noise does from what training does: it leaves a noise multiplier of 0.19.
+#: The last is there to tell what noise does from what training does: it leaves a noise multiplier
+#: of 0.19.
 _EPSILONS = (0.5, 2.0, 200.0)
 _CNN_EPSILONS = (2.0,)
 _RATES, _CNN_RATES = (10.0, 20.0, 40.0, 80.0), (10.0, 20.0, 40.0)
@@ -80,33 +83,54 @@ def train(
     """
     rows = TASKS["mnist"].rows(0, True)
     x, y = rows.x[:first], rows.y[:first]
-    plan = Plan(Poisson(sampling_rate=sampling_rate), epochs=epochs, clip=Flat(_CLIP), examples=len(x))
+    plan = Plan(
+        Poisson(sampling_rate=sampling_rate), epochs=epochs, clip=Flat(_CLIP), examples=len(x)
+    )
     plan = plan.calibrate(epsilon=epsilon, delta=DELTA)
     streams, ledger = Streams.new(seed), Ledger(plan.budget)
     net = network(model, streams.initialisation)
-    dpsgd(plan, net, nn.CrossEntropyLoss(reduction="none"), (x, y), ledger=ledger, streams=streams,
-          optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate))  # fmt: skip
+    dpsgd(
+        plan,
+        net,
+        nn.CrossEntropyLoss(reduction="none"),
+        (x, y),
+        ledger=ledger,
+        streams=streams,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
+    )
     return {
-        "test": accuracy(net, rows.x_test, rows.y_test), "held": accuracy(net, rows.x_valid, rows.y_valid),
-        "epsilon": ledger.guarantee(DELTA).epsilon, "parameters": sum(own.numel() for own in net.parameters()),
-    }  # fmt: skip
+        "test": accuracy(net, rows.x_test, rows.y_test),
+        "held": accuracy(net, rows.x_valid, rows.y_valid),
+        "epsilon": ledger.guarantee(DELTA).epsilon,
+        "parameters": sum(own.numel() for own in net.parameters()),
+    }
 
 
 def network(model: str, rng: np.random.Generator) -> nn.Module:
-    """The network of a spec for flat rows, weights by `rng`; `cnn:16,32,32` is `cnn` of these channels and units."""
+    """The network of a spec for flat rows, weights by `rng`; `cnn:16,32,32` is `cnn` of these
+    channels and units.
+    """
     name, _, sizes = model.partition(":")
     if name != "cnn":
         return build(model, (_SIDE**2,), 10, rng)
     first, second, hidden = (int(size) for size in sizes.split(","))
     with torch.random.fork_rng():
         torch.manual_seed(int(rng.integers(2**63)))
-        # As `models.build("cnn")`, of any width: 5 x 5 places are left, less one for the last pooling.
+        # As `models.build("cnn")`, of any width: 5 x 5 places are left, less one for the last
+        # pooling.
         return nn.Sequential(
-            nn.Unflatten(1, (1, _SIDE, _SIDE)), nn.Conv2d(1, first, 8, stride=2, padding=3), nn.Tanh(),
+            nn.Unflatten(1, (1, _SIDE, _SIDE)),
+            nn.Conv2d(1, first, 8, stride=2, padding=3),
+            nn.Tanh(),
             nn.MaxPool2d(2, 1),
-            nn.Conv2d(first, second, 4, stride=2), nn.Tanh(), nn.MaxPool2d(2, 1), nn.Flatten(),
-            nn.Linear(16 * second, hidden), nn.Tanh(), nn.Linear(hidden, 10),
-        )  # fmt: skip
+            nn.Conv2d(first, second, 4, stride=2),
+            nn.Tanh(),
+            nn.MaxPool2d(2, 1),
+            nn.Flatten(),
+            nn.Linear(16 * second, hidden),
+            nn.Tanh(),
+            nn.Linear(hidden, 10),
+        )
 
 
 @final
@@ -128,7 +152,9 @@ class Size:
 
     @property
     def best(self) -> float:
-        """The learning rate of the best mean accuracy on images that are held back from training."""
+        """The learning rate of the best mean accuracy on images that are held back from
+        training.
+        """
         return max(self.runs, key=lambda rate: mean(each(self.runs[rate], "held")))
 
     def test(self, rate: float | None = None) -> list[float]:
@@ -146,7 +172,12 @@ def depth(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     numbers, what = range(seeds or (_QUICK_SEEDS if quick else _SEEDS)), f"hidden layers of {_DEEP}"
     models = {"mlp:" + ",".join([str(_DEEP)] * layers): float(layers) for layers in _DEPTHS}
     sizes = _sizes(models, quick, numbers, runs)
-    notes = page("dfs-sizes", about=about(quick, len(numbers), cnns=False), cnns="", table=_compared(sizes, what))
+    notes = page(
+        "dfs-sizes",
+        about=about(quick, len(numbers), cnns=False),
+        cnns="",
+        table=_compared(sizes, what),
+    )
     figure = Figure("DP-SGD on MNIST by depth", _by_size(sizes, what), 15, 4.6, 3, 5)
     return Findings(tuple(row for one in sizes for row in _rows(one)), figure, notes)
 
@@ -157,15 +188,20 @@ def width(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     sizes = _sizes({f"mlp:{units}": float(units) for units in _WIDTHS}, quick, numbers, runs)
     cnns = _sizes({_SMALL: 26.0, _LARGE: 52.0}, quick, numbers, runs, cnns=True)
     notes = page(
-        "dfs-sizes", about=about(quick, len(numbers), cnns=True), cnns=_cnns(cnns), table=_compared(sizes, what)
+        "dfs-sizes",
+        about=about(quick, len(numbers), cnns=True),
+        cnns=_cnns(cnns),
+        table=_compared(sizes, what),
     )
-    figure = Figure("DP-SGD on MNIST by width", [*_by_size(sizes, what), _by_rate(cnns)], 12, 8.4, 2, 5)
+    figure = Figure(
+        "DP-SGD on MNIST by width", [*_by_size(sizes, what), _by_rate(cnns)], 12, 8.4, 2, 5
+    )
     return Findings(tuple(row for one in (*cnns, *sizes) for row in _rows(one)), figure, notes)
 
 
 def _sizes(
     models: dict[str, float], quick: bool, numbers: Sequence[int], runs: Runs, cnns: bool = False
-) -> list[Size]:  # fmt: skip
+) -> list[Size]:
     """Every network at every epsilon and rate."""
     epsilons, first = (_CNN_EPSILONS, _CNN_ROWS) if cnns else (_EPSILONS, _ROWS)
     rates: tuple[float, ...] = _CNN_RATES if cnns else _RATES
@@ -191,18 +227,28 @@ def _rows(size: Size) -> list[Row]:
         Row(label, "parameters", size.parameters),
         Row(label, "learning rate chosen on held-back training images", size.best),
         mean_row(label, f"{_TEST} at that rate", size.test()),
-        mean_row(label, f"epsilon spent, at delta {DELTA:g}", each(size.runs[size.best], "epsilon")),
+        mean_row(
+            label, f"epsilon spent, at delta {DELTA:g}", each(size.runs[size.best], "epsilon")
+        ),
         *(mean_row(f"{label}, rate {rate:g}", _TEST, size.test(rate)) for rate in size.runs),
     ]
 
 
 def about(quick: bool, seeds: int, cnns: bool) -> str:
     """What stands at the top of the page."""
-    rows, fewer, epochs = (_QUICK_ROWS, _QUICK_ROWS, _QUICK_EPOCHS) if quick else (_ROWS, _CNN_ROWS, _EPOCHS)
+    rows, fewer, epochs = (
+        (_QUICK_ROWS, _QUICK_ROWS, _QUICK_EPOCHS) if quick else (_ROWS, _CNN_ROWS, _EPOCHS)
+    )
     return page(
-        "dfs-sizes-about", rows=rows, beside=f" (CNNs: on {fewer:,})" if cnns else "", epochs=epochs, seeds=seeds,
-        rates=len(_RATES), others=f" and {len(_CNN_RATES)} for every CNN" if cnns else "", last=_RATES[-1],
-    )  # fmt: skip
+        "dfs-sizes-about",
+        rows=rows,
+        beside=f" (CNNs: on {fewer:,})" if cnns else "",
+        epochs=epochs,
+        seeds=seeds,
+        rates=len(_RATES),
+        others=f" and {len(_CNN_RATES)} for every CNN" if cnns else "",
+        last=_RATES[-1],
+    )
 
 
 def _cnns(cnns: Sequence[Size]) -> str:
@@ -212,8 +258,15 @@ def _cnns(cnns: Sequence[Size]) -> str:
     for rate in [*small.runs, None]:
         difference = interval(large.test(rate), small.test(rate))
         name = f"each its best ({small.best:g}, {large.best:g})" if rate is None else f"{rate:g}"
-        lines.append((name, spread(small.test(rate), 3, error=True), spread(large.test(rate), 3, error=True),
-                      signed(*difference), verdict(*difference)))  # fmt: skip
+        lines.append(
+            (
+                name,
+                spread(small.test(rate), 3, error=True),
+                spread(large.test(rate), 3, error=True),
+                signed(*difference),
+                verdict(*difference),
+            )
+        )
     heads = (
         "learning rate",
         f"{small.parameters:,} parameters",
@@ -221,7 +274,10 @@ def _cnns(cnns: Sequence[Size]) -> str:
         "difference",
         "the larger is",
     )
-    said = f"**The CNN of 52 thousand parameters beside that of 26 thousand**, at epsilon {small.epsilon:g}."
+    said = (
+        "**The CNN of 52 thousand parameters beside that of 26 thousand**, at epsilon "
+        f"{small.epsilon:g}."
+    )
     return f"{said}\n\n{table(heads, lines)}"
 
 
@@ -231,11 +287,26 @@ def _compared(sizes: Sequence[Size], what: str) -> str:
     for epsilon in _EPSILONS:
         first, *_ = mine = [one for one in sizes if one.epsilon == epsilon]
         for one in mine:
-            lines.append((f"{epsilon:g}", f"{one.at:g}", f"{one.parameters:,}", f"{one.best:g}",
-                          spread(one.test(), 3, error=True), "–" if one is first else judged(one.test(), first.test()),
-                          spread(one.test(first.best), 3, error=True)))  # fmt: skip
-    heads = ("epsilon", what, "parameters", "best rate", f"{_TEST} at it", "against the smallest",
-             "at the smallest network's rate")  # fmt: skip
+            lines.append(
+                (
+                    f"{epsilon:g}",
+                    f"{one.at:g}",
+                    f"{one.parameters:,}",
+                    f"{one.best:g}",
+                    spread(one.test(), 3, error=True),
+                    "–" if one is first else judged(one.test(), first.test()),
+                    spread(one.test(first.best), 3, error=True),
+                )
+            )
+    heads = (
+        "epsilon",
+        what,
+        "parameters",
+        "best rate",
+        f"{_TEST} at it",
+        "against the smallest",
+        "at the smallest network's rate",
+    )
     return table(heads, lines)
 
 
@@ -249,7 +320,16 @@ def _by_size(sizes: Sequence[Size], what: str) -> list[Panel]:
             Curve(places, [one.test(rate) for one in mine], f"rate {rate:g}", colour, "--", width=1)
             for rate, colour in zip(mine[0].runs, CYCLE, strict=False)
         ]
-        marks.append(Curve(places, [one.test() for one in mine], "each at its best rate", "black", "o-", "error"))
+        marks.append(
+            Curve(
+                places,
+                [one.test() for one in mine],
+                "each at its best rate",
+                "black",
+                "o-",
+                "error",
+            )
+        )
         log, title = "x" if "units" in what else "", f"fully connected, epsilon {epsilon:g}"
         panels.append(Panel(marks, what, _TEST, title, log, xticks=places))
     return panels
@@ -258,7 +338,22 @@ def _by_size(sizes: Sequence[Size], what: str) -> list[Panel]:
 def _by_rate(cnns: Sequence[Size]) -> Panel:
     rates = list(cnns[0].runs)
     marks = [
-        Curve(rates, [one.test(rate) for rate in rates], f"{one.parameters:,} parameters", colour, "o-", "error")
+        Curve(
+            rates,
+            [one.test(rate) for rate in rates],
+            f"{one.parameters:,} parameters",
+            colour,
+            "o-",
+            "error",
+        )
         for one, colour in zip(cnns, (BLUE, RED), strict=True)
     ]
-    return Panel(marks, "learning rate", _TEST, f"CNNs, epsilon {cnns[0].epsilon:g}", "x", xticks=rates, legend="best")
+    return Panel(
+        marks,
+        "learning rate",
+        _TEST,
+        f"CNNs, epsilon {cnns[0].epsilon:g}",
+        "x",
+        xticks=rates,
+        legend="best",
+    )

@@ -1,4 +1,6 @@
-"""Shen et al. 2021, the toy model and Figure 2: two classes of normal features that differ in a few of many."""
+"""Shen et al. 2021, the toy model and Figure 2: two classes of normal features that differ in a few
+of many.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,18 @@ from privlearn.statistics.features import release_features, select_features
 from privlearn.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
 from privlearn.streams import Streams
 from privlearn.transforms.select import Statistics
-from privlearn_studies.charts import BLUE, CYCLE, GREY, ORANGE, RED, Bars, Curve, Figure, Mark, Panel
+from privlearn_studies.charts import (
+    BLUE,
+    CYCLE,
+    GREY,
+    ORANGE,
+    RED,
+    Bars,
+    Curve,
+    Figure,
+    Mark,
+    Panel,
+)
 from privlearn_studies.report import Findings, Row, mean, mean_row, page, table
 from privlearn_studies.runs import Runs
 
@@ -35,7 +48,8 @@ _ERROR = "error of Fisher's classifier"
 @final
 @dataclass(frozen=True)
 class Sparse:
-    """Class 0 has mean `gap` in the first `signals` features and 0 in the others, class 1 mean 0; all deviations are 1.
+    """Class 0 has mean `gap` in the first `signals` features and 0 in the others, class 1 mean 0;
+    all deviations are 1.
 
     Attributes:
         features: how many there are.
@@ -60,23 +74,30 @@ class Sparse:
         return torch.from_numpy(x), torch.from_numpy(y)
 
     def bayes(self, kept: int, variance: float) -> float:
-        """The least error with the first `kept` features under noise of `variance`: 1 - Phi(Psi), maths by hand.
+        """The least error with the first `kept` features under noise of `variance`: 1 - Phi(Psi),
+        maths by hand.
 
         Psi = sqrt(sum_j gap_j^2 / (1 + variance)) / 2.
         """
         return float(stats.norm.sf(math.sqrt(self._apart(kept, variance)) / 2))
 
     def learned(self, kept: int, variance: float) -> float:
-        """The same where means are of n = 2 rows samples: Psi = G / (2 sqrt(G + 4 kept / n)), G the sum above, n large.
+        """The same where means are of n = 2 rows samples: Psi = G / (2 sqrt(G + 4 kept / n)), G the
+        sum above, n large.
 
-        Fan and Fan 2008, Theorem 1, for classes of one size: what each feature adds to the error of the means gathers.
+        Fan and Fan 2008, Theorem 1, for classes of one size: what each feature adds to the error of
+        the means gathers.
         """
         apart = self._apart(kept, variance)
         gathered = 4 * kept / (2 * self.rows)
         return float(stats.norm.sf(apart / 2 / math.sqrt(apart + gathered)))
 
-    def error(self, weight: Tensor, bias: Tensor, indices: NDArray[np.int64], variance: float) -> float:
-        """The exact error, on rows under noise of `variance`, of a linear classifier of the features `indices`."""
+    def error(
+        self, weight: Tensor, bias: Tensor, indices: NDArray[np.int64], variance: float
+    ) -> float:
+        """The exact error, on rows under noise of `variance`, of a linear classifier of the
+        features `indices`.
+        """
         w = (weight[0] - weight[1]).double().numpy()
         b = float(bias[0] - bias[1])
         spread = math.sqrt(1 + variance) * float(np.linalg.norm(w)) + 1e-300
@@ -90,21 +111,37 @@ class Sparse:
 def fisher_of(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Weights and biases of Fisher's classifier of rows of two classes, as they are."""
     member = torch.stack([y == 0, y == 1], 1).double()
-    statistics = Statistics(member.sum(0), member.T @ x.double(), x.double().square().sum(0), 0.0, 0.0)
-    return fisher_weights(statistics, FisherPlan(2, x.shape[1], x.shape[1], math.sqrt(x.shape[1]), least_variance=1e-9))
+    statistics = Statistics(
+        member.sum(0), member.T @ x.double(), x.double().square().sum(0), 0.0, 0.0
+    )
+    return fisher_weights(
+        statistics,
+        FisherPlan(2, x.shape[1], x.shape[1], math.sqrt(x.shape[1]), least_variance=1e-9),
+    )
 
 
 def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
-    """Errors of Fisher's classifier by dimension and noise, as measured beside the closed form, in three settings."""
+    """Errors of Fisher's classifier by dimension and noise, as measured beside the closed form, in
+    three settings.
+    """
     toy, numbers = Sparse(), range(seeds or (_QUICK_SEEDS if quick else _SEEDS))
     every = [_errors(toy, seed) for seed in numbers]
     errors = {name: np.array([one[name] for one in every]) for name in every[0]}  # over seeds
     rows = [
-        *(Row(f"ten features apart by 1, noise {noise:g}", f"{_ERROR}: 1 - Phi(Psi)", toy.bayes(10, noise**2))
-          for noise in _NOISES),
-        mean_row(f"ten of 1,000 chosen privately, epsilon {_EPSILON:g}", "part of the true ten among them",
-                 errors.pop("right").tolist()),
-    ]  # fmt: skip
+        *(
+            Row(
+                f"ten features apart by 1, noise {noise:g}",
+                f"{_ERROR}: 1 - Phi(Psi)",
+                toy.bayes(10, noise**2),
+            )
+            for noise in _NOISES
+        ),
+        mean_row(
+            f"ten of 1,000 chosen privately, epsilon {_EPSILON:g}",
+            "part of the true ten among them",
+            errors.pop("right").tolist(),
+        ),
+    ]
     for at, kept in enumerate(_KEPT):
         for which, noise in enumerate(_NOISES):
             label = f"first {kept}, noise {noise:g}"
@@ -116,39 +153,70 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         for name, label in (
             ("ranked", f"{kept} of the largest distance, noise 0"),
             ("noisy", f"{kept} of the largest distance, noise 2"),
-            ("released", f"{kept} chosen privately, rows released"), ("given", f"first {kept}, rows released"),
-        ):  # fmt: skip
+            ("released", f"{kept} chosen privately, rows released"),
+            ("given", f"first {kept}, rows released"),
+        ):
             rows.append(mean_row(label, _ERROR, errors[name][:, at].tolist()))
         rows.append(Row(f"first {kept}, rows released", "noise on each number", noise_std(kept)))
     means = {name: values.mean(0) for name, values in errors.items()}
     ordered, released = means["ordered"], means["released"]
     lines = [
-        (str(kept), *(f"{ordered[which, at]:.3f}" for which in range(len(_NOISES))), f"{noise_std(kept):.2f}",
-         f"{toy.bayes(kept, noise_std(kept) ** 2):.3f}", f"{released[at]:.3f}")
+        (
+            str(kept),
+            *(f"{ordered[which, at]:.3f}" for which in range(len(_NOISES))),
+            f"{noise_std(kept):.2f}",
+            f"{toy.bayes(kept, noise_std(kept) ** 2):.3f}",
+            f"{released[at]:.3f}",
+        )
         for at, kept in enumerate(_KEPT)
-    ]  # fmt: skip
-    heads = ("features", *(f"noise {noise:g}" for noise in _NOISES), "noise of released rows", "1 - Phi(Psi) for it",
-             "released and chosen privately")  # fmt: skip
+    ]
+    heads = (
+        "features",
+        *(f"noise {noise:g}" for noise in _NOISES),
+        "noise of released rows",
+        "1 - Phi(Psi) for it",
+        "released and chosen privately",
+    )
     notes = page(
-        "dfs-toy", toy=toy, seeds=len(numbers), ten=ordered[-1, _KEPT.index(10)], whole=ordered[-1, -1],
-        epsilon=_EPSILON, delta=_DELTA, norm=_NORM, chance=released[-1], table=table(heads, lines),
-    )  # fmt: skip
-    figure = Figure("Fisher's classifier in the sparse Gaussian model", _panels(toy, means), 13, 5, 3)
+        "dfs-toy",
+        toy=toy,
+        seeds=len(numbers),
+        ten=ordered[-1, _KEPT.index(10)],
+        whole=ordered[-1, -1],
+        epsilon=_EPSILON,
+        delta=_DELTA,
+        norm=_NORM,
+        chance=released[-1],
+        table=table(heads, lines),
+    )
+    figure = Figure(
+        "Fisher's classifier in the sparse Gaussian model", _panels(toy, means), 13, 5, 3
+    )
     return Findings(tuple(rows), figure, notes)
 
 
 def plan_of(kept: int, features: int, selects: bool = True) -> RowsPlan:
-    """Rows of `kept` of `features` features at epsilon 10; without selection, of features that are given."""
+    """Rows of `kept` of `features` features at epsilon 10; without selection, of features that are
+    given.
+    """
     seen = features if selects else kept
     plan = RowsPlan(
-        2, seen, kept, _NORM * math.sqrt(seen), 4.0, kept_norm=_NORM * math.sqrt(kept),
-        selection_share=0.1, way="means",
-    )  # fmt: skip
+        2,
+        seen,
+        kept,
+        _NORM * math.sqrt(seen),
+        4.0,
+        kept_norm=_NORM * math.sqrt(kept),
+        selection_share=0.1,
+        way="means",
+    )
     return plan.calibrate(epsilon=_EPSILON, delta=_DELTA)
 
 
 def noise_std(kept: int) -> float:
-    """The noise on each number of released rows of given features: it grows with the norm of rows."""
+    """The noise on each number of released rows of given features: it grows with the norm of
+    rows.
+    """
     plan = plan_of(kept, kept, selects=False)
     return plan.rest_noise * plan.rest_norm
 
@@ -156,23 +224,28 @@ def noise_std(kept: int) -> float:
 def _errors(toy: Sparse, seed: int) -> dict[str, Any]:
     """Of one seed, by the number of features kept.
 
-    ordered: in their true order, for each of `_NOISES`; ranked: the features of the largest distance, without noise;
+    ordered: in their true order, for each of `_NOISES`; ranked: the features of the largest
+    distance, without noise;
         noisy:
-    likewise under the largest of `_NOISES`; released: rows released privately, features chosen privately; given: rows
-    released privately, features in their true order; right: the part of the true features among the ten that are chosen
-    privately.
+    likewise under the largest of `_NOISES`; released: rows released privately, features chosen
+    privately; given: rows released privately, features in their true order; right: the part of the
+    true features among the ten that are chosen privately.
     """
     rng = np.random.default_rng([seed, toy.features])
     x, y = toy.draw(rng)
     kept = [(number, np.arange(number)) for number in _KEPT]
     noises = torch.from_numpy(rng.standard_normal(x.shape))
     ordered = [
-        [toy.error(*fisher_of((x + noise * noises)[:, at], y), at, noise**2) for _, at in kept] for noise in _NOISES
+        [toy.error(*fisher_of((x + noise * noises)[:, at], y), at, noise**2) for _, at in kept]
+        for noise in _NOISES
     ]
     best = (x[y == 0].mean(0) - x[y == 1].mean(0)).abs().argsort(descending=True).numpy()
     loud = x + _NOISES[-1] * noises
     ranked = [toy.error(*fisher_of(x[:, best[:number]], y), best[:number], 0.0) for number in _KEPT]
-    noisy = [toy.error(*fisher_of(loud[:, best[:number]], y), best[:number], _NOISES[-1] ** 2) for number in _KEPT]
+    noisy = [
+        toy.error(*fisher_of(loud[:, best[:number]], y), best[:number], _NOISES[-1] ** 2)
+        for number in _KEPT
+    ]
     chosen, given, right = [], [], 0.0
     for number, at in kept:
         out = release_features(plan_of(number, toy.features), (x, y), streams=Streams.new(seed))
@@ -181,9 +254,18 @@ def _errors(toy: Sparse, seed: int) -> dict[str, Any]:
         chosen.append(toy.error(*fisher_of(out.x, out.y), indices, out.noise_std**2))
         if number == toy.signals:
             right = float((indices < toy.signals).mean())
-        out = release_features(plan_of(number, number, selects=False), (x[:, at], y), streams=Streams.new(seed))
+        out = release_features(
+            plan_of(number, number, selects=False), (x[:, at], y), streams=Streams.new(seed)
+        )
         given.append(toy.error(*fisher_of(out.x, out.y), at, out.noise_std**2))
-    return {"ordered": ordered, "ranked": ranked, "noisy": noisy, "released": chosen, "given": given, "right": right}
+    return {
+        "ordered": ordered,
+        "ranked": ranked,
+        "noisy": noisy,
+        "released": chosen,
+        "given": given,
+        "right": right,
+    }
 
 
 def _panels(toy: Sparse, means: dict[str, NDArray[np.float64]]) -> list[Panel]:
@@ -209,13 +291,24 @@ def _panels(toy: Sparse, means: dict[str, NDArray[np.float64]]) -> list[Panel]:
     private = (
         Curve(_KEPT, means["released"], "chosen privately", BLUE, "o-", width=1),
         Curve(_KEPT, means["given"], "true order", ORANGE, "s"),
-        Curve(_KEPT, [toy.bayes(kept, noise_std(kept) ** 2) for kept in _KEPT], "1 − Φ(Ψ), true order", "black", ":"),
+        Curve(
+            _KEPT,
+            [toy.bayes(kept, noise_std(kept) ** 2) for kept in _KEPT],
+            "1 − Φ(Ψ), true order",
+            "black",
+            ":",
+        ),
     )
     return [
         Panel(marks, x, "error", title, "x", ylim=(0, 0.52), legend=place)
         for marks, x, title, place in (
             (equal, "features, those with signal first", "equal noise on each", "best"),
-            (ranked, "features, by the largest distance", "chosen by distance, without privacy", "upper left"),
+            (
+                ranked,
+                "features, by the largest distance",
+                "chosen by distance, without privacy",
+                "upper left",
+            ),
             (private, "features released", f"rows released at epsilon {_EPSILON:g}", "best"),
         )
     ]
@@ -241,7 +334,11 @@ def means(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     panels = [
         _heights(toy.means(), "mean of the first class (the other's is 0)", "mean"),
         _heights(exact, "distances of class means, measured", "distance"),
-        _heights(_chosen(drawn_at, 0)[0], f"released at epsilon {drawn_at:g}, the ten chosen in colour", "distance"),
+        _heights(
+            _chosen(drawn_at, 0)[0],
+            f"released at epsilon {drawn_at:g}, the ten chosen in colour",
+            "distance",
+        ),
     ]
     said = ", ".join(f"{part:.2f} at epsilon {epsilon:g}" for epsilon, part in parts.items())
     figure = Figure("Figure 2: class means of the toy model are sparse", panels, 13, 4.2, 3)
@@ -256,7 +353,9 @@ def selection_of(epsilon: float) -> SelectionPlan:
 
 
 def _chosen(epsilon: float, seed: int) -> tuple[NDArray[np.float64], float, float]:
-    """Released distances, the noise in a mean, and the part of the true features among the chosen."""
+    """Released distances, the noise in a mean, and the part of the true features among the
+    chosen.
+    """
     x, y = _FEWER.draw(np.random.default_rng([seed, _FEWER.features]))
     out = select_features(selection_of(epsilon), (x, y), streams=Streams.new(seed))
     assert out.statistics is not None

@@ -1,1 +1,3 @@
-"""Classifiers and regressors of six tables: ours, those of other packages, and one without noise."""
+"""Classifiers and regressors of six tables: ours, those of other packages, and one without
+noise.
+"""

@@ -1,11 +1,24 @@
-"""Our defaults on six tables beside other packages: accuracy, AUC, log loss, calibration; of values RMSE and R2."""
+"""Our defaults on six tables beside other packages: accuracy, AUC, log loss, calibration; of values
+RMSE and R2.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from privlearn_studies.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, Curve, Figure, Panel
+from privlearn_studies.charts import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    Curve,
+    Figure,
+    Panel,
+)
 from privlearn_studies.report import Findings, Row, each, mean, mean_row, page, table
 from privlearn_studies.runs import Outcome, Runs, cached
 from privlearn_studies.six_tables import elsewhere, ways
@@ -23,17 +36,27 @@ _EBM, _LOGISTIC, _FOREST = (name for models in elsewhere.PEERS.values() for name
 OTHERS = (OPACUS, _EBM, _LOGISTIC, _FOREST)
 #: Figures by their name in a run, with the name on the page and whether more is better.
 FIGURES = {
-    "accuracy": ("test accuracy", True), "auc": ("AUC", True), "log_loss": ("log loss", False),
-    "expected_calibration_error": ("calibration error", False), "r2": ("R2", True), "rmse": ("RMSE", False),
-}  # fmt: skip
-_COLOURS = dict(zip((*OURS, *OTHERS), (BLUE, SKY, GREEN, PURPLE, ORANGE, RED, GREY, "#000000"), strict=True))
+    "accuracy": ("test accuracy", True),
+    "auc": ("AUC", True),
+    "log_loss": ("log loss", False),
+    "expected_calibration_error": ("calibration error", False),
+    "r2": ("R2", True),
+    "rmse": ("RMSE", False),
+}
+_COLOURS = dict(
+    zip((*OURS, *OTHERS), (BLUE, SKY, GREEN, PURPLE, ORANGE, RED, GREY, "#000000"), strict=True)
+)
 #: Figures of each seed by table, epsilon and way.
 Reached = dict[tuple[str, float, str], list[Outcome]]
 
 
 @cached("six-tables")
-def predict(seed: int, *, name: str, way: str, epsilon: float = 0.0, first: int | None = None) -> dict[str, Any]:
-    """Test figures of one model of a table (`six_tables.ways.HERE`), of the first so many training rows."""
+def predict(
+    seed: int, *, name: str, way: str, epsilon: float = 0.0, first: int | None = None
+) -> dict[str, Any]:
+    """Test figures of one model of a table (`six_tables.ways.HERE`), of the first so many training
+    rows.
+    """
     split = split_of(name, first)
     return ways.measured(split, ways.HERE[way](split, epsilon, seed))
 
@@ -42,14 +65,18 @@ def predict(seed: int, *, name: str, way: str, epsilon: float = 0.0, first: int 
 def predict_elsewhere(
     seed: int, *, name: str, package: str, epsilons: tuple[float, ...], first: int | None = None
 ) -> dict[str, Any]:
-    """Test figures of the models of a package in another environment, by their names, one for each epsilon."""
+    """Test figures of the models of a package in another environment, by their names, one for each
+    epsilon.
+    """
     split = split_of(name, first)
     predicted = ways.predicted_elsewhere(package, split, epsilons, seed)
     return {model: [ways.measured(split, own) for own in each] for model, each in predicted.items()}
 
 
 def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
-    """Every table at every epsilon by every way; packages for which no environment is named are left out."""
+    """Every table at every epsilon by every way; packages for which no environment is named are
+    left out.
+    """
     most, first = seeds or (_QUICK_SEEDS if quick else _SEEDS), _QUICK_ROWS if quick else None
     every: Reached = {}
     for name in TABLES:
@@ -60,7 +87,9 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     return Findings(tuple(_rows(every)), figure, notes_of(every))
 
 
-def _of_table(name: str, epsilons: tuple[float, ...], seeds: Sequence[int], first: int | None, runs: Runs) -> Reached:
+def _of_table(
+    name: str, epsilons: tuple[float, ...], seeds: Sequence[int], first: int | None, runs: Runs
+) -> Reached:
     """Everything of one table; at epsilon 0 what is not private, which chance plays no part in."""
     own = [way for way in (*OURS, OPACUS) if way != LINEAR or name in OTHERWISE]
     here = {
@@ -77,7 +106,9 @@ def _of_table(name: str, epsilons: tuple[float, ...], seeds: Sequence[int], firs
     for outcomes in runs.named(away, seeds).values():
         for model in vars(outcomes[0]):
             for at, epsilon in enumerate(epsilons):
-                reached[name, epsilon, model] = [getattr(outcome, model)[at] for outcome in outcomes]
+                reached[name, epsilon, model] = [
+                    getattr(outcome, model)[at] for outcome in outcomes
+                ]
     free = {(name, 0.0, way): predict.at(name=name, way=way, first=first) for way in (PLAIN, BASE)}
     return reached | runs.named(free, range(1))
 
@@ -88,7 +119,9 @@ def _rows(every: Reached) -> Iterable[Row]:
         label = f"{cell[0]}, epsilon {cell[1]:g}, {cell[2]}" if cell[1] else f"{cell[0]}, {cell[2]}"
         for figure, (metric, _) in FIGURES.items():
             if hasattr(outcomes[0], figure):
-                published = 1 - error if (*cell, figure) == (name, at, BOOSTING, "accuracy") else None
+                published = (
+                    1 - error if (*cell, figure) == (name, at, BOOSTING, "accuracy") else None
+                )
                 yield mean_row(label, metric, each(outcomes, figure), published)
 
 
@@ -99,12 +132,16 @@ def notes_of(every: Reached) -> str:
     most = max(seeds.values())
     few = "".join(f" ({name}: {number})" for name, number in seeds.items() if number < most)
     return page(
-        "six-tables", seeds=f"{most} seed{'s' if most > 1 else ''}{few}", delta=ways.DELTA,
+        "six-tables",
+        seeds=f"{most} seed{'s' if most > 1 else ''}{few}",
+        delta=ways.DELTA,
         pairs=_grid(every, present, ("auc", "log_loss"), ("r2", "rmse"), TABLES),
         more=_grid(every, present, ("accuracy", "expected_calibration_error"), (), TABLES[:-1]),
-        won=_won(every, present), base=_against_base(every), adult=_adult(every, present),
+        won=_won(every, present),
+        base=_against_base(every),
+        adult=_adult(every, present),
         missing="" if len(present) == len((*OURS, *OTHERS)) else page("six-tables-parts:missing"),
-    )  # fmt: skip
+    )
 
 
 def _at(every: Reached, cell: tuple[str, float, str], figure: str) -> float | None:
@@ -113,7 +150,9 @@ def _at(every: Reached, cell: tuple[str, float, str], figure: str) -> float | No
     return mean(each(outcomes, figure)) if outcomes and hasattr(outcomes[0], figure) else None
 
 
-def _best(every: Reached, name: str, epsilon: float, present: Sequence[str], figure: str) -> list[str]:
+def _best(
+    every: Reached, name: str, epsilon: float, present: Sequence[str], figure: str
+) -> list[str]:
     """The ways with the best mean of a figure, to three digits."""
     own = {way: _at(every, (name, epsilon, way), figure) for way in present}
     known = {way: round(value, 3) for way, value in own.items() if value is not None}
@@ -122,21 +161,33 @@ def _best(every: Reached, name: str, epsilon: float, present: Sequence[str], fig
 
 
 def _grid(
-    every: Reached, present: Sequence[str], figures: tuple[str, ...], others: tuple[str, ...], names: Sequence[str]
+    every: Reached,
+    present: Sequence[str],
+    figures: tuple[str, ...],
+    others: tuple[str, ...],
+    names: Sequence[str],
 ) -> str:
-    """A row for each table and epsilon, a column for each way; the best private figures are bold."""
+    """A row for each table and epsilon, a column for each way; the best private figures are
+    bold.
+    """
     lines = []
-    for name, epsilon in dict.fromkeys((cell[0], cell[1]) for cell in every if cell[1] and cell[0] in names):
+    for name, epsilon in dict.fromkeys(
+        (cell[0], cell[1]) for cell in every if cell[1] and cell[0] in names
+    ):
         own = others if _at(every, (name, epsilon, DEFAULT), figures[0]) is None else figures
         best = {figure: _best(every, name, epsilon, present, figure) for figure in own}
         cells = [_cell(every, (name, epsilon, way), best) for way in present]
-        plain = [_cell(every, (name, 0.0, way), {figure: [] for figure in own}) for way in (PLAIN, BASE)]
+        plain = [
+            _cell(every, (name, 0.0, way), {figure: [] for figure in own}) for way in (PLAIN, BASE)
+        ]
         lines.append((_title(name, own, figures), f"{epsilon:g}", *cells, *plain))
     return table(("table", "epsilon", *present, PLAIN, BASE), lines)
 
 
 def _title(name: str, own: Sequence[str], figures: Sequence[str]) -> str:
-    return name if own == figures else f"{name} ({' / '.join(FIGURES[figure][0] for figure in own)})"
+    return (
+        name if own == figures else f"{name} ({' / '.join(FIGURES[figure][0] for figure in own)})"
+    )
 
 
 def _cell(every: Reached, cell: tuple[str, float, str], best: Mapping[str, Sequence[str]]) -> str:
@@ -159,8 +210,14 @@ def _won(every: Reached, present: Sequence[str]) -> str:
             for pair in (("auc", "r2"), ("log_loss", "rmse")):
                 won = 0
                 for name in dict.fromkeys(cell[0] for cell in every if cell[1] == epsilon):
-                    figure = next(own for own in pair if _at(every, (name, epsilon, BOOSTING), own) is not None)
-                    won += any(way in members for way in _best(every, name, epsilon, present, figure))
+                    figure = next(
+                        own
+                        for own in pair
+                        if _at(every, (name, epsilon, BOOSTING), own) is not None
+                    )
+                    won += any(
+                        way in members for way in _best(every, name, epsilon, present, figure)
+                    )
                 counts.append(str(won))
         lines.append((side, *counts))
     heads = [f"{figure}, {epsilon:g}" for epsilon in epsilons for figure in ("AUC", "log loss")]
@@ -174,10 +231,15 @@ def _against_base(every: Reached) -> str:
         worse: dict[str, list[str]] = {}
         for name, epsilon, own in every:
             figure = "log_loss" if _at(every, (name, 0.0, BASE), "rmse") is None else "rmse"
-            base, value = _at(every, (name, 0.0, BASE), figure), _at(every, (name, epsilon, own), figure)
+            base, value = (
+                _at(every, (name, 0.0, BASE), figure),
+                _at(every, (name, epsilon, own), figure),
+            )
             if own == way and epsilon and base is not None and value is not None and value > base:
                 worse.setdefault(name, []).append(f"{epsilon:g}")
-        tables = "; ".join(f"{name} at epsilon {', '.join(epsilons)}" for name, epsilons in worse.items())
+        tables = "; ".join(
+            f"{name} at epsilon {', '.join(epsilons)}" for name, epsilons in worse.items()
+        )
         said.append(f"- {way}: {tables or 'nowhere'}")
     return "\n".join(said)
 
@@ -190,7 +252,9 @@ def _adult(every: Reached, present: Sequence[str]) -> str:
     for way in (way for way in present if (name, at, way) in every):
         own = [_at(every, (name, epsilon, way), "accuracy") for epsilon in epsilons]
         lines.append((way, *("–" if value is None else f"{1 - value:.4f}" for value in own)))
-    lines.append(("S-GBDT, as published", *(f"{error:g}" if epsilon == at else "–" for epsilon in epsilons)))
+    lines.append(
+        ("S-GBDT, as published", *(f"{error:g}" if epsilon == at else "–" for epsilon in epsilons))
+    )
     return table(("error", *(f"epsilon {epsilon:g}" for epsilon in epsilons)), lines)
 
 
@@ -202,9 +266,15 @@ def _panel(name: str, every: Reached) -> Panel:
     drawn = []
     most = 1.5 * getattr(base, figure)
     for way, colour in _COLOURS.items():
-        own = {cell[1]: mean(each(runs, figure)) for cell, runs in reached.items() if (cell[0], cell[2]) == (name, way)}
+        own = {
+            cell[1]: mean(each(runs, figure))
+            for cell, runs in reached.items()
+            if (cell[0], cell[2]) == (name, way)
+        }
         own = {epsilon: value for epsilon, value in own.items() if value < most}
         if own:
-            drawn.append(Curve(list(own), list(own.values()), way, colour, "o-" if way in OURS else "s--"))
+            drawn.append(
+                Curve(list(own), list(own.values()), way, colour, "o-" if way in OURS else "s--")
+            )
     drawn.append(Curve(EPSILONS, [getattr(base, figure)] * len(EPSILONS), BASE, GREY, ":"))
     return Panel(drawn, "epsilon", FIGURES[figure][0], name, "x2", xticks=EPSILONS, legend="below")

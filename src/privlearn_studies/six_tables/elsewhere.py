@@ -1,8 +1,8 @@
 """What other packages make of a table, each in an environment of its own.
 
-`PYTHON elsewhere.py PACKAGE FOLDER`, PACKAGE being interpret or diffprivlib: reads FOLDER/job.json and
-FOLDER/rows.npz, and writes FOLDER/out.npz. Needs numpy and that package only, not privlearn. diffprivlib 0.6.5 needs
-scikit-learn 1.3: with 1.4 it adds its noise to an averaged loss.
+`PYTHON elsewhere.py PACKAGE FOLDER`, PACKAGE being interpret or diffprivlib: reads FOLDER/job.json
+and FOLDER/rows.npz, and writes FOLDER/out.npz. Needs numpy and that package only, not privlearn.
+diffprivlib 0.6.5 needs scikit-learn 1.3: with 1.4 it adds its noise to an averaged loss.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ Array = np.ndarray[Any, Any]
 Predict = Callable[[dict[str, Any], Array, Array, Array], Array]
 
 
-def columns(job: dict[str, Any], x: Array) -> tuple[Array, list[str], dict[int, tuple[float, float]]]:
-    """Rows with one entry for each column: categories by their number; their types; the bounds of numbers."""
+def columns(
+    job: dict[str, Any], x: Array
+) -> tuple[Array, list[str], dict[int, tuple[float, float]]]:
+    """Rows with one entry for each column: categories by their number; their types; the bounds of
+    numbers.
+    """
     parts, types, bounds = [], [], {}
     for place, (first, width, low, high) in enumerate(job["columns"]):
         own = x[:, first : first + width]
@@ -41,15 +45,23 @@ def ebm(job: dict[str, Any], x: Array, y: Array, new: Array) -> Array:
 
     rows, types, bounds = columns(job, x)
     common = {
-        "feature_types": types, "epsilon": job["epsilon"], "delta": job["delta"], "privacy_bounds": bounds,
-        "random_state": job["seed"], "n_jobs": 1,
-    }  # fmt: skip
+        "feature_types": types,
+        "epsilon": job["epsilon"],
+        "delta": job["delta"],
+        "privacy_bounds": bounds,
+        "random_state": job["seed"],
+        "n_jobs": 1,
+    }
     tests = columns(job, new)[0]
     if job["target"]:
         low, high = job["target"]
-        model = DPExplainableBoostingRegressor(**common, privacy_target_min=low, privacy_target_max=high)
+        model = DPExplainableBoostingRegressor(
+            **common, privacy_target_min=low, privacy_target_max=high
+        )
         return np.asarray(model.fit(rows, y.clip(low, high)).predict(tests))
-    return np.asarray(DPExplainableBoostingClassifier(**common).fit(rows, y).predict_proba(tests)[:, 1])
+    return np.asarray(
+        DPExplainableBoostingClassifier(**common).fit(rows, y).predict_proba(tests)[:, 1]
+    )
 
 
 def scaled(job: dict[str, Any], x: Array) -> Array:
@@ -64,11 +76,16 @@ def logistic(job: dict[str, Any], x: Array, y: Array, new: Array) -> Array:
 
     if job["target"]:
         model = LinearRegression(
-            epsilon=job["epsilon"], bounds_X=(0, 1), bounds_y=tuple(job["target"]), random_state=job["seed"]
+            epsilon=job["epsilon"],
+            bounds_X=(0, 1),
+            bounds_y=tuple(job["target"]),
+            random_state=job["seed"],
         )
         return np.asarray(model.fit(scaled(job, x), y).predict(scaled(job, new)))
     norm = float(np.sqrt(len(job["columns"])))  # a category is one number of norm 1
-    model = LogisticRegression(epsilon=job["epsilon"], data_norm=norm, max_iter=1000, random_state=job["seed"])
+    model = LogisticRegression(
+        epsilon=job["epsilon"], data_norm=norm, max_iter=1000, random_state=job["seed"]
+    )
     return np.asarray(model.fit(scaled(job, x), y).predict_proba(scaled(job, new))[:, 1])
 
 

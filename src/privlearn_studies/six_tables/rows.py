@@ -38,7 +38,11 @@ class Split:
 def table(name: str, first: int | None = None) -> Split:
     """The table of that name, of its training rows the first so many; None: all."""
     one_of("the table", name, TABLES)
-    split = {"imbalanced": imbalanced, "categories": categories, "values": values}[name]() if name in MADE else None
+    split = (
+        {"imbalanced": imbalanced, "categories": categories, "values": values}[name]()
+        if name in MADE
+        else None
+    )
     split = split or Split(load(name))
     return replace(split, data=replace(split.data, x=split.data.x[:first], y=split.data.y[:first]))
 
@@ -66,7 +70,12 @@ def values() -> Split:
     """Friedman's first function of 10 numbers (Friedman 1991), with noise; values in [0, 30]."""
     draw = np.random.default_rng(3)
     x = draw.random((_ROWS, 10))
-    y = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
+    y = (
+        10 * np.sin(np.pi * x[:, 0] * x[:, 1])
+        + 20 * (x[:, 2] - 0.5) ** 2
+        + 10 * x[:, 3]
+        + 5 * x[:, 4]
+    )
     return Split(_halves(x, y + draw.normal(size=_ROWS), 0.0, 1.0), (0.0, 30.0))
 
 
@@ -75,7 +84,9 @@ def _drawn(draw: np.random.Generator, score: Floats) -> NDArray[np.bool_]:
     return np.asarray(draw.random(_ROWS) < 1 / (1 + np.exp(-score)))
 
 
-def _halves(x: Floats, y: Floats | NDArray[np.bool_], low: float, high: float, names: tuple[str, ...] = ()) -> Dataset:
+def _halves(
+    x: Floats, y: Floats | NDArray[np.bool_], low: float, high: float, names: tuple[str, ...] = ()
+) -> Dataset:
     half, classes = _ROWS // 2, 2 if y.dtype == bool else None
     own, targets = x.astype(np.float32), y.astype(np.int64 if classes else np.float32)
     parts = own[:half], targets[:half], own[half:], targets[half:]

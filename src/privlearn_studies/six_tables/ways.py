@@ -1,7 +1,8 @@
-"""What each way makes of a table: our defaults, Opacus, packages in other environments, and scikit-learn without noise.
+"""What each way makes of a table: our defaults, Opacus, packages in other environments, and
+scikit-learn without noise.
 
-DP-EBM and diffprivlib run by `elsewhere.py` in an environment that has them: name its interpreter in
-`PRIVLEARN_INTERPRET` and `PRIVLEARN_DIFFPRIVLIB`.
+DP-EBM and diffprivlib run by `elsewhere.py` in an environment that has them: name its interpreter
+in `PRIVLEARN_INTERPRET` and `PRIVLEARN_DIFFPRIVLIB`.
 """
 
 from __future__ import annotations
@@ -63,12 +64,16 @@ def _default(split: Split, epsilon: float, seed: int) -> Floats:
     if split.target:
         return _estimated(ours.DPRegressor, split, epsilon, seed)
     examples = split.data.examples
-    trained = train_by_default(split.data, epsilon=epsilon, delta=DELTA, examples=examples, streams=Streams.new(seed))
+    trained = train_by_default(
+        split.data, epsilon=epsilon, delta=DELTA, examples=examples, streams=Streams.new(seed)
+    )
     return _scores(trained.model, split)
 
 
 def _linear(split: Split, epsilon: float, seed: int) -> Floats:
-    return _estimated(ours.DPRidge if split.target else ours.DPLogisticRegression, split, epsilon, seed)
+    return _estimated(
+        ours.DPRidge if split.target else ours.DPLogisticRegression, split, epsilon, seed
+    )
 
 
 def _estimated(kind: Any, split: Split, epsilon: float, seed: int) -> Floats:
@@ -104,16 +109,23 @@ def _by_opacus(split: Split, epsilon: float, seed: int) -> Floats:
     low, high = split.target or (0.0, 1.0)
     y = torch.from_numpy(np.asarray(split.data.y))
     y = (2 * (y - low) / (high - low) - 1).float()[:, None] if split.target else y.long()
-    loss: Callable[..., torch.Tensor] = nn.functional.mse_loss if split.target else nn.functional.cross_entropy
+    loss: Callable[..., torch.Tensor] = (
+        nn.functional.mse_loss if split.target else nn.functional.cross_entropy
+    )
     torch.manual_seed(seed)
     rows = torch.from_numpy(_unit(split.data, split.data.x))
     network: nn.Module = nn.Linear(rows.shape[1], 1 if split.target else 2)
     optimizer: Any = torch.optim.SGD(network.parameters(), lr=_RATE)
-    loader: Any = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows, y), batch_size=_BATCH)
+    loader: Any = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(rows, y), batch_size=_BATCH
+    )
     network, optimizer, loader = PrivacyEngine().make_private(
-        module=network, optimizer=optimizer, data_loader=loader, noise_multiplier=_noise(epsilon, len(loader)),
+        module=network,
+        optimizer=optimizer,
+        data_loader=loader,
+        noise_multiplier=_noise(epsilon, len(loader)),
         max_grad_norm=_NORM,
-    )  # fmt: skip
+    )
     for _ in range(_EPOCHS):
         for x, own in loader:
             optimizer.zero_grad()
@@ -133,7 +145,11 @@ def _noise(epsilon: float, batches: int) -> float:
 
     return float(
         get_noise_multiplier(
-            target_epsilon=epsilon, target_delta=DELTA, sample_rate=1 / batches, epochs=_EPOCHS, accountant="prv"
+            target_epsilon=epsilon,
+            target_delta=DELTA,
+            sample_rate=1 / batches,
+            epochs=_EPOCHS,
+            accountant="prv",
         )
     )
 
@@ -150,7 +166,9 @@ def _plain(split: Split, epsilon: float, seed: int) -> Floats:
     data = split.data
     kind = HistGradientBoostingRegressor if split.target else HistGradientBoostingClassifier
     model = kind(random_state=seed).fit(data.x, data.y)
-    return np.asarray(model.predict(data.x_test) if split.target else model.predict_proba(data.x_test)[:, 1])
+    return np.asarray(
+        model.predict(data.x_test) if split.target else model.predict_proba(data.x_test)[:, 1]
+    )
 
 
 def _base(split: Split, epsilon: float, seed: int) -> Floats:
@@ -168,29 +186,45 @@ def interpreter(package: str) -> str | None:
     return os.environ.get(_VARIABLES[package])
 
 
-def predicted_elsewhere(package: str, split: Split, epsilons: tuple[float, ...], seed: int) -> dict[str, list[Floats]]:
-    """What the models of a package in another environment predict, by their names, for each epsilon.
+def predicted_elsewhere(
+    package: str, split: Split, epsilons: tuple[float, ...], seed: int
+) -> dict[str, list[Floats]]:
+    """What the models of a package in another environment predict, by their names, for each
+    epsilon.
 
     Raises:
         BadInput: no environment is named, or its run failed.
     """
     python = interpreter(package)
     if python is None:
-        raise BadInput(f"{_VARIABLES[package]} is not set: expected the interpreter of an environment with {package}")
+        raise BadInput(
+            f"{_VARIABLES[package]} is not set: expected the interpreter of an environment with "
+            f"{package}"
+        )
     data, first, columns = split.data, 0, []
     for column in boosting.columns_of(data):
         bounds = (column.low, column.high) if isinstance(column, Interval) else (None, None)
         columns.append([first, column.width, *bounds])
         first += column.width
-    low, high = (np.broadcast_to(np.asarray(part, float), (first,)).tolist() for part in (data.low, data.high))
+    low, high = (
+        np.broadcast_to(np.asarray(part, float), (first,)).tolist()
+        for part in (data.low, data.high)
+    )
     job = {
-        "columns": columns, "low": low, "high": high, "target": split.target, "epsilons": epsilons, "delta": DELTA,
+        "columns": columns,
+        "low": low,
+        "high": high,
+        "target": split.target,
+        "epsilons": epsilons,
+        "delta": DELTA,
         "seed": seed,
-    }  # fmt: skip
+    }
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "job.json").write_text(json.dumps(job), encoding="utf-8")
         np.savez(Path(folder) / "rows.npz", x=data.x, y=data.y, x_test=data.x_test)
-        ran = subprocess.run([python, elsewhere.__file__, package, folder], capture_output=True, text=True)
+        ran = subprocess.run(
+            [python, elsewhere.__file__, package, folder], capture_output=True, text=True
+        )
         if ran.returncode:
             raise BadInput(f"{package} failed in the environment of {python}: {ran.stderr[-200:]}")
         return {model: list(each) for model, each in np.load(Path(folder) / "out.npz").items()}

@@ -1,4 +1,6 @@
-"""Yu et al. 2019, Figures 6 to 11 and appendix D: one number is varied at a time, on MNIST under rho = 0.78125."""
+"""Yu et al. 2019, Figures 6 to 11 and appendix D: one number is varied at a time, on MNIST under
+rho = 0.78125.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ from privlearn.accounting.budget import Budget
 from privlearn.plan import Plan
 from privlearn.sampling import Shuffle
 from privlearn.schedules import Exponential, spec
-from privlearn_studies.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Curve, Figure, Mark, Panel
+from privlearn_studies.charts import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    RED,
+    Curve,
+    Figure,
+    Mark,
+    Panel,
+)
 from privlearn_studies.report import (
     UNPROTECTED,
     Findings,
@@ -24,7 +37,7 @@ from privlearn_studies.report import (
     signed,
     table,
     verdict,
-)  # fmt: skip
+)
 from privlearn_studies.runs import Call, Outcome, Runs
 from privlearn_studies.yu2019.tables import EPOCHS, PAPER
 from privlearn_studies.yu2019.training import RHO, mnist, uniform
@@ -69,9 +82,10 @@ def _learning_rates(quick: bool) -> Curves:
     fall = "poly:k=1,end={:g},period=10,start=0.1"
     return {
         "exponential": {
-            end: mnist(_SIXTY, quick, learning_rate=0.1, learning_rates=fall.format(end)) for end in last
+            end: mnist(_SIXTY, quick, learning_rate=0.1, learning_rates=fall.format(end))
+            for end in last
         }
-    }  # fmt: skip
+    }
 
 
 def _widths(quick: bool) -> Curves:
@@ -85,7 +99,9 @@ def _starts(quick: bool) -> Curves:
     starts = (7.0, 20.0) if quick else (7.0, 8.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0)
     return {
         "60 epochs": {start: mnist(_in_sixty(start), quick) for start in starts},
-        "decay rate 0.015": {start: mnist(f"exp:k=0.015,start={start:g}", quick) for start in starts},
+        "decay rate 0.015": {
+            start: mnist(f"exp:k=0.015,start={start:g}", quick) for start in starts
+        },
     }
 
 
@@ -98,7 +114,9 @@ def _in_sixty(start: float) -> str:
 def _depths(quick: bool) -> Curves:
     """Hidden layers of 1000 units."""
     deep = (1, 2) if quick else tuple(LAYERS)
-    return {"exponential": {number: mnist(_SIXTY, quick, hidden=(1000,) * number) for number in deep}}
+    return {
+        "exponential": {number: mnist(_SIXTY, quick, hidden=(1000,) * number) for number in deep}
+    }
 
 
 @final
@@ -125,34 +143,51 @@ class _Sweep:
 
 _FIGURES = {
     "yu-fig6": _Sweep(
-        _fixed_times, "Accuracy at fixed training times", "epochs",
-        "every decay function is above uniform noise at every training time, none is the clear winner, and accuracy is "
-        "highest at 50 or 60 epochs.",
+        _fixed_times,
+        "Accuracy at fixed training times",
+        "epochs",
+        "every decay function is above uniform noise at every training time, none is the clear "
+        "winner, and accuracy is highest at 50 or 60 epochs.",
     ),
     "yu-fig7-8": _Sweep(
-        _decay_rates, "Decay rates", "decay rate k",
-        "accuracy is best at k = 0.2 for exponential decay and at 0.7 for the validation schedule, and falls off to "
-        "both sides; training time falls with k for exponential decay, and rises with k overall for the validation "
-        "schedule.",
+        _decay_rates,
+        "Decay rates",
+        "decay rate k",
+        "accuracy is best at k = 0.2 for exponential decay and at 0.7 for the validation schedule, "
+        "and falls off to both sides; training time falls with k for exponential decay, and rises "
+        "with k overall for the validation schedule.",
         apart=True,
     ),
     "yu-fig9": _Sweep(
-        _learning_rates, "Learning rate at the end of its decay", "learning rate from epoch 10 on",
+        _learning_rates,
+        "Learning rate at the end of its decay",
+        "learning rate from epoch 10 on",
         "accuracy falls significantly where the learning rate is too small or too large.",
     ),
     "yu-fig10": _Sweep(
-        _widths, "Hidden units", "hidden units",
+        _widths,
+        "Hidden units",
+        "hidden units",
         "more hidden units do not lower the accuracy, though noise grows with them.",
     ),
     "yu-fig11": _Sweep(
-        _starts, "Initial noise scale", "initial noise scale",
-        "a higher initial noise lowers the accuracy, less so where the training time is fixed.", apart=True,
+        _starts,
+        "Initial noise scale",
+        "initial noise scale",
+        "a higher initial noise lowers the accuracy, less so where the training time is fixed.",
+        apart=True,
     ),
     "yu-layers": _Sweep(
-        _depths, "Hidden layers of 1000 units", "hidden layers",
-        "one hidden layer is best, with test accuracies 0.931, 0.921 and 0.898 for one, two and three.", LAYERS,
+        _depths,
+        "Hidden layers of 1000 units",
+        "hidden layers",
+        (
+            "one hidden layer is best, with test accuracies 0.931, 0.921 and 0.898 for one, two "
+            "and three."
+        ),
+        LAYERS,
     ),
-}  # fmt: skip
+}
 
 
 def sweep(name: str) -> Callable[[bool, int | None, Runs], Findings]:
@@ -162,13 +197,28 @@ def sweep(name: str) -> Callable[[bool, int | None, Runs], Findings]:
         figure, numbers = _FIGURES[name], range(seeds or (_QUICK_SEEDS if quick else _SEEDS))
         curves = figure.curves(quick)
         made = runs([call for curve in curves.values() for call in curve.values()], numbers)
-        reached = {name: {at: made[call] for at, call in curve.items()} for name, curve in curves.items()}
+        reached = {
+            name: {at: made[call] for at, call in curve.items()} for name, curve in curves.items()
+        }
         rows, lines = _rows(figure, reached)
-        heads = ("schedule", figure.axis, "epochs", "noise scale", "training, not protected", "test accuracy")
+        heads = (
+            "schedule",
+            figure.axis,
+            "epochs",
+            "noise scale",
+            "training, not protected",
+            "test accuracy",
+        )
         best = "\n\n".join(_best(curve, own, figure.axis) for curve, own in reached.items())
         against = _against_uniform(reached) if "uniform" in reached else ""
-        notes = page("yu-sweeps", table=table(heads, lines), seeds=len(numbers), paper=figure.paper, best=best,
-                     against=against)  # fmt: skip
+        notes = page(
+            "yu-sweeps",
+            table=table(heads, lines),
+            seeds=len(numbers),
+            paper=figure.paper,
+            best=best,
+            against=against,
+        )
         return Findings(tuple(rows), _figure(figure, reached), notes)
 
     return run
@@ -189,8 +239,16 @@ def _rows(figure: _Sweep, reached: Reached) -> tuple[list[Row], list[tuple[str, 
             test = mean_row(label, "test accuracy", ends(runs), paper)
             rows += [epochs, train, test]
             noise = runs[0].noise
-            lines.append((curve, f"{at:g}", f"{epochs.ours:.4g}", f"{noise[0]:.4g} to {noise[-1]:.4g}",
-                          f"{train.ours:.4f}", f"{test.ours:.4f}"))  # fmt: skip
+            lines.append(
+                (
+                    curve,
+                    f"{at:g}",
+                    f"{epochs.ours:.4g}",
+                    f"{noise[0]:.4g} to {noise[-1]:.4g}",
+                    f"{train.ours:.4f}",
+                    f"{test.ours:.4f}",
+                )
+            )
     return rows, lines
 
 
@@ -198,7 +256,11 @@ def _best(curve: str, own: dict[float, list[Outcome]], axis: str) -> str:
     """Where a curve is highest, and whether that is more than chance beside its neighbours."""
     tests = {at: ends(runs) for at, runs in own.items()}
     best = max(tests, key=lambda at: mean(tests[at]))
-    alike = [f"{at:g}" for at in tests if at != best and verdict(*interval(tests[best], tests[at])) == "within noise"]
+    alike = [
+        f"{at:g}"
+        for at in tests
+        if at != best and verdict(*interval(tests[best], tests[at])) == "within noise"
+    ]
     rest = f"; within noise of it: {', '.join(alike)}" if alike else ""
     return f"{curve}: highest test accuracy {mean(tests[best]):.4f} at {axis} {best:g}{rest}."
 
@@ -210,34 +272,72 @@ def _against_uniform(reached: Reached) -> str:
         for at, runs in own.items() if curve != "uniform" else ():
             difference = interval(ends(runs), ends(reached["uniform"][at]))
             lines.append((curve, f"{at:g}", signed(*difference), verdict(*difference)))
-    return "Paired differences to uniform noise at the same training time, with 95% intervals:\n\n" + table(
-        ("schedule", "epochs", "test accuracy", "which is"), lines
+    return (
+        "Paired differences to uniform noise at the same training time, with 95% intervals:\n\n"
+        + table(("schedule", "epochs", "test accuracy", "which is"), lines)
     )
 
 
 def _figure(figure: _Sweep, reached: Reached) -> Figure:
-    """Test (solid) and training accuracy (dashed), and training time where it varies along a curve."""
+    """Test (solid) and training accuracy (dashed), and training time where it varies along a
+    curve.
+    """
     timed = figure.axis != "epochs" and any(
         len({len(runs[0].noise) for runs in own.values()}) > 1 for own in reached.values()
     )
     alone = figure.apart or len(reached) == 1
-    groups: Sequence[Any] = [{name: own} for name, own in reached.items()] if figure.apart else [reached]
+    groups: Sequence[Any] = (
+        [{name: own} for name, own in reached.items()] if figure.apart else [reached]
+    )
     top, below = [], []
     for group in groups:
         marks: list[Mark] = []
-        for (curve, own), colour in zip(group.items(), (BLUE,) if alone else _COLOURS, strict=False):
+        for (curve, own), colour in zip(
+            group.items(), (BLUE,) if alone else _COLOURS, strict=False
+        ):
             at, runs = list(own), list(own.values())
-            marks.append(Curve(at, [ends(each) for each in runs], "test" if alone else curve, colour, "o-", "range"))
+            marks.append(
+                Curve(
+                    at,
+                    [ends(each) for each in runs],
+                    "test" if alone else curve,
+                    colour,
+                    "o-",
+                    "range",
+                )
+            )
             if alone:
                 seen = [each(several, "train_end") for several in runs]
                 marks.append(Curve(at, seen, "training, not protected", GREY, "s--", "range"))
             if figure.numbers:
-                marks.append(Curve(at, [figure.numbers[int(a)][1] for a in at], "test, paper", RED, "D", hollow=True))
+                marks.append(
+                    Curve(
+                        at,
+                        [figure.numbers[int(a)][1] for a in at],
+                        "test, paper",
+                        RED,
+                        "D",
+                        hollow=True,
+                    )
+                )
         name, ticks = "" if not figure.apart else curve, at if figure.numbers else None
         top.append(
-            Panel(marks, "" if timed else figure.axis, "accuracy" if name else "test accuracy", name, xticks=ticks)
+            Panel(
+                marks,
+                "" if timed else figure.axis,
+                "accuracy" if name else "test accuracy",
+                name,
+                xticks=ticks,
+            )
         )
         if timed:
-            epochs = Curve(at, [mean(len(run.test) for run in several) for several in runs], colour=ORANGE, fmt="o-")
+            epochs = Curve(
+                at,
+                [mean(len(run.test) for run in several) for several in runs],
+                colour=ORANGE,
+                fmt="o-",
+            )
             below.append(Panel([epochs], figure.axis, "epochs until the budget ends"))
-    return Figure(figure.title, [*top, *below], 6.5 * len(groups), 7 if timed else 4.5, len(groups), 5)
+    return Figure(
+        figure.title, [*top, *below], 6.5 * len(groups), 7 if timed else 4.5, len(groups), 5
+    )

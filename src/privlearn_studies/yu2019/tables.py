@@ -1,4 +1,6 @@
-"""Yu et al. 2019, Tables I and III: what samplers draw, and the decay rates that make a budget last."""
+"""Yu et al. 2019, Tables I and III: what samplers draw, and the decay rates that make a budget
+last.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +38,29 @@ def loader(seed: int) -> Epoch:
 
 def drawn(sampler: Sampler) -> Callable[[int], Epoch]:
     """One epoch of `sampler` over ten items, as a function of the seed."""
-    return lambda seed: [s.indices.tolist() for s in sampler.draw(_ITEMS, Streams.new(seed).sampling)]
+    return lambda seed: [
+        s.indices.tolist() for s in sampler.draw(_ITEMS, Streams.new(seed).sampling)
+    ]
 
 
-#: Name, what draws an epoch, how it is charged, and the paper's example where it shows a method of this kind.
+#: Name, what draws an epoch, how it is charged, and the paper's example where it shows a method of
+#: this kind.
 METHODS: tuple[tuple[str, Callable[[int], Epoch], str, Epoch | None], ...] = (
-    ("torch DataLoader, shuffled", loader, "as that of Shuffle", [[2], [6], [8], [0], [5], [7], [1], [4], [9], [3]]),
+    (
+        "torch DataLoader, shuffled",
+        loader,
+        "as that of Shuffle",
+        [[2], [6], [8], [0], [5], [7], [1], [4], [9], [3]],
+    ),
     ("Shuffle", drawn(Shuffle(1)), repr(Shuffle(1).event(Gaussian(1.0))), None),
-    ("Poisson", drawn(Poisson(0.1)), repr(Poisson(0.1).event(Gaussian(1.0))),
-     [[2], [1, 7], [], [4, 5], [], [7], [5, 7, 9], [], [1], [1, 3, 7]]),
+    (
+        "Poisson",
+        drawn(Poisson(0.1)),
+        repr(Poisson(0.1).event(Gaussian(1.0))),
+        [[2], [1, 7], [], [4, 5], [], [7], [5, 7, 9], [], [1], [1, 3, 7]],
+    ),
     ("Partition", drawn(Partition(10)), repr(Partition(10).event(Gaussian(1.0))), None),
-)  # fmt: skip
+)
 
 
 def tally(epoch: Epoch) -> dict[str, int]:
@@ -71,17 +85,44 @@ def table1(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         tallies, papers = [tally(epoch) for epoch in epochs], tally(example) if example else {}
         for metric in tallies[0]:
             values = [each[metric] for each in tallies]
-            rows.append(Row(name, metric, float(np.mean(values)), papers.get(metric), float(np.std(values)), seeds))
+            rows.append(
+                Row(
+                    name,
+                    metric,
+                    float(np.mean(values)),
+                    papers.get(metric),
+                    float(np.std(values)),
+                    seeds,
+                )
+            )
         first = epochs[0]
-        lines.append((name, " ".join(str(batch) for batch in first), f"`{event}`" if "(" in event else event))
+        lines.append(
+            (name, " ".join(str(batch) for batch in first), f"`{event}`" if "(" in event else event)
+        )
         times = [t for t, batch in enumerate(first, 1) for _ in batch]
         empty = [t for t, batch in enumerate(first, 1) if not batch]
-        marks: list[Mark] = [Curve(times, [item for batch in first for item in batch], fmt="o", size=7)]
+        marks: list[Mark] = [
+            Curve(times, [item for batch in first for item in batch], fmt="o", size=7)
+        ]
         marks += [Across(t - 0.5, colour=ORANGE, down=True, to=t + 0.5, alpha=0.35) for t in empty]
-        panels.append(Panel(marks, "batch (shaded: empty)", "" if panels else "item", name, xlim=(0.5, _ITEMS + 0.5),
-                            ylim=(-0.5, _ITEMS - 0.5), xticks=range(1, 11), yticks=range(10)))  # fmt: skip
+        panels.append(
+            Panel(
+                marks,
+                "batch (shaded: empty)",
+                "" if panels else "item",
+                name,
+                xlim=(0.5, _ITEMS + 0.5),
+                ylim=(-0.5, _ITEMS - 0.5),
+                xticks=range(1, 11),
+                yticks=range(10),
+            )
+        )
     figure = Figure("One epoch over ten items, ten batches", panels, 10.5, 3.6, len(METHODS))
-    return Findings(tuple(rows), figure, page("yu-table1", table=table(("method", "batches", "charged as"), lines)))
+    return Findings(
+        tuple(rows),
+        figure,
+        page("yu-table1", table=table(("method", "batches", "charged as"), lines)),
+    )
 
 
 EPOCHS = (30, 40, 50, 60, 70, 80, 90, 100)
@@ -99,13 +140,18 @@ _MOST: dict[type[Schedule], float] = {Time: 1.0, Step: 1.0, Exponential: 1.0, Po
 
 
 def epochs_of(schedule: Schedule) -> int:
-    """How many whole epochs of reshuffled batches the budget lasts under `schedule`, whose first epoch is t = 0."""
+    """How many whole epochs of reshuffled batches the budget lasts under `schedule`, whose first
+    epoch is t = 0.
+    """
     return Plan(Shuffle(600), schedule=schedule).within(_BUDGET).epochs
 
 
 def valid(kind: type[Schedule], epochs: int) -> tuple[float, float]:
-    """The ends of the interval of k with which the budget lasts exactly `epochs` epochs, each to 1e-7 and inside it."""
-    # Noise rises with k in a step schedule and falls with it in the others, and so does the number of epochs.
+    """The ends of the interval of k with which the budget lasts exactly `epochs` epochs, each to
+    1e-7 and inside it.
+    """
+    # Noise rises with k in a step schedule and falls with it in the others, and so does the number
+    # of epochs.
     most, rises = _MOST[kind], kind is Step
 
     def crossing(target: int) -> int:
@@ -113,7 +159,9 @@ def valid(kind: type[Schedule], epochs: int) -> tuple[float, float]:
         low, high = 0, round(most / _FINE)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if _lasts(kind, middle * _FINE, target) is rises else (middle, high)
+            low, high = (
+                (low, middle) if _lasts(kind, middle * _FINE, target) is rises else (middle, high)
+            )
         return low
 
     before, last = sorted((crossing(epochs), crossing(epochs + 1)))
@@ -134,7 +182,9 @@ def _lasts(kind: type[Schedule], k: float, epochs: int) -> bool:
 
 
 def table3(quick: bool, seeds: int | None, runs: Runs) -> Findings:
-    """All 32 entries: the epochs that the paper's k gives, our own k, and the interval of k that would do."""
+    """All 32 entries: the epochs that the paper's k gives, our own k, and the interval of k that
+    would do.
+    """
     rows: list[Row] = []
     lines: list[tuple[str, ...]] = []
     curves: dict[str, list[tuple[float, float, float]]] = {}
@@ -146,27 +196,55 @@ def table3(quick: bool, seeds: int | None, runs: Runs) -> Findings:
             label = f"{name}, {epochs} epochs"
             rows.append(Row(label, "k, the least on the grid of 0.0001", ours, k))
             rows.append(Row(label, "epochs with the paper's k", lasts, epochs))
-            rows += [Row(label, "k, the least of all", low), Row(label, "k, the greatest of all", high)]
-            lines.append((name, str(epochs), number(k), str(lasts), number(ours), f"{low:.7f}", f"{high:.7f}"))
+            rows += [
+                Row(label, "k, the least of all", low),
+                Row(label, "k, the greatest of all", high),
+            ]
+            lines.append(
+                (
+                    name,
+                    str(epochs),
+                    number(k),
+                    str(lasts),
+                    number(ours),
+                    f"{low:.7f}",
+                    f"{high:.7f}",
+                )
+            )
             curves.setdefault(name, []).append((k, ours, (k - low) / (high - low)))
     differ = [abs(k - ours) for curve in curves.values() for k, ours, _ in curve if k != ours]
     notes = page(
-        "yu-table3", right=sum(line[1] == line[3] for line in lines), entries=len(lines),
-        agree=len(lines) - len(differ), above=len(differ), most=max(differ, default=0),
-        table=table(("decay", "epochs", "paper's k", "epochs it gives", "our k", "from", "to"), lines),
-    )  # fmt: skip
+        "yu-table3",
+        right=sum(line[1] == line[3] for line in lines),
+        entries=len(lines),
+        agree=len(lines) - len(differ),
+        above=len(differ),
+        most=max(differ, default=0),
+        table=table(
+            ("decay", "epochs", "paper's k", "epochs it gives", "our k", "from", "to"), lines
+        ),
+    )
     left: list[Mark] = []
     right: list[Mark] = [Across(0, colour="#f0f0f0", to=100)]
     for (name, curve), colour in zip(curves.items(), (BLUE, ORANGE, GREEN, PURPLE), strict=True):
         theirs, own, places = zip(*curve, strict=True)
         left.append(Curve(EPOCHS, own, f"{name}: ours", colour))
         left.append(Curve(EPOCHS, theirs, f"{name}: the paper's", colour, "o", size=7, hollow=True))
-        right.append(Curve(EPOCHS, 100 * np.array(places), colour=colour, fmt="o-", size=5, width=1))
+        right.append(
+            Curve(EPOCHS, 100 * np.array(places), colour=colour, fmt="o-", size=5, width=1)
+        )
     panels = [
         Panel(left, "epochs", "decay rate k", "our k: the least on a grid of 0.0001", "y"),
-        Panel(right, "epochs", "0: the least valid k, 100: the greatest (%)", "the paper's k among the valid ones",
-              ylim=(-5, 105)),
-    ]  # fmt: skip
+        Panel(
+            right,
+            "epochs",
+            "0: the least valid k, 100: the greatest (%)",
+            "the paper's k among the valid ones",
+            ylim=(-5, 105),
+        ),
+    ]
     return Findings(
-        tuple(rows), Figure("Decay rates that spend ρ = 0.78125 in a given time", panels, 10.5, 5, 2, 4), notes
+        tuple(rows),
+        Figure("Decay rates that spend ρ = 0.78125 in a given time", panels, 10.5, 5, 2, 4),
+        notes,
     )

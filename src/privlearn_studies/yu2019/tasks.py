@@ -1,4 +1,6 @@
-"""Yu et al. 2019, Figures 14 and 15: uniform, exponential and validation-driven noise on Cancer and on CIFAR-10."""
+"""Yu et al. 2019, Figures 14 and 15: uniform, exponential and validation-driven noise on Cancer and
+on CIFAR-10.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from privlearn_studies.report import (
     signed,
     table,
     verdict,
-)  # fmt: skip
+)
 from privlearn_studies.runs import Outcome, Runs
 from privlearn_studies.yu2019.schedules import counted
 from privlearn_studies.yu2019.training import Setting, train
@@ -44,14 +46,18 @@ SCHEDULES = {
 }
 PLAIN = {"cancer": (800, (0.96, 0.96)), "cifar10": (200, (0.64, 0.58))}
 _SEEDS, _QUICK_SEEDS = {"cancer": 50, "cifar10": 3}, {"cancer": 10, "cifar10": 1}
-#: What the paper says of each schedule: test accuracy over uniform noise, and the share of the gap that it closes.
+#: What the paper says of each schedule: test accuracy over uniform noise, and the share of the gap
+#: that it closes.
 _PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
     "cancer": {"exponential": (0.03, 0.70), "validation": (0.018, None)},
     "cifar10": {"exponential": (0.02, 0.12), "validation": (0.04, 0.19)},
 }
 #: A second comparison at this many times the noise, where there is something to gain.
 _LOUDER = {"cancer": 3.0}
-_TITLES = {"cancer": "Cancer (Wisconsin): 10-20-10, full batch", "cifar10": "CIFAR-10 by public features"}
+_TITLES = {
+    "cancer": "Cancer (Wisconsin): 10-20-10, full batch",
+    "cifar10": "CIFAR-10 by public features",
+}
 _Made = dict[tuple[str, float], list[Outcome]]
 
 
@@ -64,7 +70,9 @@ def on_task(task: str) -> Callable[[bool, int | None, Runs], Findings]:
         brief = quick and task == "cifar10"  # some rows, a tenth of the budget
         first, budget = (8000, TASKS[task].rho / 10) if brief else (None, TASKS[task].rho)
         calls = {
-            (schedule, factor): train.at(Setting(task, _louder(shape, factor), rho=budget / factor**2, first=first))
+            (schedule, factor): train.at(
+                Setting(task, _louder(shape, factor), rho=budget / factor**2, first=first)
+            )
             for factor in factors
             for schedule, shape in SCHEDULES[task].items()
         }
@@ -73,7 +81,9 @@ def on_task(task: str) -> Callable[[bool, int | None, Runs], Findings]:
         made = runs([*calls.values(), plain], numbers)
         by_name, plainly = {name: made[call] for name, call in calls.items()}, made[plain]
         rows = [
-            mean_row("plain training", "training accuracy", each(plainly, "train_end"), plain_paper[0]),
+            mean_row(
+                "plain training", "training accuracy", each(plainly, "train_end"), plain_paper[0]
+            ),
             mean_row("plain training", "test accuracy", ends(plainly), plain_paper[1]),
         ]
         tables = []
@@ -81,8 +91,14 @@ def on_task(task: str) -> Callable[[bool, int | None, Runs], Findings]:
             more, text = _compared(task, by_name, ends(plainly), factor)
             rows += more
             tables.append(text)
-        notes = page("yu-tasks", about=page(f"yu-tasks-about:{task}"), tables="\n\n".join(tables), rho=TASKS[task].rho,
-                     layers=len(TASKS[task].hidden) + 1, held=page(f"yu-tasks-about:held-{task}"))  # fmt: skip
+        notes = page(
+            "yu-tasks",
+            about=page(f"yu-tasks-about:{task}"),
+            tables="\n\n".join(tables),
+            rho=TASKS[task].rho,
+            layers=len(TASKS[task].hidden) + 1,
+            held=page(f"yu-tasks-about:held-{task}"),
+        )
         return Findings(tuple(rows), _figure(task, by_name, ends(plainly)), notes)
 
     return run
@@ -93,7 +109,9 @@ def _louder(schedule: str, factor: float) -> str:
     return schedule if factor == 1 else spec(parse(schedule).scaled(factor))
 
 
-def _compared(task: str, made: _Made, ceiling: Sequence[float], factor: float) -> tuple[list[Row], str]:
+def _compared(
+    task: str, made: _Made, ceiling: Sequence[float], factor: float
+) -> tuple[list[Row], str]:
     """Rows and a table of each schedule against uniform noise."""
     rows: list[Row] = []
     lines: list[tuple[str, ...]] = []
@@ -103,12 +121,16 @@ def _compared(task: str, made: _Made, ceiling: Sequence[float], factor: float) -
         label = schedule if factor == 1 else f"{schedule}, {factor:g} times the noise"
         rows += [
             mean_row(label, "rho, as the paper counts it", [counted(run) for run in mine]),
-            mean_row(label, "epsilon in truth, at delta 1e-5", [run.epsilon or 0.0 for run in mine]),
+            mean_row(
+                label, "epsilon in truth, at delta 1e-5", [run.epsilon or 0.0 for run in mine]
+            ),
             mean_row(label, "epochs", [len(run.test) for run in mine]),
             mean_row(label, UNPROTECTED, each(mine, "train_end")),
             mean_row(label, "test accuracy", ends(mine)),
         ]
-        noise = f"{mean(run.noise[0] for run in mine):.3g} to {mean(run.noise[-1] for run in mine):.3g}"
+        noise = (
+            f"{mean(run.noise[0] for run in mine):.3g} to {mean(run.noise[-1] for run in mine):.3g}"
+        )
         cells = (schedule, noise, *(f"{row.ours:.4g}" for row in rows[-5:]))
         if schedule == "uniform":
             lines.append((*cells, *("–",) * 5))
@@ -116,14 +138,49 @@ def _compared(task: str, made: _Made, ceiling: Sequence[float], factor: float) -
         paper = _PAPER[task].get(schedule, (None, None)) if factor == 1 else (None, None)
         against, share = interval(ends(mine), base), gap_closed(ends(mine), base, ceiling)
         differences = np.subtract(ends(mine), base).tolist()
-        rows.append(mean_row(f"{label} minus uniform", "paired difference of test accuracies", differences, paper[0]))
+        rows.append(
+            mean_row(
+                f"{label} minus uniform",
+                "paired difference of test accuracies",
+                differences,
+                paper[0],
+            )
+        )
         if np.isfinite(share):
-            rows.append(Row(label, "share of the gap to plain training closed", share, paper[1], seeds=len(mine)))
-        lines.append((*cells, signed(*against), verdict(*against), _percent(paper[0], "+"), percent(share),
-                      _percent(paper[1])))  # fmt: skip
+            rows.append(
+                Row(
+                    label,
+                    "share of the gap to plain training closed",
+                    share,
+                    paper[1],
+                    seeds=len(mine),
+                )
+            )
+        lines.append(
+            (
+                *cells,
+                signed(*against),
+                verdict(*against),
+                _percent(paper[0], "+"),
+                percent(share),
+                _percent(paper[1]),
+            )
+        )
     loud = f"**{factor:g} times the noise**, 1/{factor**2:g} of the budget. " if factor > 1 else ""
-    heads = ("schedule", "noise scale", "rho", "epsilon", "epochs", "training, not protected", "test", "over uniform",
-             "which is", "paper", "gap closed", "paper")  # fmt: skip
+    heads = (
+        "schedule",
+        "noise scale",
+        "rho",
+        "epsilon",
+        "epochs",
+        "training, not protected",
+        "test",
+        "over uniform",
+        "which is",
+        "paper",
+        "gap closed",
+        "paper",
+    )
     said = f"{loud}Means of {len(base)} seeds, paired by seed, with Student's 95% intervals."
     return rows, f"{said}\n\n{table(heads, lines)}"
 
@@ -133,7 +190,9 @@ def _percent(value: float | None, sign: str = "") -> str:
 
 
 def _figure(task: str, made: _Made, ceiling: Sequence[float]) -> Figure:
-    """Each schedule's test accuracies, seed by seed with their mean; and the accuracy over training."""
+    """Each schedule's test accuracies, seed by seed with their mean; and the accuracy over
+    training.
+    """
     colours = dict(zip(SCHEDULES[task], (GREY, BLUE, RED), strict=True))
     jitter = np.random.default_rng(0)
     left: list[Mark] = []
@@ -141,9 +200,18 @@ def _figure(task: str, made: _Made, ceiling: Sequence[float]) -> Figure:
     for place, ((schedule, factor), own) in enumerate(made.items()):
         tests = ends(own)
         left.append(
-            Curve(place + jitter.uniform(-0.12, 0.12, len(tests)), tests, "", colours[schedule], "o", alpha=0.35)
+            Curve(
+                place + jitter.uniform(-0.12, 0.12, len(tests)),
+                tests,
+                "",
+                colours[schedule],
+                "o",
+                alpha=0.35,
+            )
         )
-        left.append(Curve([place - 0.25, place + 0.25], [mean(tests)] * 2, "", colours[schedule], width=2.5))
+        left.append(
+            Curve([place - 0.25, place + 0.25], [mean(tests)] * 2, "", colours[schedule], width=2.5)
+        )
         if factor == 1:
             shortest = min(len(run.test) for run in own)
             during = np.mean([run.test[:shortest] for run in own], axis=0)
@@ -151,7 +219,13 @@ def _figure(task: str, made: _Made, ceiling: Sequence[float]) -> Figure:
     plain = Across(mean(ceiling), "plain training, at its end", line=":")
     ticks = {float(at): s if f == 1 else f"{s}\n{f:g} x noise" for at, (s, f) in enumerate(made)}
     panels = [
-        Panel([*left, plain], "", "test accuracy", "at the end, each seed and their mean", xticks=ticks),
+        Panel(
+            [*left, plain],
+            "",
+            "test accuracy",
+            "at the end, each seed and their mean",
+            xticks=ticks,
+        ),
         Panel([*right, plain], "epoch", "test accuracy, mean of seeds", "during training"),
     ]
     return Figure(_TITLES[task], panels, 11, 4.8, 2, 4)

@@ -35,22 +35,24 @@ _QUICK = 6_000
 @final
 @dataclass(frozen=True)
 class Setting:
-    """What distinguishes one line of a study from another; a task's own settings fill in what is left at None.
+    """What distinguishes one line of a study from another; a task's own settings fill in what is
+    left at None.
 
     Attributes:
         task: the name of the task.
         schedule: the noise over epochs as a spec; None: plain training, without clipping and noise.
         epochs: how many epochs at most; None: until the budget ends.
-        clip: "as written": every layer to the clip norm, and noise of the scale times that norm, which is
-            1 / sqrt(layers) of the noise that the scale promises, so that the true cost is `layers` times the paper's;
-            "layer": every layer, with the noise that it takes; "flat": the whole gradient.
+        clip: "as written": every layer to the clip norm, and noise of the scale times that norm,
+            which is 1 / sqrt(layers) of the noise that the scale promises, so that the true cost is
+            `layers` times the paper's; "layer": every layer, with the noise that it takes; "flat":
+            the whole gradient.
         clip_norm: where to clip.
         hidden: widths of the hidden layers.
         learning_rate: at the start.
         learning_rates: its schedule, as a spec.
         rho: the budget of training in the paper's own reckoning; the projection comes on top.
-        epsilon: a target at delta 1e-5 for everything together, projection included, which the noise is solved for; in
-            place of `rho`.
+        epsilon: a target at delta 1e-5 for everything together, projection included, which the
+            noise is solved for; in place of `rho`.
         sampling: "shuffle" or "partition".
         batch_size: examples in a batch.
         scale: of the features; see `data.features`.
@@ -74,12 +76,18 @@ class Setting:
 
 
 def _same(setting: Setting) -> Setting:
-    """The same run in one form: what is the task's own is left out, and schedules are written in one way."""
+    """The same run in one form: what is the task's own is left out, and schedules are written in
+    one way.
+    """
     task = TASKS[one_of("the task", setting.task, list(TASKS))]
     names = ("clip_norm", "hidden", "learning_rate", "rho", "batch_size")
-    usual: dict[str, Any] = {name: None for name in names if getattr(setting, name) == getattr(task, name)}
+    usual: dict[str, Any] = {
+        name: None for name in names if getattr(setting, name) == getattr(task, name)
+    }
     schedule = setting.schedule and spec(parse(setting.schedule))
-    return replace(setting, schedule=schedule, learning_rates=spec(parse(setting.learning_rates)), **usual)
+    return replace(
+        setting, schedule=schedule, learning_rates=spec(parse(setting.learning_rates)), **usual
+    )
 
 
 @cached("yu", _same)
@@ -93,8 +101,8 @@ def train(seed: int, setting: Setting) -> dict[str, Any]:
         train: of plain training, accuracy on the first 10,000 training rows after each epoch.
         train_end: accuracy on all training rows at the end.
         noise: the noise scale of each epoch as the paper states it; empty without privacy.
-        rho: what the run's releases are worth in truth, the projection included; None where there is no such figure.
-        epsilon: the same at delta 1e-5; None without privacy.
+        rho: what the run's releases are worth in truth, the projection included; None where there
+        is no such figure. epsilon: the same at delta 1e-5; None without privacy.
     """
     task = TASKS[one_of("the task", setting.task, list(TASKS))]
     streams = Streams.new(seed)
@@ -138,9 +146,13 @@ def train(seed: int, setting: Setting) -> dict[str, Any]:
         noise = [sigma * _written(setting, layers) for sigma in sigmas]
     spent = None if plan is None else ledger.guarantee(_DELTA)
     return {
-        "test": test, "train": seen, "train_end": accuracy(network, rows.x, rows.y), "noise": noise,
-        "rho": spent and spent.rho, "epsilon": spent and spent.epsilon,
-    }  # fmt: skip
+        "test": test,
+        "train": seen,
+        "train_end": accuracy(network, rows.x, rows.y),
+        "noise": noise,
+        "rho": spent and spent.rho,
+        "epsilon": spent and spent.epsilon,
+    }
 
 
 def mnist(schedule: str | None, quick: bool = False, **others: Any) -> Call:
@@ -149,7 +161,9 @@ def mnist(schedule: str | None, quick: bool = False, **others: Any) -> Call:
 
 
 def uniform(epochs: int) -> str:
-    """The constant noise with which the budget lasts `epochs` epochs: sigma = sqrt(epochs / (2 rho))."""
+    """The constant noise with which the budget lasts `epochs` epochs: sigma = sqrt(epochs / (2
+    rho)).
+    """
     return f"constant:start={math.sqrt(epochs / (2 * RHO))!r}"
 
 
@@ -163,15 +177,25 @@ def plan_of(setting: Setting, layers: int) -> Plan:
     before = () if task.pca is None else (task.pca,)
     shape = parse(setting.schedule)
     sampling = _sampler(setting)
-    # Public data, whose number of rows is none of the guarantee's secrets; none are held back from a partition's runs.
+    # Public data, whose number of rows is none of the guarantee's secrets; none are held back from
+    # a partition's runs.
     examples = setting.first or task.examples if isinstance(sampling, Partition) else None
     if setting.epsilon is not None:
-        plan = Plan(sampling, schedule=shape, clip=clip, front=before, epochs=setting.epochs or 30, examples=examples)
+        plan = Plan(
+            sampling,
+            schedule=shape,
+            clip=clip,
+            front=before,
+            epochs=setting.epochs or 30,
+            examples=examples,
+        )
         return plan.calibrate(epsilon=setting.epsilon, delta=_DELTA)
     share = _written(setting, layers)
     rho = (task.rho if setting.rho is None else setting.rho) * share**2
     rho += sum(0.5 / release.noise_multiplier**2 for release in before)
-    plan = Plan(sampling, schedule=shape.scaled(1 / share), clip=clip, front=before, examples=examples)
+    plan = Plan(
+        sampling, schedule=shape.scaled(1 / share), clip=clip, front=before, examples=examples
+    )
     return plan.within(Budget(rho=rho), setting.epochs)
 
 
@@ -197,12 +221,21 @@ def _network(setting: Setting, rows: Rows, streams: Streams) -> nn.Module:
     return build(widths, tuple(rows.x.shape[1:]), task.classes, streams.initialisation)
 
 
-def _plainly(setting: Setting, network: nn.Module, rows: Rows, rate: float, streams: Streams, watch: Any) -> None:
+def _plainly(
+    setting: Setting, network: nn.Module, rows: Rows, rate: float, streams: Streams, watch: Any
+) -> None:
     """Plain SGD on the mean loss of each shuffled batch."""
     sampler, schedule = _sampler(setting), parse_rates(setting.learning_rates)
     steps = sampler.steps(len(rows.x))
-    batches = (s for _ in range(setting.epochs or 1) for s in sampler.draw(len(rows.x), streams.sampling))
+    batches = (
+        s for _ in range(setting.epochs or 1) for s in sampler.draw(len(rows.x), streams.sampling)
+    )
     descend(
-        network, rows, nn.functional.cross_entropy, torch.optim.SGD(network.parameters(), lr=rate),
-        lambda step: rate * schedule(step / steps) / schedule(0), batches, watch,
-    )  # fmt: skip
+        network,
+        rows,
+        nn.functional.cross_entropy,
+        torch.optim.SGD(network.parameters(), lr=rate),
+        lambda step: rate * schedule(step / steps) / schedule(0),
+        batches,
+        watch,
+    )

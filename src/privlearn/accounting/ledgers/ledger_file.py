@@ -2,10 +2,10 @@
 
 A ledger file outlives the runs that are charged to it and serves several processes.
 
-It is one JSON document, replaced as a whole under a lock, so that it is never half written. One that has become large
-is appended to, in a form that tells lost and edited lines (`ledger_log`), and written as a whole at intervals. It holds
-public numbers only. Every charge is in it before anything is drawn, and an open entry counts with all that its run may
-still come to.
+It is one JSON document, replaced as a whole under a lock, so that it is never half written. One
+that has become large is appended to, in a form that tells lost and edited lines (`ledger_log`), and
+written as a whole at intervals. It holds public numbers only. Every charge is in it before anything
+is drawn, and an open entry counts with all that its run may still come to.
 """
 
 from __future__ import annotations
@@ -32,11 +32,16 @@ from privlearn.errors import BadInput
 
 _FORMAT, _VERSION = ledger_log.FORMAT, 2
 _LARGEST = 1 << 26
-#: Bytes from which a file is appended to: smaller ones are replaced in less time than a disk takes to write.
+#: Bytes from which a file is appended to: smaller ones are replaced in less time than a disk takes
+#: to write.
 _LARGE = 1 << 14
 _PATIENCE = 30.0  # seconds to wait for another process
 _LONGEST = 1000  # characters of a text
-_TEXTS, _FLAGS, _EVENTS = ("id", "what", "by", "begun"), ("open", "declared", "waiting"), ("approved", "spent")
+_TEXTS, _FLAGS, _EVENTS = (
+    ("id", "what", "by", "begun"),
+    ("open", "declared", "waiting"),
+    ("approved", "spent"),
+)
 
 
 @final
@@ -71,7 +76,8 @@ class LedgerFile:
         """
         if not self.path.is_file():
             raise BadInput(
-                f"there is no ledger {self.path}: begin one with Ledger.open(path, pv.Budget(epsilon=E, delta=D))"
+                f"there is no ledger {self.path}: begin one with Ledger.open(path, "
+                "pv.Budget(epsilon=E, delta=D))"
             )
         try:
             with self.path.open("rb") as file:
@@ -80,8 +86,8 @@ class LedgerFile:
                 return self._read(file)
         except (OSError, ValueError) as error:
             raise BadInput(
-                f"{self.path} is not a ledger that can be trusted: {str(error)[:500]}. Bring back the file as "
-                "privlearn wrote it; what was spent can't be known without it"
+                f"{self.path} is not a ledger that can be trusted: {str(error)[:500]}. Bring back "
+                "the file as privlearn wrote it; what was spent can't be known without it"
             ) from error
 
     def _read(self, file: BinaryIO) -> LedgerState:
@@ -105,7 +111,9 @@ class LedgerFile:
 
     @contextmanager
     def editing(self) -> Iterator[LedgerState]:
-        """Read, change and write in one step, alone among all processes; nothing is written if the body raises."""
+        """Read, change and write in one step, alone among all processes; nothing is written if the
+        body raises.
+        """
         with self._locked():
             before = self.read()
             state = before.draft()
@@ -115,7 +123,9 @@ class LedgerFile:
                 self._write(state)
 
     def _appended(self, state: LedgerState, change: dict[str, Any]) -> bool:
-        """Append a change, where that is worth it: to a large file whose lines are not longer than its document yet."""
+        """Append a change, where that is worth it: to a large file whose lines are not longer than
+        its document yet.
+        """
         if self._known is None:
             return False
         _, place, document = self._known
@@ -133,13 +143,13 @@ class LedgerFile:
             lock.acquire()
         except Timeout as error:
             raise BadInput(
-                f"{self.path} has been locked by another process for {_PATIENCE:g} seconds: try again when that has "
-                "ended"
+                f"{self.path} has been locked by another process for {_PATIENCE:g} seconds: try "
+                "again when that has ended"
             ) from error
         except OSError as error:
             raise BadInput(
-                f"{self.path}.lock cannot be written: {error.strerror or error}. A ledger needs a folder that you may "
-                "write to"
+                f"{self.path}.lock cannot be written: {error.strerror or error}. A ledger needs a "
+                "folder that you may write to"
             ) from error
         try:
             yield
@@ -157,9 +167,9 @@ class LedgerFile:
         text = text if len(text) < _LARGE else ledger_log.begun(text)
         if len(text) > _LARGEST:
             raise BadInput(
-                f"{self.path} would become larger than {_LARGEST >> 20} MiB, and could not be read any more. Nothing "
-                "was charged or drawn, and the file is as it was. Begin another ledger, or use plans with fewer "
-                "different noise multipliers"
+                f"{self.path} would become larger than {_LARGEST >> 20} MiB, and could not be read "
+                "any more. Nothing was charged or drawn, and the file is as it was. Begin another "
+                "ledger, or use plans with fewer different noise multipliers"
             )
         self._known = None
         write_durably(self.path, text)
@@ -187,9 +197,13 @@ def _plain_entry(entry: RunEntry) -> dict[str, Any]:
 
 
 def _change(before: LedgerState, after: LedgerState) -> dict[str, Any] | None:
-    """What an edit changed, as plain values; None where only the whole says it; empty if it changed nothing."""
+    """What an edit changed, as plain values; None where only the whole says it; empty if it changed
+    nothing.
+    """
     ids = [entry.id for entry in after.entries]
-    if ids[: len(before.entries)] != [entry.id for entry in before.entries] or len({*ids}) < len(ids):
+    if ids[: len(before.entries)] != [entry.id for entry in before.entries] or len({*ids}) < len(
+        ids
+    ):
         return None  # older entries were summed up
     if not after.changes.keys() <= {*ids}:
         return None  # so were new ones
@@ -239,7 +253,9 @@ def _state_of(data: Any) -> LedgerState:
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise ValueError(f"its format is not {_FORMAT!r}")
     if data.get("version") not in (1, _VERSION):
-        raise ValueError(f"its version is {str(data.get('version'))[:40]}, and this privlearn reads 1 to 3")
+        raise ValueError(
+            f"its version is {str(data.get('version'))[:40]}, and this privlearn reads 1 to 3"
+        )
     body = {key: value for key, value in data.items() if key not in ("format", "version", "digest")}
     if data.get("digest") != digest(body):
         raise ValueError("its digest does not match: it was edited or damaged")
@@ -249,7 +265,9 @@ def _state_of(data: Any) -> LedgerState:
         budget = None if body["budget"] is None else Budget(**body["budget"])
         adjacency, unit = _read_scope(body)
         measure = require_measure(body["measure"], budget)
-        return LedgerState(budget, measure, adjacency, unit, [_entry(entry) for entry in body["entries"]])
+        return LedgerState(
+            budget, measure, adjacency, unit, [_entry(entry) for entry in body["entries"]]
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it has other fields than a ledger: {str(error)[:200]}") from error
 
@@ -262,8 +280,13 @@ def _read_scope(data: dict[str, Any]) -> tuple[Adjacency | None, PrivacyUnit | N
 
 
 def _of_version_1(body: dict[str, Any]) -> dict[str, Any]:
-    """Ledgers that knew no filters: which runs were fixed before the first release is known of the first one alone."""
-    entries = [{**entry, "approved": entry["held"], "declared": False, "waiting": False} for entry in body["entries"]]
+    """Ledgers that knew no filters: which runs were fixed before the first release is known of the
+    first one alone.
+    """
+    entries = [
+        {**entry, "approved": entry["held"], "declared": False, "waiting": False}
+        for entry in body["entries"]
+    ]
     for place, entry in enumerate(entries):
         del entry["held"]
         entry["declared"] = place == 0

@@ -1,14 +1,16 @@
 """How the file of a large ledger grows: a document, and lines that are appended to it.
 
-    header      format, version, length and digest of the document; of fixed width, never written again
-    two marks   how much of the file is certainly there, and the digest at that place; of fixed width, written in turns
-    document    what the ledger held when the file was last written as a whole
-    lines       one for each change since then, with a digest over itself and all that comes before it
+    header      format, version, length and digest of the document; of fixed width, never written
+    again two marks   how much of the file is certainly there, and the digest at that place; of
+    fixed width, written in turns document    what the ledger held when the file was last written as
+    a whole lines       one for each change since then, with a digest over itself and all that comes
+    before it
 
-A change is appended and brought to the disk, then one mark, in its place, and only then may anything be drawn. So what
-a mark covers was promised, and has to be there, whole and as it was written: a file that is shorter, or was edited, is
-refused. What lies beyond was not promised: whole lines count, and one that a crash cut off does not. A crash while a
-mark is written leaves the other one.
+A change is appended and brought to the disk, then one mark, in its place, and only then may
+anything be drawn. So what a mark covers was promised, and has to be there, whole and as it was
+written: a file that is shorter, or was edited, is refused. What lies beyond was not promised: whole
+lines count, and one that a crash cut off does not. A crash while a mark is written leaves the other
+one.
 """
 
 from __future__ import annotations
@@ -66,7 +68,11 @@ def read(content: bytes) -> tuple[bytes, list[Any], Place]:
     """
     header = content[:_WIDTH]
     said = loads(header)
-    length, digest = (said.get(name) for name in ("document", "digest")) if isinstance(said, dict) else (None, None)
+    length, digest = (
+        (said.get(name) for name in ("document", "digest"))
+        if isinstance(said, dict)
+        else (None, None)
+    )
     document = content[HEAD : HEAD + length] if isinstance(length, int) and length >= 0 else b""
     if hashlib.sha256(document).hexdigest() != digest or header != _header(document, digest):
         raise ValueError("its document is not the one of its header: it was edited or damaged")
@@ -83,7 +89,8 @@ def read_on(head: bytes, rest: bytes, place: Place) -> tuple[list[Any], Place]:
         place: how far the file was read.
 
     Raises:
-        ValueError: as `read`; and it is another file than the one that was read, or less of it is promised.
+        ValueError: as `read`; and it is another file than the one that was read, or less of it is
+            promised.
     """
     covered, promised = _promised(head)
     changes, length, digest, start, kept = [], place.length, place.digest, 0, False
@@ -97,7 +104,10 @@ def read_on(head: bytes, rest: bytes, place: Place) -> tuple[list[Any], Place]:
         digest = _chained(digest, body)
         length, start = length + end + 1 - start, end + 1
     if not kept:
-        raise ValueError("lines that it had are not there as they were written: it was cut off, edited or damaged")
+        raise ValueError(
+            "lines that it had are not there as they were written: it was cut off, edited or "
+            "damaged"
+        )
     return changes, Place(length, digest)
 
 
@@ -110,10 +120,12 @@ def line(place: Place, change: Any) -> tuple[bytes, Place]:
 
 
 def append(path: Path, text: bytes, end: Place) -> None:
-    """Append a `line`: when this returns it is on the disk, and promised. One process at a time may do so.
+    """Append a `line`: when this returns it is on the disk, and promised. One process at a time may
+    do so.
 
     Raises:
-        BadInput: it could not be written: nothing may be drawn for it, and it counts at most as spent.
+        BadInput: it could not be written: nothing may be drawn for it, and it counts at most as
+            spent.
     """
     start = end.length - len(text)
     try:
@@ -129,8 +141,8 @@ def append(path: Path, text: bytes, end: Place) -> None:
             _put(file, _older(file.read(HEAD)), _mark(end.length, end.digest))
     except OSError as error:
         raise BadInput(
-            f"{path} cannot be written: {error.strerror or error}. Free some space, or choose a place that you may "
-            "write to",
+            f"{path} cannot be written: {error.strerror or error}. Free some space, or choose a "
+            "place that you may write to",
             path=str(path),
         ) from error
 
@@ -156,7 +168,9 @@ def _body(text: bytes, before: str) -> bytes | None:
 
 
 def _header(document: bytes, digest: str) -> bytes:
-    return _padded({"format": FORMAT, "version": VERSION, "document": len(document), "digest": digest})
+    return _padded(
+        {"format": FORMAT, "version": VERSION, "document": len(document), "digest": digest}
+    )
 
 
 def _padded(value: dict[str, Any]) -> bytes:

@@ -31,7 +31,9 @@ class LedgerStore(Protocol):
         ...
 
     def editing(self) -> Any:
-        """A `with` block that yields the state, and keeps what was changed in it unless the block raises."""
+        """A `with` block that yields the state, and keeps what was changed in it unless the block
+        raises.
+        """
         ...
 
 
@@ -60,8 +62,8 @@ class LedgerMemory:
 class LedgerRun:
     """What one ledger object does to its state: one run at a time, or charges one by one.
 
-    Charges of an approved run are written down in blocks, ahead of use: there is always at least as much in the store
-    as was drawn, and training does not wait for the disk at every step.
+    Charges of an approved run are written down in blocks, ahead of use: there is always at least as
+    much in the store as was drawn, and training does not wait for the disk at every step.
     """
 
     def __init__(self, store: LedgerStore) -> None:
@@ -89,13 +91,19 @@ class LedgerRun:
         self._start(entry, adjacency)
 
     def resume(self, run: str, approved: Composed, adjacency: Adjacency) -> None:
-        """Go on with the run of that id, from its beginning; what it was charged for is not charged again."""
+        """Go on with the run of that id, from its beginning; what it was charged for is not charged
+        again.
+        """
         state = self.store.read()
         entry = state.entry(run)
         paid = not entry.open and entry.spent == approved  # to its end: only publishing is left
-        if (not paid and (not entry.open or entry.approved != approved)) or state.adjacency is not adjacency:
+        if (
+            not paid and (not entry.open or entry.approved != approved)
+        ) or state.adjacency is not adjacency:
             why = (
-                "was approved for something else" if entry.open else "was closed, and what it had not spent given back"
+                "was approved for something else"
+                if entry.open
+                else "was closed, and what it had not spent given back"
             )
             raise BadInput(f"the run {run} {why}: it can't be continued. Begin a new run")
         self._start(entry, adjacency)
@@ -116,14 +124,17 @@ class LedgerRun:
                 entry = state.entry(self.entry.id)
                 if not entry.open:
                     raise PrivlearnError(
-                        f"the run {entry.id} was closed while it was under way: it may charge nothing more"
+                        f"the run {entry.id} was closed while it was under way: it may charge "
+                        "nothing more"
                     )
                 entry = state.pay(entry.id, written)
             self.entry, self._written = entry, sum(n for _, n in walk(entry.spent))
         self._used += times
 
     def charge(self, event: Event, adjacency: Adjacency, what: str) -> None:
-        """Charge what was not approved; a run that was under way has departed from its plan, and ends."""
+        """Charge what was not approved; a run that was under way has departed from its plan, and
+        ends.
+        """
         with self.store.editing() as state:
             self._close(state)
             ahead = state.waiting(compose([event]))

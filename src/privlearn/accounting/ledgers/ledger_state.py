@@ -1,9 +1,11 @@
-"""The state of a ledger: its entries, what may still be added to them, and what may be claimed for all of them.
+"""The state of a ledger: its entries, what may still be added to them, and what may be claimed for
+all of them.
 
-Two rules of composition are kept apart here. Runs that were all approved before the first release are fixed beforehand:
-they are composed by the tightest accountant. A run that is approved later may have been chosen by looking at earlier
-results, where that is not valid: it is let through by a filter whose measure and limit were fixed by the first run
-(Feldman and Zrnic 2021; Smith and Thakurta 2022; Whitehouse et al. 2023), and what is claimed then is the limit.
+Two rules of composition are kept apart here. Runs that were all approved before the first release
+are fixed beforehand: they are composed by the tightest accountant. A run that is approved later may
+have been chosen by looking at earlier results, where that is not valid: it is let through by a
+filter whose measure and limit were fixed by the first run (Feldman and Zrnic 2021; Smith and
+Thakurta 2022; Whitehouse et al. 2023), and what is claimed then is the limit.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from privlearn.accounting.ledgers.room import still_fits
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 
 NOTHING = Composed(())
-#: What is noted of a change: how many releases of an approved run are charged, or a charge by itself.
+#: What is noted of a change: how many releases of an approved run are charged, or a charge by
+#: itself.
 Change = int | Event
 #: Closed entries that are listed one by one; older ones are summed up.
 LISTED = 250
@@ -53,7 +56,8 @@ class RunEntry:
         by: who made it.
         begun: when, in UTC.
         open: whether it may still be charged for what it was approved for.
-        approved: all that it may come to; kept when it is closed. Empty for charges without an approval.
+        approved: all that it may come to; kept when it is closed. Empty for charges without an
+            approval.
         spent: what it was charged for; never less than what was drawn.
         declared: whether it was approved before anything in the ledger was released.
         waiting: whether it was approved ahead and has not begun.
@@ -87,14 +91,18 @@ class RunEntry:
 
     @property
     def counts(self) -> Composed:
-        """What a filter has to count for it: all that was approved while it is open, then what was spent."""
+        """What a filter has to count for it: all that was approved while it is open, then what was
+        spent.
+        """
         return self.approved if self.open else self.spent
 
     @property
     def claimed(self) -> Composed:
-        """What a claim has to cover if it was declared: all that was approved, also if it stopped early.
+        """What a claim has to cover if it was declared: all that was approved, also if it stopped
+        early.
 
-        When it stopped may follow from what it released, and then less than the whole would be no guarantee.
+        When it stopped may follow from what it released, and then less than the whole would be no
+        guarantee.
         """
         return self.spent if self.approved == NOTHING else self.approved
 
@@ -105,7 +113,8 @@ class LedgerState:
 
     Attributes:
         budget: the limit on everything together; None if it only records.
-        measure: what later runs are counted by: "gaussian", "zcdp", "renyi" or a Renyi order; None: by the first run.
+        measure: what later runs are counted by: "gaussian", "zcdp", "renyi" or a Renyi order; None:
+            by the first run.
         adjacency: the kind of neighbour of everything in it; None while it is empty.
         unit: whose data everything in it protects; None while it is empty.
         entries: in the order of their beginning.
@@ -116,9 +125,13 @@ class LedgerState:
     adjacency: Adjacency | None = None
     unit: PrivacyUnit | None = None
     entries: list[RunEntry] = field(default_factory=list)
-    #: Where each mechanism stands in what was counted last, so that the next charge need not look at all of it.
-    _places: tuple[Composed, dict[Mechanism, int]] = field(default=(NOTHING, {}), repr=False, compare=False)
-    #: The entries that were changed since `draft`, and how, where that is said in less than the whole entry.
+    #: Where each mechanism stands in what was counted last, so that the next charge need not look
+    #: at all of it.
+    _places: tuple[Composed, dict[Mechanism, int]] = field(
+        default=(NOTHING, {}), repr=False, compare=False
+    )
+    #: The entries that were changed since `draft`, and how, where that is said in less than the
+    #: whole entry.
     changes: dict[str, list[Change] | None] = field(default_factory=dict, repr=False, compare=False)
 
     def draft(self) -> LedgerState:
@@ -132,7 +145,9 @@ class LedgerState:
 
     @property
     def released(self) -> bool:
-        """Whether anything was released, so that whatever is approved from now on may depend on it."""
+        """Whether anything was released, so that whatever is approved from now on may depend on
+        it.
+        """
         return any(entry.spent != NOTHING for entry in self.entries)
 
     @property
@@ -142,9 +157,11 @@ class LedgerState:
 
     @property
     def limit(self) -> Limit | None:
-        """The filter that runs are counted by once something was released; None without a budget or room for it.
+        """The filter that runs are counted by once something was released; None without a budget or
+        room for it.
 
-        It follows from the budget and the declared runs alone, so it is fixed before the first release.
+        It follows from the budget and the declared runs alone, so it is fixed before the first
+        release.
         """
         declared = compose(entry.claimed for entry in self.entries if entry.declared)
         if self.budget is None or self.adjacency is None or declared == NOTHING:
@@ -156,22 +173,24 @@ class LedgerState:
         """The event that a guarantee for everything in the ledger is computed from.
 
         Raises:
-            UnsupportedEvent: it only records, and its runs may have been chosen after earlier results; or more was
-                charged than its limit lets through (by an earlier version).
+            UnsupportedEvent: it only records, and its runs may have been chosen after earlier
+                results; or more was charged than its limit lets through (by an earlier version).
         """
         if not self.adaptive:
             return compose(entry.claimed for entry in self.entries)
         limit = self.limit
         if self.budget is None:
             raise UnsupportedEvent(
-                "this ledger has no budget, and holds runs that may have been chosen after earlier results: there is "
-                "no guarantee for all of them together. Begin ledgers for several runs with a budget; what was charged "
-                "so far, as if it had been fixed beforehand, is ledger.spent(delta)"
+                "this ledger has no budget, and holds runs that may have been chosen after earlier "
+                "results: there is no guarantee for all of them together. Begin ledgers for "
+                "several runs with a budget; what was charged so far, as if it had been fixed "
+                "beforehand, is ledger.spent(delta)"
             )
         if limit is None or not fits(limit, self.event):
             raise UnsupportedEvent(
-                f"the runs of this ledger come to more than a filter of {self.budget} lets through, and may have been "
-                "chosen after earlier results: there is no guarantee for all of them together. Begin another ledger"
+                f"the runs of this ledger come to more than a filter of {self.budget} lets "
+                "through, and may have been chosen after earlier results: there is no guarantee "
+                "for all of them together. Begin another ledger"
             )
         return compose([limit])
 
@@ -215,7 +234,9 @@ class LedgerState:
         return entry
 
     def close(self, entry: RunEntry) -> None:
-        """End `entry`: what it has not spent is free again, for runs that the filter lets through."""
+        """End `entry`: what it has not spent is free again, for runs that the filter lets
+        through.
+        """
         # An approval that was taken back before any release never happened.
         approved = entry.approved if self.released else NOTHING
         self.put(replace(entry, open=False, waiting=False, approved=approved))
@@ -241,7 +262,8 @@ class LedgerState:
             spent = _counted(spent) if len(spent.events) > _RUNS else spent
         else:
             counted, places = self._places
-            if counted is not entry.spent or len(places) != len(counted.events):  # or an edit was given up
+            # or an edit was given up
+            if counted is not entry.spent or len(places) != len(counted.events):
                 places = {leaf: place for place, (leaf, _) in enumerate(walk(entry.spent))}
             spent = added(entry.spent, places, event)
             self._places = spent, places
@@ -250,11 +272,15 @@ class LedgerState:
 
     def waiting(self, event: Event) -> RunEntry | None:
         """An entry that was approved ahead for just `event`, and has not begun."""
-        return next((entry for entry in self.entries if entry.waiting and entry.approved == event), None)
+        return next(
+            (entry for entry in self.entries if entry.waiting and entry.approved == event), None
+        )
 
     @property
     def protects(self) -> PrivacyUnit:
-        """The unit, or what it is once something is charged: one example, or as many as the budget says go together."""
+        """The unit, or what it is once something is charged: one example, or as many as the budget
+        says go together.
+        """
         return self.unit or PrivacyUnit(self.budget.group_size if self.budget else 1)
 
     def require_unit(self, unit: PrivacyUnit) -> None:
@@ -263,13 +289,16 @@ class LedgerState:
         if unit.group_size == size and self.unit in (None, unit):
             return
         raise BadInput(
-            f"this ledger protects {self.protects}, and it was asked to protect {unit}: one ledger holds one "
-            "guarantee. Give both the same group_size and rows_per_person: two ledgers promise nothing for both",
+            f"this ledger protects {self.protects}, and it was asked to protect {unit}: one ledger "
+            "holds one guarantee. Give both the same group_size and rows_per_person: two ledgers "
+            "promise nothing for both",
             expected=self.protects,
             given=unit,
         )
 
-    def require_room(self, event: Event, adjacency: Adjacency, unit: PrivacyUnit | None = None) -> None:
+    def require_room(
+        self, event: Event, adjacency: Adjacency, unit: PrivacyUnit | None = None
+    ) -> None:
         """Raise unless `event` fits on top of all entries, for `unit` if that is given.
 
         Raises:
@@ -298,9 +327,10 @@ class LedgerState:
                 after = share(limit, compose([before, event]))
             except UnsupportedEvent as error:
                 raise UnsupportedEvent(
-                    f"this ledger counts by {described(limit)}, as its first run fixed it, and this run has no price "
-                    "in it. Nothing was charged or drawn. Ledgers for runs of several kinds are begun with "
-                    "measure='renyi'; what was spent here adds to what another one spends",
+                    f"this ledger counts by {described(limit)}, as its first run fixed it, and "
+                    "this run has no price in it. Nothing was charged or drawn. Ledgers for runs "
+                    "of several kinds are begun with measure='renyi'; what was spent here adds to "
+                    "what another one spends",
                     event=event,
                 ) from error
             if within(after):
@@ -308,23 +338,29 @@ class LedgerState:
         taken = math.inf if limit is None else share(limit, before)
         if limit is None or taken > 1:
             raise BudgetExceeded(
-                f"the runs so far take all of {budget} as a filter counts them, which a run that is chosen after them "
-                "would have to fit, too. Nothing was charged or drawn. Approve all runs before the first release, "
-                "ledger.approve(plan, other_plan), or begin a ledger with a larger budget",
+                f"the runs so far take all of {budget} as a filter counts them, which a run that "
+                "is chosen after them would have to fit, too. Nothing was charged or drawn. "
+                "Approve all runs before the first release, ledger.approve(plan, other_plan), or "
+                "begin a ledger with a larger budget",
                 budget=budget,
             )
         assert self.adjacency is not None
-        room = still_fits(lambda own: share(limit, compose([before, own])), 1.0, event, budget, self.adjacency)
+        room = still_fits(
+            lambda own: share(limit, compose([before, own])), 1.0, event, budget, self.adjacency
+        )
         raise BudgetExceeded(
-            f"this would take the ledger to {after:.4g} times its limit, {described(limit)}, from {taken:.4g}: it has "
-            f"a budget of {budget}, and this run may have been chosen after earlier results. Nothing was charged or "
-            f"drawn. Use more noise or fewer releases, or approve all runs before the first release.{room}",
+            f"this would take the ledger to {after:.4g} times its limit, {described(limit)}, from "
+            f"{taken:.4g}: it has a budget of {budget}, and this run may have been chosen after "
+            "earlier results. Nothing was charged or drawn. Use more noise or fewer releases, or "
+            f"approve all runs before the first release.{room}",
             budget=budget,
             would_be=after,
         )
 
     def _sum_up(self) -> None:
-        """Put the oldest closed entries together where there are very many; those that fix the limit stay."""
+        """Put the oldest closed entries together where there are very many; those that fix the
+        limit stay.
+        """
         if len(self.entries) < 2 * LISTED:
             return
         closed = [entry for entry in self.entries if not entry.open and not entry.declared]
@@ -334,7 +370,9 @@ class LedgerState:
         gone = {entry.id for entry in old}
         rest = [entry for entry in self.entries if entry.id not in gone]
         place = sum(entry.declared for entry in rest)
-        summed = RunEntry(_SUMMED, f"{runs} earlier runs", old[-1].by, old[0].begun, False, NOTHING, spent)
+        summed = RunEntry(
+            _SUMMED, f"{runs} earlier runs", old[-1].by, old[0].begun, False, NOTHING, spent
+        )
         self.entries = [*rest[:place], summed, *rest[place:]]
 
 
@@ -343,14 +381,19 @@ _SUMMED = "earlier"
 
 
 def require_covered(budget: Budget, before: Event, event: Event, adjacency: Adjacency) -> None:
-    """Raise `BudgetExceeded` unless `budget` covers `event` on top of what was set aside `before`."""
+    """Raise `BudgetExceeded` unless `budget` covers `event` on top of what was set aside
+    `before`.
+    """
     spent = budget.spent(compose([before, event]), adjacency)
     if not budget.covers(spent):
         first = before == NOTHING
         already = (
             ""
             if first
-            else f", of which {budget.figure(budget.spent(before, adjacency))} was spent or set aside before"
+            else (
+                f", of which {budget.figure(budget.spent(before, adjacency))} was spent or set "
+                "aside before"
+            )
         )
         remedy = "a larger budget" if first else "a smaller target"
 
@@ -359,8 +402,9 @@ def require_covered(budget: Budget, before: Event, event: Event, adjacency: Adja
 
         room = "" if first else still_fits(together, budget.limit, event, budget, adjacency)
         raise BudgetExceeded(
-            f"this charge would take the total to {budget.figure(spent)}, past the budget of {budget}{already}. "
-            f"Nothing was charged or drawn. Use more noise, fewer releases (epochs, queries) or {remedy}.{room}",
+            f"this charge would take the total to {budget.figure(spent)}, past the budget of "
+            f"{budget}{already}. Nothing was charged or drawn. Use more noise, fewer releases "
+            f"(epochs, queries) or {remedy}.{room}",
             budget=budget,
             would_be=spent,
         )

@@ -18,9 +18,14 @@ _MOST = 8
 
 
 def still_fits(
-    share: Callable[[Event], float], limit: float, event: Event, budget: Budget, adjacency: Adjacency
+    share: Callable[[Event], float],
+    limit: float,
+    event: Event,
+    budget: Budget,
+    adjacency: Adjacency,
 ) -> str:
-    """A sentence on the noise at which `event` would fit, and what it then costs by itself; empty if none is known.
+    """A sentence on the noise at which `event` would fit, and what it then costs by itself; empty
+    if none is known.
 
     No guarantee follows from it: what is asked for next is priced as everything else.
 
@@ -57,4 +62,6 @@ def with_noise(event: Event, factor: float) -> Event:
         return replace(made, noise_multiplier=factor * made.noise_multiplier)  # type: ignore[no-any-return]
     if isinstance(getattr(event, "event", None), Mechanism):
         return replace(made, event=with_noise(made.event, factor))  # type: ignore[no-any-return]
-    raise PrivlearnError(f"{type(event).__name__} has no noise to raise: expected releases with a noise_multiplier")
+    raise PrivlearnError(
+        f"{type(event).__name__} has no noise to raise: expected releases with a noise_multiplier"
+    )

@@ -1,7 +1,9 @@
-"""The law of many pairs' losses together, on a window of cells: none of its masses is below the exact one.
+"""The law of many pairs' losses together, on a window of cells: none of its masses is below the
+exact one.
 
-The product of likelihood ratios is a convolution on the grid of losses. It is computed for laws that are tilted, with
-density q e^{tilt loss}, since rounding errors are small, against the masses, where the tilted law has its mass.
+The product of likelihood ratios is a convolution on the grid of losses. It is computed for laws
+that are tilted, with density q e^{tilt loss}, since rounding errors are small, against the masses,
+where the tilted law has its mass.
 """
 
 from __future__ import annotations
@@ -23,16 +25,18 @@ from privlearn.errors import UnsupportedEvent
 _MOST_WINDOW = 1 << 24
 #: Losses of a window on which one transform, of sqrt(P Q), serves both directions.
 _NARROW = 12.0
-#: What rounding may add to the mass of losses, in units of the tail, before tilts are taken that suit small deltas.
+#: What rounding may add to the mass of losses, in units of the tail, before tilts are taken that
+#: suit small deltas.
 _MUCH = 4.0
-#: Such tilts, over `_steep`, one after the other until one leaves little. Which one does is not known beforehand: where
-#: few steps make most of a loss, the tilted law has its mass in two places.
+#: Such tilts, over `_steep`, one after the other until one leaves little. Which one does is not
+#: known beforehand: where few steps make most of a loss, the tilted law has its mass in two places.
 _STEEPER = (1.0, 1.4, 2.0)
 #: Mass beyond the losses that count, in units of the tail.
 _READ = 4e4
 #: By how much a bound may be above the least one.
 _CLOSE = 0.05
-#: The largest order of moments, in cells: where losses have bounds, higher ones would only be rounded more.
+#: The largest order of moments, in cells: where losses have bounds, higher ones would only be
+#: rounded more.
 _STEEPEST = 50.0
 
 #: A law of the loss on some points, and how often it occurs.
@@ -59,17 +63,25 @@ class Tilted:
     uncertain: float
 
     def on(self, cells: NDArray[np.int64], losses: Array, weight: float) -> tuple[Array, Array]:
-        """The masses with density q e^{weight loss} at some cells, rounded up, and their share of rounding."""
-        slack = self.uncertain + UNIT * (16 + 4 * (abs(self.tilt) + 2) * float(np.abs(losses).max()))
+        """The masses with density q e^{weight loss} at some cells, rounded up, and their share of
+        rounding.
+        """
+        slack = self.uncertain + UNIT * (
+            16 + 4 * (abs(self.tilt) + 2) * float(np.abs(losses).max())
+        )
         with np.errstate(over="ignore"):
             factors = np.exp((weight - self.tilt) * losses + (self.shift + slack))
         return self.mass[cells % len(self.mass)] * factors, self.error * factors
 
 
-def masses(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> tuple[int, Array, Array, float, float]:
-    """The first cell of a window, and upper bounds: on the P- and Q-mass of each of its cells, and outside of it.
+def masses(
+    pairs: Sequence[Pair], counts: Sequence[int], tail: float
+) -> tuple[int, Array, Array, float, float]:
+    """The first cell of a window, and upper bounds: on the P- and Q-mass of each of its cells, and
+    outside of it.
 
-    Of the latter, what counts is the P-mass above, and the Q-mass below: about `tail` each, or less.
+    Of the latter, what counts is the P-mass above, and the Q-mass below: about `tail` each, or
+    less.
     """
     if sum(counts) == 1:
         return _alone(pairs[list(counts).index(1)])
@@ -84,7 +96,9 @@ def masses(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> tuple[i
         """Take in a tilt; how much of the mass that counts is rounding."""
         nonlocal p, q
         law = _tilted(pairs, counts, size, tilt)
-        (p_new, p_share), (q_new, q_share) = (law.on(cells, losses, weight) for weight in (1.0, 0.0))
+        (p_new, p_share), (q_new, q_share) = (
+            law.on(cells, losses, weight) for weight in (1.0, 0.0)
+        )
         p, q = np.minimum(p, p_new), np.minimum(q, q_new)
         return _counting(p, p_share, tail), _counting(q[::-1], q_share[::-1], tail)
 
@@ -101,7 +115,9 @@ def masses(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> tuple[i
 
 
 def _counting(mass: Array, share: Array, tail: float) -> float:
-    """About how much of the `share` of rounding is above the loss at which a delta is read that goes with `tail`."""
+    """About how much of the `share` of rounding is above the loss at which a delta is read that
+    goes with `tail`.
+    """
     certain = np.maximum(mass - np.where(np.isfinite(share), share, 0.0), 0.0)
     return float(share[np.cumsum(certain[::-1])[::-1] <= _READ * tail].sum())
 
@@ -121,7 +137,8 @@ def _tilted(pairs: Sequence[Pair], counts: Sequence[int], size: int, tilt: float
             weights *= scale
             index = np.arange(pair.lo, pair.lo + len(weights)) % size
             cells = np.asarray(np.bincount(index, weights, size), dtype=np.float64)
-            # Exponents are rounded, as shares of themselves; then the exponential, two products, and the sums.
+            # Exponents are rounded, as shares of themselves; then the exponential, two products,
+            # and the sums.
             spent = 3 * float(weights @ np.abs(exponents)) + abs(top) + 12 + len(weights) / size
             yield Factor(cells, n, spent * UNIT)
 
@@ -141,26 +158,36 @@ def _alone(pair: Pair) -> tuple[int, Array, Array, float, float]:
 def _window(
     pairs: Sequence[Pair], counts: Sequence[int], tail: float
 ) -> tuple[int, int, list[Law], list[Law], tuple[float, float]]:
-    """Cells outside which the composition has P-mass (above) and Q-mass (below) of about `tail` at most: Chernoff.
+    """Cells outside which the composition has P-mass (above) and Q-mass (below) of about `tail` at
+    most: Chernoff.
 
-    Also the laws of the losses in blocks, under P and under Q, by which the cells are found; and the two masses,
-    bounded without these blocks.
+    Also the laws of the losses in blocks, under P and under Q, by which the cells are found; and
+    the two masses, bounded without these blocks.
     """
     h = pairs[0].h
     upper = [(_blocks(pair, tilt=1.0), n) for pair, n in zip(pairs, counts, strict=True)]
     lower = [(_blocks(pair, tilt=0.0), n) for pair, n in zip(pairs, counts, strict=True)]
-    (high, rising), (low, falling) = _chernoff(upper, tail, sign=+1.0), _chernoff(lower, tail, sign=-1.0)
+    (high, rising), (low, falling) = (
+        _chernoff(upper, tail, sign=+1.0),
+        _chernoff(lower, tail, sign=-1.0),
+    )
     first, last = math.floor(-low / h), math.ceil(high / h)
     first, last = min(first, last - 1, 0), max(last, first + 1, 0)
     if last - first > _MOST_WINDOW:
-        raise UnsupportedEvent("the composed privacy loss needs too fine a grid over too wide a range")
+        raise UnsupportedEvent(
+            "the composed privacy loss needs too fine a grid over too wide a range"
+        )
     above = _beyond(pairs, counts, h * (last + 1), 1.0, min(rising, _STEEPEST / h))
     below = _beyond(pairs, counts, h * (first - 1), 0.0, -min(falling, _STEEPEST / h))
     return first, last, upper, lower, (above, below)
 
 
-def _beyond(pairs: Sequence[Pair], counts: Sequence[int], loss: float, tilt: float, order: float) -> float:
-    """A bound on the mass, with density q e^{tilt loss}, at losses from `loss` on: upward if `order` > 0, else down."""
+def _beyond(
+    pairs: Sequence[Pair], counts: Sequence[int], loss: float, tilt: float, order: float
+) -> float:
+    """A bound on the mass, with density q e^{tilt loss}, at losses from `loss` on: upward if
+    `order` > 0, else down.
+    """
     terms, units = [-order * loss], 4 * abs(order * loss)
     for pair, n in zip(pairs, counts, strict=True):
         losses = pair.losses
@@ -172,33 +199,44 @@ def _beyond(pairs: Sequence[Pair], counts: Sequence[int], loss: float, tilt: flo
 
 
 def _blocks(pair: Pair, tilt: float) -> tuple[Array, Array]:
-    """The law of the loss on a few hundred points: a mean-preserving split, so its exponential moments bound ours.
+    """The law of the loss on a few hundred points: a mean-preserving split, so its exponential
+    moments bound ours.
 
-    Cells stay single near the bulk; blocks grow geometrically away from it, so that no tail distorts the bulk.
+    Cells stay single near the bulk; blocks grow geometrically away from it, so that no tail
+    distorts the bulk.
     """
     mass, losses = pair.q * np.exp(tilt * pair.losses), pair.losses
     mean = float(mass @ losses) / float(mass.sum())
     width = max(pair.h, 0.05 * math.sqrt(float(mass @ (losses - mean) ** 2) / float(mass.sum())))
     reach = max(losses[-1] - mean, mean - losses[0]) + width
     steps = 60 + math.ceil(math.log(max(reach / (60 * width), 1.0)) / math.log(1.03)) + 1
-    offsets = width * np.where(np.arange(steps) < 60, np.arange(steps), 60 * 1.03 ** (np.arange(steps) - 60))
+    offsets = width * np.where(
+        np.arange(steps) < 60, np.arange(steps), 60 * 1.03 ** (np.arange(steps) - 60)
+    )
     edges = mean + np.concatenate([-offsets[:0:-1], offsets])
     block = np.clip(np.searchsorted(edges, losses, side="right") - 1, 0, len(edges) - 2)
     share = (losses - edges[block]) / (edges[block + 1] - edges[block])
-    points = np.bincount(block, mass * (1 - share), len(edges)) + np.bincount(block + 1, mass * share, len(edges))
+    points = np.bincount(block, mass * (1 - share), len(edges)) + np.bincount(
+        block + 1, mass * share, len(edges)
+    )
     keep = points > 0
     return edges[keep], np.asarray(points[keep], dtype=np.float64)
 
 
 def _bound(laws: Sequence[Law], tail: float, sign: float) -> Callable[[float], float]:
-    """The Chernoff bound, by its order, on what the sum of sign x loss exceeds with probability at most `tail`."""
+    """The Chernoff bound, by its order, on what the sum of sign x loss exceeds with probability at
+    most `tail`.
+    """
 
     # All laws in one row of points, since each alone would take longer to call for than to compute.
     laws = [law for law in laws if len(law[0][0])]
     sizes = [len(points) for (points, _), _ in laws]
     points, mass = (np.concatenate([law[part] for law, _ in laws]) for part in (0, 1))
     ends = np.cumsum(sizes, dtype=np.int64)
-    starts, times = ends - np.array(sizes, dtype=np.int64), np.array([n for _, n in laws], dtype=np.float64)
+    starts, times = (
+        ends - np.array(sizes, dtype=np.int64),
+        np.array([n for _, n in laws], dtype=np.float64),
+    )
 
     def bound(order: float) -> float:
         exponents = sign * order * points
@@ -214,15 +252,21 @@ def _bound(laws: Sequence[Law], tail: float, sign: float) -> Callable[[float], f
 def _chernoff(laws: Sequence[Law], tail: float, sign: float) -> tuple[float, float]:
     """The least bound found, and its order."""
     variance = sum(
-        n * float(mass @ (points - float(mass @ points)) ** 2) for (points, mass), n in laws if len(points)
-    )  # fmt: skip
-    return least_bound(_bound(laws, tail, sign), math.sqrt(-2 * math.log(tail) / max(variance, 1e-300)))
+        n * float(mass @ (points - float(mass @ points)) ** 2)
+        for (points, mass), n in laws
+        if len(points)
+    )
+    return least_bound(
+        _bound(laws, tail, sign), math.sqrt(-2 * math.log(tail) / max(variance, 1e-300))
+    )
 
 
 def _steep(laws: Sequence[Law], tail: float, sign: float) -> float:
-    """An order by which to tilt: half of the least one whose bound is hardly looser. Losses have bounds, orders none.
+    """An order by which to tilt: half of the least one whose bound is hardly looser. Losses have
+    bounds, orders none.
 
-    At the whole of it the tilted law has its mass at the window's end, and much of it beyond, which wraps around.
+    At the whole of it the tilted law has its mass at the window's end, and much of it beyond, which
+    wraps around.
     """
     bound = _bound(laws, tail, sign)
     best, order = _chernoff(laws, tail, sign)

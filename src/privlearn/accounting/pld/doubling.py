@@ -1,8 +1,9 @@
 """The mean of independent likelihood ratios by doubling, for several laws at once on one grid.
 
-Positive arithmetic on a geometric grid, with what rounding may move (docs/decisions/proofs-of-prices.md, lemma 13).
-Laws of nearby noise multipliers share cells, offsets and windows: what is computed of one diagonal is a table with a
-column for each law, and most of the time goes into its numbers and not into calls.
+Positive arithmetic on a geometric grid, with what rounding may move
+(docs/decisions/proofs-of-prices.md, lemma 13). Laws of nearby noise multipliers share cells,
+offsets and windows: what is computed of one diagonal is a table with a column for each law, and
+most of the time goes into its numbers and not into calls.
 """
 
 from __future__ import annotations
@@ -53,11 +54,15 @@ def refined(laws: Laws, h: float) -> list[Pair]:
     ratio = round(laws.h / h)
     q = np.zeros((laws.q.shape[1], ratio * (len(laws.q) - 1) + 1))
     q[:, ::ratio] = laws.q.T
-    return [Pair(h, ratio * laws.lo, *each) for each in zip(q, laws.q0.tolist(), laws.p_inf.tolist(), strict=True)]
+    return [
+        Pair(h, ratio * laws.lo, *each)
+        for each in zip(q, laws.q0.tolist(), laws.p_inf.tolist(), strict=True)
+    ]
 
 
 def mean_of(one: Laws, times: int, step: Callable[[int], float], tail: float) -> Laws:
-    """The mean of `times` independent copies, on the grid of step `step(times)`; steps fall and are nested.
+    """The mean of `times` independent copies, on the grid of step `step(times)`; steps fall and are
+    nested.
 
     Args:
         one: the laws of one copy, on the grid of step `step(1)`.
@@ -69,7 +74,11 @@ def mean_of(one: Laws, times: int, step: Callable[[int], float], tail: float) ->
     done, size = 0, 1
     while True:
         if times & size:
-            total = current if total is None else weighted(total, current, done, size, step(done + size), tail)
+            total = (
+                current
+                if total is None
+                else weighted(total, current, done, size, step(done + size), tail)
+            )
             done += size
         if done == times:
             return total  # type: ignore[return-value]
@@ -97,11 +106,14 @@ def double(laws: Laws, ratio: int, tail: float) -> Laws:
 
 
 def weighted(first: Laws, second: Laws, m: int, n: int, h: float, tail: float) -> Laws:
-    """The law of (m R + n R') / (m + n) for independent R and R', on the grid of step h; all grids are nested."""
+    """The law of (m R + n R') / (m + n) for independent R and R', on the grid of step h; all grids
+    are nested.
+    """
     if first.h < second.h:
         return weighted(second, first, n, m, h, tail)
     a, b = math.log(m / (m + n)), math.log(n / (m + n))
-    # In units of the finer step: where cells of `first` are, every `stride`-th, and how far those of `second` are off.
+    # In units of the finer step: where cells of `first` are, every `stride`-th, and how far those
+    # of `second` are off.
     stride, ratio = round(first.h / second.h), round(second.h / h)
     start, last = stride * first.lo, stride * (first.lo + len(first.q) - 1)
     ahead = np.arange(second.lo - last, second.lo + len(second.q) - start)
@@ -116,7 +128,9 @@ def weighted(first: Laws, second: Laws, m: int, n: int, h: float, tail: float) -
         i, j = max(0, -(own // stride)), min(len(first.q), (len(second.q) - own - 1) // stride + 1)
         if i < j:
             beside = every[own % stride][own // stride + i : own // stride + j]
-            sums.add_products(first.q[i:j], beside, ratio * (start + stride * i) + cell - low - 1, shares)
+            sums.add_products(
+                first.q[i:j], beside, ratio * (start + stride * i) + cell - low - 1, shares
+            )
     raised = sums.all()
     for law, other, share in ((first, second, a), (second, first, b)):
         if other.q0.any():
@@ -127,26 +141,36 @@ def weighted(first: Laws, second: Laws, m: int, n: int, h: float, tail: float) -
             raised[:size] += alone.all()[:size]
     raised *= 1 + UNIT * (4 * len(ahead) + 16)
     p_inf = rounded_up(math.exp(a) * first.p_inf + math.exp(b) * second.p_inf, 16 - 4 * (a + b))
-    return trim(Laws(h, low, raised, rounded_up(first.q0 * second.q0, 2) + LOST, p_inf + LOST), tail)
+    return trim(
+        Laws(h, low, raised, rounded_up(first.q0 * second.q0, 2) + LOST, p_inf + LOST), tail
+    )
 
 
 def _places(offsets: Array, errors: Array, h: float) -> tuple[list[int], list[tuple[float, ...]]]:
-    """For masses that go `offsets` further, which may be off by `errors`: how many cells, and their `_parts`."""
+    """For masses that go `offsets` further, which may be off by `errors`: how many cells, and their
+    `_parts`.
+    """
     cells = np.floor(offsets / h)
     shares = np.clip(np.expm1(offsets - cells * h) / math.expm1(h), 0.0, 1.0)
     # Near a side of its cell a mass may belong to the next one.
     off = share_error(errors, h)
-    return cells.astype(int).tolist(), [_parts(*each) for each in zip(shares.tolist(), off.tolist(), strict=True)]
+    return cells.astype(int).tolist(), [
+        _parts(*each) for each in zip(shares.tolist(), off.tolist(), strict=True)
+    ]
 
 
 def _parts(share: float, off: float) -> tuple[float, ...]:
-    """Upper bounds on the parts of a mass at the cells before, at, after its own, and the next one."""
+    """Upper bounds on the parts of a mass at the cells before, at, after its own, and the next
+    one.
+    """
     return (off * (share <= off), 1 - share + off, share + off, off * (share >= 1 - off))
 
 
 @final
 class _Sums:
-    """Sums of masses at every `stride`-th of so many cells: kept by where they begin, so that each is in one run."""
+    """Sums of masses at every `stride`-th of so many cells: kept by where they begin, so that each
+    is in one run.
+    """
 
     def __init__(self, cells: int, stride: int, shape: tuple[int, ...]) -> None:
         self._runs = np.zeros((stride, -(-cells // stride), shape[1]))
@@ -171,7 +195,8 @@ class _Sums:
 
 
 def trim(laws: Laws, tail: float) -> Laws:
-    """Fold the cells of least mass at both ends inward, onto 0 and onto infinity, keeping the means.
+    """Fold the cells of least mass at both ends inward, onto 0 and onto infinity, keeping the
+    means.
 
     All laws keep the same cells: of each at most `tail` is moved.
     """

@@ -1,6 +1,8 @@
-"""Powers of laws by Fourier transform, with a bound on their rounding (docs/decisions/proofs-of-prices.md).
+"""Powers of laws by Fourier transform, with a bound on their rounding
+(docs/decisions/proofs-of-prices.md).
 
-The laws are nonnegative vectors, and what comes out is an upper bound on every cell of their convolution.
+The laws are nonnegative vectors, and what comes out is an upper bound on every cell of their
+convolution.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from privlearn.accounting.pld.rounding import TINY, UNIT, Array
 
 Spectrum = NDArray[np.complex128]
 
-#: Error of one transform per doubling of its length, in units of UNIT times the sum of magnitudes (lemma 3).
+#: Error of one transform per doubling of its length, in units of UNIT times the sum of magnitudes
+#: (lemma 3).
 _PER_DOUBLING = 12.0
 #: Error of one complex product, in units of UNIT times its magnitude; above sqrt(5).
 _PER_PRODUCT = 2.25
@@ -28,12 +31,16 @@ _DEEPEST = 70.0
 
 
 def length(cells: int) -> int:
-    """A length of transforms for at least as many cells, with no prime factor above 5 (as lemma 3 demands)."""
+    """A length of transforms for at least as many cells, with no prime factor above 5 (as lemma 3
+    demands).
+    """
     return int(next_fast_len(cells, real=True))
 
 
 def transform_error(size: int) -> float:
-    """What each coefficient of a transform of `size` numbers may be off, as a share of the sum of their magnitudes."""
+    """What each coefficient of a transform of `size` numbers may be off, as a share of the sum of
+    their magnitudes.
+    """
     return _PER_DOUBLING * (math.log2(size) + 1) * UNIT
 
 
@@ -66,7 +73,9 @@ def power(base: Spectrum, exponent: int) -> Spectrum:
 
 
 def convolve(factors: Iterable[Factor], size: int) -> tuple[Array, float]:
-    """The cyclic convolution of all factors, no cell below its exact value; and how much each may be above it."""
+    """The cyclic convolution of all factors, no cell below its exact value; and how much each may
+    be above it.
+    """
     total = Spectra(size)
     for factor in factors:
         total.multiply(factor)
@@ -87,13 +96,16 @@ def convolve_beside(common: Factor, others: Iterable[Factor], size: int) -> list
 
 @final
 class Spectra:
-    """The product of spectra, at the frequencies where it does not vanish, and how far it may be off."""
+    """The product of spectra, at the frequencies where it does not vanish, and how far it may be
+    off.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.places = np.arange(size // 2 + 1)
         self.values: Spectrum = np.ones(size // 2 + 1, dtype=np.complex128)
-        self._logs: Array = np.zeros(size // 2 + 1)  # of an upper bound on the magnitude, true or computed
+        # of an upper bound on the magnitude, true or computed
+        self._logs: Array = np.zeros(size // 2 + 1)
         self._errors: Array = np.zeros(size // 2 + 1)  # relative to that bound
         self._factors = self._products = self._left_out = 0.0
 
@@ -113,17 +125,24 @@ class Spectra:
     def _trim(self) -> None:
         keep = self._logs > self._logs[0] - _DEEPEST
         if 2 * np.count_nonzero(keep) < len(keep):
-            # Further factors only make what is left out smaller, as a share of the first coefficient.
-            self._left_out = self._left_out + 2 * (len(keep) - np.count_nonzero(keep)) * math.exp(-_DEEPEST)
+            # Further factors only make what is left out smaller, as a share of the first
+            # coefficient.
+            self._left_out = self._left_out + 2 * (len(keep) - np.count_nonzero(keep)) * math.exp(
+                -_DEEPEST
+            )
             self.places, self.values = self.places[keep], self.values[keep]
             self._logs, self._errors = self._logs[keep], self._errors[keep]
 
     def inverse(self) -> tuple[Array, float]:
-        """The cells of the inverse transform, none below its exact value; and how much each may be above it."""
+        """The cells of the inverse transform, none below its exact value; and how much each may be
+        above it.
+        """
         spectrum = np.zeros(self.size // 2 + 1, dtype=np.complex128)
         spectrum[self.places] = self.values
         error = self.error()
-        return np.asarray(np.maximum(irfft(spectrum, self.size), 0.0) + error, dtype=np.float64), 2 * error
+        return np.asarray(
+            np.maximum(irfft(spectrum, self.size), 0.0) + error, dtype=np.float64
+        ), 2 * error
 
     def error(self) -> float:
         """How far each cell of the inverse transform may be below the exact one."""

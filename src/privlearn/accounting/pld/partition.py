@@ -1,15 +1,17 @@
-"""Balls in bins: the dominating pair of one epoch in which each example falls into one of t batches at random.
+"""Balls in bins: the dominating pair of one epoch in which each example falls into one of t batches
+at random.
 
-Q = N(0, s^2 I_t) and P = (1/t) sum_i N(e_i, s^2 I_t) dominate the epoch in both directions (Chua et al. 2024; Feldman
-and Shenfeld 2025), so R = dP/dQ is the mean of t independent log-normal variables L_i with mean 1 under Q. A
-mean-preserving split of the L_i raises their mean in convex order, so one discretised law bounds both directions at
-once (`pairs`). Two ways of adding up the t variables:
+Q = N(0, s^2 I_t) and P = (1/t) sum_i N(e_i, s^2 I_t) dominate the epoch in both directions (Chua et
+al. 2024; Feldman and Shenfeld 2025), so R = dP/dQ is the mean of t independent log-normal variables
+L_i with mean 1 under Q. A mean-preserving split of the L_i raises their mean in convex order, so
+one discretised law bounds both directions at once (`pairs`). Two ways of adding up the t variables:
 
-- by doubling on a geometric grid (`doubling`): positive arithmetic only, any s and t, nearby s together;
+- by doubling on a geometric grid (`doubling`): positive arithmetic only, any s and t, nearby s
+  together;
 - by Fourier transform on a linear grid, much faster, where s >= 0.75 and t >= 16.
 
-It covers a fresh, independent, secret partition every epoch, for add/remove and zero-out neighbours. It does not cover
-shuffles with fixed batch sizes, nor a partition that is used twice.
+It covers a fresh, independent, secret partition every epoch, for add/remove and zero-out
+neighbours. It does not cover shuffles with fixed batch sizes, nor a partition that is used twice.
 """
 
 from __future__ import annotations
@@ -26,23 +28,34 @@ from privlearn._scipy import ndtri
 from privlearn.accounting.pld.doubling import mean_of, refined, together
 from privlearn.accounting.pld.fourier import Factor, convolve_beside, length, transform_error
 from privlearn.accounting.pld.pairs import Pair, least_bound, log_moment, log_moments, poisson_pair
-from privlearn.accounting.pld.rounding import UNIT, Array, ratios_onto_grid, rounded_up, split, tails
+from privlearn.accounting.pld.rounding import (
+    UNIT,
+    Array,
+    ratios_onto_grid,
+    rounded_up,
+    split,
+    tails,
+)
 from privlearn.errors import UnsupportedEvent
 
 Cells = NDArray[np.int64]
 
 #: Cell width of intermediate grids over the spread of what is on them.
 _GAMMA = 0.05
-#: Noise multipliers that are doubled together: up to so many, and up to so many times the least one.
+#: Noise multipliers that are doubled together: up to so many, and up to so many times the least
+#: one.
 _TOGETHER, _NEAR = 64, 1.1
-#: Points of linear grids are no further apart than `_GAMMA`, or than this share of a cell of the grid of losses.
+#: Points of linear grids are no further apart than `_GAMMA`, or than this share of a cell of the
+#: grid of losses.
 _SPARSE = 0.05
-#: Batches, and noise multiplier times the root of the batches, beyond which grids would be too fine.
+#: Batches, and noise multiplier times the root of the batches, beyond which grids would be too
+#: fine.
 _MOST_BATCHES, _MOST_NOISE = 10**7, 4e5
 
 
 def within_reach(batches: int, sigma: float) -> tuple[int, float]:
-    """Batches and noise multiplier as they are, or fewer and less where epsilon is about 1e-5 or below: an upper bound.
+    """Batches and noise multiplier as they are, or fewer and less where epsilon is about 1e-5 or
+    below: an upper bound.
 
     The mean of fewer independent ratios is larger in convex order, and less noise costs more.
     """
@@ -53,12 +66,16 @@ def within_reach(batches: int, sigma: float) -> tuple[int, float]:
 @final
 @dataclass(frozen=True)
 class Epochs:
-    """Epochs over `batches` random batches, which differ in their noise multipliers: `pairs.Kin`."""
+    """Epochs over `batches` random batches, which differ in their noise multipliers:
+    `pairs.Kin`.
+    """
 
     batches: int
 
     def pairs(self, levels: Sequence[float], h: float, tail: float) -> list[Pair]:
-        """The pair of each noise multiplier; those that take doubling together with their neighbours."""
+        """The pair of each noise multiplier; those that take doubling together with their
+        neighbours.
+        """
         pairs: list[Pair | None] = [_at_once(self.batches, sigma, h, tail) for sigma in levels]
         slow = [place for place, pair in enumerate(pairs) if pair is None]
         for group in _nearby([levels[place] for place in slow]):
@@ -70,7 +87,8 @@ class Epochs:
 
 
 def partition_pair(batches: int, sigma: float, h: float, tail: float) -> Pair:
-    """The pair of one epoch over `batches` random batches, each released with noise multiplier `sigma`.
+    """The pair of one epoch over `batches` random batches, each released with noise multiplier
+    `sigma`.
 
     Args:
         batches: t, 1 or more.
@@ -108,12 +126,16 @@ def _by_doubling(batches: int, sigma: float, h: float, tail: float) -> Pair:
     return _together_by_doubling(batches, [sigma], h, tail)[0]
 
 
-def _together_by_doubling(batches: int, sigmas: Sequence[float], h: float, tail: float) -> list[Pair]:
+def _together_by_doubling(
+    batches: int, sigmas: Sequence[float], h: float, tail: float
+) -> list[Pair]:
     """The pairs of nearby noise multipliers, on grids that are fine enough for all of them."""
     largest = max(sigmas)
 
     def step(bins: int) -> float:
-        """A power of two times h, fine against the spread of a mean over `bins`; grids are nested."""
+        """A power of two times h, fine against the spread of a mean over `bins`; grids are
+        nested.
+        """
         return float(h * 2 ** max(0, math.floor(math.log2(_GAMMA * spread(bins, largest) / h))))
 
     part = tail / (batches.bit_length() + batches.bit_count() + 1)
@@ -125,7 +147,11 @@ def _nearby(sigmas: Sequence[float]) -> list[list[int]]:
     """Places of noise multipliers that are computed together, none of them much below another."""
     groups: list[list[int]] = []
     for place in sorted(range(len(sigmas)), key=sigmas.__getitem__):
-        if not groups or len(groups[-1]) == _TOGETHER or sigmas[place] > _NEAR * sigmas[groups[-1][0]]:
+        if (
+            not groups
+            or len(groups[-1]) == _TOGETHER
+            or sigmas[place] > _NEAR * sigmas[groups[-1][0]]
+        ):
             groups.append([])
         groups[-1].append(place)
     return groups
@@ -141,12 +167,17 @@ def _by_fourier(batches: int, sigma: float, h: float, tail: float) -> Pair:
     low, high = _sum_window(values, mass, batches, tail / 4)
     first, last = math.floor(low / width), math.ceil(high / width)
     size = length(max(last - first + 1, int(cells[-1]) + 2))
-    q_one, p_one = (np.asarray(np.bincount(cells, law), dtype=np.float64) for law in (mass, mass * values))
+    q_one, p_one = (
+        np.asarray(np.bincount(cells, law), dtype=np.float64) for law in (mass, mass * values)
+    )
     # By exchangeability the P-law of the sum is E[L_1; sum]: one factor weighted by its own value.
-    laws = convolve_beside(Factor(q_one, batches - 1, 0.0), [Factor(q_one, 1, 0.0), Factor(p_one, 1, 4 * UNIT)], size)
+    laws = convolve_beside(
+        Factor(q_one, batches - 1, 0.0), [Factor(q_one, 1, 0.0), Factor(p_one, 1, 4 * UNIT)], size
+    )
     places = np.arange(first, last + 1)
     (q_law, p_law), ratio = (law[places % size] for law in laws), places * width / batches
-    # Each side of the window leaves out tail / 4 of one law, and less of the other: there is no 1 among those ratios.
+    # Each side of the window leaves out tail / 4 of one law, and less of the other: there is no 1
+    # among those ratios.
     allowance = tail / 2
     zero = float(q_law[0]) if first == 0 else 0.0
     start = int(first == 0)
@@ -156,10 +187,11 @@ def _by_fourier(batches: int, sigma: float, h: float, tail: float) -> Pair:
 
 
 def _cells(sigma: float, width: float, tail: float, batches: int, share: float) -> Cells:
-    """Where L is put among the points 0, width, 2 width, ...: on all, and far up, where few batches are, on fewer.
+    """Where L is put among the points 0, width, 2 width, ...: on all, and far up, where few batches
+    are, on fewer.
 
-    There, points are no further apart than `share` of what the sum of all batches is at the least. Beyond the last one
-    there is P-mass of at most `tail`.
+    There, points are no further apart than `share` of what the sum of all batches is at the least.
+    Beyond the last one there is P-mass of at most `tail`.
     """
     sd, centre = 1 / sigma, -0.5 / sigma**2
     top = math.ceil(math.exp(centre + sd * (sd - ndtri(tail))) / width) + 1
@@ -173,14 +205,17 @@ def _cells(sigma: float, width: float, tail: float, batches: int, share: float) 
 
 
 def _log_normal(sigma: float, cells: Cells, width: float) -> tuple[Array, Array, float]:
-    """L on some of the points 0, width, 2 width, ... by mean-preserving splits: points, Q-masses, the mean cut off."""
+    """L on some of the points 0, width, 2 width, ... by mean-preserving splits: points, Q-masses,
+    the mean cut off.
+    """
     sd, centre = 1 / sigma, -0.5 / sigma**2
     x = np.asarray(width * cells, dtype=np.float64)
     with np.errstate(divide="ignore"):
         logs = np.log(x)
     u = (logs - centre) / sd
     bounded = np.where(x > 0, u, 0.0)
-    # Cells of u are as computed: what is rounded is where their sides are, as ratios, but for the first.
+    # Cells of u are as computed: what is rounded is where their sides are, as ratios, but for the
+    # first.
     error = UNIT * x * (10 + 8 * np.abs(sd * bounded + centre) - 8 * centre)
     gaps = width * np.diff(cells)
     laws = tails(u), tails(u - sd, UNIT * (np.abs(bounded) + 4 * sd))

@@ -39,7 +39,9 @@ class Tails:
     above_error: Array
 
     def between(self) -> tuple[Array, Array]:
-        """The mass in each cell, from whichever tail is smaller there, and how far it may be off."""
+        """The mass in each cell, from whichever tail is smaller there, and how far it may be
+        off.
+        """
         turn = int(np.searchsorted(self.below[1:], 0.5))
         low, high = slice(None, turn + 1), slice(turn, None)
         mass = np.concatenate([np.diff(self.below[low]), -np.diff(self.above[high])])
@@ -66,10 +68,12 @@ def tails(u: Array, moved: Array | float = 0.0) -> Tails:
 def split(
     y: Array, y_error: Array, gaps: Array, gap_error: Array, q: Tails, p: Tails
 ) -> tuple[Array, tuple[float, float]]:
-    """Q-masses at the points of a law, each at least its exact value, and what lies beyond on either side.
+    """Q-masses at the points of a law, each at least its exact value, and what lies beyond on
+    either side.
 
-    Every cell's mass goes to its ends so that the mean of y stays, where y is an affine function of the likelihood
-    ratio with a positive slope, and `p` is the law with density y dQ: the pessimistic discretisation.
+    Every cell's mass goes to its ends so that the mean of y stays, where y is an affine function of
+    the likelihood ratio with a positive slope, and `p` is the law with density y dQ: the
+    pessimistic discretisation.
 
     Args:
         y: y at the points, ascending.
@@ -80,7 +84,8 @@ def split(
         p: the law with density y dQ.
 
     Returns:
-        the masses, without the mass below the points; and y Q - P below the first point, P - y Q above the last.
+        the masses, without the mass below the points; and y Q - P below the first point, P - y Q
+        above the last.
     """
     (dq, q_off), (dp, p_off) = q.between(), p.between()
     at, at_off = y[:-1], y_error[:-1]
@@ -102,13 +107,16 @@ def split(
     ):
         all_q, all_p, err = float(q_mass[place]), float(p_mass[place]), float(y_error[place])
         value = sign * (float(y[place]) * all_q - all_p)
-        loss = (err + abs(float(y[place]))) * float(q_err[place]) + err * all_q + float(p_err[place])
+        loss = (
+            (err + abs(float(y[place]))) * float(q_err[place]) + err * all_q + float(p_err[place])
+        )
         sides.append(max(0.0, value) + loss + 4 * UNIT * (abs(float(y[place])) * all_q + all_p))
     return out * (1 + 8 * UNIT), (sides[0], sides[1])
 
 
 def onto_grid(losses: Array, q: Array, h: float, error: float | Array = 0.0) -> tuple[int, Array]:
-    """Atoms of Q-mass `q` at the ratios e^losses, split onto the grid of step h: its first cell, and its masses.
+    """Atoms of Q-mass `q` at the ratios e^losses, split onto the grid of step h: its first cell,
+    and its masses.
 
     Args:
         losses: the losses.
@@ -143,13 +151,17 @@ def onto_grid(losses: Array, q: Array, h: float, error: float | Array = 0.0) -> 
             out += np.bincount(place[near] + step, slack[near], size)
     used = np.flatnonzero(out)
     first, last = (int(used[0]), int(used[-1])) if len(used) else (0, 0)
-    return low + first, np.asarray(out[first : last + 1] * (1 + UNIT * (8 + len(q))), dtype=np.float64)
+    return low + first, np.asarray(
+        out[first : last + 1] * (1 + UNIT * (8 + len(q))), dtype=np.float64
+    )
 
 
 def ratios_onto_grid(ratio: Array, q: Array, p: Array, h: float) -> tuple[int, Array]:
-    """Atoms at many ascending ratios, 3 units off, split onto the grid of step h: its first cell, and its masses.
+    """Atoms at many ascending ratios, 3 units off, split onto the grid of step h: its first cell,
+    and its masses.
 
-    In a cell, shares are an affine function of the ratio, so two sums over its atoms say how they are split.
+    In a cell, shares are an affine function of the ratio, so two sums over its atoms say how they
+    are split.
 
     Args:
         ratio: the ratios, above 0.
@@ -168,7 +180,8 @@ def ratios_onto_grid(ratio: Array, q: Array, p: Array, h: float) -> tuple[int, A
     mass = np.bincount(place, np.where(above, p / ratio, q), len(counts))
     mean = np.bincount(place, np.where(above, p, q * ratio), len(counts))
     right = np.clip((mean - sides[:-1] * mass) / (sides[:-1] * math.expm1(h)), 0.0, mass)
-    # Both products are at most the mass times the upper side; an atom beside a side may belong to the next cell.
+    # Both products are at most the mass times the upper side; an atom beside a side may belong to
+    # the next cell.
     slack = mass * share_error(UNIT * (2 * counts + 2 * np.abs(exponents[1:]) + 12), h)
     out = np.zeros(len(counts) + 3)
     for start, part in enumerate((slack, mass - right + slack, right + slack, slack)):
@@ -177,10 +190,14 @@ def ratios_onto_grid(ratio: Array, q: Array, p: Array, h: float) -> tuple[int, A
 
 
 def share_error(error: Array | float, h: float) -> Array:
-    """How much of a mass may go to the wrong end of a cell of the grid, if its loss may be off by `error`."""
+    """How much of a mass may go to the wrong end of a cell of the grid, if its loss may be off by
+    `error`.
+    """
     off = (np.asarray(error) / h + 16 * UNIT) * math.exp(min(h, 50.0)) * 1.01
     if float(off.max()) > 0.5:
-        raise UnsupportedEvent("the privacy loss is too small a part of what it is computed from: use a larger delta")
+        raise UnsupportedEvent(
+            "the privacy loss is too small a part of what it is computed from: use a larger delta"
+        )
     return np.asarray(off, dtype=np.float64)
 
 

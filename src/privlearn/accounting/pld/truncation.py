@@ -1,17 +1,18 @@
-"""Truncated Poisson sampling: Poisson batches of which a fixed number of rows is kept at most, whatever they hold.
+"""Truncated Poisson sampling: Poisson batches of which a fixed number of rows is kept at most,
+whatever they hold.
 
-Which rows are cut depends on how many were drawn, so an example's presence changes who else is kept. Zero-out
-neighbours have the same rows drawn, so let T be what is kept besides one example. It is drawn alike for both
-neighbours, and given T, the example is kept with the probability
+Which rows are cut depends on how many were drawn, so an example's presence changes who else is
+kept. Zero-out neighbours have the same rows drawn, so let T be what is kept besides one example. It
+is drawn alike for both neighbours, and given T, the example is kept with the probability
 
-    q                      if T has fewer than B - 1 rows, as nothing is cut then, with or without the example;
-    k q / (k q + 1 - q)    if T has B - 1, where k = P(X >= B) / P(X = B), X from Binomial(n, q);
-    0                      if T has B.
+    q                      if T has fewer than B - 1 rows, as nothing is cut then, with or without
+    the example; k q / (k q + 1 - q)    if T has B - 1, where k = P(X >= B) / P(X = B), X from
+    Binomial(n, q); 0                      if T has B.
 
-Telling T as well can only help, so a step is dominated by a mixture: with a public probability, that of the second
-case, the example is drawn at the larger rate, and else at q. docs/decisions/proofs-of-prices.md has the proof. (Chua
-et al. 2024 add T (1 + e^epsilon) P(X > B) to the delta of T steps of Poisson sampling, which is useless where cuts are
-not rare.)
+Telling T as well can only help, so a step is dominated by a mixture: with a public probability,
+that of the second case, the example is drawn at the larger rate, and else at q.
+docs/decisions/proofs-of-prices.md has the proof. (Chua et al. 2024 add T (1 + e^epsilon) P(X > B)
+to the delta of T steps of Poisson sampling, which is useless where cuts are not rare.)
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from privlearn.errors import BadInput, UnsupportedEvent
 
 #: How often a batch is cut, at most, with the usual maximum.
 RARE = 1e-15
-#: Below this probability, what happens then counts as wholly distinguishable: masses would underflow.
+#: Below this probability, what happens then counts as wholly distinguishable: masses would
+#: underflow.
 _NEVER = 1e-60
 #: Terms of the tail that are added one by one; a bound on the rest follows.
 _MOST_TERMS = 1_000_000
@@ -44,11 +46,13 @@ _MOST_TERMS = 1_000_000
 @final
 @dataclass(frozen=True, slots=True)
 class TruncatedPoissonSampled(Mechanism):
-    """One release on a batch into which each of at most `examples` rows fell independently with probability
-    `sampling_rate`, and of which `maximum` rows were kept at most: each set of that size equally likely.
+    """One release on a batch into which each of at most `examples` rows fell independently with
+    probability `sampling_rate`, and of which `maximum` rows were kept at most: each set of that
+    size equally likely.
 
-    For zero-out neighbours: the number of rows is public, and an empty example is drawn, and cut, as any other. Groups
-    are priced as one example where nothing can be cut, and else as wholly distinguishable.
+    For zero-out neighbours: the number of rows is public, and an empty example is drawn, and cut,
+    as any other. Groups are priced as one example where nothing can be cut, and else as wholly
+    distinguishable.
     """
 
     sampling_rate: float
@@ -85,7 +89,8 @@ class TruncatedPoissonSampled(Mechanism):
         return Mixture(usual, PoissonSampled(rate, self.event), chance)
 
     def zcdp(self) -> float:
-        return PoissonSampled(self.sampling_rate, self.event).zcdp()  # which says that there is none
+        # which says that there is none
+        return PoissonSampled(self.sampling_rate, self.event).zcdp()
 
     def renyi(self, orders: Array) -> Array:
         return self.worth.renyi(orders)
@@ -101,7 +106,9 @@ class TruncatedPoissonSampled(Mechanism):
         if self.maximum >= self.examples:
             return usual
         # Where fewer than B - k others are kept, nothing is cut, whichever of the group are drawn.
-        if self.maximum - k < least_maximum(self.sampling_rate, self.examples) or not isinstance(usual, Mechanism):
+        if self.maximum - k < least_maximum(self.sampling_rate, self.examples) or not isinstance(
+            usual, Mechanism
+        ):
             return None
         return Mixture(usual, None, cut_chance(self.sampling_rate, self.examples, self.maximum - k))
 
@@ -113,10 +120,11 @@ class TruncatedPoissonSampled(Mechanism):
 @final
 @dataclass(frozen=True, slots=True)
 class Mixture(Mechanism):
-    """`usual`, or with a probability of at most `chance` `rare`: which of the two does not depend on the example.
+    """`usual`, or with a probability of at most `chance` `rare`: which of the two does not depend
+    on the example.
 
-    For accountants alone, as a bound: it is never charged and never stored. `rare` costs no less than `usual`, at every
-    delta and order; None tells everything.
+    For accountants alone, as a bound: it is never charged and never stored. `rare` costs no less
+    than `usual`, at every delta and order; None tells everything.
     """
 
     usual: Mechanism
@@ -137,14 +145,18 @@ class Mixture(Mechanism):
         small = rare < 1
         excess = (1 - self.chance) * np.expm1(np.where(small, usual, 0.0))
         excess += self.chance * np.expm1(np.where(small, rare, 0.0))
-        large = np.logaddexp(math.log1p(-min(self.chance, 1 - UNIT)) + usual, math.log(self.chance) + rare)
+        large = np.logaddexp(
+            math.log1p(-min(self.chance, 1 - UNIT)) + usual, math.log(self.chance) + rare
+        )
         return np.asarray(np.where(small, np.log1p(excess), large) / (orders - 1), dtype=np.float64)
 
     def pair(self) -> PairBuilder:
         usual = self.usual.pair()
         if self.rare is None or self.chance < _NEVER:
             return PairBuilder(
-                lambda h, tail: _mixed(usual.build(h, tail), None, self.chance), usual.spread, usual.width
+                lambda h, tail: _mixed(usual.build(h, tail), None, self.chance),
+                usual.spread,
+                usual.width,
             )
         rare = self.rare.pair()
         spread = math.sqrt((1 - self.chance) * usual.spread**2 + self.chance * rare.spread**2)
@@ -156,7 +168,9 @@ class Mixture(Mechanism):
 
 
 def _mixed(usual: Pair, rare: Pair | None, chance: float) -> Pair:
-    """The pair of both, on the grid of both, no mass below its exact value; `rare` is None where all is told."""
+    """The pair of both, on the grid of both, no mass below its exact value; `rare` is None where
+    all is told.
+    """
     share = rounded_up(1 - chance, 2)
     if rare is None:
         q0, p_inf = (rounded_up(share * mass + chance, 4) for mass in (usual.q0, usual.p_inf))
@@ -166,34 +180,51 @@ def _mixed(usual: Pair, rare: Pair | None, chance: float) -> Pair:
     q[usual.lo - low : usual.lo - low + len(usual.q)] = share * usual.q
     q[rare.lo - low : rare.lo - low + len(rare.q)] += chance * rare.q
     q0 = rounded_up(share * usual.q0 + chance * rare.q0, 4)
-    return Pair(usual.h, low, q * rounded_up(1.0, 4), q0, rounded_up(share * usual.p_inf + chance * rare.p_inf, 4))
+    return Pair(
+        usual.h,
+        low,
+        q * rounded_up(1.0, 4),
+        q0,
+        rounded_up(share * usual.p_inf + chance * rare.p_inf, 4),
+    )
 
 
 def least_maximum(rate: float, examples: int) -> int:
-    """The least maximum that is priced: above the expected number of rows by 1. Tails fall geometrically from there."""
+    """The least maximum that is priced: above the expected number of rows by 1. Tails fall
+    geometrically from there.
+    """
     return min(examples, math.floor(rate * examples) + 2)
 
 
 def require_maximum(rate: float, examples: int, maximum: int) -> None:
-    """Raise `BadInput` unless batches at this rate may be cut at `maximum` of so many `examples`."""
+    """Raise `BadInput` unless batches at this rate may be cut at `maximum` of so many
+    `examples`.
+    """
     count("examples", examples)
     least = least_maximum(rate, examples)
     if count("maximum", maximum) < least:
         raise BadInput(
-            f"the maximum is {maximum}, and batches of {rate * examples:.6g} rows are expected: expected at least "
-            f"{least}, or most batches would be cut. Give a larger maximum, or leave it to the rule"
+            f"the maximum is {maximum}, and batches of {rate * examples:.6g} rows are expected: "
+            f"expected at least {least}, or most batches would be cut. Give a larger maximum, or "
+            "leave it to the rule"
         )
 
 
 def usual_maximum(rate: float, examples: int) -> int:
-    """The least maximum at which a batch is cut with a probability of at most `RARE`, from public numbers alone."""
+    """The least maximum at which a batch is cut with a probability of at most `RARE`, from public
+    numbers alone.
+    """
     least = least_maximum(rate, examples)
-    cut = largest(lambda size: size < least or cut_chance(rate, examples, size + 1) > RARE, examples - 1)
+    cut = largest(
+        lambda size: size < least or cut_chance(rate, examples, size + 1) > RARE, examples - 1
+    )
     return cut + 1 if rate < 1 else examples
 
 
 def cut_chance(rate: float, examples: int, size: int) -> float:
-    """A bound on P(X >= size) for X from Binomial(examples, rate), for sizes from `least_maximum` on."""
+    """A bound on P(X >= size) for X from Binomial(examples, rate), for sizes from `least_maximum`
+    on.
+    """
     if size > examples:
         return 0.0
     chance, ratio = _tail(rate, examples, size)
@@ -201,10 +232,12 @@ def cut_chance(rate: float, examples: int, size: int) -> float:
 
 
 def more_often(rate: float, examples: int, maximum: int) -> tuple[float, float]:
-    """Bounds on how likely one row less than the maximum is kept besides an example, and on its rate in that case.
+    """Bounds on how likely one row less than the maximum is kept besides an example, and on its
+    rate in that case.
 
-    The former is B/n P(X = B) (k + (1 - q) / q), with k = P(X >= B) / P(X = B): the example is kept beside B - 1 others
-    in one of n/B of the batches that have B rows left, and if it is not drawn, B - 1 others were.
+    The former is B/n P(X = B) (k + (1 - q) / q), with k = P(X >= B) / P(X = B): the example is kept
+    beside B - 1 others in one of n/B of the batches that have B rows left, and if it is not drawn,
+    B - 1 others were.
     """
     chance, ratio = _tail(rate, examples, maximum)
     odds = rounded_up(ratio * rate / (1 - rate), 6)
@@ -216,7 +249,9 @@ def more_often(rate: float, examples: int, maximum: int) -> tuple[float, float]:
 def _tail(rate: float, examples: int, size: int) -> tuple[float, float]:
     """Bounds on P(X = size), and on P(X >= size) over it, for X from Binomial(examples, rate)."""
     if not least_maximum(rate, examples) <= size <= examples or rate >= 1:
-        raise UnsupportedEvent(f"{size} of {examples} rows at rate {rate:g} are not in the upper tail")
+        raise UnsupportedEvent(
+            f"{size} of {examples} rows at rate {rate:g} are not in the upper tail"
+        )
     n, left = examples, examples - size
     # P(X = m + 1) / P(X = m) falls with m, and is below 1.
     terms = min(left, _MOST_TERMS, 64 + 10 * math.ceil(math.sqrt(n * rate)))

@@ -1,4 +1,6 @@
-"""`privlearn audit` and `selfcheck`: attack a release, and say what that proves; check this installation."""
+"""`privlearn audit` and `selfcheck`: attack a release, and say what that proves; check this
+installation.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from typing import Any
 from torch import nn
 
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.auditing import Audit, audit, audit_training, distinguish, infer_membership, selfcheck
+from privlearn.auditing import (
+    Audit,
+    audit,
+    audit_training,
+    distinguish,
+    infer_membership,
+    selfcheck,
+)
 from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.data.dataset import Dataset
@@ -35,7 +44,11 @@ def run(request: Request) -> int:
     """Print what was found; 1 if the claim is refuted."""
     out = None if request.out is None else _free(Path(request.out))
     with _defined(request.code) as own:
-        report = _of_code(request, own) if request.code is not None else _attacked(request, _plan(request))
+        report = (
+            _of_code(request, own)
+            if request.code is not None
+            else _attacked(request, _plan(request))
+        )
     if out is not None:
         _write(report, out)
     if request.json:
@@ -68,28 +81,45 @@ def _plan(request: Request) -> Plan:
     for name, given in (("canaries", request.canaries), ("shadows", request.shadows)):
         if given is not None:
             raise BadInput(
-                f"--{name} are for a training: say what is trained, --code FILE.py with plan, model, loss, data"
+                f"--{name} are for a training: say what is trained, --code FILE.py with plan, "
+                "model, loss, data"
             )
     if request.noise_multiplier is None:
-        raise BadInput("nothing to attack: give --noise-multiplier S, or code of your own with --code FILE.py")
+        raise BadInput(
+            "nothing to attack: give --noise-multiplier S, or code of your own with --code FILE.py"
+        )
     if request.sampling == BEST:
         raise BadInput(
-            f"--sampling {BEST} compares samplers at a target, and an audit attacks releases with noise that is given: "
-            "name the sampler, for example the one that budget --sampling best lists first"
+            f"--sampling {BEST} compares samplers at a target, and an audit attacks releases with "
+            "noise that is given: name the sampler, for example the one that budget --sampling "
+            "best lists first"
         )
     if request.sampling != FullBatch.kind and request.batch_size is None:
-        raise BadInput(f"--sampling {request.sampling} needs a batch size: give --examples N and --batch-size B")
+        raise BadInput(
+            f"--sampling {request.sampling} needs a batch size: give --examples N and --batch-size "
+            "B"
+        )
     sampler = named(request.sampling, request.batch_size or request.examples, request.examples)
     adjacency = None if request.adjacency is None else Adjacency.parse(request.adjacency)
-    return Plan(sampler, schedule=Constant(request.noise_multiplier), examples=request.examples, adjacency=adjacency)
+    return Plan(
+        sampler,
+        schedule=Constant(request.noise_multiplier),
+        examples=request.examples,
+        adjacency=adjacency,
+    )
 
 
 def _attacked(request: Request, plan: Plan, **own: Any) -> Audit:
     with screen.progress_bar("attacking", "steps") as progress:
         return audit(
-            plan, **own, delta=request.delta, trials=request.trials, confidence=request.confidence,
-            streams=_streams(request), progress=progress,
-        )  # fmt: skip
+            plan,
+            **own,
+            delta=request.delta,
+            trials=request.trials,
+            confidence=request.confidence,
+            streams=_streams(request),
+            progress=progress,
+        )
 
 
 def _streams(request: Request) -> Streams:
@@ -121,29 +151,44 @@ def _of_code(request: Request, own: dict[str, Any]) -> Audit:
     """
     plan, attacked = own.get("plan"), own.get("run")
     if not isinstance(plan, Plan):
-        raise BadInput(f"--code {request.code} defines no plan: expected plan = pv.Plan(...), which is what is claimed")
+        raise BadInput(
+            f"--code {request.code} defines no plan: expected plan = pv.Plan(...), which is what "
+            "is claimed"
+        )
     if attacked is None:
         missing = [name for name in ("model", "loss", "data") if name not in own]
         if missing:
             raise BadInput(
-                f"--code {request.code} defines no {' and no '.join(missing)}: expected model, loss and data, or a "
-                "function run(took_part) that returns what is released"
+                f"--code {request.code} defines no {' and no '.join(missing)}: expected model, "
+                "loss and data, or a function run(took_part) that returns what is released"
             )
         if request.shadows is not None:
             return _of_membership(request, own)
         if request.canaries is not None:
             return audit_training(
-                plan, own["model"], own["loss"], own["data"], canaries=request.canaries, delta=request.delta,
-                confidence=request.confidence, streams=_streams(request), **own.get("arguments", {}),
-            )  # fmt: skip
+                plan,
+                own["model"],
+                own["loss"],
+                own["data"],
+                canaries=request.canaries,
+                delta=request.delta,
+                confidence=request.confidence,
+                streams=_streams(request),
+                **own.get("arguments", {}),
+            )
         given = {name: own[name] for name in ("model", "loss", "data", "canary") if name in own}
         return _attacked(request, plan, **given)
     if not callable(attacked):
         raise BadInput(f"run in --code {request.code} is not a function: expected run(took_part)")
     return distinguish(
-        attacked, plan.event(), plan.neighbours, delta=request.delta, trials=request.trials or _RUNS,
-        confidence=request.confidence, attack=f"run of {Path(request.code).name}",
-    )  # fmt: skip
+        attacked,
+        plan.event(),
+        plan.neighbours,
+        delta=request.delta,
+        trials=request.trials or _RUNS,
+        confidence=request.confidence,
+        attack=f"run of {Path(request.code).name}",
+    )
 
 
 def _of_membership(request: Request, own: dict[str, Any]) -> Audit:
@@ -154,7 +199,10 @@ def _of_membership(request: Request, own: dict[str, Any]) -> Audit:
     """
     plan, model, streams = own["plan"], own["model"], _streams(request)
     if plan.front:
-        raise BadInput(f"the plan in --code {request.code} has transforms in front of the network: leave them out")
+        raise BadInput(
+            f"the plan in --code {request.code} has transforms in front of the network: leave them "
+            "out"
+        )
 
     def train(rows: Dataset) -> nn.Module:
         network = copy.deepcopy(model) if isinstance(model, nn.Module) else model
@@ -162,9 +210,14 @@ def _of_membership(request: Request, own: dict[str, Any]) -> Audit:
 
     with screen.notes.status(f"training a model, and {request.shadows} beside it"):
         return infer_membership(
-            train, own["data"], plan, shadows=request.shadows, delta=request.delta, confidence=request.confidence,
+            train,
+            own["data"],
+            plan,
+            shadows=request.shadows,
+            delta=request.delta,
+            confidence=request.confidence,
             streams=streams,
-        )  # fmt: skip
+        )
 
 
 def _write(report: Audit, out: Path) -> None:
@@ -189,12 +242,15 @@ def check_installation(request: Request) -> int:
                 if outcome.ok
                 else f"{screen.style('red bold')}failed{screen.END}"
             )
-            screen.answers.print(f"{mark} {outcome.name}: {screen.plain(outcome.detail)} ({outcome.seconds:.1f} s)")
+            screen.answers.print(
+                f"{mark} {outcome.name}: {screen.plain(outcome.detail)} ({outcome.seconds:.1f} s)"
+            )
     ok = all(outcome.ok for outcome in outcomes)
     if request.json:
         screen.print_json({"ok": ok, "checks": [asdict(outcome) for outcome in outcomes]})
     elif not ok:
         screen.answers.print(
-            f"{screen.style('red bold')}Do not train on private data with this installation.{screen.END}"
+            f"{screen.style('red bold')}Do not train on private data with this "
+            f"installation.{screen.END}"
         )
     return 0 if ok else 1

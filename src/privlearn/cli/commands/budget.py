@@ -1,4 +1,5 @@
-"""`privlearn budget`: what a plan costs, or the noise that meets a target; without data and without torch.
+"""`privlearn budget`: what a plan costs, or the noise that meets a target; without data and without
+torch.
 
 Pictures of plans, by matplotlib.
 """
@@ -30,7 +31,9 @@ _NAMES = {"pca": "a PCA", "moments": "means and variances of the features"}
 
 
 def run(request: Request) -> int:
-    """Print the guarantee of the plan by every sound accountant, or serve the page that plans in the browser."""
+    """Print the guarantee of the plan by every sound accountant, or serve the page that plans in
+    the browser.
+    """
     if request.serve:
         from privlearn.cli import planner
 
@@ -47,7 +50,10 @@ def run(request: Request) -> int:
 def _method(request: Request) -> None:
     facts = Facts(request.examples or 0, classes=request.classes, numbers=request.numbers or 0)
     plan = methods.method_plan(request, facts)
-    answer = screen.priced(plan, request.delta) | {"plan": plan.to_json(), "unspent": screen.unspent(plan)}
+    answer = screen.priced(plan, request.delta) | {
+        "plan": plan.to_json(),
+        "unspent": screen.unspent(plan),
+    }
     screen.warn(*hollow(request.epsilon, request.delta, request.examples))
     if request.json:
         screen.print_json(answer)
@@ -74,7 +80,9 @@ def descent_plan(request: Request) -> Plan:
 
 def _require_examples(request: Request) -> None:
     if request.examples is None:
-        raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
+        raise BadInput(
+            "budget needs the number of examples: give --examples N, for example --examples 60000"
+        )
 
 
 def _descent(request: Request) -> None:
@@ -108,9 +116,9 @@ def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
     numbers = ", ".join(f"{key.replace('_', ' ')} {value:.6g}" for key, value in kind.items())
     steps = plan.sampling.steps(request.examples)
     out.print(
-        f"{screen.at_most(plan)}{screen.BOLD}{answer['epochs']}{screen.END} epochs of {steps} {plan.sampling.kind} "
-        f"batches{' (' + numbers + ')' if numbers else ''}, "
-        f"noise multiplier {screen.BOLD}{rules.noise_text(plan)}{screen.END}"
+        f"{screen.at_most(plan)}{screen.BOLD}{answer['epochs']}{screen.END} epochs of {steps} "
+        f"{plan.sampling.kind} batches{' (' + numbers + ')' if numbers else ''}, noise multiplier "
+        f"{screen.BOLD}{rules.noise_text(plan)}{screen.END}"
     )
     if plan.correlation is not None:
         out.print(_mechanism_text(plan, answer["plan"]["mechanism"]))
@@ -119,8 +127,9 @@ def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
     if plan.filter:
         out.print(
             "The noise follows accuracies, so it is not known beforehand: the run ends after "
-            f"{screen.earliest_end(plan)} epochs if it falls at every check, and has {answer['epochs']} if it never "
-            f"does. It stays within {screen.limit_text(plan.filter)}, and all of that is claimed."
+            f"{screen.earliest_end(plan)} epochs if it falls at every check, and has "
+            f"{answer['epochs']} if it never does. It stays within "
+            f"{screen.limit_text(plan.filter)}, and all of that is claimed."
         )
         if exactness := screen.noisy_validations(plan, request.examples):
             out.print(f"Validations are charged: {exactness}.")
@@ -128,7 +137,9 @@ def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
             out.print("It looks at public rows: train needs them (--public PATH).")
     for earlier in plan.releases:
         what = (
-            f"a selection of {earlier.keep} features" if isinstance(earlier, SelectFeatures) else _NAMES[earlier.kind]
+            f"a selection of {earlier.keep} features"
+            if isinstance(earlier, SelectFeatures)
+            else _NAMES[earlier.kind]
         )
         out.print(f"before it {what} with noise multiplier {earlier.noise_multiplier:.6g}")
     screen.guarantee_lines(answer)
@@ -147,8 +158,8 @@ def _mechanism_text(plan: Plan, figures: dict[str, Any]) -> str:
     share = figures["relative_noise"]
     better = "" if share < 1 else ": independent noise is better here"
     return (
-        f"noise {plan.correlation.text()}: {share:.2f} times that of independent noise in the weights, at the same "
-        f"epsilon and on Poisson batches of this size{better}"
+        f"noise {plan.correlation.text()}: {share:.2f} times that of independent noise in the "
+        f"weights, at the same epsilon and on Poisson batches of this size{better}"
     )
 
 
@@ -193,7 +204,11 @@ def _show_features(answer: dict[str, Any], plan: ClassifierPlan, request: Reques
         f"noise multiplier {screen.BOLD}{plan.noise:.4g}{screen.END} for all together"
     )
     noise = answer["class_sum_noise"]
-    summed = "" if noise is None else f", and the sum of a class's rows has noise of {noise:.4g} in each number"
+    summed = (
+        ""
+        if noise is None
+        else f", and the sum of a class's rows has noise of {noise:.4g} in each number"
+    )
     out.print(f"rows are clipped to norm {norm:.4g}{summed}")
     if answer["class_mean_noise"] is not None:
         out.print(
@@ -211,7 +226,9 @@ def _votes(request: Request) -> None:
     if request.maps:
         _corrections(request)
         return
-    classes = methods.CLASSES if request.classes is None else count("--classes", request.classes, least=2)
+    classes = (
+        methods.CLASSES if request.classes is None else count("--classes", request.classes, least=2)
+    )
     plan = methods.votes_plan(request, classes)
     answer = methods.votes_figures(plan, request.delta)
     screen.warn(*methods.votes_warnings(plan, request.examples))
@@ -225,14 +242,14 @@ def _show_votes(answer: dict[str, Any], plan: PatePlan) -> None:
     out, aggregate = screen.answers, plan.aggregate
     assert isinstance(aggregate, Votes | ConfidentVotes)
     out.print(
-        f"{screen.BOLD}{plan.queries}{screen.END} queries to {screen.BOLD}{plan.teachers}{screen.END} "
-        f"teachers, who vote for one of "
+        f"{screen.BOLD}{plan.queries}{screen.END} queries to "
+        f"{screen.BOLD}{plan.teachers}{screen.END} teachers, who vote for one of "
         f"{aggregate.classes} classes"
     )
     if isinstance(aggregate, ConfidentVotes):
         out.print(
-            f"At most {aggregate.answers} are answered, where the largest count, with noise of {plan.test_noise:.4g} "
-            f"votes, reaches {aggregate.threshold:g}."
+            f"At most {aggregate.answers} are answered, where the largest count, with noise of "
+            f"{plan.test_noise:.4g} votes, reaches {aggregate.threshold:g}."
         )
     screen.guarantee_lines(answer)
     out.print(
@@ -247,7 +264,10 @@ def _show_votes(answer: dict[str, Any], plan: PatePlan) -> None:
     for row in answer["votes"]:
         answered = [f"{row['answered']:.2f}"] if confident else []
         table.add_row(
-            f"{row['agree']:.0%}", *answered, f"{row['wins_against_one']:.2f}", f"{row['wins_against_all']:.2f}"
+            f"{row['agree']:.0%}",
+            *answered,
+            f"{row['wins_against_one']:.2f}",
+            f"{row['wins_against_all']:.2f}",
         )
     out.print(table)
     out.print(f"\n{screen.meaning(answer)}")
@@ -255,9 +275,15 @@ def _show_votes(answer: dict[str, Any], plan: PatePlan) -> None:
 
 def _corrections(request: Request) -> None:
     if request.threshold is not None:
-        raise BadInput("--threshold is for votes on classes, and --maps for corrections of maps: leave one of them out")
+        raise BadInput(
+            "--threshold is for votes on classes, and --maps for corrections of maps: leave one of "
+            "them out"
+        )
     if request.classes is None:
-        raise BadInput("--maps needs the number of classes in a mask, the background included: give --classes K")
+        raise BadInput(
+            "--maps needs the number of classes in a mask, the background included: give --classes "
+            "K"
+        )
     plan = methods.maps_plan(request)
     answer = methods.maps_figures(plan, count("--classes", request.classes, least=2), request.delta)
     screen.warn(*methods.votes_warnings(plan, request.examples))
@@ -273,14 +299,20 @@ def _corrections(request: Request) -> None:
     screen.guarantee_lines(answer)
     out.print(
         f"\nnoise of {screen.BOLD}{noise['noise_in_radii']:.4g}{screen.END} radii on each of "
-        f"{noise['numbers']} numbers of the mean "
-        "correction; a radius is the length of the longest that counts. Twice the teachers, half the noise.\n"
+        f"{noise['numbers']} numbers of the mean correction; a radius is the length of the longest "
+        "that counts. Twice the teachers, half the noise.\n"
     )
     table = screen.Table()
-    for name in ("mean correction, in radii", "kept where all queries share it", "where one query has it"):
+    for name in (
+        "mean correction, in radii",
+        "kept where all queries share it",
+        "where one query has it",
+    ):
         table.add_column(name, justify="right")
     for row in noise["kept"]:
-        table.add_row(f"{row['length']:g}", f"{row['kept_of_common']:.2f}", f"{row['kept_of_own']:.2f}")
+        table.add_row(
+            f"{row['length']:g}", f"{row['kept_of_common']:.2f}", f"{row['kept_of_own']:.2f}"
+        )
     out.print(table)
     out.print(f"\n{screen.meaning(answer)}")
 
@@ -302,11 +334,23 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
     figure, (noise, spent) = plt.subplots(1, 2, figsize=(10, 3.8), dpi=130, layout="constrained")
     epochs = range(1, plan.epochs + 1)
     if isinstance(plan.schedule, ReactingSchedule):
-        noise.step(epochs, [plan.schedule.start] * plan.epochs, where="mid", color="tab:blue", linestyle="--",
-                   label="never lowered")  # fmt: skip
+        noise.step(
+            epochs,
+            [plan.schedule.start] * plan.epochs,
+            where="mid",
+            color="tab:blue",
+            linestyle="--",
+            label="never lowered",
+        )
         fastest = [plan.schedule.after([0.0] * epoch) for epoch in range(earliest_end(plan))]
-        noise.step(range(1, len(fastest) + 1), fastest, where="mid", color="tab:orange", linestyle="--",
-                   label="lowered at every check")  # fmt: skip
+        noise.step(
+            range(1, len(fastest) + 1),
+            fastest,
+            where="mid",
+            color="tab:orange",
+            linestyle="--",
+            label="lowered at every check",
+        )
         noise.legend(frameon=False)
         title = "Noise: between these, as validations have it"
     else:
@@ -315,7 +359,9 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
     noise.set(xlabel="epoch", ylabel="noise multiplier", title=title)
     noise.set_ylim(bottom=0)
     for method, points in spending(plan, delta).items():
-        spent.plot(*zip(*points, strict=True), label=method, marker="." if len(points) < 3 else None)
+        spent.plot(
+            *zip(*points, strict=True), label=method, marker="." if len(points) < 3 else None
+        )
     spent.set(
         xlabel="epoch",
         ylabel=f"epsilon at delta {delta:g}",
@@ -331,13 +377,17 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
     try:
         figure.savefig(Path(path))
     except (OSError, ValueError) as error:
-        raise BadInput(f"the plot cannot be written to {path}: {error}. Give a file that ends in .png") from error
+        raise BadInput(
+            f"the plot cannot be written to {path}: {error}. Give a file that ends in .png"
+        ) from error
     finally:
         plt.close(figure)
 
 
 def spending(plan: Plan, delta: float, most: int = 24) -> dict[str, list[tuple[int, float]]]:
-    """For each accountant (epoch, epsilon) at up to `most` epochs; under a filter its limit, from the start."""
+    """For each accountant (epoch, epsilon) at up to `most` epochs; under a filter its limit, from
+    the start.
+    """
     stops = sorted({1, *(max(1, round(plan.epochs * i / most)) for i in range(1, most + 1))})
     lines: dict[str, list[tuple[int, float]]] = {}
     for epochs in stops:

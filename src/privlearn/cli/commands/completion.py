@@ -1,4 +1,6 @@
-"""`privlearn completion`: scripts that complete commands, options and choices in bash, zsh and fish."""
+"""`privlearn completion`: scripts that complete commands, options and choices in bash, zsh and
+fish.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,11 @@ from privlearn.cli import screen
 from privlearn.cli.options import COMMANDS, Option, options_of
 from privlearn.cli.request import Request
 
-#: Words for the place of the cursor; none where a value follows that is no choice: then the shell completes files.
+#: Words for the place of the cursor; none where a value follows that is no choice: then the shell
+#: completes files.
 _BASH = """_privlearn() {{
-    local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" command="${{COMP_WORDS[1]}}" words=
+    local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}"
+    local command="${{COMP_WORDS[1]}}" words=
     if [ "$COMP_CWORD" -eq 1 ]; then
         words="{commands}"
     else
@@ -31,12 +35,19 @@ def run(request: Request) -> int:
     """Print the script of the shell."""
     bash = _BASH.format(
         commands=" ".join(COMMANDS),
-        options="\n".join(f'            {name}) words="{" ".join(_words(name))}" ;;' for name in COMMANDS),
-        values="\n".join(f"            {pattern}) words={words} ;;" for pattern, words in _values()),
+        options="\n".join(
+            f'            {name}) words="{" ".join(_words(name))}" ;;' for name in COMMANDS
+        ),
+        values="\n".join(
+            f"            {pattern}) words={words} ;;" for pattern, words in _values()
+        ),
     )
     scripts = {
         "bash": lambda: bash,
-        "zsh": lambda: f"autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n{bash}",
+        "zsh": lambda: (
+            "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && "
+            f"bashcompinit\n{bash}"
+        ),
         "fish": lambda: "\n".join(_fish()),
     }
     screen.print_lines(scripts[request.shell]().splitlines())
@@ -60,9 +71,14 @@ def _values() -> Iterator[tuple[str, str]]:
 def _fish() -> list[str]:
     lines = []
     for command, summary in COMMANDS.items():
-        lines.append(f"complete -c privlearn -n __fish_use_subcommand -f -a {command} -d {quote(summary)}")
+        lines.append(
+            f"complete -c privlearn -n __fish_use_subcommand -f -a {command} -d {quote(summary)}"
+        )
         for option in options_of(command).values():
-            lines.append(f"complete -c privlearn -n '__fish_seen_subcommand_from {command}' {_in_fish(option)}")
+            lines.append(
+                f"complete -c privlearn -n '__fish_seen_subcommand_from {command}' "
+                f"{_in_fish(option)}"
+            )
     return lines
 
 

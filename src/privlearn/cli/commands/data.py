@@ -1,4 +1,6 @@
-"""`privlearn data`: the named data sets, templates of schemas, and tables packed for training from disk."""
+"""`privlearn data`: the named data sets, templates of schemas, and tables packed for training from
+disk.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,18 @@ def run(request: Request) -> int:
             raise BadInput(f"`privlearn data list` lists all data sets: leave out {request.name!r}")
         return _list(request)
     if request.name is None:
-        what = f"NAME, one of {', '.join(CATALOGUE)}" if request.action == "fetch" else "FILE, a .csv or .parquet file"
-        what = "NAME, or FILE, an .npz, .csv or .parquet file" if request.action == "check" else what
+        what = (
+            f"NAME, one of {', '.join(CATALOGUE)}"
+            if request.action == "fetch"
+            else "FILE, a .csv or .parquet file"
+        )
+        what = (
+            "NAME, or FILE, an .npz, .csv or .parquet file" if request.action == "check" else what
+        )
         raise BadInput(f"`privlearn data {request.action}` needs {what}")
-    return {"fetch": _fetch, "schema": _schema, "check": _check, "pack": _pack}[request.action](request)
+    return {"fetch": _fetch, "schema": _schema, "check": _check, "pack": _pack}[request.action](
+        request
+    )
 
 
 def _list(request: Request) -> int:
@@ -54,9 +64,13 @@ def _list(request: Request) -> int:
         return 0
     table = screen.Table(show_header=False)
     for name, (named, place) in sets.items():
-        remedy = f"`privlearn data fetch {name}` gets it" if named.fetched else "give --data-dir DIR"
+        remedy = (
+            f"`privlearn data fetch {name}` gets it" if named.fetched else "give --data-dir DIR"
+        )
         table.add_row(name, named.what, style="bold")
-        table.add_row("", f"{place or f'not found: {remedy}'}{screen.BREAK}licence: {named.licence}")
+        table.add_row(
+            "", f"{place or f'not found: {remedy}'}{screen.BREAK}licence: {named.licence}"
+        )
     screen.answers.print(table)
     screen.notes.print(f"looked in {', '.join(map(str, places))}")
     return 0
@@ -75,16 +89,25 @@ def _fetch(request: Request) -> int:
         screen.print_json({"name": request.name, "files": [str(path) for path in paths]})
     elif paths:
         kept = _storage.cache() if request.data_dir is None else Path(request.data_dir)
-        how = "is found there without --data-dir" if request.data_dir is None else f"use it with --data-dir {kept}"
+        how = (
+            "is found there without --data-dir"
+            if request.data_dir is None
+            else f"use it with --data-dir {kept}"
+        )
         screen.answers.print(f"{request.name} is in {paths[0].parent}, and {how}")
     return 0
 
 
 def _check(request: Request) -> int:
-    from privlearn.data.torch_rows import check_rows  # needs torch, which the other actions do without
+    # needs torch, which the other actions do without
+    from privlearn.data.torch_rows import check_rows
 
     data = load(
-        request.name, request.data_dir, classes=request.classes, value_range=request.range, schema=request.schema
+        request.name,
+        request.data_dir,
+        classes=request.classes,
+        value_range=request.range,
+        schema=request.schema,
     )
     for note in data.remarks:
         screen.notes.print(note)
@@ -93,27 +116,38 @@ def _check(request: Request) -> int:
     ends = _at_bounds(data)
     if request.json:
         screen.print_json(
-            {"name": request.name, "rows": checked.rows, "unusable": len(checked.unusable), "at_bounds": ends}
+            {
+                "name": request.name,
+                "rows": checked.rows,
+                "unusable": len(checked.unusable),
+                "at_bounds": ends,
+            }
         )
     else:
         screen.answers.print(f"{request.name}: {checked}")
         for column, count in ends.items():
             screen.answers.print(
-                f"column {column!r}: {count} of {checked.rows} rows are at a bound of the schema, or beyond it and "
-                "clipped to it",
+                f"column {column!r}: {count} of {checked.rows} rows are at a bound of the schema, "
+                "or beyond it and clipped to it",
             )
-    screen.notes.print("This tells of the rows themselves: it is for the data's curator, and no release.")
+    screen.notes.print(
+        "This tells of the rows themselves: it is for the data's curator, and no release."
+    )
     return 0
 
 
 def _at_bounds(data: Dataset) -> dict[str, int]:
-    """Of each column of numbers in a table: how many rows are at a bound, or were clipped to it, if any are."""
+    """Of each column of numbers in a table: how many rows are at a bound, or were clipped to it, if
+    any are.
+    """
     if data.schema is None or data.feature_names is None:
         return {}
     x, counts = np.asarray(data.x), {}
     for column in (own for own in data.schema.features if isinstance(own, Number)):
         values = x[:, data.feature_names.index(column.name)]
-        counts[column.name] = int(np.isin(values, np.array([column.low, column.high], np.float32)).sum())
+        counts[column.name] = int(
+            np.isin(values, np.array([column.low, column.high], np.float32)).sum()
+        )
     return {name: count for name, count in counts.items() if count}
 
 
@@ -125,50 +159,70 @@ def _pack(request: Request) -> int:
     if request.json:
         screen.print_json({"name": request.name, "out": str(folder)})
         return 0
-    screen.answers.print(f"{request.name} is packed in {folder}, as private as its rows: train with --data {folder}")
+    screen.answers.print(
+        f"{request.name} is packed in {folder}, as private as its rows: train with --data {folder}"
+    )
     return 0
 
 
 def _draft(request: Request) -> int:
-    """Release a draft of a schema, charged to a ledger that the training will be charged to as well."""
+    """Release a draft of a schema, charged to a ledger that the training will be charged to as
+    well.
+    """
     from privlearn.statistics.draft import draft_schema
 
     if request.ledger is None or request.target is None:
         raise BadInput(
-            "`privlearn data schema FILE --paid epsilon=E` needs --target T and --ledger FILE, which the training is "
-            "charged to, too, and --numbers A,B and --categories C,D: what the columns are"
+            "`privlearn data schema FILE --paid epsilon=E` needs --target T and --ledger FILE, "
+            "which the training is charged to, too, and --numbers A,B and --categories C,D: what "
+            "the columns are"
         )
     if not Path(request.ledger).exists():
         raise BadInput(
-            f"there is no ledger {request.ledger}: check the name, or begin one, `privlearn ledger {request.ledger} "
-            "--epsilon E --measure renyi`"
+            f"there is no ledger {request.ledger}: check the name, or begin one, `privlearn ledger "
+            f"{request.ledger} --epsilon E --measure renyi`"
         )
     ledger = Ledger.open(request.ledger, what=f"a schema of {request.name}")
     if ledger.budget is None:
         raise BadInput(
-            f"the ledger {request.ledger} has no budget, so that there would be no guarantee for the schema and the "
-            "training together: begin another with `privlearn ledger FILE --epsilon E --measure renyi`"
+            f"the ledger {request.ledger} has no budget, so that there would be no guarantee for "
+            "the schema and the training together: begin another with `privlearn ledger FILE "
+            "--epsilon E --measure renyi`"
         )
     draft = draft_schema(
-        request.name, target=request.target, budget=Budget(**request.paid), numbers=request.numbers,
-        categories=request.categories, ledger=ledger,
-    )  # fmt: skip
+        request.name,
+        target=request.target,
+        budget=Budget(**request.paid),
+        numbers=request.numbers,
+        categories=request.categories,
+        ledger=ledger,
+    )
     if request.json:
-        screen.print_json({"bounds": dict(draft.bounds), "categories": {n: [*c] for n, c in draft.categories.items()}})
+        screen.print_json(
+            {
+                "bounds": dict(draft.bounds),
+                "categories": {n: [*c] for n, c in draft.categories.items()},
+            }
+        )
     else:
         screen.print_lines(draft.to_toml().splitlines())
     screen.notes.print(
-        f"released, and charged to {request.ledger}: look it through, and train with --ledger {request.ledger} "
-        f"--adjacency {ledger.adjacency}",
-    )  # fmt: skip
+        f"released, and charged to {request.ledger}: look it through, and train with --ledger "
+        f"{request.ledger} --adjacency {ledger.adjacency}",
+    )
     return 0
 
 
 def _schema(request: Request) -> int:
     if request.paid is not None:
         return _draft(request)
-    if given := [name for name in ("numbers", "categories", "target", "ledger") if request.given(name)]:
-        raise BadInput(f"--{given[0]} goes with --paid, a schema drafted from private rows: add it, or leave it out")
+    if given := [
+        name for name in ("numbers", "categories", "target", "ledger") if request.given(name)
+    ]:
+        raise BadInput(
+            f"--{given[0]} goes with --paid, a schema drafted from private rows: add it, or leave "
+            "it out"
+        )
     names = column_names(Path(request.name))
     if request.json:
         screen.print_json({"columns": names})
@@ -179,19 +233,28 @@ def _schema(request: Request) -> int:
         "# not to be learnt from.",
         'target = ""       # the name of the column to predict',
         'missing = [""]    # the texts that stand for a missing value',
-        '# person = ""     # the column that says whose a row is: persons are protected with --rows-per-person K',
+        (
+            '# person = ""     # the column that says whose a row is: persons are protected with '
+            "--rows-per-person K"
+        ),
     ]
     for name in names:
         lines += [
             "",
             f"[columns.{json.dumps(name)}]",
             'kind = ""         # "number", "date", "category" or "target"',
-            "# low = 0         # for a number or a date: its bounds, and what stands for a missing value",
+            (
+                "# low = 0         # for a number or a date: its bounds, and what stands for a "
+                "missing value"
+            ),
             "# high = 1",
             "# missing = 0",
             "# indicator = true # a feature that says that the value is missing",
             "# categories = [] # for a category: its values; others count as none of them",
-            "# classes = []    # for the target: its values; for one that is a number low and high in their place",
+            (
+                "# classes = []    # for the target: its values; for one that is a number low and "
+                "high in their place"
+            ),
         ]
     screen.print_lines(lines)
     return 0

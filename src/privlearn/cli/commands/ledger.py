@@ -23,14 +23,15 @@ def run(request: Request) -> int:
     budget = _budget(request)
     if budget is not None and not book.path.exists():
         Ledger.open(request.file, budget, measure=_measure(request.measure))
+        usual = "what suits the first run (--measure renyi: by one that takes runs of every kind)"
         screen.notes.print(
-            f"began {request.file} with a budget of {budget}; runs that are chosen after earlier results are counted "
-            "by "
-            f"{request.measure or 'what suits the first run (--measure renyi: by one that takes runs of every kind)'}"
+            f"began {request.file} with a budget of {budget}; runs that are chosen after earlier "
+            f"results are counted by {request.measure or usual}"
         )
     if not book.path.exists():
         raise BadInput(
-            f"there is no ledger {request.file}: begin one with `privlearn ledger {request.file} --epsilon E --delta D`"
+            f"there is no ledger {request.file}: begin one with `privlearn ledger {request.file} "
+            "--epsilon E --delta D`"
         )
     if request.close is not None:
         with book.editing() as pages:
@@ -39,18 +40,20 @@ def run(request: Request) -> int:
                 raise BadInput(f"the run {entry.id} is closed already: nothing is set aside for it")
             pages.close(entry)
         screen.notes.print(
-            f"closed {request.close}: it can't be continued. What it had not spent is free for later runs"
+            f"closed {request.close}: it can't be continued. What it had not spent is free for "
+            "later runs"
         )
     pages = book.read()
     if budget is not None and budget != pages.budget:
         raise BadInput(
-            f"{request.file} has a budget of {pages.budget or 'nothing: it only records'}, and {budget} was given: a "
-            "ledger's budget is fixed. Leave it out, or begin another file"
+            f"{request.file} has a budget of {pages.budget or 'nothing: it only records'}, and "
+            f"{budget} was given: a ledger's budget is fixed. Leave it out, or begin another file"
         )
     if request.measure is not None and _measure(request.measure) != pages.measure:
         raise BadInput(
-            f"{request.file} has the measure {pages.measure or 'that suits its first run'}, and {request.measure} was "
-            "given: a ledger's measure is fixed when it is begun. Leave it out, or begin another file"
+            f"{request.file} has the measure {pages.measure or 'that suits its first run'}, and "
+            f"{request.measure} was given: a ledger's measure is fixed when it is begun. Leave it "
+            "out, or begin another file"
         )
     answer = _figures(pages, request.delta)
     if request.json:
@@ -99,13 +102,19 @@ def _figures(pages: LedgerState, delta: float | None) -> dict[str, Any]:
     }
     if pages.budget is not None:
         spent = _spent(pages, pages.budget, adjacency)
-        taken = share(limit, pages.event) if limit else float(any(times for _, times in walk(pages.event)))
+        taken = (
+            share(limit, pages.event)
+            if limit
+            else float(any(times for _, times in walk(pages.event)))
+        )
         answer |= {"spent": spent, "left": pages.budget.limit * max(0.0, 1 - taken)}
     return answer
 
 
 def _spent(pages: LedgerState, budget: Budget, adjacency: Adjacency) -> float:
-    """How much of the budget is gone: as the accountant counts fixed runs, or the share of the filter's limit."""
+    """How much of the budget is gone: as the accountant counts fixed runs, or the share of the
+    filter's limit.
+    """
     if not pages.entries:
         return 0.0
     if not pages.adaptive:
@@ -114,7 +123,9 @@ def _spent(pages: LedgerState, budget: Budget, adjacency: Adjacency) -> float:
     return budget.limit if limit is None else budget.limit * share(limit, pages.event)
 
 
-def _entry(entry: RunEntry, adjacency: Adjacency, delta: float, unit: PrivacyUnit) -> dict[str, Any]:
+def _entry(
+    entry: RunEntry, adjacency: Adjacency, delta: float, unit: PrivacyUnit
+) -> dict[str, Any]:
     return {
         "id": entry.id,
         "what": entry.what,
@@ -139,14 +150,21 @@ def _alone(event: Event, adjacency: Adjacency, delta: float, unit: PrivacyUnit) 
 def _show(answer: dict[str, Any], pages: LedgerState) -> None:
     out = screen.answers
     if not pages.entries:
-        out.print(f"Nothing was charged yet. The budget is {pages.budget or 'without limit: it only records'}.")
+        out.print(
+            "Nothing was charged yet. The budget is "
+            f"{pages.budget or 'without limit: it only records'}."
+        )
         return
     table = screen.Table()
     for name in ("run", "begun (UTC)", "by", "what for", "state"):
         table.add_column(name)
     table.add_column("epsilon alone", justify="right")
     for row in answer["entries"]:
-        state = "closed" if row["state"] == "closed" else f"open: {_number(row['epsilon_spent'])} of it spent"
+        state = (
+            "closed"
+            if row["state"] == "closed"
+            else f"open: {_number(row['epsilon_spent'])} of it spent"
+        )
         table.add_row(
             row["id"],
             row["begun"][:16].replace("T", " "),
@@ -164,14 +182,15 @@ def _show(answer: dict[str, Any], pages: LedgerState) -> None:
         out.print("It only records: there is no budget.")
     elif not pages.adaptive:
         out.print(
-            f"The budget is {pages.budget}; {pages.budget.figure(answer['spent'])} of it is spent or set aside. Runs "
-            f"from here on may be chosen by what was released: they are counted by {answer['measure'] or 'a filter'}, "
-            f"of which {100 * answer['left'] / pages.budget.limit:.1f} % is left."
+            f"The budget is {pages.budget}; {pages.budget.figure(answer['spent'])} of it is spent "
+            "or set aside. Runs from here on may be chosen by what was released: they are counted "
+            f"by {answer['measure'] or 'a filter'}, of which "
+            f"{100 * answer['left'] / pages.budget.limit:.1f} % is left."
         )
     if any(entry.open for entry in pages.entries):
         out.print(
-            "Open runs are under way or were interrupted: continue them with --resume, or give back what they have not "
-            "spent with --close RUN."
+            "Open runs are under way or were interrupted: continue them with --resume, or give "
+            "back what they have not spent with --close RUN."
         )
 
 
@@ -180,24 +199,36 @@ def _together(answer: dict[str, Any], pages: LedgerState) -> list[str]:
     stated = (
         ""
         if answer["epsilon"] is None
-        else f"epsilon {screen.BOLD}{readable(answer['epsilon'])}{screen.END} at delta {answer['delta']:g}"
+        else (
+            f"epsilon {screen.BOLD}{readable(answer['epsilon'])}{screen.END} at delta "
+            f"{answer['delta']:g}"
+        )
     )
     by = f"({answer['adjacency']}, by {answer['method']})"
     fixed = "-" if answer["epsilon_if_fixed"] is None else f"{readable(answer['epsilon_if_fixed'])}"
     if not pages.adaptive:
         how = " All were approved before the first release." if len(pages.entries) > 1 else ""
         return [f"\nTogether: {stated} {by}.{how}"]
-    estimate = f"What was spent would be epsilon {fixed} if all of it had been fixed beforehand, which is no guarantee."
+    estimate = (
+        f"What was spent would be epsilon {fixed} if all of it had been fixed beforehand, "
+        "which is no guarantee."
+    )
     if not stated:
         return [
-            "\nThere is no guarantee for all runs together: they may have been chosen after earlier results, and "
-            f"{'nothing limits them' if pages.budget is None else 'they are past the limit'}. {estimate}"
+            "\nThere is no guarantee for all runs together: they may have been chosen after "
+            "earlier results, and "
+            f"{'nothing limits them' if pages.budget is None else 'they are past the limit'}. "
+            f"{estimate}"
         ]
     assert pages.budget is not None
     return [
-        f"\nTogether: {stated} {by}, the ledger's limit: runs may have been chosen after earlier results.",
-        f"The limit is {answer['measure']}; {100 * answer['spent'] / pages.budget.limit:.1f} % of it is spent or set "
-        f"aside, {100 * answer['left'] / pages.budget.limit:.1f} % is left. {estimate}",
+        (
+            f"\nTogether: {stated} {by}, the ledger's limit: runs may have been chosen after "
+            "earlier results."
+        ),
+        f"The limit is {answer['measure']}; {100 * answer['spent'] / pages.budget.limit:.1f} % of "
+        f"it is spent or set aside, {100 * answer['left'] / pages.budget.limit:.1f} % is left. "
+        f"{estimate}",
     ]
 
 

@@ -32,7 +32,9 @@ _ROWS_AT_ONCE = 4096
 def run(request: Request) -> int:
     """Write index, prediction and scores of every row; of scans a mask each."""
     if masks.are_scans(request):
-        return masks.write_masks(request, load_model(request.folder, request.model, trusted=request.key))
+        return masks.write_masks(
+            request, load_model(request.folder, request.model, trusted=request.key)
+        )
     if request.grid is not None:
         raise BadInput(f"--grid is for NIfTI scans, and --data is {request.data}: leave it out")
     if request.windows:
@@ -42,17 +44,24 @@ def run(request: Request) -> int:
         raise BadInput(f"--out is {request.out}: expected a file that ends in .csv or .npz")
     if out is not None and (out.exists() or out.is_symlink()):
         raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
-    model = load_model(request.folder, request.model, trusted=request.key, features=request.features)
+    model = load_model(
+        request.folder, request.model, trusted=request.key, features=request.features
+    )
     config = model.config
     names, labels = list(model.class_names), model.labels
     if networks.makes_maps(request.model or config["model"]):
         _require_npz(out)
-    x, schema = _features(request, config) if Path(request.data).is_dir() else _inputs(request, model.schema)
+    x, schema = (
+        _features(request, config)
+        if Path(request.data).is_dir()
+        else _inputs(request, model.schema)
+    )
     ids = _ids(request, len(x))
     _require_same_schema(request, schema, config.get("schema", ""))
     if list(x.shape[1:]) != config["input_shape"]:
         raise BadInput(
-            f"the rows of {request.data} have shape {list(x.shape[1:])}: this model takes {config['input_shape']}"
+            f"the rows of {request.data} have shape {list(x.shape[1:])}: this model takes "
+            f"{config['input_shape']}"
         )
     require_finite(request.data, "the inputs", x)
     outputs = _outputs(model, as_tensor(x, whole_is_float=bool(config["transforms"])))
@@ -84,7 +93,8 @@ def _outputs(model: PublishedModel, x: torch.Tensor) -> torch.Tensor:
         return torch.cat(outputs)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(
-            f"the model cannot run on these rows: {str(error)[:200]}. Is it the one that was trained?"
+            f"the model cannot run on these rows: {str(error)[:200]}. Is it the one that was "
+            "trained?"
         ) from error
 
 
@@ -94,25 +104,35 @@ def _ids(request: Request, rows: int) -> Sequence[Any] | None:
         return None
     path = Path(request.data)
     if path.suffix.lower() not in (".csv", ".parquet"):
-        raise BadInput(f"--id {request.id} names a column of a table, and --data is {request.data}: leave it out")
+        raise BadInput(
+            f"--id {request.id} names a column of a table, and --data is {request.data}: leave it "
+            "out"
+        )
     table = read_table(path, [request.id])
     if request.id not in table.columns:
-        raise BadInput(f"{path} has no column {request.id!r}, which --id names: it has {listed(table.ignored)}")
+        raise BadInput(
+            f"{path} has no column {request.id!r}, which --id names: it has {listed(table.ignored)}"
+        )
     return table.columns[request.id]
 
 
 def _inputs(request: Request, trained: Schema | None) -> tuple[NDArray[Any], str]:
-    """The rows, and the digest of the schema that they were read by: the one that is given, or the model's own."""
+    """The rows, and the digest of the schema that they were read by: the one that is given, or the
+    model's own.
+    """
     schema = request.schema or trained
     if request.data in NAMES:
         data = load(request.data, request.data_dir, schema=request.schema)
         digest = "" if data.schema is None else data.schema.digest
         return np.asarray(data.x if request.part == "train" else data.x_test), digest
-    if request.schema is not None or (trained and Path(request.data).suffix.lower() in (".csv", ".parquet")):
+    if request.schema is not None or (
+        trained and Path(request.data).suffix.lower() in (".csv", ".parquet")
+    ):
         assert schema is not None
         if request.part is not None:
             raise BadInput(
-                "--part goes with named data sets and .npz files: leave it out, or give the file to predict for"
+                "--part goes with named data sets and .npz files: leave it out, or give the file "
+                "to predict for"
             )
         data = load_features(request.data, schema)
         for note in data.remarks:
@@ -126,39 +146,54 @@ def _inputs(request: Request, trained: Schema | None) -> tuple[NDArray[Any], str
 
 
 def _features(request: Request, config: dict[str, Any]) -> tuple[NDArray[Any], str]:
-    """The features in a folder, for a model that was trained on such, and the digest of no schema."""
+    """The features in a folder, for a model that was trained on such, and the digest of no
+    schema.
+    """
     folder = FeatureFolder.read(request.data)
     trained = next((part for part in config["transforms"] if part["kind"] == "precomputed"), None)
     if trained != PrecomputedRows(folder.encoder).describe():
         maker = next((part["spec"] for part in config["transforms"] if "spec" in part), None)
-        takes = "takes rows" if maker is None else f"takes rows and makes features of them itself, by {maker}"
+        takes = (
+            "takes rows"
+            if maker is None
+            else f"takes rows and makes features of them itself, by {maker}"
+        )
         wanted = "give rows, not a folder of features"
         if trained is not None:
             takes, wanted = f"was trained on features {maker}", "give features of the same encoder"
         raise BadInput(
             f"the features in {request.data} are {folder.encoder.spec} (SHA-256 "
-            f"{folder.encoder.digest[:16] or 'unstated'}), and the model in {request.folder} {takes}: {wanted}"
+            f"{folder.encoder.digest[:16] or 'unstated'}), and the model in {request.folder} "
+            f"{takes}: {wanted}"
         )
     for part in ("test", "train") if request.part is None else (request.part,):
         if (features := folder.part(part)) is not None:
             return features, ""
     raise BadInput(
-        f"{request.data} has no features of {request.part or 'test or train'} rows: expected {request.part}.npy"
+        f"{request.data} has no features of {request.part or 'test or train'} rows: expected "
+        f"{request.part}.npy"
     )
 
 
 def _require_same_schema(request: Request, given: str, trained: str) -> None:
-    """Refuse columns, bounds or categories that make other features than those the model was trained on."""
+    """Refuse columns, bounds or categories that make other features than those the model was
+    trained on.
+    """
     if given and given != trained:
         what = "another schema" if trained else "no table with a schema"
         raise BadInput(
-            f"the model in {request.folder} was trained on {what} (digest {trained[:16] or 'none'}, not {given[:16]}): "
-            "features would be taken for others. Use the schema that it was trained with; other comments do no harm"
+            f"the model in {request.folder} was trained on {what} (digest "
+            f"{trained[:16] or 'none'}, not {given[:16]}): features would be taken for others. Use "
+            "the schema that it was trained with; other comments do no harm"
         )
 
 
-def _columns(chosen: NDArray[Any], names: Sequence[str], ids: Sequence[Any] | None) -> dict[str, Sequence[Any]]:
-    """What comes before the scores of each row: its number, its id, the class and the class's name, or its labels."""
+def _columns(
+    chosen: NDArray[Any], names: Sequence[str], ids: Sequence[Any] | None
+) -> dict[str, Sequence[Any]]:
+    """What comes before the scores of each row: its number, its id, the class and the class's name,
+    or its labels.
+    """
     columns: dict[str, Sequence[Any]] = {"index": range(len(chosen))}
     if ids is not None:
         columns["id"] = ["" if cell is None else cell for cell in ids]
@@ -170,7 +205,9 @@ def _columns(chosen: NDArray[Any], names: Sequence[str], ids: Sequence[Any] | No
     return columns
 
 
-def _csv(chosen: NDArray[Any], scores: NDArray[Any], names: Sequence[str], ids: Sequence[Any] | None) -> str:
+def _csv(
+    chosen: NDArray[Any], scores: NDArray[Any], names: Sequence[str], ids: Sequence[Any] | None
+) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = _columns(chosen, names, ids)
@@ -182,7 +219,11 @@ def _csv(chosen: NDArray[Any], scores: NDArray[Any], names: Sequence[str], ids: 
 
 
 def _write_new(
-    out: Path, chosen: NDArray[Any], scores: NDArray[Any], names: Sequence[str], ids: Sequence[Any] | None
+    out: Path,
+    chosen: NDArray[Any],
+    scores: NDArray[Any],
+    names: Sequence[str],
+    ids: Sequence[Any] | None,
 ) -> None:
     """Write a file that was not there, and take it away again if it cannot be completed."""
     made = False
@@ -191,14 +232,24 @@ def _write_new(
             made = True
             if out.suffix == ".npz":
                 more: dict[str, Any] = (
-                    {} if ids is None else {"id": np.array(["" if cell is None else cell for cell in ids])}
+                    {}
+                    if ids is None
+                    else {"id": np.array(["" if cell is None else cell for cell in ids])}
                 )
-                named = {} if chosen.ndim == 2 else {"label": np.array(names)[chosen] if names else names}
+                named = (
+                    {}
+                    if chosen.ndim == 2
+                    else {"label": np.array(names)[chosen] if names else names}
+                )
                 more |= {**named, "classes": np.array(names)} if names else {}
-                np.savez(file, index=np.arange(len(scores)), prediction=chosen, scores=scores, **more)
+                np.savez(
+                    file, index=np.arange(len(scores)), prediction=chosen, scores=scores, **more
+                )
             else:
                 file.write(_csv(chosen, scores, names, ids).encode())
     except OSError as error:
         if made:
             out.unlink(missing_ok=True)
-        raise BadInput(f"{out} cannot be written: {error.strerror}. Choose another --out") from error
+        raise BadInput(
+            f"{out} cannot be written: {error.strerror}. Choose another --out"
+        ) from error

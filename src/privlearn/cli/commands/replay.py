@@ -1,4 +1,6 @@
-"""`privlearn commit` and `replay`: bind a run to its rows, and check parts of a recorded run by taking them again."""
+"""`privlearn commit` and `replay`: bind a run to its rows, and check parts of a recorded run by
+taking them again.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ from privlearn.runs.result import Result
 
 
 def make_commitment(request: Request) -> int:
-    """Commit to the rows of a run that is going to be recorded, and to the run: it is begun, and nothing is spent."""
-    training = Request.of("train", **{name: value for name, value in request.values.items() if name != "json"})
+    """Commit to the rows of a run that is going to be recorded, and to the run: it is begun, and
+    nothing is spent.
+    """
+    training = Request.of(
+        "train", **{name: value for name, value in request.values.items() if name != "json"}
+    )
     training = with_pca(training).replaced(
         transcript=request.out, ledger=None, sign=None, resume=False, paid_metrics=None
     )
@@ -33,7 +39,10 @@ def make_commitment(request: Request) -> int:
     data = data_of(training)
     with settled_job(training, data) as job:
         discrete = training.discrete
-        made = {"commitment": commit(data, request.out, _trains(job, training), discrete=discrete), "out": request.out}
+        made = {
+            "commitment": commit(data, request.out, _trains(job, training), discrete=discrete),
+            "out": request.out,
+        }
     keep_options(training, request.out)
     if request.json:
         screen.print_json(made)
@@ -41,10 +50,12 @@ def make_commitment(request: Request) -> int:
     screen.answers.print(f"committed: {made['commitment']}")
     folder = screen.plain(request.out)
     screen.notes.print(
-        f"show {folder}/commitment.json to the auditor; keep the rest of {folder}, as secret as the data"
+        f"show {folder}/commitment.json to the auditor; keep the rest of {folder}, as secret as "
+        "the data"
     )
     screen.notes.print(
-        f"then train with the same options, --transcript {folder} and --challenge HEX, what the auditor answers"
+        f"then train with the same options, --transcript {folder} and --challenge HEX, what the "
+        "auditor answers"
     )
     return 0
 
@@ -59,15 +70,23 @@ def _trains(job: Job, training: Request) -> Callable[[Checkpoint], Result]:
 
 
 def run(request: Request) -> int:
-    """Take parts of a recorded run again; 1 if something does not agree, or no published weights were compared."""
+    """Take parts of a recorded run again; 1 if something does not agree, or no published weights
+    were compared.
+    """
     choice = None if request.choice is None else request.choice.encode()
     training = _training(request)
     data = data_of(training)
     with settled_job(training, data) as job, screen.progress_bar("replaying", "parts") as progress:
         report = replay(
-            request.folder, _trains(job, training), data, steps=request.steps, choice=choice,
-            tolerance=request.tolerance, published=request.published, progress=progress,
-        )  # fmt: skip
+            request.folder,
+            _trains(job, training),
+            data,
+            steps=request.steps,
+            choice=choice,
+            tolerance=request.tolerance,
+            published=request.published,
+            progress=progress,
+        )
     if request.json:
         screen.print_json(report.to_json())
         return 0 if report.ok else 1
@@ -90,7 +109,10 @@ def _training(request: Request) -> Request:
     path = options_file(request.folder)
     try:
         stored: dict[str, Any] = loads(path.read_bytes())
-        options = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+        options = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in stored.items()
+        }
         _require_known(options)
         training = Request.of("train", **options)
     except BadInput:
@@ -103,7 +125,9 @@ def _training(request: Request) -> Request:
     _require_own_code(request, training)
     own = {name: request.values[name] for name in ("data", "data_dir", "schema", "test_data")}
     changes = {name: value for name, value in own.items() if value is not None}
-    return training.replaced(**changes, out=request.folder, ledger=None, sign=None, resume=False, paid_metrics=None)
+    return training.replaced(
+        **changes, out=request.folder, ledger=None, sign=None, resume=False, paid_metrics=None
+    )
 
 
 def _require_known(options: dict[str, Any]) -> None:
@@ -113,7 +137,10 @@ def _require_known(options: dict[str, Any]) -> None:
         kind: Any = known[name].kind  # a KeyError is refused, too
         if value is not None and kind in (str, int, float, bool):
             choices = known[name].choices or (value,)
-            if not isinstance(value, (int, float) if kind is float else kind) or value not in choices:
+            if (
+                not isinstance(value, (int, float) if kind is float else kind)
+                or value not in choices
+            ):
                 raise ValueError(f"{name} is {shortened(repr(value), 60)}")
 
 
@@ -129,8 +156,11 @@ def _require_own_code(request: Request, training: Request) -> None:
         spec, given = training.values[name], request.values[name]
         if is_code and given != spec:
             raise BadInput(
-                f"the run's {name} were made by {shortened(str(spec), 60)}: if you trust that code and have it, give "
-                f"it yourself, --{name} package.module:function"
+                f"the run's {name} were made by {shortened(str(spec), 60)}: if you trust that code "
+                f"and have it, give it yourself, --{name} package.module:function"
             )
         if given not in (None, spec):
-            raise BadInput(f"--{name} is {given}: the run names {shortened(str(spec), 60)}. Leave the option out")
+            raise BadInput(
+                f"--{name} is {given}: the run names {shortened(str(spec), 60)}. Leave the option "
+                "out"
+            )

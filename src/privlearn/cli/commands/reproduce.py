@@ -20,7 +20,9 @@ def run(request: Request) -> int:
         _list(request.json)
         return 0
     if request.name is None:
-        raise BadInput(f"reproduce needs a name: expected one of {', '.join(s.name for s in registry.STUDIES)}")
+        raise BadInput(
+            f"reproduce needs a name: expected one of {', '.join(s.name for s in registry.STUDIES)}"
+        )
     study = registry.find(request.name)
     from privlearn_studies.charts import require_matplotlib
     from privlearn_studies.report import as_json, save
@@ -30,11 +32,14 @@ def run(request: Request) -> int:
     screen.notes.print(f"{study.source}: {study.what}")
     try:
         with screen.progress_bar(study.name, "runs") as progress:
-            findings = study.run(request.quick, request.seeds, folder=folder, jobs=request.jobs, progress=progress)
+            findings = study.run(
+                request.quick, request.seeds, folder=folder, jobs=request.jobs, progress=progress
+            )
     except KeyboardInterrupt:
         if study.trains:
             screen.notes.print(
-                f"runs that ended are kept in {screen.plain(folder)}: the same command goes on from there"
+                f"runs that ended are kept in {screen.plain(folder)}: the same command goes on "
+                "from there"
             )
         raise
     save(study, findings, folder, request.quick)
@@ -48,12 +53,25 @@ def run(request: Request) -> int:
 
 def _list(as_json: bool) -> None:
     if as_json:
-        screen.print_json({"studies": [{"name": s.name, "source": s.source, "what": s.what} for s in registry.STUDIES]})
+        screen.print_json(
+            {
+                "studies": [
+                    {"name": s.name, "source": s.source, "what": s.what} for s in registry.STUDIES
+                ]
+            }
+        )
         return
-    name, source = (max(len(getattr(study, field)) for study in registry.STUDIES) for field in ("name", "source"))
+    name, source = (
+        max(len(getattr(study, field)) for study in registry.STUDIES)
+        for field in ("name", "source")
+    )
     for study in registry.STUDIES:
         screen.answers.print(
-            f"{screen.BOLD}{study.name:<{name}}{screen.END}  {study.source:<{source}}  {study.what}", soft_wrap=True
+            (
+                f"{screen.BOLD}{study.name:<{name}}{screen.END}  {study.source:<{source}}  "
+                f"{study.what}"
+            ),
+            soft_wrap=True,
         )
 
 

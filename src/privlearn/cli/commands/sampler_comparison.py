@@ -1,4 +1,6 @@
-"""`privlearn budget --sampling best`: the same plan under every sampler, and with correlated noise."""
+"""`privlearn budget --sampling best`: the same plan under every sampler, and with correlated
+noise.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +19,32 @@ from privlearn.plan import Plan
 
 
 def compare(request: Request) -> None:
-    """Print what batches of this size cost, or the noise that they need, by sampler; the best one first.
+    """Print what batches of this size cost, or the noise that they need, by sampler; the best one
+    first.
 
-    With a target they are ordered by the noise that the weights of SGD add up at the same guarantee, and else by
-    epsilon. Samplers that the plan does not go with are listed with the reason.
+    With a target they are ordered by the noise that the weights of SGD add up at the same
+    guarantee, and else by epsilon. Samplers that the plan does not go with are listed with the
+    reason.
 
     Raises:
-        BadInput: another method than DP-SGD, a target that is met by something else than the noise, or no sampler that
-            the plan goes with.
+        BadInput: another method than DP-SGD, a target that is met by something else than the noise,
+            or no sampler that the plan goes with.
     """
     target = request.epsilon is not None or request.rho is not None
     if request.method != DPSGD or request.tune is not None:
-        raise BadInput(f"--sampling {BEST} compares samplers for dpsgd: leave out --method and --tune")
+        raise BadInput(
+            f"--sampling {BEST} compares samplers for dpsgd: leave out --method and --tune"
+        )
     if target and (request.noise_multiplier is not None or request.solve not in (None, "noise")):
         raise BadInput(
-            f"--sampling {BEST} compares the noise that meets a target, or what given noise costs: leave out "
-            "--noise-multiplier and --solve, or the target"
+            f"--sampling {BEST} compares the noise that meets a target, or what given noise costs: "
+            "leave out --noise-multiplier and --solve, or the target"
         )
     if request.plot:
-        raise BadInput(f"--plot draws one plan, and --sampling {BEST} compares several: name the sampler to draw it")
+        raise BadInput(
+            f"--plot draws one plan, and --sampling {BEST} compares several: name the sampler to "
+            "draw it"
+        )
     rows, refused = [], {}
     for sampler, mechanism in choices(request.mechanism, correlated=target):
         own = request.replaced(sampling=sampler, mechanism=mechanism)
@@ -43,12 +52,19 @@ def compare(request: Request) -> None:
             plan = rules.settle(methods.training_request(own), Facts(request.examples)).plan
             rows.append(_row(plan, request))
         except PrivlearnError as error:
-            refused[sampler if mechanism == "independent" else f"{sampler}, {mechanism}"] = str(error)
+            refused[sampler if mechanism == "independent" else f"{sampler}, {mechanism}"] = str(
+                error
+            )
     if not rows:
         raise BadInput(f"no sampler goes with this plan: {next(iter(refused.values()))}")
     rows.sort(key=lambda row: row["noise_in_weights" if target else "epsilon"])
     screen.warn(*hollow(request.epsilon, request.delta, request.examples))
-    answer = {"best": rows[0]["sampling"], "samplers": rows, "refused": refused, "train": _taken(rows, request)}
+    answer = {
+        "best": rows[0]["sampling"],
+        "samplers": rows,
+        "refused": refused,
+        "train": _taken(rows, request),
+    }
     if request.json:
         screen.print_json(answer)
     else:
@@ -56,8 +72,12 @@ def compare(request: Request) -> None:
 
 
 def _taken(rows: list[dict[str, Any]], request: Request) -> dict[str, Any] | None:
-    """The row that `train --sampling best` takes: the best for the neighbours of Poisson batches, or those given."""
-    usual = request.adjacency or next((row["adjacency"] for row in rows if row["sampling"] == "poisson"), None)
+    """The row that `train --sampling best` takes: the best for the neighbours of Poisson batches,
+    or those given.
+    """
+    usual = request.adjacency or next(
+        (row["adjacency"] for row in rows if row["sampling"] == "poisson"), None
+    )
     return next((row for row in rows if row["adjacency"] == usual), None)
 
 
@@ -89,18 +109,28 @@ def _show(answer: dict[str, Any], target: bool) -> None:
         share = row["noise_in_weights"] / first["noise_in_weights"]
         figure = f"{share:.3f} x" if target else f"{row['epsilon']:.4g}"
         noise = f"{row['noise_multiplier']:.4g}"
-        table.add_row(row["sampling"], row["mechanism"] + named, row["adjacency"], noise, figure, str(row["steps"]))
+        table.add_row(
+            row["sampling"],
+            row["mechanism"] + named,
+            row["adjacency"],
+            noise,
+            figure,
+            str(row["steps"]),
+        )
     out.print(table)
     said = (
         "in weights: the noise that the steps of SGD add up, relative to the first row's"
         if target
         else f"epsilon at delta {first['delta']:g}"
     )
-    out.print(f"\nnoise: its multiplier; {said}. Guarantees for other neighbours are other guarantees.")
+    out.print(
+        f"\nnoise: its multiplier; {said}. Guarantees for other neighbours are other guarantees."
+    )
     if target and (taken := answer["train"]):
         what = f"{taken['sampling']} batches with {taken['mechanism']}{_number(taken)} noise"
         out.print(
-            f"train --examples N --sampling {BEST} takes {what}: the first row for {taken['adjacency']} neighbours."
+            f"train --examples N --sampling {BEST} takes {what}: the first row for "
+            f"{taken['adjacency']} neighbours."
         )
     for name, why in answer["refused"].items():
         out.print(screen.plain(f"not {name}: {why}"))

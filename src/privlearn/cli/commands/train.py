@@ -62,7 +62,8 @@ from privlearn.streams import Streams
 from privlearn.transforms.base import shape_after
 from privlearn.transforms.select import choice_lines
 
-#: DP-MAC's learning rate for the paper's 1,800 steps, and of its steps on the coordinates; mu where these are swept.
+#: DP-MAC's learning rate for the paper's 1,800 steps, and of its steps on the coordinates; mu where
+#: these are swept.
 _MAC_RATE, _MAC_STEPS, _MAC_LARGEST_RATE, _Z_RATE, _MU = 0.01, 1800, 0.05, 0.003, 100.0
 
 
@@ -101,7 +102,9 @@ def run(request: Request) -> int:
 
 
 def _require_known(request: Request) -> None:
-    """Refuse what can be refused before a ledger is begun or features are made, which takes long."""
+    """Refuse what can be refused before a ledger is begun or features are made, which takes
+    long.
+    """
     methods.require_combinable(request)
     if request.tune is not None:
         tune.require_combinable(request)
@@ -148,7 +151,10 @@ def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) 
         sign=opened.key,
     )
     if metrics is not None and metrics.plan is not None:
-        answer["paid_metrics"] = {"epsilon": metrics.plan.guarantee(request.delta).epsilon, **metrics.to_json()}
+        answer["paid_metrics"] = {
+            "epsilon": metrics.plan.guarantee(request.delta).epsilon,
+            **metrics.to_json(),
+        }
     if opened.ledger is not None:
         answer["ledger"] = {"file": request.ledger, **_certified(opened.out)}
     answer |= {
@@ -177,21 +183,30 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     at, how = f"at delta {answer['delta']:g}", f"({answer['adjacency']}, by {answer['method']})"
     own = f"epsilon {readable(answer['epsilon'])}{screen.END} {at} {how}"
     if ledger:  # which other runs share: the certificate is for all of them
-        certified = f"{screen.BOLD}epsilon {readable(ledger['epsilon'])}{screen.END} {at}, {ledger['runs']}"
+        certified = (
+            f"{screen.BOLD}epsilon {readable(ledger['epsilon'])}{screen.END} {at}, {ledger['runs']}"
+        )
         rows = {"certified": certified, "this run by itself": f"{screen.style('')}{own}"}
     else:
         rows = {"guarantee": f"{screen.BOLD}{own}"}
     rows |= more
-    rows["seconds"] = "not printed: they would tell how many runs there were" if seconds is None else f"{seconds:.1f}"
+    rows["seconds"] = (
+        "not printed: they would tell how many runs there were"
+        if seconds is None
+        else f"{seconds:.1f}"
+    )
     rows["published in"] = f"{screen.BOLD}{screen.plain(answer['out'])}{screen.END}"
     table = screen.Table(show_header=False)
     for name, value in rows.items():
         table.add_row(name, value)
     screen.answers.print(table)
-    # The bound on attacks is the run's own: where the ledger's limit is certified, it is not said beside that.
+    # The bound on attacks is the run's own: where the ledger's limit is certified, it is not said
+    # beside that.
     stated = {**answer, "epsilon": ledger["epsilon"], "attack": None} if ledger else answer
     screen.answers.print(f"\n{screen.meaning(stated)}")
-    screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")
+    screen.answers.print(
+        f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}"
+    )
 
 
 # Any method
@@ -202,20 +217,30 @@ def method_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A run of a method that has no page of its own: what its plan says, and what it trains."""
     train = METHODS[request.method].train
     assert train is not None
-    plan = methods.sharing(request, methods.method_plan(request, facts_of(data, request.examples)), data)
+    plan = methods.sharing(
+        request, methods.method_plan(request, facts_of(data, request.examples)), data
+    )
     answer = screen.priced(plan, request.delta) | {"plan": plan.to_json()}
     said = ", ".join(f"{label} {text}" for label, text in plan.rows())
 
     def run(opened: Opened) -> Result:
         with screen.notes.status("training"):
-            trained: Result = train(plan, data, request, ledger=opened.ledger, streams=opened.streams())
+            trained: Result = train(
+                plan, data, request, ledger=opened.ledger, streams=opened.streams()
+            )
         return trained
 
     yield Job(
         data,
         answer,
-        f"{said}, epsilon {answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})",
-        (*hollow(request.epsilon, request.delta, request.examples or data.examples), *seed_warning(request)),
+        (
+            f"{said}, epsilon {answer['epsilon']:.4f} at delta {request.delta:g} "
+            f"({answer['adjacency']})"
+        ),
+        (
+            *hollow(request.epsilon, request.delta, request.examples or data.examples),
+            *seed_warning(request),
+        ),
         None,
         run,
         lambda result: {},
@@ -229,7 +254,9 @@ def method_job(request: Request, data: Dataset) -> Iterator[Job]:
 @contextmanager
 def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A run of DP-SGD or DP-MAC."""
-    chosen = methods.training_request(request) if request.method == DPMAC else descent_request(request)
+    chosen = (
+        methods.training_request(request) if request.method == DPMAC else descent_request(request)
+    )
     with featured(request, data, chosen) as (data, front):
         public = None if request.public is None or request.start else public_rows(request, data)
         facts = facts_of(data, request.examples, front)
@@ -243,26 +270,35 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
             if labelled is None or initial is None:
                 return _descend(settled, data, public, answer, opened)
             own = replace(settled, initial=initial())
-            return starting.stated(_descend(own, data, None, answer, opened), own, data, labelled, answer)
+            return starting.stated(
+                _descend(own, data, None, answer, opened), own, data, labelled, answer
+            )
 
         plan, examples = settled.plan, facts.examples
         require_same_examples(plan, data)
-        # Where neighbours differ in the number of rows, what is printed follows from the declared one.
+        # Where neighbours differ in the number of rows, what is printed follows from the declared
+        # one.
         answer = screen.figures(
-            plan, request.delta, examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples
+            plan,
+            request.delta,
+            examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples,
         )
         yield Job(
             data,
             answer,
             f"{_drawn(request, plan)}{screen.at_most(plan)}{plan.epochs} epochs, noise multiplier "
-            f"{rules.noise_text(plan)}, epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
-            f"({answer['adjacency']})",
+            f"{rules.noise_text(plan)}, epsilon {readable(answer['epsilon'])} at delta "
+            f"{request.delta:g} ({answer['adjacency']})",
             (*screen.warnings(plan, request.delta, examples), *seed_warning(request)),
             request.model,
             run,
             lambda result: (
                 _descent_rows(request, plan, answer, result)
-                | ({} if labelled is None else starting.beside(result, data, answer, "trained model's", "volumes"))
+                | (
+                    {}
+                    if labelled is None
+                    else starting.beside(result, data, answer, "trained model's", "volumes")
+                )
             ),
             (lambda: _say_more(request, settled, data, initial),),
             plan=plan,
@@ -279,8 +315,12 @@ def _drawn(request: Request, plan: Plan) -> str:
     return f"{plan.sampling.kind} batches with {noise}, "
 
 
-def _say_more(request: Request, settled: Settled, data: Dataset, initial: starting.Weights | None) -> None:
-    """What was chosen, where that is asked for; how exact validations are; and when the budget ends."""
+def _say_more(
+    request: Request, settled: Settled, data: Dataset, initial: starting.Weights | None
+) -> None:
+    """What was chosen, where that is asked for; how exact validations are; and when the budget
+    ends.
+    """
     plan, examples = settled.plan, settled.facts.examples
     if request.explain:
         kind = optimizer_kind(settled.optimizer).__name__
@@ -291,10 +331,14 @@ def _say_more(request: Request, settled: Settled, data: Dataset, initial: starti
     if exactness := screen.noisy_validations(plan, examples):
         screen.notes.print(exactness)
     if request.epochs is not None and plan.epochs < request.epochs:
-        screen.notes.print(f"the budget ends after {plan.epochs} of {request.epochs} epochs at this noise")
+        screen.notes.print(
+            f"the budget ends after {plan.epochs} of {request.epochs} epochs at this noise"
+        )
 
 
-def _descend(settled: Settled, data: Dataset, public: Dataset | None, answer: dict[str, Any], opened: Opened) -> Result:
+def _descend(
+    settled: Settled, data: Dataset, public: Dataset | None, answer: dict[str, Any], opened: Opened
+) -> Result:
     """Train, with a progress bar; what a run that reacted made of its plan goes into the answer."""
     checkpoint = cast(KeptCheckpoint, opened.kept).checkpoint
     with screen.progress_bar("training") as progress:
@@ -302,28 +346,43 @@ def _descend(settled: Settled, data: Dataset, public: Dataset | None, answer: di
             result = _descend_by_layers(settled, data, opened, progress)
         else:
             result = fit(
-                settled, data, opened.streams(), loss=loss_of(data, settled.request),
-                ledger=opened.ledger, callbacks=screen.Steps(progress), checkpoint=checkpoint, validation=public,
-            )  # fmt: skip
+                settled,
+                data,
+                opened.streams(),
+                loss=loss_of(data, settled.request),
+                ledger=opened.ledger,
+                callbacks=screen.Steps(progress),
+                checkpoint=checkpoint,
+                validation=public,
+            )
     if settled.plan.filter:
         screen.notes.print(screen.how_it_ended(settled.plan, result.facts))
-        answer |= {name: result.facts[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
+        answer |= {
+            name: result.facts[name]
+            for name in ("epochs", "steps", "noise_multipliers", "validation")
+        }
     return result
 
 
-def _descend_by_layers(settled: Settled, data: Dataset, opened: Opened, progress: Callable[[int, int], None]) -> Result:
-    """DP-MAC, with Adam at the paper's learning rate for as many steps as it takes, and more for fewer."""
+def _descend_by_layers(
+    settled: Settled, data: Dataset, opened: Opened, progress: Callable[[int, int], None]
+) -> Result:
+    """DP-MAC, with Adam at the paper's learning rate for as many steps as it takes, and more for
+    fewer.
+    """
     request, plan, streams, classes = opened.request, settled.plan, opened.streams(), data.classes
     assert classes is not None
     kind = optimizer_kind(settled.request.optimizer or "Adam")
     if kind is torch.optim.SGD and request.learning_rate is None:
         raise BadInput(
-            "--method dpmac has no rule for SGD's learning rate: give --learning-rate, or leave out --optimizer"
+            "--method dpmac has no rule for SGD's learning rate: give --learning-rate, or leave "
+            "out --optimizer"
         )
     steps = plan.epochs * plan.sampling.steps(settled.facts.examples)
     usual = min(_MAC_LARGEST_RATE, _MAC_RATE * max(1.0, math.sqrt(_MAC_STEPS / steps)))
     rate = usual if request.learning_rate is None else settled.learning_rate(kind.__name__, 1.0)
-    falling = schedules.Exponential(k=math.log(5) / plan.epochs)  # to a fifth: the paper's 0.95 an epoch, over 30
+    # to a fifth: the paper's 0.95 an epoch, over 30
+    falling = schedules.Exponential(k=math.log(5) / plan.epochs)
     coordinates, mu = Coordinates(), _MU
     if request.z_steps is not None:
         coordinates, mu = Coordinates(request.z_steps, request.z_rate or _Z_RATE, "adam"), 1.0
@@ -333,7 +392,9 @@ def _descend_by_layers(settled: Settled, data: Dataset, opened: Opened, progress
         "binary_cross_entropy",
         data,
         optimizer=lambda parameters: optimizer_at(kind, parameters, rate, request.momentum),
-        learning_rate_schedule=falling if request.lr_schedule is None else settled.learning_rate_schedule,
+        learning_rate_schedule=falling
+        if request.lr_schedule is None
+        else settled.learning_rate_schedule,
         coordinates=coordinates,
         mu=mu,
         streams=streams,
@@ -344,11 +405,16 @@ def _descend_by_layers(settled: Settled, data: Dataset, opened: Opened, progress
     )
 
 
-def _descent_rows(request: Request, plan: Plan, answer: dict[str, Any], result: Result) -> dict[str, str]:
+def _descent_rows(
+    request: Request, plan: Plan, answer: dict[str, Any], result: Result
+) -> dict[str, str]:
     chosen, listed = _chosen_features(result, f"{request.select} chosen")
     answer |= chosen
     noise = rules.noise_text(plan, answer["noise_multipliers"])
-    return {"training": f"{answer['epochs']} epochs, {answer['steps']} steps, noise multiplier {noise}", **listed}
+    return {
+        "training": f"{answer['epochs']} epochs, {answer['steps']} steps, noise multiplier {noise}",
+        **listed,
+    }
 
 
 # Class statistics
@@ -366,7 +432,9 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
         def release(opened: Opened) -> Result:
             streams = opened.streams()
             if isinstance(plan, RowsPlan):
-                return release_features(plan, data, ledger=opened.ledger, streams=streams).classifier()
+                return release_features(
+                    plan, data, ledger=opened.ledger, streams=streams
+                ).classifier()
             if isinstance(plan, LeastSquaresPlan):
                 return least_squares(plan, data, ledger=opened.ledger, streams=streams)
             return fisher(plan, data, ledger=opened.ledger, streams=streams)
@@ -379,8 +447,9 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
         yield Job(
             data,
             answer,
-            f"{plan.keep} of {plan.features} features, noise multiplier {plan.noise:.4g} for all together, epsilon "
-            f"{readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})",
+            f"{plan.keep} of {plan.features} features, noise multiplier {plan.noise:.4g} for all "
+            f"together, epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
+            f"({answer['adjacency']})",
             (*hollow(request.epsilon, request.delta, facts.examples), *seed_warning(request)),
             "linear",
             release,
@@ -390,9 +459,13 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
 
 
 def _chosen_features(result: Result, kept: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Which features a run chose, `kept` in number, for its JSON answer and its table; empty if it chose none."""
+    """Which features a run chose, `kept` in number, for its JSON answer and its table; empty if it
+    chose none.
+    """
     if not result.facts.get("chosen"):
         return {}, {}
     choice = result.facts["chosen"][0]
     listed = [screen.plain(line) for line in choice_lines(choice)]
-    return {"chosen": choice}, {"features": screen.BREAK.join([f"{kept}, the best first:", *listed])}
+    return {"chosen": choice}, {
+        "features": screen.BREAK.join([f"{kept}, the best first:", *listed])
+    }

@@ -1,4 +1,6 @@
-"""`privlearn verify` and `key`: recompute a published model's guarantee, hashes and signature; make keys to sign."""
+"""`privlearn verify` and `key`: recompute a published model's guarantee, hashes and signature; make
+keys to sign.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,20 @@ def run(request: Request) -> int:
         assert checked.epsilon is not None
         whom = "" if checked.unit == str(PrivacyUnit()) else f", for {checked.unit}"
         out.print(
-            f"{screen.style('green bold')}{name} verifies{screen.END}: the weights are the certified "
-            f"ones, and the events give epsilon "
+            f"{screen.style('green bold')}{name} verifies{screen.END}: the weights are the "
+            "certified ones, and the events give epsilon "
             f"{screen.BOLD}{readable(checked.epsilon)}{screen.END} at delta {checked.delta:g} "
             f"({checked.adjacency} neighbours, by {checked.method}{whom})."
         )
         if checked.runs is not None and checked.run_epsilon is not None:
-            out.print(f"That is {checked.runs}. This run by itself costs epsilon {readable(checked.run_epsilon)}.")
-        out.print("This proves the arithmetic and the files. That this was the run is the publisher's word.")
+            out.print(
+                f"That is {checked.runs}. This run by itself costs epsilon "
+                f"{readable(checked.run_epsilon)}."
+            )
+        out.print(
+            "This proves the arithmetic and the files. That this was the run is the publisher's "
+            "word."
+        )
         out.print(_who(checked, request.key))
     else:
         out.print(f"{screen.style('red bold')}{name} does not verify{screen.END}:")
@@ -52,9 +60,8 @@ def _who(checked: Verification, key: str | None) -> str:
             "Whose key that is can't be known from here: give the publisher's own with --key."
         )
     return (
-        f"It is signed with the key that you gave, {screen.BOLD}{checked.signed_by}{screen.END}: its "
-        f"holder says so, and no one has "
-        "edited it since."
+        f"It is signed with the key that you gave, {screen.BOLD}{checked.signed_by}{screen.END}: "
+        "its holder says so, and no one has edited it since."
     )
 
 
@@ -63,15 +70,18 @@ def make_key(request: Request) -> int:
     made = signing.make(request.file)
     public = f"{request.file}.pub"
     if request.json:
-        screen.print_json({"fingerprint": made.fingerprint, "private": request.file, "public": public})
+        screen.print_json(
+            {"fingerprint": made.fingerprint, "private": request.file, "public": public}
+        )
         return 0
     out = screen.answers
     out.print(f"fingerprint {screen.BOLD}{made.fingerprint}{screen.END}")
     out.print(
-        f"The private key is in {screen.plain(request.file)}: keep it to yourself; anyone who has it can sign as you."
+        f"The private key is in {screen.plain(request.file)}: keep it to yourself; anyone who has "
+        "it can sign as you."
     )
     out.print(
-        f"The public key is in {screen.plain(public)}: give it to those who shall check your models, by another way "
-        "than the models themselves."
+        f"The public key is in {screen.plain(public)}: give it to those who shall check your "
+        "models, by another way than the models themselves."
     )
     return 0

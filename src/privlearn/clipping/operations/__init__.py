@@ -12,20 +12,54 @@ from privlearn.clipping.capture import Rule
 from privlearn.clipping.operations.attention import attention
 from privlearn.clipping.operations.contraction import einsum
 from privlearn.clipping.operations.convolution import convolution, transposed_convolution
-from privlearn.clipping.operations.elementwise import add, expand, expand_as, multiply, repeat, spread
+from privlearn.clipping.operations.elementwise import (
+    add,
+    expand,
+    expand_as,
+    multiply,
+    repeat,
+    spread,
+)
 from privlearn.clipping.operations.embedding import embedding, one_hot, rows_of
 from privlearn.clipping.operations.linear import addmm, linear, matmul
-from privlearn.clipping.operations.normalisation import group_norm, instance_norm, layer_norm, rms_norm
+from privlearn.clipping.operations.normalisation import (
+    group_norm,
+    instance_norm,
+    layer_norm,
+    rms_norm,
+)
 from privlearn.clipping.operations.recurrent import gru, lstm
 
 #: Functions that broadcast, beside those that have a rule of their own.
 _BROADCASTING = (
-    torch.where, torch.Tensor.where, torch.sub, torch.Tensor.sub, torch.Tensor.__sub__, torch.Tensor.__rsub__,
-    torch.rsub, torch.div, torch.Tensor.div, torch.true_divide, torch.Tensor.__truediv__, torch.Tensor.__rtruediv__,
-    torch.maximum, torch.minimum, torch.addcmul, torch.Tensor.addcmul, torch.Tensor.masked_fill, torch.masked_fill,
-    torch.Tensor.add_, torch.Tensor.__iadd__, torch.Tensor.mul_, torch.Tensor.__imul__, torch.Tensor.sub_,
-    torch.Tensor.__isub__, torch.Tensor.div_, torch.Tensor.__itruediv__, F.scaled_dot_product_attention,
-)  # fmt: skip
+    torch.where,
+    torch.Tensor.where,
+    torch.sub,
+    torch.Tensor.sub,
+    torch.Tensor.__sub__,
+    torch.Tensor.__rsub__,
+    torch.rsub,
+    torch.div,
+    torch.Tensor.div,
+    torch.true_divide,
+    torch.Tensor.__truediv__,
+    torch.Tensor.__rtruediv__,
+    torch.maximum,
+    torch.minimum,
+    torch.addcmul,
+    torch.Tensor.addcmul,
+    torch.Tensor.masked_fill,
+    torch.masked_fill,
+    torch.Tensor.add_,
+    torch.Tensor.__iadd__,
+    torch.Tensor.mul_,
+    torch.Tensor.__imul__,
+    torch.Tensor.sub_,
+    torch.Tensor.__isub__,
+    torch.Tensor.div_,
+    torch.Tensor.__itruediv__,
+    F.scaled_dot_product_attention,
+)
 
 #: Torch's functions, and the rules that stand in for them.
 RULES: dict[Any, Rule] = {
@@ -52,7 +86,11 @@ RULES: dict[Any, Rule] = {
     torch.Tensor.expand: expand,
     torch.Tensor.expand_as: expand_as,
     torch.Tensor.repeat: repeat,
-    **dict.fromkeys([torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__], add),
+    **dict.fromkeys(
+        [torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__], add
+    ),
     **dict.fromkeys([torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__], matmul),
-    **dict.fromkeys([torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__], multiply),
+    **dict.fromkeys(
+        [torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__], multiply
+    ),
 }

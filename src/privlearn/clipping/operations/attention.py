@@ -1,4 +1,6 @@
-"""Multi-head attention: its projections are linear layers, some of them on blocks of rows of one weight."""
+"""Multi-head attention: its projections are linear layers, some of them on blocks of rows of one
+weight.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,17 @@ def attention(
 ) -> Any:
     """`torch.nn.functional.multi_head_attention_forward`."""
     weights = [in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, out_proj_weight]
-    if not (capture.trains(*weights, in_proj_bias, out_proj_bias, bias_k) and capture.knows(*weights, in_proj_bias)):
+    if not (
+        capture.trains(*weights, in_proj_bias, out_proj_bias, bias_k)
+        and capture.knows(*weights, in_proj_bias)
+    ):
         return NotImplemented
-    if query.dim() != 3 or query.shape[-1] != embed_dim_to_check or static_k is not None or static_v is not None:
+    if (
+        query.dim() != 3
+        or query.shape[-1] != embed_dim_to_check
+        or static_k is not None
+        or static_v is not None
+    ):
         return NotImplemented
 
     apart = weights[1:4] if use_separate_proj_weight else None
@@ -74,10 +84,15 @@ def attention(
 
 
 def _projections(
-    capture: Capture, inputs: tuple[Tensor, Tensor, Tensor], weight: Tensor | None, apart: list[Tensor | None] | None,
+    capture: Capture,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    weight: Tensor | None,
+    apart: list[Tensor | None] | None,
     bias: Tensor | None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """Queries, keys and values: by weights of their own (`apart`), or by blocks of one, at once for equal inputs."""
+) -> tuple[Tensor, ...]:
+    """Queries, keys and values: by weights of their own (`apart`), or by blocks of one, at once for
+    equal inputs.
+    """
     query, key, value = inputs
     width = query.shape[2]
     blocks = [slice(n * width, (n + 1) * width) for n in range(3)]
@@ -89,10 +104,14 @@ def _projections(
     if key is value:
         both = _first(capture, key, weight, bias, slice(width, 3 * width)).chunk(2, 2)
         return _first(capture, query, weight, bias, blocks[0]), *both
-    return tuple(_first(capture, x, weight, bias, block) for x, block in zip(inputs, blocks, strict=True))
+    return tuple(
+        _first(capture, x, weight, bias, block) for x, block in zip(inputs, blocks, strict=True)
+    )
 
 
-def _weighted(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor]:
+def _weighted(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float
+) -> tuple[Tensor, Tensor]:
     """Values by attention weights, and these."""
     scores = (q / math.sqrt(q.shape[-1])) @ k.mT
     weights = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)

@@ -35,14 +35,22 @@ class Contraction:
         inputs, weight, outputs = self._names
         batch = inputs[call.layout.axis]
         if call.layout.rows * call.copies != 1 or batch not in outputs or batch in weight:
-            raise NotLayerwise(f"einsum {inputs},{weight}->{outputs} has no dimension for the batch alone")
+            raise NotLayerwise(
+                f"einsum {inputs},{weight}->{outputs} has no dimension for the batch alone"
+            )
         gradients = torch.einsum(f"{inputs},{outputs}->{batch}{weight}", x.to(g.dtype), g)
         call.keep(self._weight, None, Dense(gradients.to(call.dtype)))
-        return torch.einsum(f"{outputs},{weight}->{inputs}", g, self._weight.to(g.dtype)) if wanted else None
+        return (
+            torch.einsum(f"{outputs},{weight}->{inputs}", g, self._weight.to(g.dtype))
+            if wanted
+            else None
+        )
 
 
 def einsum(capture: Capture, *operands: Any) -> Any:
-    """`torch.einsum`, of inputs and a weight, or the other way round, without dots or repeated letters."""
+    """`torch.einsum`, of inputs and a weight, or the other way round, without dots or repeated
+    letters.
+    """
     equation, *tensors = operands
     if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
         tensors = list(tensors[0])
@@ -59,7 +67,11 @@ def einsum(capture: Capture, *operands: Any) -> Any:
     if capture.trains(tensors[0]):
         names, tensors = names[::-1], tensors[::-1]
     inputs, weight = names
-    # Each letter of one must be in another: what is summed over by itself has no gradient of this form.
-    if not (set(weight) <= {*inputs, *outputs} and set(inputs) <= {*weight, *outputs}) or tensors[0].dim() < 2:
+    # Each letter of one must be in another: what is summed over by itself has no gradient of this
+    # form.
+    if (
+        not (set(weight) <= {*inputs, *outputs} and set(inputs) <= {*weight, *outputs})
+        or tensors[0].dim() < 2
+    ):
         return NotImplemented
     return capture.run(Contraction(tensors[1], (inputs, weight, outputs)), tensors[0])

@@ -13,7 +13,13 @@ from torch.nn import functional as F
 
 from privlearn.clipping.capture import Call, Capture
 from privlearn.clipping.parameters.standardisation import OuterSums
-from privlearn.clipping.per_example import Dense, ExampleGradients, GramNorms, sum_of_outer, worth_forming
+from privlearn.clipping.per_example import (
+    Dense,
+    ExampleGradients,
+    GramNorms,
+    sum_of_outer,
+    worth_forming,
+)
 
 
 @final
@@ -42,9 +48,16 @@ class Convolution:
         """The output."""
         bias = None if self._bias is None else self._bias.to(x.dtype)
         return torch.convolution(
-            x, self._weight.to(x.dtype), bias, self._stride, self._padding, self._dilation, self._transposed,
-            self._output_padding, self._groups,
-        )  # fmt: skip
+            x,
+            self._weight.to(x.dtype),
+            bias,
+            self._stride,
+            self._padding,
+            self._dilation,
+            self._transposed,
+            self._output_padding,
+            self._groups,
+        )
 
     def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
         """Keep gradients of the weight and of the bias."""
@@ -61,15 +74,26 @@ class Convolution:
     def _native(self, g: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
         """The gradient of the input (0) or of the weight (1)."""
         gradient: Tensor = torch.ops.aten.convolution_backward(
-            g, x, weight, None, self._stride, self._padding, self._dilation, self._transposed, self._output_padding,
-            groups, [which == 0, which == 1, False],
-        )[which]  # fmt: skip
+            g,
+            x,
+            weight,
+            None,
+            self._stride,
+            self._padding,
+            self._dilation,
+            self._transposed,
+            self._output_padding,
+            groups,
+            [which == 0, which == 1, False],
+        )[which]
         return gradient
 
     def _weight_gradients(self, x: Tensor, g: Tensor) -> ExampleGradients:
         weight = self._weight
         shape, kernel = weight.shape, weight.shape[2:]
-        unpadded = not any(self._padding) and not any(self._output_padding) and set(self._dilation) == {1}
+        unpadded = (
+            not any(self._padding) and not any(self._output_padding) and set(self._dilation) == {1}
+        )
         if self._groups == 1 and unpadded and tuple(kernel) == tuple(self._stride):
             # Patches don't overlap: a linear layer on them.
             if self._transposed:
@@ -86,13 +110,24 @@ class Convolution:
         return Dense(self._formed(x, g))
 
     def _formed(self, x: Tensor, g: Tensor) -> Tensor:
-        """Each example becomes a group of channels of one wide image, so one call gives every example's gradient."""
+        """Each example becomes a group of channels of one wide image, so one call gives every
+        example's gradient.
+        """
         examples, rows, kernel = len(x), x.shape[1], self._weight.shape[2:]
         wide_x, wide_g = (t.transpose(0, 1).reshape(rows, -1, *t.shape[3:]) for t in (x, g))
-        if len(kernel) == 2 and rows == 1 and self._weight.shape[1] == 1 and self._groups == 1 and not self._transposed:
-            # One input channel: a convolution of each image with its gradients, which change places with the strides.
+        if (
+            len(kernel) == 2
+            and rows == 1
+            and self._weight.shape[1] == 1
+            and self._groups == 1
+            and not self._transposed
+        ):
+            # One input channel: a convolution of each image with its gradients, which change places
+            # with the strides.
             kernels = wide_g.reshape(-1, 1, *g.shape[3:])
-            out = F.conv2d(wide_x, kernels, None, self._dilation, self._padding, self._stride, groups=examples)
+            out = F.conv2d(
+                wide_x, kernels, None, self._dilation, self._padding, self._stride, groups=examples
+            )
             return out[..., : kernel[0], : kernel[1]].reshape(examples, *self._weight.shape)
         shape = [examples * self._weight.shape[0], *self._weight.shape[1:]]
         weight = self._kernels.scratch.empty(shape, x)  # only its shape matters
@@ -105,16 +140,24 @@ class Convolution:
         rows = x.flatten(0, 1)
         if len(kernel) == 1:
             patches = F.unfold(
-                rows[:, :, None], (1, *kernel), (1, *self._dilation), (0, *self._padding), (1, *self._stride)
+                rows[:, :, None],
+                (1, *kernel),
+                (1, *self._dilation),
+                (0, *self._padding),
+                (1, *self._stride),
             )
         else:
-            patches = F.unfold(rows, kernel, tuple(self._dilation), tuple(self._padding), tuple(self._stride))
+            patches = F.unfold(
+                rows, kernel, tuple(self._dilation), tuple(self._padding), tuple(self._stride)
+            )
         return patches.mT.reshape(len(x), -1, patches.shape[1])
 
     def _weighted(self, x: Tensor, g: Tensor, weights: Tensor, into: Tensor) -> None:
         scaled = self._kernels.scaled(g.to(into.dtype), weights)
         own = self._weight.to(into.dtype)  # for its shape
-        into += self._native(scaled.flatten(0, 1), x.to(into.dtype).flatten(0, 1), own, self._groups, 1)
+        into += self._native(
+            scaled.flatten(0, 1), x.to(into.dtype).flatten(0, 1), own, self._groups, 1
+        )
 
 
 def _channels_last(t: Tensor) -> Tensor:
@@ -123,7 +166,9 @@ def _channels_last(t: Tensor) -> Tensor:
 
 
 def _patches(t: Tensor, kernel: Sequence[int]) -> Tensor:
-    """(examples, rows, channels, ...) as patches of the kernel's size, (examples, positions, channels x kernel)."""
+    """(examples, rows, channels, ...) as patches of the kernel's size, (examples, positions,
+    channels x kernel).
+    """
     spatial = len(kernel)
     for axis, size in enumerate(kernel):
         t = t.unflatten(3 + 2 * axis, (-1, size))  # type: ignore[no-untyped-call]
@@ -153,11 +198,25 @@ def convolution(
     """`torch.conv1d` to `torch.conv3d`."""
     stride, dilation = _tuple(stride, spatial), _tuple(dilation, spatial)
     if isinstance(padding, str):
-        total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)] if padding == "same" else [0]
+        total = (
+            [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+            if padding == "same"
+            else [0]
+        )
         padding = [t // 2 for t in total]
         if any(t % 2 for t in total):  # one more on the far side
             input = F.pad(input, [n for t in reversed(total) for n in (0, t % 2)])
-    return _run(capture, input, weight, bias, (stride, _tuple(padding, spatial), dilation), False, 0, groups, spatial)
+    return _run(
+        capture,
+        input,
+        weight,
+        bias,
+        (stride, _tuple(padding, spatial), dilation),
+        False,
+        0,
+        groups,
+        spatial,
+    )
 
 
 def transposed_convolution(
@@ -190,5 +249,7 @@ def _run(
 ) -> Any:
     if not (capture.trains(weight, bias) and capture.knows(weight, bias)) or x.dim() != spatial + 2:
         return NotImplemented
-    operation = Convolution(capture, weight, bias, sizes, transposed, _tuple(output_padding, spatial), groups)
+    operation = Convolution(
+        capture, weight, bias, sizes, transposed, _tuple(output_padding, spatial), groups
+    )
     return capture.run(operation, x)

@@ -1,4 +1,6 @@
-"""Parameters that are added or multiplied to every example: biases, scales, positions, class tokens."""
+"""Parameters that are added or multiplied to every example: biases, scales, positions, class
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,20 @@ class Broadcast:
     def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
         """Keep gradients of the parameter."""
         parameter = self._parameter
-        # As many dimensions as the examples have; what the parameter lacks or has once is summed over.
+        # As many dimensions as the examples have; what the parameter lacks or has once is summed
+        # over.
         each = call.grouped(g) * call.grouped(x) if self._multiply else call.grouped(g)
         shape = [1] * (x.dim() - parameter.dim()) + list(parameter.shape)
         if call.layout.axis == 1:
             shape[0], shape[1] = shape[1], shape[0]
-        over = [1, *(axis + 1 for axis in range(1, x.dim()) if shape[axis] == 1 and each.shape[axis + 1] != 1)]
+        over = [
+            1,
+            *(
+                axis + 1
+                for axis in range(1, x.dim())
+                if shape[axis] == 1 and each.shape[axis + 1] != 1
+            ),
+        ]
         call.keep(parameter, None, Dense(each.sum(over).reshape(len(each), *parameter.shape)))
         if not wanted:
             return None
@@ -56,8 +66,17 @@ class Expanded:
         """Keep gradients of the parameter."""
         shape = [1] * (g.dim() - self._parameter.dim()) + list(self._parameter.shape)
         each = call.grouped(g)
-        over = [1, *(axis + 1 for axis in range(1, g.dim()) if shape[axis] == 1 and each.shape[axis + 1] != 1)]
-        call.keep(self._parameter, None, Dense(each.sum(over).reshape(len(each), *self._parameter.shape)))
+        over = [
+            1,
+            *(
+                axis + 1
+                for axis in range(1, g.dim())
+                if shape[axis] == 1 and each.shape[axis + 1] != 1
+            ),
+        ]
+        call.keep(
+            self._parameter, None, Dense(each.sum(over).reshape(len(each), *self._parameter.shape))
+        )
 
 
 def copied(capture: Capture, parameter: Tensor, rows: int) -> Tensor:
@@ -70,7 +89,12 @@ def copied(capture: Capture, parameter: Tensor, rows: int) -> Tensor:
 
 def _broadcast(capture: Capture, one: Any, other: Any, multiply: bool) -> Any:
     x, parameter = (other, one) if capture.trains(one) else (one, other)
-    if not capture.trains(parameter) or capture.trains(x) or not isinstance(x, Tensor) or not x.is_floating_point():
+    if (
+        not capture.trains(parameter)
+        or capture.trains(x)
+        or not isinstance(x, Tensor)
+        or not x.is_floating_point()
+    ):
         return NotImplemented
     wide = x.dim() - parameter.dim()
     if x.dim() < 2 or wide < 0:
@@ -95,7 +119,9 @@ def multiply(capture: Capture, input: Any, other: Any, **options: Any) -> Any:
 
 
 def spread(func: Callable[..., Any], capture: Capture, *args: Any, **kwargs: Any) -> Any:
-    """Any operation that broadcasts its tensors: parameters are copied for every row, the rest is torch's."""
+    """Any operation that broadcasts its tensors: parameters are copied for every row, the rest is
+    torch's.
+    """
     given = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
     if not capture.trains(*given) or all(capture.trains(t) for t in given):
         return NotImplemented
@@ -117,7 +143,9 @@ def expand(capture: Capture, input: Tensor, *sizes: Any, size: Any = None) -> An
     """`torch.Tensor.expand`."""
     if not capture.trains(input):
         return NotImplemented
-    wanted = size or (tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes)
+    wanted = size or (
+        tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    )
     shape = tuple(input.detach().expand(wanted).shape)
     wide = len(shape) - input.dim()
     if (wide == 0 and input.shape[0] != 1) or len(shape) < 2:
@@ -138,10 +166,14 @@ def repeat(capture: Capture, input: Tensor, *sizes: Any) -> Any:
     wide = input.detach().dim() < len(wanted)
     if not wide and len(input) == 0:
         return NotImplemented
-    copies = _copies(capture, input, (wanted[0], *[1] * (len(wanted) - 1 - input.dim()), *input.shape))
+    copies = _copies(
+        capture, input, (wanted[0], *[1] * (len(wanted) - 1 - input.dim()), *input.shape)
+    )
     return copies if wide else copies.flatten(0, 1)
 
 
 def _copies(capture: Capture, parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A parameter in every row of a tensor of this shape."""
-    return capture.run(Expanded(parameter, shape), parameter.detach().new_empty(1).expand(shape), low=False)
+    return capture.run(
+        Expanded(parameter, shape), parameter.detach().new_empty(1).expand(shape), low=False
+    )

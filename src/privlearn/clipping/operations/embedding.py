@@ -44,7 +44,13 @@ def embedding(
 ) -> Any:
     """`torch.nn.functional.embedding`."""
     del norm_type  # it says how `max_norm` is meant, which is left to PyTorch
-    if not capture.trains(weight) or max_norm is not None or scale_grad_by_freq or sparse or input.dim() < 1:
+    if (
+        not capture.trains(weight)
+        or max_norm is not None
+        or scale_grad_by_freq
+        or sparse
+        or input.dim() < 1
+    ):
         return NotImplemented
     padding = padding_idx if padding_idx is None or padding_idx >= 0 else len(weight) + padding_idx
     return capture.run(Embedding(weight, padding), input)
@@ -52,7 +58,12 @@ def embedding(
 
 def rows_of(capture: Capture, input: Tensor, index: Any) -> Any:
     """`torch.Tensor.__getitem__`, of whole numbers: an embedding."""
-    if not capture.trains(input) or input.dim() != 2 or not isinstance(index, Tensor) or index.dim() < 1:
+    if (
+        not capture.trains(input)
+        or input.dim() != 2
+        or not isinstance(index, Tensor)
+        or index.dim() < 1
+    ):
         return NotImplemented
     if index.is_floating_point() or index.dtype in (torch.bool, torch.uint8):
         return NotImplemented
@@ -62,8 +73,8 @@ def rows_of(capture: Capture, input: Tensor, index: Any) -> Any:
 def one_hot(capture: Capture, tensor: Tensor, num_classes: int = -1) -> Any:
     """`torch.nn.functional.one_hot`, which reads the classes to refuse those that are out of range.
 
-    Such an example fails, and is computed apart from the rest. So where examples are followed, the same is computed by
-    an operation that keeps them apart.
+    Such an example fails, and is computed apart from the rest. So where examples are followed, the
+    same is computed by an operation that keeps them apart.
     """
     if not capture.follows or num_classes < 1:
         return NotImplemented

@@ -37,7 +37,9 @@ class Linear:
         self._weight, self._bias, self._rows, self._bias_rows = weight, bias, rows, bias_rows
         self._kernels = capture.kernels
         self._trains = (capture.trains(weight), capture.trains(bias))
-        self.parameters = tuple(p for p, own in zip((weight, bias), self._trains, strict=True) if own and p is not None)
+        self.parameters = tuple(
+            p for p, own in zip((weight, bias), self._trains, strict=True) if own and p is not None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """The output."""
@@ -68,7 +70,11 @@ def _block(parameter: Tensor, rows: slice | None) -> Tensor:
 
 def linear(capture: Capture, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     """`torch.nn.functional.linear`."""
-    if not (capture.trains(weight, bias) and capture.knows(weight, bias)) or weight.dim() != 2 or input.dim() < 2:
+    if (
+        not (capture.trains(weight, bias) and capture.knows(weight, bias))
+        or weight.dim() != 2
+        or input.dim() < 2
+    ):
         return NotImplemented
     return capture.run(Linear(capture, weight, bias), input)
 
@@ -87,16 +93,27 @@ class Product:
 
     def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
         """Keep gradients of the weight."""
-        gradients = sum_of_outer(call.positions(x), call.positions(g), self._weight.shape, self._kernels)
+        gradients = sum_of_outer(
+            call.positions(x), call.positions(g), self._weight.shape, self._kernels
+        )
         call.keep(self._weight, None, gradients)
         return g @ self._weight.T.to(g.dtype) if wanted else None
 
 
 def matmul(capture: Capture, input: Any, other: Any) -> Any:
-    """`torch.matmul`, of inputs with a weight, or of anything with what is the same for all examples."""
-    if capture.trains(other) and not capture.trains(input) and other.dim() == 2 and input.dim() >= 2:
+    """`torch.matmul`, of inputs with a weight, or of anything with what is the same for all
+    examples.
+    """
+    if (
+        capture.trains(other)
+        and not capture.trains(input)
+        and other.dim() == 2
+        and input.dim() >= 2
+    ):
         weight = capture.derived.transposed(other)
-        return capture.run(Product(capture, other) if weight is None else Linear(capture, weight, None), input)
+        return capture.run(
+            Product(capture, other) if weight is None else Linear(capture, weight, None), input
+        )
     if min(input.dim(), other.dim()) < 2 or max(input.dim(), other.dim()) < 3:
         return NotImplemented
     return spread(torch.matmul, capture, input, other)
@@ -104,10 +121,20 @@ def matmul(capture: Capture, input: Any, other: Any) -> Any:
 
 def addmm(capture: Capture, input: Tensor, mat1: Tensor, mat2: Tensor, **options: Any) -> Any:
     """`torch.addmm`, of a bias, inputs and a weight."""
-    if options or not capture.trains(mat2) or capture.trains(mat1) or input.dim() != 1 or not capture.knows(input):
+    if (
+        options
+        or not capture.trains(mat2)
+        or capture.trains(mat1)
+        or input.dim() != 1
+        or not capture.knows(input)
+    ):
         return NotImplemented
     out = capture.run(Product(capture, mat2), mat1)
-    return capture.run(Broadcast(input, multiply=False), out, low=False) if capture.trains(input) else out + input
+    return (
+        capture.run(Broadcast(input, multiply=False), out, low=False)
+        if capture.trains(input)
+        else out + input
+    )
 
 
 def projected(

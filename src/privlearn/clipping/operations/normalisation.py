@@ -13,7 +13,9 @@ from privlearn.clipping.per_example import Dense
 
 
 class _Affine:
-    """What the normalisations share: a scale and a shift, either of which may be missing or fixed."""
+    """What the normalisations share: a scale and a shift, either of which may be missing or
+    fixed.
+    """
 
     def __init__(self, capture: Capture, weight: Tensor | None, bias: Tensor | None) -> None:
         self.weight, self.bias = weight, bias
@@ -22,8 +24,14 @@ class _Affine:
     def keep(self, call: Call, scale: Tensor | None, shift: Tensor | None) -> None:
         """Keep each example's gradients of those that are trained."""
         for parameter, gradients in ((self.weight, scale), (self.bias, shift)):
-            if gradients is not None and parameter is not None and any(parameter is p for p in self.parameters):
-                call.keep(parameter, None, Dense(gradients.reshape(len(gradients), *parameter.shape)))
+            if (
+                gradients is not None
+                and parameter is not None
+                and any(parameter is p for p in self.parameters)
+            ):
+                call.keep(
+                    parameter, None, Dense(gradients.reshape(len(gradients), *parameter.shape))
+                )
 
 
 @final
@@ -31,14 +39,21 @@ class LayerNorm(_Affine):
     """Over the last dimensions."""
 
     def __init__(
-        self, capture: Capture, weight: Tensor | None, bias: Tensor | None, shape: Sequence[int], eps: float
+        self,
+        capture: Capture,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        shape: Sequence[int],
+        eps: float,
     ) -> None:
         super().__init__(capture, weight, bias)
         self._shape, self._eps = list(shape), eps
 
     def forward(self, x: Tensor) -> Tensor:
         """The output; mean and scale are kept."""
-        out, self._mean, self._rstd = torch.native_layer_norm(x, self._shape, self.weight, self.bias, self._eps)
+        out, self._mean, self._rstd = torch.native_layer_norm(
+            x, self._shape, self.weight, self.bias, self._eps
+        )
         return out
 
     def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
@@ -59,7 +74,9 @@ class LayerNorm(_Affine):
 class RMSNorm(_Affine):
     """By the root mean square over the last dimensions."""
 
-    def __init__(self, capture: Capture, weight: Tensor, shape: Sequence[int], eps: float | None) -> None:
+    def __init__(
+        self, capture: Capture, weight: Tensor, shape: Sequence[int], eps: float | None
+    ) -> None:
         super().__init__(capture, weight, None)
         self._dims, self._eps = tuple(range(-len(shape), 0)), eps
 
@@ -83,9 +100,13 @@ class RMSNorm(_Affine):
 
 @final
 class GroupNorm(_Affine):
-    """Over groups of channels. Examples become channels, so one call gives the affine gradients of each."""
+    """Over groups of channels. Examples become channels, so one call gives the affine gradients of
+    each.
+    """
 
-    def __init__(self, capture: Capture, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> None:
+    def __init__(
+        self, capture: Capture, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float
+    ) -> None:
         super().__init__(capture, weight, bias)
         self._groups, self._eps = groups, eps
 
@@ -103,9 +124,17 @@ class GroupNorm(_Affine):
         batch, channels, size = len(x), x.shape[1], x[0, 0].numel()
         weight = None if self.weight is None else self.weight.repeat(batch)
         back, scale, shift = torch.ops.aten.native_group_norm_backward(
-            g.contiguous(), x.contiguous(), self._mean.view(1, -1), self._rstd.view(1, -1), weight, 1,
-            batch * channels, size, batch * self._groups, [wanted, True, True],
-        )  # fmt: skip
+            g.contiguous(),
+            x.contiguous(),
+            self._mean.view(1, -1),
+            self._rstd.view(1, -1),
+            weight,
+            1,
+            batch * channels,
+            size,
+            batch * self._groups,
+            [wanted, True, True],
+        )
         self.keep(call, *(call.grouped(t.view(batch, channels)).sum(1) for t in (scale, shift)))
         return back.view_as(x) if wanted else None
 
@@ -119,7 +148,9 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Any:
     """`torch.nn.functional.layer_norm`."""
-    if not (capture.trains(weight, bias) and capture.knows(weight, bias)) or input.dim() <= len(normalized_shape):
+    if not (capture.trains(weight, bias) and capture.knows(weight, bias)) or input.dim() <= len(
+        normalized_shape
+    ):
         return NotImplemented
     return capture.run(LayerNorm(capture, weight, bias, normalized_shape, eps), input, low=False)
 

@@ -1,4 +1,6 @@
-"""LSTM and GRU: the input's products are linear layers; the recurrence runs here, and keeps what its weights need."""
+"""LSTM and GRU: the input's products are linear layers; the recurrence runs here, and keeps what
+its weights need.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,31 @@ from privlearn.clipping.per_example import Dense, sum_of_outer
 
 
 class _Cell(Protocol):
-    """The recurrence of one layer in one direction: from the input's products to the states, and back.
+    """The recurrence of one layer in one direction: from the input's products to the states, and
+    back.
 
-    tanh(x) is computed as 2 sigmoid(2x) - 1: torch's sigmoid takes a seventh of the time of its tanh.
+    tanh(x) is computed as 2 sigmoid(2x) - 1: torch's sigmoid takes a seventh of the time of its
+    tanh.
     """
 
     def forward(
-        self, x: Tensor, start: tuple[Tensor, ...], weight: Tensor, biases: tuple[Tensor, Tensor] | None
+        self,
+        x: Tensor,
+        start: tuple[Tensor, ...],
+        weight: Tensor,
+        biases: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, ...]:
-        """The states after each step, shape (batch, steps, width), and the last ones, each (batch, width)."""
+        """The states after each step, shape (batch, steps, width), and the last ones, each (batch,
+        width).
+        """
         ...
 
     def backward(
         self, states: Tensor, g: Tensor, last: tuple[Tensor, ...], weight: Tensor
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Gradients of the input's products, of the state's products, and of the starting states."""
+        """Gradients of the input's products, of the state's products, and of the starting
+        states.
+        """
         ...
 
 
@@ -41,7 +53,11 @@ class _LSTM:
         self._kernels = kernels
 
     def forward(
-        self, x: Tensor, start: tuple[Tensor, ...], weight: Tensor, biases: tuple[Tensor, Tensor] | None
+        self,
+        x: Tensor,
+        start: tuple[Tensor, ...],
+        weight: Tensor,
+        biases: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, ...]:
         h, c = start
         batch, steps, width = len(x), x.shape[1], h.shape[1]
@@ -54,7 +70,9 @@ class _LSTM:
         new = slice(2 * width, 3 * width)
         gates[..., new] *= 2
         weight = _doubled(weight, new)
-        each = zip(gates.unbind(1), cells.unbind(1)[1:], squashed.unbind(1), states.unbind(1), strict=True)
+        each = zip(
+            gates.unbind(1), cells.unbind(1)[1:], squashed.unbind(1), states.unbind(1), strict=True
+        )
         for all_gates, cell, squash, state in each:
             self._kernels.add_linear(h, weight, all_gates)
             i, f, n, o = all_gates.sigmoid_().chunk(4, 1)
@@ -70,13 +88,17 @@ class _LSTM:
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         (dh, dc), width = last, states.shape[2]
         i, f, n, o = self._gates.chunk(4, 2)
-        # Each gate's slope times what it is worth: to a cell, for the first three, or to a state. For all steps at
-        # once.
+        # Each gate's slope times what it is worth: to a cell, for the first three, or to a state.
+        # For all steps at once.
         empty = self._kernels.scratch.empty
-        d = torch.addcmul(self._gates, self._gates, self._gates, value=-1, out=empty(self._gates.shape, g))
+        d = torch.addcmul(
+            self._gates, self._gates, self._gates, value=-1, out=empty(self._gates.shape, g)
+        )
         d[..., :width] *= n
         d[..., width : 2 * width] *= self._cells[:, :-1]
-        torch.mul(torch.addcmul(n.new_ones(()), n, n, value=-1), i, out=d[..., 2 * width : 3 * width])
+        torch.mul(
+            torch.addcmul(n.new_ones(()), n, n, value=-1), i, out=d[..., 2 * width : 3 * width]
+        )
         d[..., 3 * width :] *= self._squashed
         through = torch.addcmul(o, states, self._squashed, value=-1, out=empty(states.shape, g))
         turned = weight.T.contiguous()
@@ -97,7 +119,11 @@ class _GRU:
         self._kernels = kernels
 
     def forward(
-        self, x: Tensor, start: tuple[Tensor, ...], weight: Tensor, biases: tuple[Tensor, Tensor] | None
+        self,
+        x: Tensor,
+        start: tuple[Tensor, ...],
+        weight: Tensor,
+        biases: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, ...]:
         (h,) = start
         batch, steps, width = len(x), x.shape[1], h.shape[1]
@@ -143,10 +169,22 @@ def _doubled(t: Tensor, rows: slice) -> Tensor:
 class _Recurrence(OperationFunction):
     @staticmethod
     def forward(
-        ctx: Any, cell: _Cell, call: Call, capture: Capture, weight: Tensor, biases: tuple[Tensor, Tensor] | None,
-        x: Tensor, *start: Tensor,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        ctx.cell, ctx.call, ctx.capture, ctx.weight, ctx.biases = cell, call, capture, weight, biases
+        ctx: Any,
+        cell: _Cell,
+        call: Call,
+        capture: Capture,
+        weight: Tensor,
+        biases: tuple[Tensor, Tensor] | None,
+        x: Tensor,
+        *start: Tensor,
+    ) -> tuple[Tensor, ...]:
+        ctx.cell, ctx.call, ctx.capture, ctx.weight, ctx.biases = (
+            cell,
+            call,
+            capture,
+            weight,
+            biases,
+        )
         states, *last = cell.forward(x, start, weight, biases)
         ctx.save_for_backward(states, start[0])
         return states, *last
@@ -160,7 +198,9 @@ class _Recurrence(OperationFunction):
         rows = call.positions(products)
         if capture.trains(ctx.weight):
             before = call.positions(torch.cat([first[:, None], states[:, :-1]], 1))
-            call.keep(ctx.weight, None, sum_of_outer(rows, before, ctx.weight.shape, capture.kernels))
+            call.keep(
+                ctx.weight, None, sum_of_outer(rows, before, ctx.weight.shape, capture.kernels)
+            )
         if capture.trains(*(ctx.biases or ())):
             summed = Dense(rows.sum(1))
             both = (summed if inputs is products else Dense(call.positions(inputs).sum(1)), summed)
@@ -171,22 +211,43 @@ class _Recurrence(OperationFunction):
 
 
 def _recur(
-    capture: Capture, kind: type[_LSTM | _GRU], x: Tensor, start: tuple[Tensor, ...], weights: Sequence[Tensor]
+    capture: Capture,
+    kind: type[_LSTM | _GRU],
+    x: Tensor,
+    start: tuple[Tensor, ...],
+    weights: Sequence[Tensor],
 ) -> tuple[Tensor, ...]:
     """One layer in one direction; `x` has shape (batch, steps, features)."""
     w_in, w_state, *biases = weights
     x = projected(capture, x, w_in, None).to(w_state.dtype)
     call = capture.call(x, w_state.dtype)
-    given = kind(capture.kernels), call, capture, w_state, (biases[0], biases[1]) if biases else None, x, *start
+    given = (
+        kind(capture.kernels),
+        call,
+        capture,
+        w_state,
+        (biases[0], biases[1]) if biases else None,
+        x,
+        *start,
+    )
     with no_autocast(x):
         outputs = _Recurrence.apply(*given)  # type: ignore[no-untyped-call]
     return cast(tuple[Tensor, ...], outputs)
 
 
 def _stack(
-    kind: type[_LSTM | _GRU], capture: Capture, input: Any, start: Any, weights: Any, has_biases: bool,
-    num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: Any,
-) -> Any:  # fmt: skip
+    kind: type[_LSTM | _GRU],
+    capture: Capture,
+    input: Any,
+    start: Any,
+    weights: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: Any,
+) -> Any:
     directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
     if not isinstance(weights, list | tuple) or len(weights) != num_layers * directions * each:
         return NotImplemented  # packed sequences, projections
@@ -212,7 +273,11 @@ def _stack(
 
 def lstm(capture: Capture, input: Tensor, hx: Any, weights: Any, *options: Any) -> Any:
     """`torch.lstm`, on sequences of one length."""
-    return NotImplemented if isinstance(hx, Tensor) else _stack(_LSTM, capture, input, hx, weights, *options)
+    return (
+        NotImplemented
+        if isinstance(hx, Tensor)
+        else _stack(_LSTM, capture, input, hx, weights, *options)
+    )
 
 
 def gru(capture: Capture, input: Tensor, hx: Tensor, weights: Any, *options: Any) -> Any:

@@ -1,8 +1,9 @@
 """Runs of stock layers in `nn.Sequential`, computed as one operation.
 
-What autograd and a function mode cost for each operation is then paid once for all of them: on a network of two small
-layers these cost .3 of a plain step (docs/decisions/runs-of-stock-layers-are-one-operation.md). Each layer computes
-what it computes by itself, by the same rules. A layer of another type, or that has hooks, a forward of its own or
+What autograd and a function mode cost for each operation is then paid once for all of them: on a
+network of two small layers these cost .3 of a plain step
+(docs/decisions/runs-of-stock-layers-are-one-operation.md). Each layer computes what it computes by
+itself, by the same rules. A layer of another type, or that has hooks, a forward of its own or
 frozen parameters, ends a run and is called as always.
 """
 
@@ -32,7 +33,9 @@ _Given = tuple[Tensor, tuple[Tensor, ...], bool]
 
 
 class Parameterless(Protocol):
-    """A layer without parameters. Numbers that are `free` are held by nothing else, and may be written over."""
+    """A layer without parameters. Numbers that are `free` are held by nothing else, and may be
+    written over.
+    """
 
     def forward(self, layer: Any, x: Tensor, free: bool) -> _Given:
         """What it gives for `x`."""
@@ -45,9 +48,13 @@ class Parameterless(Protocol):
 
 @final
 class FromOutput:
-    """An activation whose derivative follows from its output; both are computed in place where that is free."""
+    """An activation whose derivative follows from its output; both are computed in place where that
+    is free.
+    """
 
-    def __init__(self, function: Callable[[Tensor], Tensor], backward: Any, *options: float) -> None:
+    def __init__(
+        self, function: Callable[[Tensor], Tensor], backward: Any, *options: float
+    ) -> None:
         self._function, self._backward, self._options = function, backward, options
 
     def forward(self, layer: Any, x: Tensor, free: bool) -> _Given:
@@ -127,7 +134,9 @@ WITHOUT_PARAMETERS: dict[type[nn.Module], Parameterless] = {
     nn.ReLU: FromOutput(torch.relu_, _aten.threshold_backward, 0.0),
     nn.Tanh: FromOutput(torch.tanh_, _aten.tanh_backward),
     nn.Sigmoid: FromOutput(torch.sigmoid_, _aten.sigmoid_backward),
-    nn.GELU: FromInput(lambda layer, g, x: _aten.gelu_backward(g, x, approximate=layer.approximate)),
+    nn.GELU: FromInput(
+        lambda layer, g, x: _aten.gelu_backward(g, x, approximate=layer.approximate)
+    ),
     nn.SiLU: FromInput(lambda layer, g, x: _aten.silu_backward(g, x)),
     nn.AvgPool2d: FromInput(_average),
     nn.MaxPool2d: MaxPool(),
@@ -146,14 +155,20 @@ WITH_PARAMETERS: dict[type[nn.Module], Callable[[Any, Any, Tensor], Any]] = {
     nn.Conv1d: partial(_convolved, 1),
     nn.Conv2d: partial(_convolved, 2),
     nn.Conv3d: partial(_convolved, 3),
-    nn.GroupNorm: lambda tape, own, x: group_norm(tape, x, own.num_groups, own.weight, own.bias, own.eps),
-    nn.LayerNorm: lambda tape, own, x: layer_norm(tape, x, own.normalized_shape, own.weight, own.bias, own.eps),
+    nn.GroupNorm: lambda tape, own, x: group_norm(
+        tape, x, own.num_groups, own.weight, own.bias, own.eps
+    ),
+    nn.LayerNorm: lambda tape, own, x: layer_norm(
+        tape, x, own.normalized_shape, own.weight, own.bias, own.eps
+    ),
 }
 
 
 @final
 class Tape:
-    """To the rules a capture: runs their operations one after another, and then their backward passes."""
+    """To the rules a capture: runs their operations one after another, and then their backward
+    passes.
+    """
 
     def __init__(self, capture: Capture) -> None:
         self.trains, self.knows, self.call = capture.trains, capture.knows, capture.call
@@ -186,9 +201,15 @@ class Tape:
         return x
 
     def backward(self, held: Sequence[Tensor], g: Tensor, wanted: bool) -> Tensor | None:
-        """Keep the parameters' gradients; the gradient of what the layers were given, if it is `wanted`."""
+        """Keep the parameters' gradients; the gradient of what the layers were given, if it is
+        `wanted`.
+        """
         end, free = len(held), False
-        first = 0 if wanted else next(at for at, step in enumerate(self._steps) if isinstance(step[1], Call))
+        first = (
+            0
+            if wanted
+            else next(at for at, step in enumerate(self._steps) if isinstance(step[1], Call))
+        )
         for at in range(len(self._steps) - 1, first - 1, -1):
             own, of, count = self._steps[at]
             start = end - count
@@ -206,7 +227,9 @@ class _Fused(OperationFunction):
     """Runs layers. The parameters are arguments so that autograd comes here on its way to them."""
 
     @staticmethod
-    def forward(ctx: Any, tape: Tape, layers: Sequence[nn.Module], x: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, tape: Tape, layers: Sequence[nn.Module], x: Tensor, *parameters: Tensor
+    ) -> Tensor:
         out = tape.forward(layers, x)
         ctx.tape, ctx.parameters = tape, len(parameters)
         ctx.save_for_backward(*tape.held)
@@ -217,7 +240,12 @@ class _Fused(OperationFunction):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         held = [t.detach() for t in ctx.saved_tensors]
-        return None, None, ctx.tape.backward(held, g, ctx.needs_input_grad[2]), *([None] * ctx.parameters)
+        return (
+            None,
+            None,
+            ctx.tape.backward(held, g, ctx.needs_input_grad[2]),
+            *([None] * ctx.parameters),
+        )
 
 
 class TracingMode(Protocol):
@@ -237,12 +265,15 @@ class FusedLayers:
     Args:
         model: what is trained.
         trained: its trained parameters.
-        batches: each computes a batch of another size. What has the same shape in all, such as positions that are
-            encoded, has nothing to do with the batch.
+        batches: each computes a batch of another size. What has the same shape in all, such as
+            positions that are encoded, has nothing to do with the batch.
     """
 
     def __init__(
-        self, model: nn.Module, trained: Sequence[Tensor], batches: Sequence[Callable[[], object]] = ()
+        self,
+        model: nn.Module,
+        trained: Sequence[Tensor],
+        batches: Sequence[Callable[[], object]] = (),
     ) -> None:
         self._trained = {id(p) for p in trained}
         self._containers: list[_Container] = []
@@ -256,7 +287,9 @@ class FusedLayers:
         shapes = [self._inputs(batch) for batch in batches if self._containers]
         for one, other in pairwise(shapes):
             apart = [all(map(ne, *own)) for own in zip(one, other, strict=True)]
-            self._containers = [own for own, batched in zip(self._containers, apart, strict=True) if batched]
+            self._containers = [
+                own for own, batched in zip(self._containers, apart, strict=True) if batched
+            ]
 
     def _inputs(self, compute: Callable[[], object]) -> list[list[tuple[int, ...]]]:
         """The shapes of what each container is called with."""
@@ -286,7 +319,9 @@ class FusedLayers:
         return [part for run in runs for part in self._trimmed(run)]
 
     def _trimmed(self, run: list[nn.Module]) -> list[list[nn.Module]]:
-        """A run without reshapes at its end, which give a view of what is held; single layers if none has a rule."""
+        """A run without reshapes at its end, which give a view of what is held; single layers if
+        none has a rule.
+        """
         if not any(type(layer) in WITH_PARAMETERS for layer in run):
             return [[layer] for layer in run]
         end = len(run)
@@ -303,16 +338,24 @@ class FusedLayers:
             odd = getattr(layer, "return_indices", False) or getattr(layer, "start_dim", 1) < 1
             return not in_place and not odd
         own = [p for p in layer._parameters.values() if p is not None]
-        usual = getattr(layer, "padding_mode", "zeros") == "zeros" and not isinstance(getattr(layer, "padding", 0), str)
+        usual = getattr(layer, "padding_mode", "zeros") == "zeros" and not isinstance(
+            getattr(layer, "padding", 0), str
+        )
         trained = bool(own) and all(type(p) is nn.Parameter and id(p) in self._trained for p in own)
         return type(layer) in WITH_PARAMETERS and usual and trained
 
     def under(self, mode: TracingMode) -> AbstractContextManager[None]:
-        """For the block the containers compute runs of layers as one operation, to `mode` a call of its own."""
-        return self._instead(lambda number, module, runs: partial(_through, mode, runs, self._trained))
+        """For the block the containers compute runs of layers as one operation, to `mode` a call of
+        its own.
+        """
+        return self._instead(
+            lambda number, module, runs: partial(_through, mode, runs, self._trained)
+        )
 
     @contextmanager
-    def _instead(self, forward: Callable[[int, nn.Module, Any], Callable[[Any], Any]]) -> Iterator[None]:
+    def _instead(
+        self, forward: Callable[[int, nn.Module, Any], Callable[[Any], Any]]
+    ) -> Iterator[None]:
         for number, (module, runs) in enumerate(self._containers):
             vars(module)["forward"] = forward(number, module, runs)
         try:
@@ -326,7 +369,9 @@ class FusedLayers:
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def _through(mode: TracingMode, runs: Sequence[Sequence[nn.Module]], trained: set[int], input: Any) -> Any:
+def _through(
+    mode: TracingMode, runs: Sequence[Sequence[nn.Module]], trained: set[int], input: Any
+) -> Any:
     x = input
     hooked = any(getattr(torch_module, f"_global{name}", None) for name in _HOOKS)
     usual = hooked or not isinstance(x, Tensor) or torch.is_autocast_enabled(x.device.type)
@@ -352,7 +397,11 @@ def _through(mode: TracingMode, runs: Sequence[Sequence[nn.Module]], trained: se
 def _altered(module: nn.Module) -> bool:
     """Whether something is done around a module's forward, or in its place."""
     own = vars(module)
-    return "forward" in own or own.get("_compiled_call_impl") is not None or any(own.get(name) for name in _HOOKS)
+    return (
+        "forward" in own
+        or own.get("_compiled_call_impl") is not None
+        or any(own.get(name) for name in _HOOKS)
+    )
 
 
 def _is_container(module: nn.Module) -> bool:

@@ -1,1 +1,3 @@
-"""Parameters that are computed from trained ones, and the way of gradients through them; and frozen ones."""
+"""Parameters that are computed from trained ones, and the way of gradients through them; and frozen
+ones.
+"""

@@ -1,4 +1,6 @@
-"""What modules keep in plain attributes: a pass over rows leaves no numbers there for later ones."""
+"""What modules keep in plain attributes: a pass over rows leaves no numbers there for later
+ones.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,15 @@ class _Module(NamedTuple):
 
     def restore(self) -> None:
         """Bring back all, if one that changed may hold numbers."""
-        now = {name: value for name, value in self.attributes.items() if name not in _OF_EVERY_MODULE}
-        names = [name for name in {**now, **self.before} if now.get(name) is not self.before.get(name)]
-        if any(_holds_numbers(now.get(name)) or _holds_numbers(self.before.get(name)) for name in names):
+        now = {
+            name: value for name, value in self.attributes.items() if name not in _OF_EVERY_MODULE
+        }
+        names = [
+            name for name in {**now, **self.before} if now.get(name) is not self.before.get(name)
+        ]
+        if any(
+            _holds_numbers(now.get(name)) or _holds_numbers(self.before.get(name)) for name in names
+        ):
             for name in now:
                 del self.attributes[name]
             self.attributes.update(self.before)
@@ -62,9 +70,10 @@ class _Value(NamedTuple):
 class PlainAttributes:
     """Attributes of modules that are no parameters, buffers or modules.
 
-    Tensors, floats and NumPy's numbers, and containers that hold some, may hold something of the rows of a pass.
-    Where a pass changes one, its module gets back all that it had, so that a cache and the length that it was made for
-    still go together. Whole numbers, texts and flags of other modules last, as counters of steps do.
+    Tensors, floats and NumPy's numbers, and containers that hold some, may hold something of the
+    rows of a pass. Where a pass changes one, its module gets back all that it had, so that a cache
+    and the length that it was made for still go together. Whole numbers, texts and flags of other
+    modules last, as counters of steps do.
 
     Args:
         owners: their modules are held.
@@ -72,13 +81,17 @@ class PlainAttributes:
     """
 
     def __init__(self, owners: Iterable[nn.Module], trained: Iterable[Tensor]) -> None:
-        self._owned = list({id(module): module for owner in owners for module in owner.modules()}.values())
+        self._owned = list(
+            {id(module): module for owner in owners for module in owner.modules()}.values()
+        )
         self._trained = list(trained)
         self._values: dict[int, _Value] = {}
         self.take()
 
     def take(self) -> None:
-        """What there is now is what `restore` brings back. Between passes it is the caller's to change."""
+        """What there is now is what `restore` brings back. Between passes it is the caller's to
+        change.
+        """
         self._modules: list[_Module] = []
         self._containers: list[_Container] = []
         values, self._values = self._values, {}
@@ -86,12 +99,16 @@ class PlainAttributes:
         met = set[int]()
         for module in self._owned:
             attributes = vars(module)
-            before = {name: value for name, value in attributes.items() if name not in _OF_EVERY_MODULE}
+            before = {
+                name: value for name, value in attributes.items() if name not in _OF_EVERY_MODULE
+            }
             self._modules.append(_Module(attributes, before, len(attributes)))
             for value in before.values():
                 self._take_value(value, values, memory, met)
 
-    def _take_value(self, value: Any, values: dict[int, _Value], memory: set[int | None], met: set[int]) -> None:
+    def _take_value(
+        self, value: Any, values: dict[int, _Value], memory: set[int | None], met: set[int]
+    ) -> None:
         if isinstance(value, Tensor):
             same = values.get(id(value))
             if (place := _memory(value)) is None or place in memory:
@@ -118,9 +135,13 @@ class PlainAttributes:
                 continue
             if _holds_numbers(container) or _holds_numbers(before):
                 container.clear()
-                (container.update if isinstance(container, dict | set) else container.extend)(before)
+                (container.update if isinstance(container, dict | set) else container.extend)(
+                    before
+                )
         for key, (tensor, copy, version) in self._values.items():
-            if tensor._version != version or (tensor.nbytes <= _SMALL and not torch.equal(tensor, copy)):
+            if tensor._version != version or (
+                tensor.nbytes <= _SMALL and not torch.equal(tensor, copy)
+            ):
                 with torch.no_grad():
                     tensor.copy_(copy)
                 self._values[key] = _Value(tensor, copy, tensor._version)
@@ -129,7 +150,8 @@ class PlainAttributes:
 def _memory(tensor: Tensor) -> int | None:
     """Where the numbers of a tensor lie; None for one that can't be copied and compared.
 
-    That is one which a finished `vmap` left, one of another layout, one without numbers yet, or one in several parts.
+    That is one which a finished `vmap` left, one of another layout, one without numbers yet, or one
+    in several parts.
     """
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or tensor.device.type == "meta":
         return None

@@ -1,8 +1,10 @@
-"""Tensors that are computed from trained parameters alone: normalised weights, looked-up positions, 1 + a scale.
+"""Tensors that are computed from trained parameters alone: normalised weights, looked-up positions,
+1 + a scale.
 
-They are the same for all examples, and to the rules of operations they are parameters. Each example's gradient of one
-of them is handed on to the parameters that it was computed from: by PyTorch's own backward pass under `vmap`, or by a
-rule of ours where there is one (`standardisation`, and what only changes shapes).
+They are the same for all examples, and to the rules of operations they are parameters. Each
+example's gradient of one of them is handed on to the parameters that it was computed from: by
+PyTorch's own backward pass under `vmap`, or by a rule of ours where there is one
+(`standardisation`, and what only changes shapes).
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from privlearn.clipping.parameters.standardisation import Standardisation, ThroughStandardisation, taken_back
+from privlearn.clipping.parameters.standardisation import (
+    Standardisation,
+    ThroughStandardisation,
+    taken_back,
+)
 from privlearn.clipping.per_example import Dense, ExampleGradients, SparseRows
 from privlearn.clipping.separation.program import asks_for_all, asks_for_any, note_question
 
@@ -26,7 +32,9 @@ Shapes = tuple[list[tuple[int, ...]], list[tuple[int, ...]]]
 
 
 def tensors_in(*values: Any) -> list[Tensor]:
-    """The tensors among some arguments or results, and in lists, tuples and dictionaries of them."""
+    """The tensors among some arguments or results, and in lists, tuples and dictionaries of
+    them.
+    """
     tensors: list[Tensor] = []
     _gather(values, tensors)
     return tensors
@@ -57,7 +65,11 @@ class CallShapes(TorchFunctionMode):
         self.trace = 0
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run `func` as it is."""
         name = getattr(func, "__name__", "")
@@ -74,17 +86,32 @@ class CallShapes(TorchFunctionMode):
 
 
 def shared_calls(one: CallShapes, other: CallShapes) -> list[bool]:
-    """Which calls have nothing to do with the batch: those whose tensors have the same shapes at two batch sizes."""
+    """Which calls have nothing to do with the batch: those whose tensors have the same shapes at
+    two batch sizes.
+    """
     return [a == b and bool(a[0]) for a, b in zip(one.calls, other.calls, strict=False)]
 
 
 #: The arguments of `torch.nn.functional.embedding`.
-_EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+_EMBEDDING = (
+    "input",
+    "weight",
+    "padding_idx",
+    "max_norm",
+    "norm_type",
+    "scale_grad_by_freq",
+    "sparse",
+)
 #: Calls that give the same numbers in the same order.
 _RESHAPES = (
-    torch.reshape, torch.flatten, torch.Tensor.reshape, torch.Tensor.reshape_as, torch.Tensor.view,
-    torch.Tensor.view_as, torch.Tensor.flatten,
-)  # fmt: skip
+    torch.reshape,
+    torch.flatten,
+    torch.Tensor.reshape,
+    torch.Tensor.reshape_as,
+    torch.Tensor.view,
+    torch.Tensor.view_as,
+    torch.Tensor.flatten,
+)
 _TRANSPOSES = (torch.t, torch.Tensor.t, torch.Tensor.T.__get__, torch.Tensor.mT.__get__)  # type: ignore[attr-defined]
 
 
@@ -120,7 +147,8 @@ class Derived:
         roots = set[int]().union(*(self.roots(t) for t in tensors_in(args, kwargs)))
         if not roots:
             return
-        for tensor in tensors_in(args[:1] if out is None else out):  # written into, if nothing is given
+        # written into, if nothing is given
+        for tensor in tensors_in(args[:1] if out is None else out):
             self._reshaped.pop(id(tensor), None)  # it may have been written into
             self._standardised.pop(id(tensor), None)
             if tensor.requires_grad and id(tensor) not in self._trained:
@@ -129,10 +157,17 @@ class Derived:
             return
         if func is F.embedding:
             named = dict(zip(_EMBEDDING, args, strict=False)) | kwargs
-            odd = any(named.get(name) for name in _EMBEDDING[-2:]) or named.get("max_norm") is not None
+            odd = (
+                any(named.get(name) for name in _EMBEDDING[-2:])
+                or named.get("max_norm") is not None
+            )
             if id(named["weight"]) in self._trained and not odd:
                 self._looked_up[id(out)] = named["input"], named["weight"], named.get("padding_idx")
-        if func in _RESHAPES and out is not args[0] and (args[0].numel(), args[0].dtype) == (out.numel(), out.dtype):
+        if (
+            func in _RESHAPES
+            and out is not args[0]
+            and (args[0].numel(), args[0].dtype) == (out.numel(), out.dtype)
+        ):
             self._reshaped[id(out)] = args[0]
         if func is F.batch_norm and (known := Standardisation.of(*args, **kwargs)) is not None:
             self._standardised[id(out)] = known
@@ -140,8 +175,14 @@ class Derived:
             self._transposed[id(out)] = args[0]
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        """What autograd is given in place of a derived tensor, so that no gradient flows on from it by itself."""
-        return self._leaves.setdefault(id(tensor), tensor.detach().requires_grad_()) if tensor in self else tensor
+        """What autograd is given in place of a derived tensor, so that no gradient flows on from it
+        by itself.
+        """
+        return (
+            self._leaves.setdefault(id(tensor), tensor.detach().requires_grad_())
+            if tensor in self
+            else tensor
+        )
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -157,17 +198,24 @@ class Derived:
         uses: Callable[[Tensor], ExampleGradients | None],
         keep: Callable[[Tensor, slice | None, ExampleGradients], None],
     ) -> None:
-        """Give `keep` each example's gradients of parameters, for those of derived tensors that `uses` brought."""
+        """Give `keep` each example's gradients of parameters, for those of derived tensors that
+        `uses` brought.
+        """
         own, flows = [], []
         for tensor, _ in list(self._tensors.values()):
             if (gradients := uses(tensor)) is None:
                 continue
             if id(tensor) in self._looked_up:
-                keep(self._looked_up[id(tensor)][1], None, self._rows(tensor, self._formed(tensor, gradients)))
+                keep(
+                    self._looked_up[id(tensor)][1],
+                    None,
+                    self._rows(tensor, self._formed(tensor, gradients)),
+                )
                 continue
             for end, reached in self._back(tensor, gradients):
                 if id(end) in self._trained:
-                    # Other kinds add up in the shape that the operation had, which may not be the parameter's.
+                    # Other kinds add up in the shape that the operation had, which may not be the
+                    # parameter's.
                     any_shape = isinstance(reached, Dense | ThroughStandardisation)
                     keep(end, None, reached if any_shape else Dense(self._formed(end, reached)))
                 elif end.requires_grad:
@@ -183,8 +231,12 @@ class Derived:
     def _formed(tensor: Tensor, gradients: ExampleGradients) -> Tensor:
         return gradients.form().to(tensor.dtype).reshape(-1, *tensor.shape)
 
-    def _back(self, tensor: Tensor, gradients: ExampleGradients) -> Iterator[tuple[Tensor, ExampleGradients]]:
-        """Gradients as far back as there are rules for. Where shapes alone change, numbers keep their order."""
+    def _back(
+        self, tensor: Tensor, gradients: ExampleGradients
+    ) -> Iterator[tuple[Tensor, ExampleGradients]]:
+        """Gradients as far back as there are rules for. Where shapes alone change, numbers keep
+        their order.
+        """
         if (before := self._reshaped.get(id(tensor))) is not None:
             yield from self._back(before, gradients)
         elif (through := self._standardised.get(id(tensor))) is not None:
@@ -206,9 +258,13 @@ class Derived:
 def backward_by_example(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], flows: Sequence[Tensor]
 ) -> Sequence[Tensor | None]:
-    """Each example's gradients of `inputs`, shape (batch, *input), for its gradients of `outputs`, (batch, *output)."""
+    """Each example's gradients of `inputs`, shape (batch, *input), for its gradients of `outputs`,
+    (batch, *output).
+    """
     try:
-        return torch.autograd.grad(outputs, inputs, flows, retain_graph=True, is_grads_batched=True, allow_unused=True)
+        return torch.autograd.grad(
+            outputs, inputs, flows, retain_graph=True, is_grads_batched=True, allow_unused=True
+        )
     except RuntimeError:  # an operation that vmap knows no backward pass of
         rows = [
             torch.autograd.grad(outputs, inputs, own, retain_graph=True, allow_unused=True)

@@ -1,8 +1,10 @@
-"""Where the examples are in the results of an operation: one rule for each category of PyTorch's operations.
+"""Where the examples are in the results of an operation: one rule for each category of PyTorch's
+operations.
 
-A rule labels the dimensions of what an operation is given and of what it gives, as `einsum` does: two dimensions with
-one label are walked together. The examples may be along a label that each result has, and that the operation does not
-work along (`along`). What an operation does with entries that differ in such a label is then done entry by entry.
+A rule labels the dimensions of what an operation is given and of what it gives, as `einsum` does:
+two dimensions with one label are walked together. The examples may be along a label that each
+result has, and that the operation does not work along (`along`). What an operation does with
+entries that differ in such a label is then done entry by entry.
 
 An operation that computes and has no rule is denied (`tracker`).
 """
@@ -26,7 +28,8 @@ class ExampleAxis(NamedTuple):
     """Where the examples are in a tensor.
 
     Attributes:
-        dim: the dimension. Its entry number (part * examples + example) * inner + rest belongs to that example.
+        dim: the dimension. Its entry number (part * examples + example) * inner + rest belongs to
+            that example.
         outer: how many parts there are, each with all examples in their order.
         inner: how many entries of an example come one after the other.
     """
@@ -41,8 +44,10 @@ class AxisLabels:
     """The labels of an operation's dimensions.
 
     Attributes:
-        inputs: of each argument that may hold examples or must not differ between them. In others no examples may be.
-        results: of each result; None for one that holds nothing of the examples. The last stands for all that follow.
+        inputs: of each argument that may hold examples or must not differ between them. In others
+            no examples may be.
+        results: of each result; None for one that holds nothing of the examples. The last stands
+            for all that follow.
         along: labels that the operation works along, where no examples may be.
     """
 
@@ -71,7 +76,9 @@ class Arguments(Protocol):
 
 
 class Denied(Exception):
-    """Examples meet in an operation, or it is not known whether they do. Its text says in which, and how."""
+    """Examples meet in an operation, or it is not known whether they do. Its text says in which,
+    and how.
+    """
 
 
 #: Answers with labels, or with where the examples are in each result.
@@ -110,8 +117,9 @@ def _all(numbers: Iterable[int]) -> frozenset[Label]:
 
 # Operations that work entry by entry, beside those that PyTorch tags so.
 @rule(
-    "_to_copy clone copy _conj_physical polar complex log_sigmoid_forward _prelu_kernel isin floor_divide masked_fill "
-    "native_dropout rrelu_with_noise _fused_dropout bernoulli where view_as_complex fill"
+    "_to_copy clone copy _conj_physical polar complex log_sigmoid_forward _prelu_kernel isin "
+    "floor_divide masked_fill native_dropout rrelu_with_noise _fused_dropout bernoulli where "
+    "view_as_complex fill"
 )
 def pointwise(call: Arguments) -> AxisLabels:
     """Entry by entry, after broadcasting."""
@@ -120,8 +128,8 @@ def pointwise(call: Arguments) -> AxisLabels:
 
 
 @rule(
-    "sum nansum mean amax amin prod all any argmax argmin max min median nanmedian mode logsumexp var std var_mean "
-    "std_mean linalg_vector_norm norm count_nonzero aminmax kthvalue"
+    "sum nansum mean amax amin prod all any argmax argmin max min median nanmedian mode logsumexp "
+    "var std var_mean std_mean linalg_vector_norm norm count_nonzero aminmax kthvalue"
 )
 def reduction(call: Arguments) -> AxisLabels:
     """Entries along some dimensions become one."""
@@ -136,8 +144,8 @@ def reduction(call: Arguments) -> AxisLabels:
 
 
 @rule(
-    "_softmax _log_softmax _safe_softmax softmax cumsum cumprod logcumsumexp cummax cummin sort topk flip roll glu "
-    "_fft_r2c _fft_c2c _fft_c2r index_fill"
+    "_softmax _log_softmax _safe_softmax softmax cumsum cumprod logcumsumexp cummax cummin sort "
+    "topk flip roll glu _fft_r2c _fft_c2c _fft_c2r index_fill"
 )
 def along_dimension(call: Arguments) -> AxisLabels:
     """Entries along some dimensions meet, and stay in their dimension."""
@@ -151,7 +159,11 @@ def renormalised(call: Arguments) -> AxisLabels:
     """Slices along one dimension, each by its norm over all others."""
     tensor = call["self"]
     kept = call["dim"] % tensor.dim()
-    return AxisLabels({("self", 0): range(tensor.dim())}, [range(tensor.dim())], _all(range(tensor.dim())) - {kept})
+    return AxisLabels(
+        {("self", 0): range(tensor.dim())},
+        [range(tensor.dim())],
+        _all(range(tensor.dim())) - {kept},
+    )
 
 
 @rule("bucketize")
@@ -162,7 +174,9 @@ def bucketed(call: Arguments) -> AxisLabels:
 
 
 def _last(number: int | Callable[[Arguments], int]) -> Rule:
-    """The rule of operations that work on the last so many dimensions, and leave the others as they are."""
+    """The rule of operations that work on the last so many dimensions, and leave the others as they
+    are.
+    """
 
     def last_dimensions(call: Arguments) -> AxisLabels:
         dims = next(iter(call.tensors.values())).dim()
@@ -172,54 +186,74 @@ def _last(number: int | Callable[[Arguments], int]) -> Rule:
         for name, tensor in call.tensors.items():
             if tensor.dim() == dims:
                 inputs[name] = [*kept, *(f"{name} {dim}" for dim in range(worked_on))]
-        # What they give has no more dimensions than they were given; means and places may have fewer.
+        # What they give has no more dimensions than they were given; means and places may have
+        # fewer.
         return AxisLabels(inputs, [kept])
 
     return last_dimensions
 
 
 for _number, _names in {
-    1: "avg_pool1d _adaptive_avg_pool1d upsample_nearest1d upsample_linear1d reflection_pad1d replication_pad1d",
-    2: "avg_pool2d max_pool2d_with_indices _adaptive_avg_pool2d adaptive_max_pool2d upsample_nearest2d "
-    "upsample_bilinear2d upsample_bicubic2d _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact2d "
-    "reflection_pad2d replication_pad2d tril triu _linalg_svd linalg_inv_ex _linalg_eigh linalg_qr linalg_cholesky_ex "
+    1: (
+        "avg_pool1d _adaptive_avg_pool1d upsample_nearest1d upsample_linear1d reflection_pad1d "
+        "replication_pad1d"
+    ),
+    2: "avg_pool2d max_pool2d_with_indices _adaptive_avg_pool2d adaptive_max_pool2d "
+    "upsample_nearest2d upsample_bilinear2d upsample_bicubic2d _upsample_bicubic2d_aa "
+    "_upsample_bilinear2d_aa _upsample_nearest_exact2d reflection_pad2d replication_pad2d "
+    "tril triu _linalg_svd linalg_inv_ex _linalg_eigh linalg_qr linalg_cholesky_ex "
     "linalg_householder_product _linalg_det linalg_matrix_exp",
-    3: "avg_pool3d max_pool3d_with_indices _adaptive_avg_pool3d adaptive_max_pool3d upsample_nearest3d "
-    "upsample_trilinear3d reflection_pad3d replication_pad3d grid_sampler_2d im2col col2im channel_shuffle "
-    "pixel_shuffle pixel_unshuffle",
+    3: "avg_pool3d max_pool3d_with_indices _adaptive_avg_pool3d adaptive_max_pool3d "
+    "upsample_nearest3d upsample_trilinear3d reflection_pad3d replication_pad3d "
+    "grid_sampler_2d im2col col2im channel_shuffle pixel_shuffle pixel_unshuffle",
     4: "grid_sampler_3d",
 }.items():
     RULES.update(dict.fromkeys(_names.split(), _last(_number)))
-RULES["native_layer_norm"] = RULES["_fused_rms_norm"] = _last(lambda call: len(call["normalized_shape"]))
-RULES["constant_pad_nd"] = _last(lambda call: max((n // 2 + 1 for n, by in enumerate(call["pad"]) if by), default=0))
+RULES["native_layer_norm"] = RULES["_fused_rms_norm"] = _last(
+    lambda call: len(call["normalized_shape"])
+)
+RULES["constant_pad_nd"] = _last(
+    lambda call: max((n // 2 + 1 for n, by in enumerate(call["pad"]) if by), default=0)
+)
 
 
 @rule("convolution mkldnn_convolution native_group_norm affine_grid_generator")
 def by_row(call: Arguments) -> AxisLabels:
     """Each row of the first dimension by itself."""
     name, tensor = next(iter(call.tensors.items()))
-    return AxisLabels({name: ["row", *range(1, tensor.dim())]}, [["row"]], _all(range(1, tensor.dim())))
+    return AxisLabels(
+        {name: ["row", *range(1, tensor.dim())]}, [["row"]], _all(range(1, tensor.dim()))
+    )
 
 
 @rule(
-    "native_batch_norm cudnn_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
-    "_batch_norm_with_update _batch_norm_no_update"
+    "native_batch_norm cudnn_batch_norm _native_batch_norm_legit "
+    "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update"
 )
 def batch_norm(call: Arguments) -> AxisLabels:
     """Channel by channel: over rows and positions, or by statistics that are there."""
     tensor = call["input"]
     labels = ["row", "channel", *range(2, tensor.dim())]
     channels = {(name, 0): ["channel"] for name in ("weight", "bias") if call[name] is not None}
-    fixed = "no_training" in call.plain or (not call["training"] and call["running_mean"] is not None)
+    fixed = "no_training" in call.plain or (
+        not call["training"] and call["running_mean"] is not None
+    )
     if fixed:
-        return AxisLabels({("input", 0): labels}, [labels, None], _all(range(2, tensor.dim())) | {"channel"})
+        return AxisLabels(
+            {("input", 0): labels}, [labels, None], _all(range(2, tensor.dim())) | {"channel"}
+        )
     # With the examples as channels each has statistics of its own.
-    statistics = {(name, 0): ["channel"] for name in ("running_mean", "running_var") if call[name] is not None}
+    statistics = {
+        (name, 0): ["channel"] for name in ("running_mean", "running_var") if call[name] is not None
+    }
     worked_on = _all(range(2, tensor.dim())) | {"row"}
-    return AxisLabels({("input", 0): labels, **channels, **statistics}, [labels, ["channel"]], worked_on)
+    return AxisLabels(
+        {("input", 0): labels, **channels, **statistics}, [labels, ["channel"]], worked_on
+    )
 
 
-#: By operation: the labels of its factors, then of what it gives; "." stands for all dimensions before.
+#: By operation: the labels of its factors, then of what it gives; "." stands for all dimensions
+#: before.
 _PRODUCTS = {
     "mm": ("self ik", "mat2 kj", "ij"),
     "addmm": ("self ij", "mat1 ik", "mat2 kj", "ij"),
@@ -254,7 +288,9 @@ def product(call: Arguments) -> AxisLabels:
         if isinstance(call[name], Tensor):
             inputs[name, 0] = labels(text, call[name].dim())
     summed = frozenset("kv" if call.plain == "embedding" else "k")
-    return AxisLabels(inputs, [[*(range(before) if "." in result else []), *result.lstrip(".")]], summed)
+    return AxisLabels(
+        inputs, [[*(range(before) if "." in result else []), *result.lstrip(".")]], summed
+    )
 
 
 @rule(
@@ -283,7 +319,9 @@ def bags(call: Arguments) -> list[ExampleAxis | None]:
     even = torch.arange(len(starts), device=starts.device) * length
     same = not call["include_last_offset"] and torch.equal(starts, even.to(starts.dtype))
     alone = axis is not None and axis.outer == 1 and axis.inner % length == 0
-    if not (same and alone) or any(name != "indices" and call.axis(name) for name, _ in call.tensors):
+    if not (same and alone) or any(
+        name != "indices" and call.axis(name) for name, _ in call.tensors
+    ):
         raise Denied("embedding_bag with bags of several lengths, or of several examples")
     bag = ExampleAxis(0, 1, axis.inner // length) if axis else None
     return [bag, None, bag, bag]
@@ -300,8 +338,9 @@ def recurrent(call: Arguments) -> AxisLabels:
 
 
 @rule(
-    "nll_loss_forward nll_loss2d_forward binary_cross_entropy binary_cross_entropy_with_logits mse_loss smooth_l1_loss "
-    "huber_loss soft_margin_loss multi_margin_loss multilabel_margin_loss_forward"
+    "nll_loss_forward nll_loss2d_forward binary_cross_entropy binary_cross_entropy_with_logits "
+    "mse_loss smooth_l1_loss huber_loss soft_margin_loss multi_margin_loss "
+    "multilabel_margin_loss_forward"
 )
 def loss(call: Arguments) -> AxisLabels:
     """One value for each row, or for each entry."""
@@ -312,7 +351,10 @@ def loss(call: Arguments) -> AxisLabels:
     if call["self"].dim() < 2:
         raise Denied(f"{call.plain} of outputs without a dimension for the classes")
     outputs = ["row", "class", *range(2, call["self"].dim())]
-    targets = ["row", *(["class"] if "multilabel" in call.plain else range(2, call["target"].dim() + 1))]
+    targets = [
+        "row",
+        *(["class"] if "multilabel" in call.plain else range(2, call["target"].dim() + 1)),
+    ]
     rows = ["row", *range(2, call["self"].dim())]
     inputs = {("self", 0): outputs, ("target", 0): targets}
     return AxisLabels(inputs, [rows, None], frozenset({"class"}))
@@ -333,7 +375,9 @@ def joined(call: Arguments) -> AxisLabels | list[ExampleAxis | None]:
     dim = call["dim"] % dims
     axes = [call.axis(*name) for name in whole]
     known = [axis for axis in axes if axis is not None]
-    if len(known) == len(axes) and {(axis.dim, axis.inner) for axis in known} == {(dim, known[0].inner)}:
+    if len(known) == len(axes) and {(axis.dim, axis.inner) for axis in known} == {
+        (dim, known[0].inner)
+    }:
         return [known[0]._replace(outer=sum(axis.outer for axis in known))]
     return AxisLabels(dict.fromkeys(whole, range(dims)), [range(dims)], _all({dim}))
 
@@ -385,7 +429,9 @@ def added(call: Arguments) -> AxisLabels:
 
 @rule("index")
 def indexed(call: Arguments) -> AxisLabels:
-    """Tensors as indices: the examples' dimension stays whole, or each example's index is its number."""
+    """Tensors as indices: the examples' dimension stays whole, or each example's index is its
+    number.
+    """
     labels = _index_labels(call)
     inputs: dict[Argument, Sequence[Label]] = {("self", 0): labels.before}
     return AxisLabels(inputs | labels.indices, [labels.after], labels.along)
@@ -398,7 +444,10 @@ def put(call: Arguments) -> AxisLabels:
     mask = indices[0]
     if len(indices) == 1 and mask is not None and mask.dtype == torch.bool and values.numel() == 1:
         # One value wherever a mask is true: entry by entry.
-        return AxisLabels({("self", 0): range(tensor.dim()), ("indices", 0): range(mask.dim())}, [range(tensor.dim())])
+        return AxisLabels(
+            {("self", 0): range(tensor.dim()), ("indices", 0): range(mask.dim())},
+            [range(tensor.dim())],
+        )
     labels = _index_labels(call)
     inputs: dict[Argument, Sequence[Label]] = {
         ("self", 0): labels.before,
@@ -423,7 +472,9 @@ def _index_labels(call: Arguments) -> _Indexing:
     for index in indices.values():
         if index.dtype in (torch.bool, torch.uint8) and index.dim() != 1:
             raise Denied("indexing by a mask, which picks as many entries as it holds")
-    wide = max(1 if index.dtype in (torch.bool, torch.uint8) else index.dim() for index in indices.values())
+    wide = max(
+        1 if index.dtype in (torch.bool, torch.uint8) else index.dim() for index in indices.values()
+    )
     picked: list[Label] = [f"picked {dim}" for dim in range(wide)]
     before: list[Label] = [f"from {dim}" if dim in indices else dim for dim in range(tensor.dim())]
     along = {f"from {dim}" for dim in indices}
@@ -432,7 +483,8 @@ def _index_labels(call: Arguments) -> _Indexing:
         labels = picked[wide - index.dim() :]
         constant = call.axis("indices", dim) is None
         number = _counting(index, tensor.shape[dim]) if constant else None
-        if number is not None:  # 0, 1, 2, ...: entry number i of the dimension goes with entry i of the index
+        # 0, 1, 2, ...: entry number i of the dimension goes with entry i of the index
+        if number is not None:
             before[dim] = labels[number]
             along.discard(f"from {dim}")
         else:
@@ -445,10 +497,14 @@ def _index_labels(call: Arguments) -> _Indexing:
 
 
 def _counting(index: Tensor, size: int) -> int | None:
-    """The dimension along which a constant index counts 0, 1, 2, ... up to `size`; None if it does not."""
+    """The dimension along which a constant index counts 0, 1, 2, ... up to `size`; None if it does
+    not.
+    """
     if index.dtype in (torch.bool, torch.uint8) or index.numel() != size:
         return None
     varying = [dim for dim, length in enumerate(index.shape) if length > 1]
-    if len(varying) != 1 or not torch.equal(index.flatten(), torch.arange(size, device=index.device)):
+    if len(varying) != 1 or not torch.equal(
+        index.flatten(), torch.arange(size, device=index.device)
+    ):
         return None
     return varying[0]

@@ -1,4 +1,6 @@
-"""Where examples meet in a model that was seen to couple them: for the words of a refusal, on made-up rows alone."""
+"""Where examples meet in a model that was seen to couple them: for the words of a refusal, on
+made-up rows alone.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _MOST = 130
 
 
 def name_meeting(model: nn.Module, rows: Sequence[Tensor]) -> str:
-    """In which operation, at which line of the caller's code, examples meet, and what to write instead.
+    """In which operation, at which line of the caller's code, examples meet, and what to write
+    instead.
 
     Args:
         model: gives a row for each example. It is run once; its weights stay.
@@ -41,4 +44,8 @@ def name_meeting(model: nn.Module, rows: Sequence[Tensor]) -> str:
         where = error.where
     except Exception:  # a model that can't be followed is refused all the same
         return ""
-    return f"{where[:_MOST]}. Compute it within each example, as over dim=1, or use a constant" if where else ""
+    return (
+        f"{where[:_MOST]}. Compute it within each example, as over dim=1, or use a constant"
+        if where
+        else ""
+    )

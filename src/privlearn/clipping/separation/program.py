@@ -1,7 +1,9 @@
-"""Which program a forward pass runs: a name for the sequence of its calls and of what flows between them.
+"""Which program a forward pass runs: a name for the sequence of its calls and of what flows between
+them.
 
-Python learns a value of a batch only by reading it out of a tensor. A program that was checked (`gate`) reads nothing,
-so a pass with the name of a checked program is that program, whatever its rows hold.
+Python learns a value of a batch only by reading it out of a tensor. A program that was checked
+(`gate`) reads nothing, so a pass with the name of a checked program is that program, whatever its
+rows hold.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from privlearn.clipping.layout import NotLayerwise
 class Constants:
     """Tensors that were there before any rows of the data were seen.
 
-    What the model and the loss hold as modules is constant. Others, such as class weights in a closure, are entered
-    while `is_open`, as they are met on made-up rows. Any other tensor may hold something of an earlier batch.
+    What the model and the loss hold as modules is constant. Others, such as class weights in a
+    closure, are entered while `is_open`, as they are met on made-up rows. Any other tensor may hold
+    something of an earlier batch.
 
     Args:
         owners: the model, and the loss if it is a module.
@@ -70,20 +73,24 @@ class Constants:
         if self._known.get(id(tensor)) is not tensor:
             if not self.is_open:
                 raise NotLayerwise(
-                    f"the model or the loss uses a tensor of shape {tuple(tensor.shape)} that was not there when the "
-                    "run began: it may hold something of other examples"
+                    f"the model or the loss uses a tensor of shape {tuple(tensor.shape)} that was "
+                    "not there when the run began: it may hold something of other examples"
                 )
             self._known[id(tensor)] = tensor
         return id(tensor)
 
 
-#: Passes so far. What a tensor of an earlier pass was named is below what the names of this pass begin with.
+#: Passes so far. What a tensor of an earlier pass was named is below what the names of this pass
+#: begin with.
 _passes = count(1)
 
-_PLAIN = frozenset({bool, str, type(None), type(...), torch.dtype, torch.Size, torch.device, torch.memory_format})
+_PLAIN = frozenset(
+    {bool, str, type(None), type(...), torch.dtype, torch.Size, torch.device, torch.memory_format}
+)
 
 _T = torch.Tensor
-#: What tells nothing but a tensor's type and shape. The shapes of the batch are part of a program's name.
+#: What tells nothing but a tensor's type and shape. The shapes of the batch are part of a program's
+#: name.
 METADATA: frozenset[Any] = frozenset(
     {
         _T.dim,
@@ -95,7 +102,16 @@ METADATA: frozenset[Any] = frozenset(
         _T.is_contiguous,
         *(
             getattr(_T, name).__get__
-            for name in ("shape", "dtype", "device", "requires_grad", "ndim", "is_leaf", "layout", "is_cuda")
+            for name in (
+                "shape",
+                "dtype",
+                "device",
+                "requires_grad",
+                "ndim",
+                "is_leaf",
+                "layout",
+                "is_cuda",
+            )
         ),
     }
 )
@@ -110,8 +126,9 @@ class Program:
         leaves: the tensors of the batch.
 
     Attributes:
-        key: the name: of all functions, of which earlier results each takes, and of all whole numbers. Numbers with a
-            point are left out: the program can't have them from the batch, and some follow a public schedule.
+        key: the name: of all functions, of which earlier results each takes, and of all whole
+            numbers. Numbers with a point are left out: the program can't have them from the batch,
+            and some follow a public schedule.
     """
 
     def __init__(self, constants: Constants, leaves: Sequence[Tensor]) -> None:
@@ -140,8 +157,8 @@ class Program:
                 self.number(item)
 
     def _describe(self, value: Any, parts: list[Any]) -> None:
-        # Whole numbers, results and constants have other remainders by 4, so that none stands for another. None is -2,
-        # whose hash is that of -1.
+        # Whole numbers, results and constants have other remainders by 4, so that none stands for
+        # another. None is -2, whose hash is that of -1.
         kind = value.__class__
         if isinstance(value, Tensor):
             number = getattr(value, "_result_number", 0) - self._base
@@ -167,34 +184,47 @@ class Program:
 
 
 def renamed(before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Give each tensor of `after` the name of its counterpart in `before`, which it is an alias of."""
+    """Give each tensor of `after` the name of its counterpart in `before`, which it is an alias
+    of.
+    """
     for one, other in zip(before, after, strict=False):
         if isinstance(one, Tensor) and isinstance(other, Tensor) and hasattr(one, "_result_number"):
             other._result_number = one._result_number  # type: ignore[attr-defined]
 
 
 def counts_all(args: Sequence[Any]) -> bool:
-    """Whether `x == y` compares the number of true entries of a mask with the number of all entries."""
-    return len(args) > 1 and isinstance(args[1], int) and getattr(args[0], "_entries_of_mask", None) == args[1]
+    """Whether `x == y` compares the number of true entries of a mask with the number of all
+    entries.
+    """
+    return (
+        len(args) > 1
+        and isinstance(args[1], int)
+        and getattr(args[0], "_entries_of_mask", None) == args[1]
+    )
 
 
 def asks_for_all(name: str, args: Sequence[Any]) -> bool:
     """Whether a call is `bool(mask.all())` or `bool(mask.sum() == mask.numel())`.
 
-    Models leave a mask out where nothing is masked, or refuse rows that lack something. That makes no difference to an
-    example, but it is a question about all examples of a batch. So the answer is False, the general case. To a model
-    that refuses rows of which it is False the answer is True, and examples of which it is not are computed apart.
+    Models leave a mask out where nothing is masked, or refuse rows that lack something. That makes
+    no difference to an example, but it is a question about all examples of a batch. So the answer
+    is False, the general case. To a model that refuses rows of which it is False the answer is
+    True, and examples of which it is not are computed apart.
     """
     return name == "__bool__" and getattr(args[0], "_is_of_all", False)
 
 
 def asks_for_any(name: str, args: Sequence[Any]) -> bool:
-    """Whether a call is `bool(mask.any())`: the answer is False, and examples of which it is not are computed apart."""
+    """Whether a call is `bool(mask.any())`: the answer is False, and examples of which it is not
+    are computed apart.
+    """
     return name == "__bool__" and getattr(args[0], "_is_of_any", False)
 
 
 def note_question(name: str, args: Sequence[Any], out: Any) -> None:
-    """Note that `out` answers whether all entries are true, or any: `mask.all()`, `mask.sum() == mask.numel()`."""
+    """Note that `out` answers whether all entries are true, or any: `mask.all()`,
+    `mask.sum() == mask.numel()`.
+    """
     if name == "all" and len(args) == 1:
         out._is_of_all = True
     elif name == "any" and len(args) == 1:

@@ -1,9 +1,11 @@
-"""`AxisTracker`: follows the axis of the examples through every operation of a forward pass, and denies by default.
+"""`AxisTracker`: follows the axis of the examples through every operation of a forward pass, and
+denies by default.
 
-It sees operations below autograd, where all of PyTorch has come down to functions with schemas. The memory of each
-tensor carries a mark: it holds nothing of the batch, or its bytes belong to examples by a period, or examples met in
-it. Views need no rule: where a tensor's examples are follows from its strides and the mark of its memory. Everything
-that computes needs one (`axis_rules`). What has met may lie around; to read it, or to use it in the loss, is denied.
+It sees operations below autograd, where all of PyTorch has come down to functions with schemas. The
+memory of each tensor carries a mark: it holds nothing of the batch, or its bytes belong to examples
+by a period, or examples met in it. Views need no rule: where a tensor's examples are follows from
+its strides and the mark of its memory. Everything that computes needs one (`axis_rules`). What has
+met may lie around; to read it, or to use it in the loss, is denied.
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ from privlearn.clipping.separation.axis_rules import (
     Rule,
     pointwise,
 )
-from privlearn.clipping.separation.program import METADATA, Constants, asks_for_all, asks_for_any, counts_all
+from privlearn.clipping.separation.program import (
+    METADATA,
+    Constants,
+    asks_for_all,
+    asks_for_any,
+    counts_all,
+)
 
 
 class Coupled(NotLayerwise):
@@ -73,26 +81,51 @@ class MemoryMark(NamedTuple):
 _numbers = count(1)
 #: Give what they are given, as it lies there, without a schema that says so.
 _SAME_MEMORY = {
-    "_unsafe_view", "_reshape_alias", "lift", "alias", "detach_", "unsafe_split", "unsafe_split_with_sizes",
+    "_unsafe_view",
+    "_reshape_alias",
+    "lift",
+    "alias",
+    "detach_",
+    "unsafe_split",
+    "unsafe_split_with_sizes",
     "unsafe_chunk",
-}  # fmt: skip
+}
 #: Write into a tensor whatever was there.
 _OVERWRITES = {
-    "copy", "fill", "zero", "bernoulli", "uniform", "normal", "random", "exponential", "log_normal", "cauchy",
+    "copy",
+    "fill",
+    "zero",
+    "bernoulli",
+    "uniform",
+    "normal",
+    "random",
+    "exponential",
+    "log_normal",
+    "cauchy",
     "geometric",
-}  # fmt: skip
+}
 #: Make a tensor by the shape and type of another, without any of its numbers.
 _SHAPED_LIKE = {
-    "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones",
-    "new_full", "new_empty", "new_empty_strided",
-}  # fmt: skip
-#: Make a tensor that holds whatever was in its memory: zeros while examples are followed, so that a part that is not
-#: written is the same for all of them.
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "empty_like",
+    "rand_like",
+    "randn_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+    "new_empty_strided",
+}
+#: Make a tensor that holds whatever was in its memory: zeros while examples are followed, so that a
+#: part that is not written is the same for all of them.
 _UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
 def _storage(tensor: Tensor) -> Any:
-    return tensor.untyped_storage()  # one Python object as long as the memory lives, which takes attributes
+    # one Python object as long as the memory lives, which takes attributes
+    return tensor.untyped_storage()
 
 
 def axis_of(tensor: Tensor, period: int, examples: int) -> ExampleAxis | None:
@@ -116,7 +149,10 @@ def axis_of(tensor: Tensor, period: int, examples: int) -> ExampleAxis | None:
             continue
         inner = period // stride if stride < period else 1
         if stride * inner != period or length % (examples * inner) or axis:
-            raise Denied(f"taking apart the batch: no one dimension of shape {tuple(tensor.shape)} holds all examples")
+            raise Denied(
+                f"taking apart the batch: no one dimension of shape {tuple(tensor.shape)} holds "
+                "all examples"
+            )
         within += stride * (inner - 1)
         axis = ExampleAxis(dim, length // (examples * inner), inner)
     if within > period or axis is None or begin // period % examples:
@@ -126,9 +162,13 @@ def axis_of(tensor: Tensor, period: int, examples: int) -> ExampleAxis | None:
 
 @final
 class _Call:
-    """One call of an operation: its arguments by name, and where its tensors have their examples."""
+    """One call of an operation: its arguments by name, and where its tensors have their
+    examples.
+    """
 
-    def __init__(self, tracker: AxisTracker, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, tracker: AxisTracker, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
         schema = func._schema.arguments
         self.name = func._schema.name.partition("::")[2]
         in_place = self.name.endswith("_") and not self.name.endswith("__")
@@ -136,7 +176,9 @@ class _Call:
         self.func = func
         self._values = {own.name: own.default_value for own in schema if own.has_default_value()}
         self._values |= {own.name: value for own, value in zip(schema, args, strict=False)} | kwargs
-        writes = {own.name for own in schema if own.alias_info is not None and own.alias_info.is_write}
+        writes = {
+            own.name for own in schema if own.alias_info is not None and own.alias_info.is_write
+        }
         self.written = [tensor for name in writes for _, tensor in _tensors(self._values.get(name))]
         #: Tensors that are written, in memory whose other parts are not the same for all examples.
         self.beside: list[Tensor] = []
@@ -197,7 +239,11 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(
-        self, constants: Constants, leaves: Sequence[Tensor], examples: int, drawn: Sequence[Layout] = ()
+        self,
+        constants: Constants,
+        leaves: Sequence[Tensor],
+        examples: int,
+        drawn: Sequence[Layout] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.examples, self._drawn, self._draws = examples, drawn, 0
@@ -210,7 +256,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for leaf in leaves:
             if leaf.numel():
                 rows = len(leaf) // examples
-                _storage(leaf).mark = MemoryMark(self._number, leaf.stride(0) * leaf.element_size() * rows)
+                _storage(leaf).mark = MemoryMark(
+                    self._number, leaf.stride(0) * leaf.element_size() * rows
+                )
 
     def enter(self, tensor: Tensor) -> None:
         """`tensor` holds nothing of the batch."""
@@ -272,12 +320,16 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for tensor in given:
                     mark = self.mark_of(tensor)
                     if (mark.period or mark.met) and self.examples > 1:
-                        raise ReadsBatch(f"{name} reads, or hooks, a tensor of the batch{_line_of_user()}")
+                        raise ReadsBatch(
+                            f"{name} reads, or hooks, a tensor of the batch{_line_of_user()}"
+                        )
         return out
 
     # -- at the level of operations
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
         """Run `func`, and mark what it gives."""
         kwargs = kwargs or {}
         self._calls += 1
@@ -296,14 +348,21 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for tensor in results:
                 tensor.zero_()
         for at, tensor in enumerate(results):
-            self._mark(call, tensor, answer[min(at, len(answer) - 1)] if isinstance(answer, list) else answer)
+            self._mark(
+                call,
+                tensor,
+                answer[min(at, len(answer) - 1)] if isinstance(answer, list) else answer,
+            )
         for tensor in call.written if call.of_batch else ():
             if not any(tensor is result for result in results):
                 self._mark(call, tensor, f"{_spoken(call.plain)} over the batch{_line_of_user()}")
         return out
 
-    def _answer(self, call: _Call, own_rule: Rule | None) -> list[ExampleAxis | str | None] | str | None:
-        """Where the examples are in each result: a text where they met, None in what holds nothing of them.
+    def _answer(
+        self, call: _Call, own_rule: Rule | None
+    ) -> list[ExampleAxis | str | None] | str | None:
+        """Where the examples are in each result: a text where they met, None in what holds nothing
+        of them.
 
         Raises:
             Coupled: Python would know values of the batch.
@@ -343,7 +402,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise Coupled(f"random numbers of shape {tuple(shape)} are not drawn for each example")
         return ExampleAxis(dim, 1, shape[dim] // self.examples)
 
-    def _settle(self, call: _Call, answer: AxisLabels | list[ExampleAxis | None]) -> list[ExampleAxis | str | None]:
+    def _settle(
+        self, call: _Call, answer: AxisLabels | list[ExampleAxis | None]
+    ) -> list[ExampleAxis | str | None]:
         """Where each result has its examples, by a rule's labels.
 
         Raises:
@@ -380,7 +441,10 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _require_even(self, call: _Call, tensor: Tensor, axis: ExampleAxis) -> None:
         if not self.is_even(tensor, axis):
-            raise Denied(f"{_spoken(call.plain)} with a constant that differs from one place in the batch to the next")
+            raise Denied(
+                f"{_spoken(call.plain)} with a constant that differs from one place in the batch "
+                "to the next"
+            )
 
     def is_even(self, tensor: Tensor, axis: ExampleAxis) -> bool:
         """Whether a constant is the same for all examples."""
@@ -389,7 +453,13 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return True
         if tensor.shape[dim] != length:
             return False
-        parts = (*tensor.shape[:dim], axis.outer, self.examples, axis.inner, *tensor.shape[dim + 1 :])
+        parts = (
+            *tensor.shape[:dim],
+            axis.outer,
+            self.examples,
+            axis.inner,
+            *tensor.shape[dim + 1 :],
+        )
         apart = tensor.detach().reshape(parts)
         first = apart.narrow(dim + 1, 0, 1).expand_as(apart)
         if not tensor.is_floating_point():
@@ -404,7 +474,12 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(value, int | float) and str(own.type) in _NUMBERS:
                 self.noted.append(float(value))
         for name, tensor in call.tensors.items():
-            if name in call.constants and tensor.dim() == 0 and not tensor.is_complex() and not tensor.requires_grad:
+            if (
+                name in call.constants
+                and tensor.dim() == 0
+                and not tensor.is_complex()
+                and not tensor.requires_grad
+            ):
                 self.noted.append(float(tensor.detach()))
 
     def _mark(self, call: _Call, tensor: Tensor, answer: ExampleAxis | str | None) -> None:
@@ -419,12 +494,19 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         held = self._known(tensor) if is_written else None
         whole = tensor.numel() * tensor.element_size() == _storage(tensor).nbytes()
         if is_written and answer is not None and (held is None or held.lasts):
-            raise Coupled(f"{call.name} writes the batch into a tensor that was there before{_line_of_user()}")
+            raise Coupled(
+                f"{call.name} writes the batch into a tensor that was there before{_line_of_user()}"
+            )
         if answer is None:
             if held is None or not (held.period or held.met):
-                _storage(tensor).mark = MemoryMark(self._number, lasts=held is not None and held.lasts)
+                _storage(tensor).mark = MemoryMark(
+                    self._number, lasts=held is not None and held.lasts
+                )
             elif held.period and self.examples > 1 and not self._is_even_in(tensor, held.period):
-                self._meet(tensor, f"{call.name} writes a constant that differs along the batch{_line_of_user()}")
+                self._meet(
+                    tensor,
+                    f"{call.name} writes a constant that differs along the batch{_line_of_user()}",
+                )
             return
         if isinstance(answer, str):
             self._meet(tensor, answer)
@@ -449,7 +531,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._meet(tensor, f"{call.name} gives examples in another order{_line_of_user()}")
 
     def _may_hold(self, tensor: Tensor, axis: ExampleAxis) -> bool:
-        """Whether what is beside `tensor` in its memory is the same for all examples, if these are along `axis`."""
+        """Whether what is beside `tensor` in its memory is the same for all examples, if these are
+        along `axis`.
+        """
         mark, memory = self._known(tensor), _storage(tensor)
         whole = tensor.numel() * tensor.element_size() == memory.nbytes()
         if mark is None or mark.period or mark.met or whole or not tensor.numel():
@@ -472,7 +556,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return axis is None or self.is_even(tensor, axis)
 
     def require_at(self, tensor: Tensor, axis: ExampleAxis, what: str) -> None:
-        """Raise `Coupled` unless `tensor` has its examples along `axis`, or is the same for all of them."""
+        """Raise `Coupled` unless `tensor` has its examples along `axis`, or is the same for all of
+        them.
+        """
         mark = self.mark_of(tensor)
         if mark.met:
             raise Coupled(mark.met)
@@ -487,7 +573,8 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise Coupled(f"{error}{_line_of_user()}") from None
         if not same:
             raise Coupled(
-                f"{what} has the rows of an example in other places than one after the other{_line_of_user()}"
+                f"{what} has the rows of an example in other places than one after the "
+                f"other{_line_of_user()}"
             )
 
 
@@ -510,11 +597,20 @@ def _drawn_shape(call: _Call) -> Sequence[int]:
 def _tells(call: _Call) -> bool:
     """Whether Python would know values of what is given: by a number, or by a shape."""
     if call.plain == "index":
-        masks = [index for _, index in _tensors(call["indices"]) if index.dtype in (torch.bool, torch.uint8)]
-        return (bool(masks) and any(name[0] == "indices" for name in call.axes)) or (bool(masks) and bool(call.met))
+        masks = [
+            index
+            for _, index in _tensors(call["indices"])
+            if index.dtype in (torch.bool, torch.uint8)
+        ]
+        return (bool(masks) and any(name[0] == "indices" for name in call.axes)) or (
+            bool(masks) and bool(call.met)
+        )
     if call.plain == "_ctc_loss":
         return any(name[0].endswith("lengths") for name in call.axes)
-    return torch.Tag.data_dependent_output in call.func.tags or torch.Tag.dynamic_output_shape in call.func.tags
+    return (
+        torch.Tag.data_dependent_output in call.func.tags
+        or torch.Tag.dynamic_output_shape in call.func.tags
+    )
 
 
 _KINDS: dict[Any, tuple[bool, Rule | None]] = {}
@@ -525,14 +621,18 @@ def _kind(func: Any) -> tuple[bool, Rule | None]:
     if func not in _KINDS:
         schema = func._schema
         namespace, _, name = schema.name.partition("::")
-        is_view = any(own.alias_info is not None and not own.alias_info.is_write for own in schema.returns)
+        is_view = any(
+            own.alias_info is not None and not own.alias_info.is_write for own in schema.returns
+        )
         is_view = is_view or name in _SAME_MEMORY or torch.Tag.inplace_view in func.tags
         plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
         known = namespace == "aten" or (namespace, plain) == ("mkldnn", "_linear_pointwise")
         own_rule = RULES.get(plain) if known else None
         if own_rule is None and namespace == "aten":
             packet = getattr(torch.ops.aten, plain, None)
-            overloads = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
+            overloads = (
+                [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
+            )
             if any(torch.Tag.pointwise in overload.tags for overload in (func, *overloads)):
                 own_rule = pointwise
         _KINDS[func] = (is_view and namespace == "aten", own_rule)
@@ -542,16 +642,54 @@ def _kind(func: Any) -> tuple[bool, Rule | None]:
 #: Types of arguments that are numbers. Python's numbers are also given in place of tensors.
 _NUMBERS = {"number", "float", "Optional[number]", "Optional[float]", "Tensor"}
 #: Functions that make tensors of Python's numbers.
-_OF_PYTHON_NUMBERS = {"tensor", "as_tensor", "asarray", "__setitem__", "__getitem__", "scalar_tensor"}
+_OF_PYTHON_NUMBERS = {
+    "tensor",
+    "as_tensor",
+    "asarray",
+    "__setitem__",
+    "__getitem__",
+    "scalar_tensor",
+}
 #: Functions that tell nothing of a tensor's values, or give them as tensors.
 _TELL_NOTHING = {
-    "nelement", "get_device", "storage_offset", "ndimension", "element_size", "requires_grad_", "is_same_size", "type",
-    "__hash__", "__set__", "is_tensor", "retain_grad", "is_signed", "is_inference", "is_conj", "is_neg", "result_type",
-    "can_cast", "promote_types", "broadcast_tensors", "is_coalesced", "has_names", "set_grad_enabled",
-    "is_distributed", "is_complex", "is_set_to",
-}  # fmt: skip
+    "nelement",
+    "get_device",
+    "storage_offset",
+    "ndimension",
+    "element_size",
+    "requires_grad_",
+    "is_same_size",
+    "type",
+    "__hash__",
+    "__set__",
+    "is_tensor",
+    "retain_grad",
+    "is_signed",
+    "is_inference",
+    "is_conj",
+    "is_neg",
+    "result_type",
+    "can_cast",
+    "promote_types",
+    "broadcast_tensors",
+    "is_coalesced",
+    "has_names",
+    "set_grad_enabled",
+    "is_distributed",
+    "is_complex",
+    "is_set_to",
+}
 #: Attributes that tell nothing of a tensor's values, beside those whose names begin with "is_".
-_ATTRIBUTES = {"names", "itemsize", "nbytes", "retains_grad", "output_nr", "_version", "name", "shape"}
+_ATTRIBUTES = {
+    "names",
+    "itemsize",
+    "nbytes",
+    "retains_grad",
+    "output_nr",
+    "_version",
+    "name",
+    "shape",
+}
 
 
 def _tells_nothing(func: Any, name: str) -> bool:
@@ -570,7 +708,9 @@ _INSTEAD = {
     "read": "leave such numbers out, use a constant, or pad rows where they are collated",
 }
 
-_SKIPPED = tuple(str(Path(module.__file__ or "").parent) for module in (torch, sys.modules["privlearn"]))
+_SKIPPED = tuple(
+    str(Path(module.__file__ or "").parent) for module in (torch, sys.modules["privlearn"])
+)
 
 
 def _line_of_user() -> str:
@@ -580,9 +720,14 @@ def _line_of_user() -> str:
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
         return ""
-    return f" ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno}, in {frame.f_code.co_name})"
+    return (
+        f" ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno}, in "
+        f"{frame.f_code.co_name})"
+    )
 
 
 def unfollowed() -> AbstractContextManager[object]:
-    """A block in which operations are not followed: what it gives has to be an alias of what it was given."""
+    """A block in which operations are not followed: what it gives has to be an alias of what it was
+    given.
+    """
     return _disable_current_modes()

@@ -1,1 +1,3 @@
-"""Clipped sums of models whose parameters `torch.distributed.fsdp.fully_shard` (FSDP2) shares out over processes."""
+"""Clipped sums of models whose parameters `torch.distributed.fsdp.fully_shard` (FSDP2) shares out
+over processes.
+"""

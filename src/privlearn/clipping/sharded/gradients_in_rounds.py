@@ -1,4 +1,6 @@
-"""`ShardedGradients`: `ClippedGradients` of a model under FSDP2, in rounds that all processes make in step."""
+"""`ShardedGradients`: `ClippedGradients` of a model under FSDP2, in rounds that all processes make
+in step.
+"""
 
 from __future__ import annotations
 
@@ -73,14 +75,16 @@ class Waiting:
 
 @final
 class ShardedGradients(ClippedGradients):
-    """`ClippedGradients` of a model under FSDP2: each process gets the sums of the shards that it keeps.
+    """`ClippedGradients` of a model under FSDP2: each process gets the sums of the shards that it
+    keeps.
 
-    Guarantee: that of `ClippedGradients`. Each example is computed and clipped in one process, whole; a parameter's sum
-    is formed for one group of modules at a time, and each process is handed what it keeps of it.
+    Guarantee: that of `ClippedGradients`. Each example is computed and clipped in one process,
+    whole; a parameter's sum is formed for one group of modules at a time, and each process is
+    handed what it keeps of it.
 
-    All processes compute at the same time, in rounds: one that has no examples left, or whose examples can't be
-    computed, computes made-up ones, of which nothing is added. An example on which the model takes a path that it takes
-    on no made-up rows counts as absent.
+    All processes compute at the same time, in rounds: one that has no examples left, or whose
+    examples can't be computed, computes made-up ones, of which nothing is added. An example on
+    which the model takes a path that it takes on no made-up rows counts as absent.
     """
 
     def __init__(self, model: nn.Module, *given: Any, **options: Any) -> None:
@@ -113,17 +117,27 @@ class ShardedGradients(ClippedGradients):
         return [total.to_local() for total in sums]
 
     def _share(self, totals: list[Tensor], kinds: list[torch.dtype]) -> Share:
-        return Shards((*self._groups.places, (0, 1)))  # the count is the same in all processes, and so is its noise
+        # the count is the same in all processes, and so is its noise
+        return Shards((*self._groups.places, (0, 1)))
 
     def _problem(self, autocast: torch.dtype | None) -> Problem:
-        return replace(super()._problem(autocast), in_step=self._groups.in_step, any_process=self._world.any)
+        return replace(
+            super()._problem(autocast), in_step=self._groups.in_step, any_process=self._world.any
+        )
 
     def _add_up(
-        self, sample: Sample, rows: Rows, sums: Sequence[Tensor], blocks: Sequence[Tensor], clipped: Tensor
+        self,
+        sample: Sample,
+        rows: Rows,
+        sums: Sequence[Tensor],
+        blocks: Sequence[Tensor],
+        clipped: Tensor,
     ) -> None:
         parts = self._world.parts(sample.indices, [torch.zeros(1, dtype=torch.float64)])
         waiting = deque(
-            Waiting(data, torch.from_numpy(own)) for examples, _ in parts for data, own in self._chunks(rows, examples)
+            Waiting(data, torch.from_numpy(own))
+            for examples, _ in parts
+            for data, own in self._chunks(rows, examples)
         )
         kind = torch.float64 if self._in_double else torch.float32
         while self._world.any(bool(waiting)):
@@ -138,12 +152,17 @@ class ShardedGradients(ClippedGradients):
             totals = [weights.new_zeros(piece.whole.shape) for piece in group]
             for piece, total in zip(group, totals, strict=True):
                 if piece.name in gradients:
-                    gradients.pop(piece.name).add_weighted(weights[self._norm_of[piece.name]], total)
-            for piece, own in zip(group, self._groups.scattered(group, totals, self.clip_norm), strict=True):
+                    gradients.pop(piece.name).add_weighted(
+                        weights[self._norm_of[piece.name]], total
+                    )
+            for piece, own in zip(
+                group, self._groups.scattered(group, totals, self.clip_norm), strict=True
+            ):
                 sums[self._number[piece.name]].add_(own)
 
     def _weighted(self, waiting: deque[Waiting], clipped: Tensor) -> tuple[dict[str, Any], Tensor]:
-        """One round: gradients of the examples that wait first, and their weights by norm; none if they add nothing.
+        """One round: gradients of the examples that wait first, and their weights by norm; none if
+        they add nothing.
 
         What is to be computed again waits again.
         """
@@ -168,8 +187,9 @@ class ShardedGradients(ClippedGradients):
         except Exception as error:
             if part is None or self._groups.passed:
                 raise ProcessLost(
-                    f"another process ended, or a backward pass failed in this one ({first_line(error)}): all end "
-                    "here. Start all of them again; a run with a checkpoint goes on from it"
+                    "another process ended, or a backward pass failed in this one "
+                    f"({first_line(error)}): all end here. Start all of them again; a run with a "
+                    "checkpoint goes on from it"
                 ) from error
             if isinstance(error, NotLayerwise) and part.path + 1 < len(self._paths):
                 waiting.appendleft(replace(part, path=part.path + 1))
@@ -179,7 +199,8 @@ class ShardedGradients(ClippedGradients):
         if part is None:
             return nothing
         if not self._random.active and not all(map(torch.equal, before, drawn_by(self._device))):
-            self._random.active = True  # the model draws random numbers that it did not draw on made-up rows
+            # the model draws random numbers that it did not draw on made-up rows
+            self._random.active = True
             waiting.appendleft(part)
             return nothing
         squares = self._squares(gradients, losses)
@@ -195,7 +216,11 @@ class ShardedGradients(ClippedGradients):
     def _fetched(self, part: Waiting | None) -> Leaves | None:
         """The rows of a part; None if there is none, or they can't be fetched."""
         try:
-            return None if part is None else self._taken(part.data, part.rows if part.at is None else part.at)
+            return (
+                None
+                if part is None
+                else self._taken(part.data, part.rows if part.at is None else part.at)
+            )
         except Exception:
             return None
 
@@ -213,14 +238,19 @@ class ShardedGradients(ClippedGradients):
         return waiting.appendleft(replace(part, at=at, counts=counts, tries=part.tries + 1))
 
     def _choose(self, rows: Rows) -> tuple[PerOperation, int]:
-        """Operation by operation, for rows of these shapes, and how many examples are computed at once.
+        """Operation by operation, for rows of these shapes, and how many examples are computed at
+        once.
 
         Raises:
             NotPerExample: the loss is not one value for each example.
-            BadInput: the gradients can't be computed so, or differ from those of FSDP2's own backward passes.
+            BadInput: the gradients can't be computed so, or differ from those of FSDP2's own
+                backward passes.
         """
         if getattr(rows, "padded", False):
-            raise BadInput("rows have lengths of their own, and the model is under fully_shard: pad them to one length")
+            raise BadInput(
+                "rows have lengths of their own, and the model is under fully_shard: pad them to "
+                "one length"
+            )
         problem = self._problem(self._autocast)
         plain, shape = replace(problem, autocast=None), self._shape
 
@@ -233,42 +263,61 @@ class ShardedGradients(ClippedGradients):
             _, problem.random.active = require_uncoupled(plain, few, batches)
             problem.random.take(np.arange(COMPARED, dtype=np.uint64))
             self._views.prepare(few[0], problem.random)
-            with self._groups.recording(), problem.computing(problem.random.together()), torch.no_grad():
+            with (
+                self._groups.recording(),
+                problem.computing(problem.random.together()),
+                torch.no_grad(),
+            ):
                 problem.forward(*(leaf.clone() for leaf in few))
             try:
-                self._paths = [PerOperation(problem, self._kernels, layouts(problem, self._kernels, batches))]
+                self._paths = [
+                    PerOperation(problem, self._kernels, layouts(problem, self._kernels, batches))
+                ]
                 if not self._agrees(plain, few, batches):
                     raise NotLayerwise("its gradients differ from those of single examples")
             except NotLayerwise as error:
                 raise BadInput(
-                    f"the model's gradients can't be computed operation by operation: {error}. Under fully_shard no "
-                    "other way is known: take these modules out of the model, or train it whole"
+                    f"the model's gradients can't be computed operation by operation: {error}. "
+                    "Under fully_shard no other way is known: take these modules out of the "
+                    "model, or train it whole"
                 ) from error
             held = held_by(self._paths[0], *few) // COMPARED
         self._blank = few
         return self._paths[0], self._microbatch or max(1, room(self._device) // max(held, 1))
 
     def _agrees(self, problem: Problem, rows: Leaves, batches: Sequence[Leaves]) -> bool:
-        """Whether losses, norms and a weighted sum are those of single examples by FSDP2's own backward passes."""
+        """Whether losses, norms and a weighted sum are those of single examples by FSDP2's own
+        backward passes.
+        """
         examples = len(rows[0]) // problem.copies
         problem.random.take(np.arange(examples, dtype=np.uint64))
         way = PerOperation(problem, self._kernels, layouts(problem, self._kernels, batches))
         gradients, losses = way(*(leaf.clone() for leaf in rows))
         none = torch.zeros(examples, dtype=torch.float64, device=self._device)
-        squares = torch.stack([gradients[name].squares if name in gradients else none for name in self.parameters])
+        squares = torch.stack(
+            [gradients[name].squares if name in gradients else none for name in self.parameters]
+        )
         usable = squares.isfinite().all(0) & losses.isfinite()
         if not usable.all():
             few = tuple(leaf[usable.repeat_interleave(problem.copies)] for leaf in rows)
             return bool(usable.any()) and self._agrees(problem, few, batches)
-        # One sum of all examples, each made to count about as much as any other. All processes add the same.
+        # One sum of all examples, each made to count about as much as any other. All processes add
+        # the same.
         total = squares.sum(0).clamp(min=1e-300)
         weights = (torch.linspace(1, 2, examples, device=self._device) / total.sqrt()).float()
-        sums, wanted = ([torch.zeros_like(kept) for kept in self._here(self._held)] for _ in range(2))
+        sums, wanted = (
+            [torch.zeros_like(kept) for kept in self._here(self._held)] for _ in range(2)
+        )
         self._reduce(gradients, (self.clip_norm * weights).expand(self._norms, -1), sums)
         truth = []
         for number in range(examples):
             loss, grads = self._single(problem, rows, number)
-            truth.append((loss, self._world.total(torch.stack([own.double().square().sum() for own in grads]))))
+            truth.append(
+                (
+                    loss,
+                    self._world.total(torch.stack([own.double().square().sum() for own in grads])),
+                )
+            )
             for own, grad in zip(wanted, grads, strict=True):
                 own.add_(grad * weights[number])
         expected, theirs = (torch.stack(own, -1) for own in zip(*truth, strict=True))
@@ -280,7 +329,9 @@ class ShardedGradients(ClippedGradients):
         return not self._world.any(not same)
 
     def _single(self, problem: Problem, rows: Leaves, number: int) -> tuple[Tensor, list[Tensor]]:
-        """The loss of one example, and of its gradients the shards here; the same example in all processes."""
+        """The loss of one example, and of its gradients the shards here; the same example in all
+        processes.
+        """
         own = slice(number * problem.copies, (number + 1) * problem.copies)
         held = [parameter.grad for parameter in self._held]
         with problem.computing(problem.random.alone(number)), torch.enable_grad():

@@ -1,12 +1,13 @@
-"""A model under FSDP2: its parameters, whole and in shards, and passes that all processes make in step.
+"""A model under FSDP2: its parameters, whole and in shards, and passes that all processes make in
+step.
 
-FSDP2 keeps a part of each parameter in each process. Before a module runs, forward or backward, its processes gather
-its parameters, and afterwards they free them: the engine that computes examples' gradients sees whole parameters, for
-a module at a time, and need not know of shards.
+FSDP2 keeps a part of each parameter in each process. Before a module runs, forward or backward, its
+processes gather its parameters, and afterwards they free them: the engine that computes examples'
+gradients sees whole parameters, for a module at a time, and need not know of shards.
 
-Gathering takes all processes, and a row on which a model fails, or takes another path, exists in one of them. So the
-order of the modules is written down on made-up rows. A process whose pass fails gathers for the others what is left of
-it, and all of them give the pass up.
+Gathering takes all processes, and a row on which a model fails, or takes another path, exists in
+one of them. So the order of the modules is written down on made-up rows. A process whose pass fails
+gathers for the others what is left of it, and all of them give the pass up.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from privlearn.clipping.separation.tracker import unfollowed
 from privlearn.errors import BadInput, PrivlearnError, first_line
 from privlearn.world import World
 
-#: The step of the grid that sums are added up on, over a clipping norm, as a power of two: the sums of 2^16 examples
-#: are exact in double precision.
+#: The step of the grid that sums are added up on, over a clipping norm, as a power of two: the sums
+#: of 2^16 examples are exact in double precision.
 _STEP = -36
 
 
@@ -39,7 +40,8 @@ class OtherFailed(PrivlearnError):
 @final
 @dataclass(frozen=True, repr=False)
 class Piece:
-    """One trained parameter, and the part of it that this process keeps: whole rows, one after the other.
+    """One trained parameter, and the part of it that this process keeps: whole rows, one after the
+    other.
 
     Attributes:
         name: of the parameter.
@@ -69,7 +71,8 @@ class Piece:
 @final
 @dataclass(frozen=True)
 class Shards:
-    """Sums of shards: every number of a parameter has its place in the noise, in whichever process it is.
+    """Sums of shards: every number of a parameter has its place in the noise, in whichever process
+    it is.
 
     Attributes:
         places: of each value, where it begins in its whole, and the whole's size.
@@ -106,7 +109,9 @@ class Groups:
 
         self._model, self._world = cast(Any, model), world
         require_usable(model, world)
-        self._modules: list[Any] = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        self._modules: list[Any] = [
+            module for module in model.modules() if isinstance(module, FSDPModule)
+        ]
         self._order: list[nn.Module] = []  # in which modules gather, in one pass
         self._passed: int | None = None  # of them, in the pass that is made
         self._recording = False
@@ -116,20 +121,28 @@ class Groups:
         try:
             self._model.unshard()
         except ValueError as error:  # PyTorch's own, of weights that several groups share
-            raise BadInput(f"the model can't be trained under fully_shard: {first_line(error)}") from error
+            raise BadInput(
+                f"the model can't be trained under fully_shard: {first_line(error)}"
+            ) from error
         self._model.reshard()
         for module in self._modules:
             module.unshard()
-            whole = {name: own for name, own in model.named_parameters() if own is not kept.get(name)}
+            whole = {
+                name: own for name, own in model.named_parameters() if own is not kept.get(name)
+            }
             module.reshard()
             trained = [(name, own) for name, own in whole.items() if own.requires_grad]
             self.pieces.append([_piece(name, own, kept[name], world) for name, own in trained])
 
     @property
     def whole(self) -> dict[str, nn.Parameter]:
-        """The trained parameters, as modules have them while they run, in the order of the model's."""
+        """The trained parameters, as modules have them while they run, in the order of the
+        model's.
+        """
         by_name = {piece.name: piece.whole for group in self.pieces for piece in group}
-        return {name: by_name[name] for name, own in self._model.named_parameters() if own.requires_grad}
+        return {
+            name: by_name[name] for name, own in self._model.named_parameters() if own.requires_grad
+        }
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -139,12 +152,19 @@ class Groups:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """A block in which FSDP2's hooks are none of the model's operations, and gather in the order that is known."""
+        """A block in which FSDP2's hooks are none of the model's operations, and gather in the
+        order that is known.
+        """
         held = []
         for module in self._modules:
-            for hooks, before in ((module._forward_pre_hooks, True), (module._forward_hooks, False)):
+            for hooks, before in (
+                (module._forward_pre_hooks, True),
+                (module._forward_hooks, False),
+            ):
                 for key, hook in hooks.items():
-                    if type(getattr(hook, "__self__", None)).__module__.startswith("torch.distributed.fsdp"):
+                    if type(getattr(hook, "__self__", None)).__module__.startswith(
+                        "torch.distributed.fsdp"
+                    ):
                         held.append((hooks, key, hook))
                         hooks[key] = self._guarded(hook, module if before else None)
         try:
@@ -186,7 +206,8 @@ class Groups:
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
-        """A block with one forward pass, which all processes make; it comes to its end in all, or in none.
+        """A block with one forward pass, which all processes make; it comes to its end in all, or
+        in none.
 
         Raises:
             OtherFailed: this process made it, and another did not.
@@ -211,10 +232,12 @@ class Groups:
             raise failed or OtherFailed("another process could not make this pass")
 
     def scattered(self, group: list[Piece], sums: list[Tensor], clip_norm: float) -> list[Tensor]:
-        """Of sums of whole parameters, the sum over all processes of what this one keeps of them, in double precision.
+        """Of sums of whole parameters, the sum over all processes of what this one keeps of them,
+        in double precision.
 
-        They are added up on a grid of 2^-36 of the clipping norm, exactly, so that the order does not matter. Rounding
-        to it moves a sum of d numbers by at most 2^-37 sqrt(d) of the norm, far below the rounding of the sum itself.
+        They are added up on a grid of 2^-36 of the clipping norm, exactly, so that the order does
+        not matter. Rounding to it moves a sum of d numbers by at most 2^-37 sqrt(d) of the norm,
+        far below the rounding of the sum itself.
 
         Args:
             group: the parameters.
@@ -236,35 +259,70 @@ class Groups:
 
 
 def _piece(name: str, whole: nn.Parameter, kept: Any, world: World) -> Piece:
-    return Piece(name, whole, kept.to_local().detach(), -(-whole.shape[0] // world.size), world.rank)
+    return Piece(
+        name, whole, kept.to_local().detach(), -(-whole.shape[0] // world.size), world.rank
+    )
 
 
 def require_usable(model: nn.Module, world: World) -> None:
-    """Raise `BadInput` unless every parameter is in float32 and sharded by rows over all processes of `world`."""
+    """Raise `BadInput` unless every parameter is in float32 and sharded by rows over all processes
+    of `world`.
+    """
     from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
     from torch.distributed.tensor import DTensor, Shard
 
     problem, instead = "", ""
-    if not isinstance(model, FSDPModule) or not all(isinstance(own, DTensor) for own in model.parameters()):
-        problem, instead = "parameters that are not sharded", "apply fully_shard(model) after its parts"
+    if not isinstance(model, FSDPModule) or not all(
+        isinstance(own, DTensor) for own in model.parameters()
+    ):
+        problem, instead = (
+            "parameters that are not sharded",
+            "apply fully_shard(model) after its parts",
+        )
     elif not hasattr(model, "reset_iter_state"):
-        problem, instead = "an FSDP2 that passes can't be given up in", "use a PyTorch with FSDPModule.reset_iter_state"
+        problem, instead = (
+            "an FSDP2 that passes can't be given up in",
+            "use a PyTorch with FSDPModule.reset_iter_state",
+        )
     elif any(own.dtype != torch.float32 for own in model.parameters()):
-        problem, instead = "parameters of another type than float32", "use model.float() before fully_shard"
+        problem, instead = (
+            "parameters of another type than float32",
+            "use model.float() before fully_shard",
+        )
     elif any(tuple(own.placements) != (Shard(0),) for own in cast(Any, model.parameters())):
-        problem, instead = "parameters that are replicated, or sharded otherwise than by rows", "use one flat mesh"
+        problem, instead = (
+            "parameters that are replicated, or sharded otherwise than by rows",
+            "use one flat mesh",
+        )
     elif any(own.device_mesh.size() != world.size for own in cast(Any, model.parameters())):
-        problem, instead = "a mesh of other processes than those that train", "use a mesh of all processes"
-    states = [module._get_fsdp_state() for module in model.modules() if isinstance(module, FSDPModule)]
+        problem, instead = (
+            "a mesh of other processes than those that train",
+            "use a mesh of all processes",
+        )
+    states = [
+        module._get_fsdp_state() for module in model.modules() if isinstance(module, FSDPModule)
+    ]
     for state in [] if problem else cast(Any, states):
         policies = state._mp_policy
         if len(state._modules) > 1:
-            problem, instead = "modules that are one group", "apply fully_shard to one module at a time"
-        elif any(own is not None for own in (policies.param_dtype, policies.reduce_dtype, policies.output_dtype)):
-            problem, instead = "a MixedPrecisionPolicy", "leave it out, and use precision='bf16' to compute in bfloat16"
-        elif any(isinstance(own.offload_policy, CPUOffloadPolicy) for own in state._fsdp_param_groups):
+            problem, instead = (
+                "modules that are one group",
+                "apply fully_shard to one module at a time",
+            )
+        elif any(
+            own is not None
+            for own in (policies.param_dtype, policies.reduce_dtype, policies.output_dtype)
+        ):
+            problem, instead = (
+                "a MixedPrecisionPolicy",
+                "leave it out, and use precision='bf16' to compute in bfloat16",
+            )
+        elif any(
+            isinstance(own.offload_policy, CPUOffloadPolicy) for own in state._fsdp_param_groups
+        ):
             problem, instead = "a CPUOffloadPolicy", "leave it out"
     if problem:
         raise BadInput(
-            f"the model has {problem} under fully_shard: sums and noise are not made for that. To go on, {instead}"
+            f"the model has {problem} under fully_shard: sums and noise are not made for that. To "
+            f"go on, {instead}"
         )
