@@ -13,25 +13,25 @@ OPTIONS = "check_options_of_the_command_line_are_as_frozen"
 OUTPUTS = "check_keys_and_exit_codes_of_quick_commands_are_as_frozen"
 
 MUTANTS = [
-    Mutant("a default changed", options._training, 'str, "linear"', 'str, "cnn"', OPTIONS),
+    Mutant("a default changed", options._network, 'str, "linear"', 'str, "cnn"', OPTIONS),
     Mutant(
         "the default of a number changed", options._without_data, "int, 0)", "int, 8080)", OPTIONS
     ),
     Mutant(
         "a number is read as text",
-        options._training,
-        "int, candidate=True, argument",
-        "str, argument",
+        options._descent,
+        '"for SGD (default: 0)", float',
+        '"for SGD (default: 0)", str',
         OPTIONS,
     ),
     Mutant(
         "a choice is gone",
-        options._training,
+        options._descent,
         'choices=("public",)',
         'choices=("private",)',
         OPTIONS,
     ),
-    Mutant("an option is gone", options._training, "*_fields(),", "", OPTIONS),
+    Mutant("an option is gone", options._other_methods, "*_fields(),", "", OPTIONS),
     Mutant(
         "what is needed may be left out",
         request._add,

@@ -401,8 +401,8 @@ MUTANTS = [
     Mutant(
         "the clip moves by the true count",
         gradients.ClippedGradients.__call__,
-        "values = (*sums, clipped",
-        "self.clip_norm *= 0.9 if float(clipped) > 0 else 1.1; values = (*sums, clipped",
+        "values = ((*sums, clipped",
+        "self.clip_norm *= 0.9 if float(clipped) > 0 else 1.1; values = ((*sums, clipped",
         "check_the_clip_moves_only_by_what_was_released",
     ),
     Mutant(

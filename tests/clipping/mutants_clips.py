@@ -58,8 +58,8 @@ MUTANTS = [
     Mutant(
         "a sum of which nothing was measured is let pass",
         Contributions.require_within,
-        "if self._largest is None",
-        "if False",
+        "if (self._largest is None",
+        "if (False",
         MEASURED,
     ),
     Mutant(

@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant(
         "numbers may be read",
         tracker._tells,
-        "return torch.Tag.data_dependent_output in call.func.tags or ",
-        "return False and ",
+        "return (torch.Tag.data_dependent_output in call.func.tags or ",
+        "return (False and ",
         GATE,
     ),
     Mutant(
@@ -85,8 +85,8 @@ MUTANTS = [
     Mutant(
         "backward passes of strangers pass",
         backends._require_known_gradients,
-        "if custom or compiled or ",
-        "if False and ",
+        "if (custom or compiled or ",
+        "if (False and ",
         GATE,
     ),
 ]

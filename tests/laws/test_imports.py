@@ -18,9 +18,9 @@ from tests.laws import measure, trusted_base
 
 #: Lines and files that importing a file brings.
 CLOSURES = {
-    "training.run": (22_300, 104),
-    "publishing.verify": (10_000, 54),
-    "mechanisms.release": (4_600, 25),
+    "training.run": (26_050, 105),
+    "publishing.verify": (11_700, 56),
+    "mechanisms.release": (5_300, 25),
 }
 #: Files of each circle of imports, the largest first.
 CIRCLES: list[int] = []
@@ -51,6 +51,7 @@ LEAVING: set[str] = {
     "clipping/evaluation.py -> models/trained_state.py",
     "clipping/gradients.py -> data/rows.py",
     "clipping/gradients.py -> models/check.py",
+    "clipping/gradients.py -> models/fsdp.py",
     "clipping/gradients.py -> world.py",
     "clipping/losses.py -> data/rows.py",
     "clipping/parameters/frozen.py -> models/trained_state.py",

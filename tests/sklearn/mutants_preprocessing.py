@@ -108,8 +108,8 @@ MUTANTS = [
     Mutant(
         "only prefixes tell of a transform",
         preprocessing._said_by_names,
-        "elif names and all(numbered)",
-        "elif False and all(numbered)",
+        "elif (names and all(numbered)",
+        "elif (False and all(numbered)",
         NAMES,
     ),
     Mutant(

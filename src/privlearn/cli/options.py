@@ -6,9 +6,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any
 
+from privlearn.cli.option import (
+    BUDGET,
+    TRAIN,
+    Option,
+    by_class,
+    column_list,
+    group_of,
+    paid_budget,
+    value_range,
+)
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS
 from privlearn.models.heads import HEADS
@@ -90,145 +99,10 @@ USUAL = {
         "out",
     ),
 }
-TRAIN, BUDGET = ("train",), ("budget",)
 _BOTH = (*TRAIN, *BUDGET)
 
 
-def value_range(text: str) -> tuple[float, float]:
-    """Two numbers."""
-    low, _, high = text.partition(",")
-    try:
-        return float(low), float(high)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} cannot be read: expected LO,HI, for example 0,255"
-        ) from None
-
-
-def paid_budget(text: str) -> dict[str, float]:
-    """What a release may cost, `epsilon=1,delta=1e-5`; delta is 1e-5 where it is not given."""
-    try:
-        given = {
-            name.strip(): float(value)
-            for name, _, value in (part.partition("=") for part in text.split(","))
-        }
-    except ValueError:
-        given = {}
-    if not {"epsilon"} <= set(given) <= {"epsilon", "delta"}:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} cannot be read: expected epsilon=E or epsilon=E,delta=D"
-        )
-    return {"delta": 1e-5, **given}
-
-
-def by_class(text: str) -> dict[str, float] | str:
-    """A number for each class, `yes=5,no=1`; or one word, such as `balanced`."""
-    if "=" not in text:
-        return text
-    parts = [part.rpartition("=") for part in text.split(",")]
-    try:
-        given = {name.strip(): float(value) for name, _, value in parts}
-    except ValueError:
-        given = {}
-    if len(given) != len(parts):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} cannot be read: expected CLASS=NUMBER,CLASS=NUMBER, each once"
-        )
-    return given
-
-
-def column_list(text: str) -> tuple[str, ...]:
-    """Names of columns, with commas between them."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-@final
-@dataclass(frozen=True)
-class Option:
-    """A row of the table.
-
-    Attributes:
-        name: on the command line, without dashes; of a value without a flag, what the request calls
-            it.
-        metavar: what stands for its value in the help; None: it has none, or choices.
-        help: one line.
-        kind: what its text is read by; bool: a flag without a value.
-        default: what it is where it is not given.
-        part: whether it belongs to the plan, to the data or to the training: one configuration file
-            may serve `train` and `budget`, and `budget` passes over what `train` alone takes, but
-            for the plan.
-        candidate: whether a candidate of `--tune` may set it.
-        group: the heading that it stands under.
-        commands: the commands that take it.
-        choices: its values, if these are few.
-        argument: the name in Python, in which errors speak of it; None: as here, with underscores.
-        needed: whether the command can't do without it.
-        flag: False for a value without a flag.
-        optional: whether a value without a flag may be left out.
-    """
-
-    name: str
-    metavar: str | None
-    help: str
-    kind: Callable[[str], Any] = str
-    default: Any = None
-    part: Literal["plan", "data", "training"] = "training"
-    candidate: bool = False
-    group: str | None = None
-    commands: tuple[str, ...] = TRAIN
-    choices: tuple[str, ...] | None = None
-    argument: str | None = None
-    needed: bool = False
-    flag: bool = True
-    optional: bool = False
-
-    @property
-    def key(self) -> str:
-        """What the request calls it."""
-        return self.name.replace("-", "_")
-
-    @property
-    def in_python(self) -> str:
-        """What errors call it."""
-        return self.argument or self.key
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """The methods that take it: all, where none says that it does."""
-        return tuple(name for name, method in METHODS.items() if method.suits(self.key)) or tuple(
-            METHODS
-        )
-
-    @property
-    def in_words(self) -> str:
-        """The option with what stands for its value."""
-        return f"--{self.name} {self.metavar}" if self.metavar else f"--{self.name}"
-
-    @property
-    def in_usage(self) -> str:
-        """What stands for it in a line of usage."""
-        value = self.in_words if self.flag else self.metavar or self.name.upper()
-        return f"[{value}]" if self.optional else value
-
-
-def _group(
-    group: str | None, commands: tuple[str, ...], *rows: Option, part: Any = "training"
-) -> tuple[Option, ...]:
-    """The rows under one heading."""
-    return tuple(
-        Option(
-            **{
-                **vars(row),
-                "group": group,
-                "commands": commands,
-                "part": row.part if part is None else part,
-            }
-        )
-        for row in rows
-    )
-
-
-_DATA = _group(
+_DATA = group_of(
     "data",
     TRAIN,
     Option(
@@ -288,7 +162,7 @@ _DATA = _group(
     part="data",
 )
 
-_SPENT = _group(
+_SPENT = group_of(
     "what may be spent",
     _BOTH,
     Option("epsilon", "E", "target epsilon, everything included", float),
@@ -317,7 +191,7 @@ _SPENT = _group(
     part="plan",
 )
 
-_HOW = _group(
+_HOW = group_of(
     "how it is spent",
     _BOTH,
     Option(
@@ -384,7 +258,7 @@ _HOW = _group(
     ),
     part="plan",
 )
-_CONFIG = _group(
+_CONFIG = group_of(
     None,
     _BOTH,
     Option("config", "F.toml", "read options from a TOML file; those given by hand win"),
@@ -427,7 +301,7 @@ _VOTES = (
     ),
 )
 
-_FEATURES = _group(
+_FEATURES = group_of(
     "choosing features",
     _BOTH,
     Option("keep", "M", "for features: how many to keep (default: all)", int),
@@ -473,7 +347,7 @@ _KEY = Option(
 _OTHERS = (
     Option("folder", "DIR", "a published model", commands=("verify", "predict"), flag=False),
     _KEY,
-    *_group(
+    *group_of(
         None,
         ("predict",),
         Option(
@@ -519,7 +393,7 @@ _OTHERS = (
             "--out maps.npz, or for scans a .nii.gz file or a new folder of masks",
         ),
     ),
-    *_group(
+    *group_of(
         None,
         ("ledger",),
         Option(
@@ -538,7 +412,7 @@ _OTHERS = (
         ),
         Option("close", "RUN", "end an interrupted run: what it has not spent is given back"),
     ),
-    *_group(
+    *group_of(
         None,
         ("audit",),
         Option(
@@ -605,7 +479,7 @@ _OTHERS = (
         commands=("commit",),
         needed=True,
     ),
-    *_group(
+    *group_of(
         None,
         ("replay",),
         Option(
@@ -643,7 +517,7 @@ _OTHERS = (
         ),
         Option("published", "DIR", "the published folder, to be compared with the transcript"),
     ),
-    *_group(
+    *group_of(
         None,
         ("reproduce",),
         Option("name", "NAME", "which one; see --list", flag=False, optional=True),
@@ -659,7 +533,7 @@ _OTHERS = (
             "where the files go, and where finished runs are found again (default: results)",
         ),
     ),
-    *_group(
+    *group_of(
         None,
         ("data",),
         Option(
@@ -752,7 +626,7 @@ def _fields() -> Iterator[Option]:
 
 
 def _without_data() -> tuple[Option, ...]:
-    return _group(
+    return group_of(
         None,
         BUDGET,
         _method(),
@@ -826,7 +700,7 @@ _RECORDED = (
     ),
 )
 
-_RUN = _group(
+_RUN = group_of(
     "the run",
     TRAIN,
     Option(
@@ -855,7 +729,7 @@ _RUN = _group(
     Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0),
     *_RECORDED,
     part=None,
-) + _group(
+) + group_of(
     "what is published",
     TRAIN,
     Option(
@@ -896,124 +770,124 @@ _RUN = _group(
 )
 
 
-def _training() -> tuple[Option, ...]:
-    """The options of training, with those of the tables of methods and of post-processing, as they
-    are now.
-    """
-    return (
-        _group(
-            "what is trained",
-            TRAIN,
-            _method(),
-            Option(
-                "model",
-                "SPEC",
-                "linear (default), mlp:100, cnn, unet, or package.module:function, called with "
-                "input_shape= and classes=",
-                str,
-                "linear",
-                candidate=True,
-            ),
-            Option(
-                "features",
-                "SPEC",
-                "public features to learn from: scatter:J=2,kept=1000, "
-                "scatter-random:kept=2000,encoded=500 or norm:power=0.5 (usual for grey images, "
-                "images in colour, and 256 numbers or more, with a linear model), raw, "
-                "package.module:function, which returns a module, a FOLDER of them, or pca:L (as "
-                "--pca L)",
-                part="plan",
-            ),
-            Option(
-                "features-cache",
-                "DIR",
-                "where to keep them, as secret as the rows (default: named data sets' in the "
-                "user's cache, others' nowhere)",
-            ),
-            _NORMALISE,
-            part=None,
-        )
-        + _group(
-            "how it descends",
-            TRAIN,
-            Option(
-                "optimizer",
-                "NAME",
-                "a class of torch.optim (default: SGD; Adam for dpmac)",
-                candidate=True,
-            ),
-            Option(
-                "learning-rate",
-                "L",
-                "(default: by a rule; for pate: of the student, 0.001)",
-                float,
-                candidate=True,
-            ),
-            Option("momentum", "M", "for SGD (default: 0)", float, candidate=True),
-            Option(
-                "lr-schedule",
-                "SPEC",
-                "as --schedule (default: linear to 0; to a fifth for dpmac)",
-                candidate=True,
-                argument="learning_rate_schedule",
-            ),
-            Option(
-                "start",
-                None,
-                "for dpsgd on maps of classes: begin as a network that learns from --public first, "
-                "volumes with masks (of hippocampus: its own)",
-                choices=("public",),
-            ),
-            *(
-                Option(name, row.metavar, row.help, row.read, candidate=True)
-                for name, row in ROWS.items()
-            ),
-            *_computed("how it descends"),
-            Option(
-                "label-smoothing",
-                "F",
-                "for dpsgd: share of a label that is spread over all classes (default: 0)",
-                float,
-                candidate=True,
-            ),
-            Option(
-                "class-weights",
-                "C=W,..",
-                "for dpsgd: public weights of the classes in the loss, yes=5,no=1; or "
-                "balanced, one over --class-frequencies",
-                by_class,
-            ),
-            Option(
-                "class-frequencies",
-                "C=F,..",
-                "publicly known shares of the classes, for --class-weights balanced",
-                by_class,
-            ),
-            part=None,
-        )
-        + _group(
-            "for other methods than dpsgd",
-            TRAIN,
-            Option(
-                "z-steps",
-                "N",
-                (
-                    "for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one "
-                    "sweep)"
-                ),
-                int,
-            ),
-            Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float),
-            *_VOTES,
-            Option(
-                "teacher",
-                "SPEC",
-                "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn",
-            ),
-            *_fields(),
-            part=None,
-        )
-        + _RUN
+def _network() -> tuple[Option, ...]:
+    """The options of what is trained."""
+    return group_of(
+        "what is trained",
+        TRAIN,
+        _method(),
+        Option(
+            "model",
+            "SPEC",
+            "linear (default), mlp:100, cnn, unet, or package.module:function, called with "
+            "input_shape= and classes=",
+            str,
+            "linear",
+            candidate=True,
+        ),
+        Option(
+            "features",
+            "SPEC",
+            "public features to learn from: scatter:J=2,kept=1000, "
+            "scatter-random:kept=2000,encoded=500 or norm:power=0.5 (usual for grey images, "
+            "images in colour, and 256 numbers or more, with a linear model), raw, "
+            "package.module:function, which returns a module, a FOLDER of them, or pca:L (as "
+            "--pca L)",
+            part="plan",
+        ),
+        Option(
+            "features-cache",
+            "DIR",
+            "where to keep them, as secret as the rows (default: named data sets' in the "
+            "user's cache, others' nowhere)",
+        ),
+        _NORMALISE,
+        part=None,
+    )
+
+
+def _descent() -> tuple[Option, ...]:
+    """The options of how it descends, with those of post-processing as they are now."""
+    return group_of(
+        "how it descends",
+        TRAIN,
+        Option(
+            "optimizer",
+            "NAME",
+            "a class of torch.optim (default: SGD; Adam for dpmac)",
+            candidate=True,
+        ),
+        Option(
+            "learning-rate",
+            "L",
+            "(default: by a rule; for pate: of the student, 0.001)",
+            float,
+            candidate=True,
+        ),
+        Option("momentum", "M", "for SGD (default: 0)", float, candidate=True),
+        Option(
+            "lr-schedule",
+            "SPEC",
+            "as --schedule (default: linear to 0; to a fifth for dpmac)",
+            candidate=True,
+            argument="learning_rate_schedule",
+        ),
+        Option(
+            "start",
+            None,
+            "for dpsgd on maps of classes: begin as a network that learns from --public first, "
+            "volumes with masks (of hippocampus: its own)",
+            choices=("public",),
+        ),
+        *(
+            Option(name, row.metavar, row.help, row.read, candidate=True)
+            for name, row in ROWS.items()
+        ),
+        *_computed("how it descends"),
+        Option(
+            "label-smoothing",
+            "F",
+            "for dpsgd: share of a label that is spread over all classes (default: 0)",
+            float,
+            candidate=True,
+        ),
+        Option(
+            "class-weights",
+            "C=W,..",
+            "for dpsgd: public weights of the classes in the loss, yes=5,no=1; or "
+            "balanced, one over --class-frequencies",
+            by_class,
+        ),
+        Option(
+            "class-frequencies",
+            "C=F,..",
+            "publicly known shares of the classes, for --class-weights balanced",
+            by_class,
+        ),
+        part=None,
+    )
+
+
+def _other_methods() -> tuple[Option, ...]:
+    """The options of other methods than DP-SGD, with the fields of the table of methods."""
+    return group_of(
+        "for other methods than dpsgd",
+        TRAIN,
+        Option(
+            "z-steps",
+            "N",
+            ("for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)"),
+            int,
+        ),
+        Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float),
+        *_VOTES,
+        Option(
+            "teacher",
+            "SPEC",
+            "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn",
+        ),
+        *_fields(),
+        part=None,
     )
 
 
@@ -1027,13 +901,16 @@ def options() -> tuple[Option, ...]:
         bool,
         False,
     )
-    votes = _group("votes of teachers", BUDGET, *_VOTES, maps, part="plan")
+    votes = group_of("votes of teachers", BUDGET, *_VOTES, maps, part="plan")
     return (
         *_DATA,
         *_SPENT,
         *_HOW,
         *_CONFIG,
-        *_training(),
+        *_network(),
+        *_descent(),
+        *_other_methods(),
+        *_RUN,
         *_FEATURES,
         *_without_data(),
         *votes,

@@ -122,8 +122,8 @@ class GramNorms:
     gradient formed.
 
     |sum_t g_t a_t^T|^2 = sum_st <a_s, a_t> <g_s, g_t>. In an example whose terms nearly cancel,
-    that sum says nothing about the norm: such an example's gradient is formed, in double precision, and
-    kept apart.
+    that sum says nothing about the norm: such an example's gradient is formed, in double precision,
+    and kept apart.
 
     Args:
         g: gradients of the outputs, shape (batch, positions, outputs).

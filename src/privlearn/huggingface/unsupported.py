@@ -126,7 +126,7 @@ def require_no_compute(arguments: Iterable[str]) -> None:
     for name in arguments:
         if name in ("config", *compute.names()):
             instead = _COMPUTED.get(name, "leave it out")
-            raise BadInput(f"{name} is no argument of PrivateTrainer: {instead}", name=name)
+            raise BadInput(f"{name} is not an argument of PrivateTrainer: {instead}", name=name)
 
 
 def require_rows(dataset: Any, evaluated: Any, collator: Any) -> None:

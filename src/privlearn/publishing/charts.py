@@ -137,9 +137,9 @@ def _text(x: float, y: float, text: str, more: str = "") -> str:
 def _picture(name: str, title: str, description: str, height: float, parts: list[str]) -> str:
     drawn = "\n".join(parts)
     return (
-        f'<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-labelledby="{name}-title '
-        f'{name}-text">\n'
-        f'<title id="{name}-title">{for_html(title)}</title>\n<desc '
-        f'id="{name}-text">{for_html(description)}</desc>\n'
+        f'<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" '
+        f'aria-labelledby="{name}-title {name}-text">\n'
+        f'<title id="{name}-title">{for_html(title)}</title>\n'
+        f'<desc id="{name}-text">{for_html(description)}</desc>\n'
         f"{drawn}\n</svg>"
     )

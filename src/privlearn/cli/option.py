@@ -1,0 +1,147 @@
+"""One option of the command line, the readers of its values, and options under one heading."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from privlearn.methods import METHODS
+
+#: The commands that most options are for.
+TRAIN, BUDGET = ("train",), ("budget",)
+
+
+def value_range(text: str) -> tuple[float, float]:
+    """Two numbers."""
+    low, _, high = text.partition(",")
+    try:
+        return float(low), float(high)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} cannot be read: expected LO,HI, for example 0,255"
+        ) from None
+
+
+def paid_budget(text: str) -> dict[str, float]:
+    """What a release may cost, `epsilon=1,delta=1e-5`; delta is 1e-5 where it is not given."""
+    try:
+        given = {
+            name.strip(): float(value)
+            for name, _, value in (part.partition("=") for part in text.split(","))
+        }
+    except ValueError:
+        given = {}
+    if not {"epsilon"} <= set(given) <= {"epsilon", "delta"}:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} cannot be read: expected epsilon=E or epsilon=E,delta=D"
+        )
+    return {"delta": 1e-5, **given}
+
+
+def by_class(text: str) -> dict[str, float] | str:
+    """A number for each class, `yes=5,no=1`; or one word, such as `balanced`."""
+    if "=" not in text:
+        return text
+    parts = [part.rpartition("=") for part in text.split(",")]
+    try:
+        given = {name.strip(): float(value) for name, _, value in parts}
+    except ValueError:
+        given = {}
+    if len(given) != len(parts):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} cannot be read: expected CLASS=NUMBER,CLASS=NUMBER, each once"
+        )
+    return given
+
+
+def column_list(text: str) -> tuple[str, ...]:
+    """Names of columns, with commas between them."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+@final
+@dataclass(frozen=True)
+class Option:
+    """A row of the table.
+
+    Attributes:
+        name: on the command line, without dashes; of a value without a flag, what the request calls
+            it.
+        metavar: what stands for its value in the help; None: it has none, or choices.
+        help: one line.
+        kind: what its text is read by; bool: a flag without a value.
+        default: what it is where it is not given.
+        part: whether it belongs to the plan, to the data or to the training: one configuration file
+            may serve `train` and `budget`, and `budget` passes over what `train` alone takes, but
+            for the plan.
+        candidate: whether a candidate of `--tune` may set it.
+        group: the heading that it stands under.
+        commands: the commands that take it.
+        choices: its values, if these are few.
+        argument: the name in Python, in which errors speak of it; None: as here, with underscores.
+        needed: whether the command can't do without it.
+        flag: False for a value without a flag.
+        optional: whether a value without a flag may be left out.
+    """
+
+    name: str
+    metavar: str | None
+    help: str
+    kind: Callable[[str], Any] = str
+    default: Any = None
+    part: Literal["plan", "data", "training"] = "training"
+    candidate: bool = False
+    group: str | None = None
+    commands: tuple[str, ...] = TRAIN
+    choices: tuple[str, ...] | None = None
+    argument: str | None = None
+    needed: bool = False
+    flag: bool = True
+    optional: bool = False
+
+    @property
+    def key(self) -> str:
+        """What the request calls it."""
+        return self.name.replace("-", "_")
+
+    @property
+    def in_python(self) -> str:
+        """What errors call it."""
+        return self.argument or self.key
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that take it: all, where none says that it does."""
+        return tuple(name for name, method in METHODS.items() if method.suits(self.key)) or tuple(
+            METHODS
+        )
+
+    @property
+    def in_words(self) -> str:
+        """The option with what stands for its value."""
+        return f"--{self.name} {self.metavar}" if self.metavar else f"--{self.name}"
+
+    @property
+    def in_usage(self) -> str:
+        """What stands for it in a line of usage."""
+        value = self.in_words if self.flag else self.metavar or self.name.upper()
+        return f"[{value}]" if self.optional else value
+
+
+def group_of(
+    group: str | None, commands: tuple[str, ...], *rows: Option, part: Any = "training"
+) -> tuple[Option, ...]:
+    """The rows under one heading."""
+    return tuple(
+        Option(
+            **{
+                **vars(row),
+                "group": group,
+                "commands": commands,
+                "part": row.part if part is None else part,
+            }
+        )
+        for row in rows
+    )
