@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from privlearn._checks import printable
-from privlearn.cli.options import Option, options_of
+from privlearn.cli.option import Option
+from privlearn.cli.options import options_of
 from privlearn.cli.request import parse
 from privlearn.errors import PrivlearnError
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn, final
 
 from privlearn._checks import count
-from privlearn.cli.options import COMMANDS, DPSGD, USUAL, Option, options_of
+from privlearn.cli.option import Option
+from privlearn.cli.options import COMMANDS, DPSGD, USUAL, options_of
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS
 

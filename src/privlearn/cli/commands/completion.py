@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from shlex import quote
 
 from privlearn.cli import screen
-from privlearn.cli.options import COMMANDS, Option, options_of
+from privlearn.cli.option import Option
+from privlearn.cli.options import COMMANDS, options_of
 from privlearn.cli.request import Request
 
 #: Words for the place of the cursor; none where a value follows that is no choice: then the shell
