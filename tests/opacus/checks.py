@@ -36,6 +36,24 @@ def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), **{"lr": 0.5, **options})
 
 
+class SumOfRow(nn.Module):
+    """A row's sum, weighed by position; of up to so many numbers."""
+
+    def __init__(self, most: int = 2000) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.position, self.out = nn.Embedding(most, 1), nn.Linear(1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.position(torch.arange(x.shape[1]))[:, 0]
+        return self.out((x * weights).sum(1, keepdim=True))
+
+
+def padded(rows: list[Any]) -> tuple[Tensor, Tensor]:
+    x = nn.utils.rnn.pad_sequence([row for row, _ in rows], batch_first=True)
+    return x, torch.tensor([y for _, y in rows])
+
+
 def loader(**options: Any) -> DataLoader[Any]:
     return DataLoader(TensorDataset(X, Y), **{"batch_size": 15, "shuffle": True, **options})
 
@@ -426,6 +444,30 @@ def check_the_number_of_rows_does_not_come_into_the_loss() -> None:
         must_raise(BadInput, lambda made=made, loss=loss: trained(made, loss))
         assert sizes[0] == 15
         assert len(made[0].accountant) == 1
+
+
+@check
+def check_the_longest_row_does_not_come_into_the_loss() -> None:
+    """Rows of different lengths have a public one in the first batch: 64 for tokens, 1,024 for
+    sequences of floats. A model that needs another one is told so.
+    """
+    for kind, expected in ((torch.int64, 64), (torch.float32, 1024)):
+        rows = [(torch.ones(1 + n % 5, dtype=kind), n % 2) for n in range(60)]
+        lengths: list[int] = []
+
+        def scaled(m: Any, x: Tensor, y: Tensor) -> Tensor:
+            lengths.append(x.shape[1])  # noqa: B023
+            return mean(m, x, y) / x.shape[1]
+
+        batches = DataLoader(rows, 15, collate_fn=padded)  # type: ignore[arg-type]
+        made = private(SumOfRow(), data_loader=batches)
+        must_raise(BadInput, lambda made=made: trained(made, scaled))
+        assert lengths[0] == expected
+        assert max(lengths[1:]) <= 5
+        assert len(made[0].accountant) == 1
+        made = private(SumOfRow(most=8), data_loader=batches)
+        error = must_raise(IndexError, lambda made=made: trained(made))
+        assert f"the public length {expected}" in error.__notes__[0]
 
 
 @check

@@ -194,6 +194,13 @@ MUTANTS = [
         SIZE,
     ),
     Mutant(
+        "the first batch has the length of its longest row",
+        script_run._public_length,
+        "return _LENGTHS[long]",
+        "return None",
+        "check_the_longest_row_does_not_come_into_the_loss",
+    ),
+    Mutant(
         "a loss of another form brings numbers",
         script_run.ScriptRun._require_new,
         "not loss.numbers() <= self._numbers",

@@ -92,6 +92,28 @@ class Padding:
             for leaf, shape, axes, fill in zip(row, shapes, self.axes, self.fills, strict=True)
         )
 
+    def to_length(self, rows: Sequence[Leaves], length: int) -> list[Leaves]:
+        """Rows of one length, which follows from none of them: longer ones are cut where they would
+        be padded.
+        """
+        return [self._cut_or_padded(row, length) for row in rows]
+
+    def _cut_or_padded(self, row: Leaves, length: int) -> Leaves:
+        leaves = []
+        for leaf, axes in zip(row, self.axes, strict=True):
+            for axis, at_beginning in axes:
+                excess = leaf.shape[axis + 1] - length
+                if excess > 0:
+                    leaf = leaf.narrow(axis + 1, excess if at_beginning else 0, length)
+            leaves.append(leaf)
+        shapes = tuple(
+            tuple(
+                length if axis in dict(axes) else size for axis, size in enumerate(leaf.shape[1:])
+            )
+            for leaf, axes in zip(leaves, self.axes, strict=True)
+        )
+        return self.padded(tuple(leaves), shapes)
+
     def to_longest(self, rows: Sequence[Leaves]) -> list[Leaves]:
         """Rows, brought to the longest of them: to be looked at together, not to be computed
         with.

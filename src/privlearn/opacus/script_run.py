@@ -5,7 +5,7 @@ privlearn.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, final
@@ -16,12 +16,21 @@ from torch.utils._pytree import tree_leaves
 
 from privlearn._checks import checked, count
 from privlearn.clipping.parameters.frozen import FrozenState
+from privlearn.data.padding import Padding
 from privlearn.data.rows import nested
 from privlearn.descent.task import Batch, Epoch
 from privlearn.errors import BadInput
 from privlearn.loop import PrivateLoop
 from privlearn.opacus.recorded import Recorded, Turn, Watch, computed
 from privlearn.opacus.script_loss import ScriptLoss, taken_apart
+
+#: The public length of rows in a first batch: of tokens and images, and of sequences of floats.
+_LENGTHS = (64, 1024)
+_FIRST_LENGTH = (
+    "The rows have different lengths. The first batch is handed out at the public length {}, from "
+    "which a number of the first loss may follow. If the model needs another one, let collate_fn "
+    "pad all rows to one length, or use pv.make_private"
+)
 
 
 @final
@@ -45,6 +54,7 @@ class ScriptRun:
         self._fixed: FrozenState | None = None  # what the model holds beside trained weights
         self._watch = Watch()
         self._batch: Batch | None = None
+        self._first_length: int | None = None  # that rows were brought to
         self._turn: Turn | None = None
         self._loss: ScriptLoss | None = None
         self._numbers = frozenset[Any]()  # of losses that were made of a batch of public size
@@ -97,7 +107,11 @@ class ScriptRun:
     def _handed(self, batch: Batch) -> Any:
         """The rows of a batch, recorded, in the nest that the collate function makes."""
         self._fixed = self._fixed or FrozenState(self.loop.model)
-        leaves, rows = _together(batch)
+        padding = getattr(batch.rows, "padding", None)
+        self._first_length = (
+            _public_length(batch.rows.like, padding) if self._loss is None else None
+        )
+        leaves, rows = _together(batch, padding, self._first_length)
         if self._loss is None:
             leaves, rows = _at_size(leaves, max(1, round(self.divisor)))
         self._batch, self._turn = batch, (turn := Turn(rows, self._watch, self._on_backward))
@@ -122,7 +136,12 @@ class ScriptRun:
                 "learn from one batch use pv.make_private"
             )
         with nullcontext() if self._fixed is None or turn is None else self._fixed.holding():
-            return computed(model, args, kwargs, None)
+            try:
+                return computed(model, args, kwargs, None)
+            except Exception as error:
+                if self._first_length is not None:
+                    error.add_note(_FIRST_LENGTH.format(self._first_length))
+                raise
 
     def _on_backward(self, turn: Turn, loss: Recorded, gradient: Any) -> None:
         if turn is not self._turn:
@@ -203,23 +222,43 @@ def _without_step() -> BadInput:
     )
 
 
-def _together(batch: Batch) -> tuple[list[Tensor], int]:
-    """The rows of a batch, padded to the longest; one that can't be made is left out."""
+def _public_length(row: Sequence[Tensor], padding: Padding | None) -> int | None:
+    """The length that rows of different lengths have in the first batch; None if all have one.
+
+    It follows from types and axes alone: tokens and images are shorter than sequences of floats.
+    """
+    if padding is None or not padding.varies:
+        return None
+    varying = [(leaf, axes) for leaf, axes in zip(row, padding.axes, strict=True) if axes]
+    long = all(leaf.is_floating_point() and len(axes) == 1 for leaf, axes in varying)
+    return _LENGTHS[long]
+
+
+def _together(
+    batch: Batch, padding: Padding | None, length: int | None
+) -> tuple[list[Tensor], int]:
+    """The rows of a batch, padded to the longest, or brought to a length; one that can't be made is
+    left out.
+    """
     rows: Any = batch.rows
     made = []
     for number in batch.sample.indices.tolist():
         with suppress(Exception):
             made.append(rows.fetch(torch.tensor([number])))
+    if padding is not None:
+        examples = made or [tuple(rows.like)]
+        equal = (
+            padding.to_longest(examples) if length is None else padding.to_length(examples, length)
+        )
+        return [torch.cat(leaves) for leaves in zip(*equal, strict=True)], len(made)
     if not made:
         return list(rows.like), 0
-    padding = getattr(rows, "padding", None)
-    made = made if padding is None else padding.to_longest(made)
-    return [torch.cat(own) for own in zip(*made, strict=True)], len(made)
+    return [torch.cat(leaves) for leaves in zip(*made, strict=True)], len(made)
 
 
 def _at_size(leaves: list[Tensor], size: int) -> tuple[list[Tensor], int]:
     """As many rows as are expected, some again or left out: the numbers of a first loss may follow
-    from how many.
+    from how many. (For the same reason they have a public length.)
 
     The step computes each example's loss from its own row, so no row counts twice in it.
     """
