@@ -49,26 +49,27 @@ class LoopSettings(ComputeArguments, total=False):
         rho: a target in zero-concentrated DP, in place of epsilon and delta.
         noise_multiplier: the noise itself, in place of a target.
         examples: the declared public number of examples; by default that of the data, which is then
-        published. adjacency: `add_remove` (which needs `examples`), `zero_out` or `replace_one`.
-        group_size: the declared most examples of one person, protected together. sampling: a
-        sampler of `pv.sampling`, or its name; by default Poisson, with the loader's batch size
-        expected.
-            `best`: of those priced for the same neighbours, with any mechanism where none is given,
-            what leaves the least noise in the weights. Noise that is correlated is tried for
-            torch's SGD, in one process.
+            published.
+        adjacency: `add_remove` (which needs `examples`), `zero_out` or `replace_one`.
+        group_size: the declared most examples of one person, protected together.
+        sampling: a sampler of `pv.sampling`, or its name; by default Poisson, with the loader's
+            batch size expected. `best`: of those priced for the same neighbours, with any mechanism
+            where none is given, what leaves the least noise in the weights. Noise that is
+            correlated is tried for torch's SGD, in one process.
         schedule: of the noise over the epochs; with a target its shape.
         mechanism: `independent` noise, or noise that is correlated over steps:
-        `banded:bands=8,momentum=0.9` or
-            `mechanisms.Banded(8)`, with `cyclic-partition`, `cyclic-poisson` or `fixed` sampling;
-            `bisr:bands=8` or `blt:buffers=2`, with `fixed` sampling.
+            `banded:bands=8,momentum=0.9` or `mechanisms.Banded(8)`, with `cyclic-partition`,
+            `cyclic-poisson` or `fixed` sampling; `bisr:bands=8` or `blt:buffers=2`, with `fixed`
+            sampling.
         clip: another clip than `pv.Flat(max_grad_norm)`.
         loss: for every step; else each step is given it.
         ledger: what to charge; by default a new one with the target as its limit.
         streams: the random streams; by default seeded by the operating system.
         checkpoint: a file to keep progress in; it needs `loss`. If it is there, the run in it is
-        continued. learning_rate_schedule: the optimizer's learning rates are multiplied by its
-        value over its value at epoch 0; by
-            default they are the script's own, which a scheduler of torch may change.
+            continued.
+        learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its
+            value at epoch 0; by default they are the script's own, which a scheduler of torch may
+            change.
     """
 
     rho: float | None
@@ -131,7 +132,7 @@ def make_private(
 
     Warns:
         PrivacyWarning: delta is one over the number of examples or more, or epsilon promises next
-        to nothing.
+            to nothing.
     """
     model = _unwrapped(model)
     require_optimizer_of(optimizer, model)

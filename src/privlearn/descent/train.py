@@ -96,7 +96,7 @@ def train(
 
     Warns:
         PrivacyWarning: delta is one over the number of examples or more, or epsilon promises next
-        to nothing.
+            to nothing.
     """
     if not isinstance(dataset, Dataset) or not (
         dataset.classes or dataset.target_bounds or dataset.labels

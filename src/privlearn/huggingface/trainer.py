@@ -58,22 +58,23 @@ class Privacy(TypedDict, total=False):
     Keys:
         epsilon, delta: the target of the whole run.
         max_grad_norm: each example's gradient is clipped to this L2 norm; by default
-        `TrainingArguments.max_grad_norm`. examples: the declared public number of examples; None:
-        their real number, which is then published. group_size: the declared most examples of one
-        author, protected together. groups: an author's id for each row: examples are then authors,
-        and batch sizes and `examples` count them. rows_per_person: with `groups`: how many rows of
-        each author are used at most. sampling: how batches are drawn, by name or as one of
-        `pv.sampling`: `poisson` by default, `truncated-poisson`
-            (`docs/settings.md`), `partition`, ...
+            `TrainingArguments.max_grad_norm`.
+        examples: the declared public number of examples; None: their real number, which is then
+            published.
+        group_size: the declared most examples of one author, protected together.
+        groups: an author's id for each row: examples are then authors, and batch sizes and
+            `examples` count them.
+        rows_per_person: with `groups`: how many rows of each author are used at most.
+        sampling: how batches are drawn, by name or as one of `pv.sampling`: `poisson` by default,
+            `truncated-poisson` (`docs/settings.md`), `partition`, ...
         plan: in place of all these.
         max_length: to which public number of tokens texts are padded or cut; needed where rows have
-        several lengths. max_target_length: the same for what a decoder gives; by default
-        `max_length`. tokens_per_example: the public number that a sum over an example's tokens is
-        divided by; by default their padded
-            number.
+            several lengths.
+        max_target_length: the same for what a decoder gives; by default `max_length`.
+        tokens_per_example: the public number that a sum over an example's tokens is divided by; by
+            default their padded number.
         made_up: for models that refuse rows of random tokens: changes such a batch into one as the
-        data are, for the
-            checks before training. It is never called with the data.
+            data are, for the checks before training. It is never called with the data.
         log_private_loss: whether to log the training loss, which no guarantee covers.
         ledger, streams: as of `pv.dpsgd`.
     """

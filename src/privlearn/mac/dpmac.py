@@ -69,9 +69,8 @@ class MacOptions(TypedDict, total=False):
     Keys:
         weight_steps: optimizer steps on each released objective.
         newton: for the expansion of second order: what the optimizer is given is the step to the
-        objective's minimum,
-            with curvature per example below this damping counted as that, in place of the gradient.
-            None: the gradient.
+            objective's minimum, with curvature per example below this damping counted as that, in
+            place of the gradient. None: the gradient.
         activations: activation functions by their modules' classes, beside ReLU and softplus.
         private: False to train without noise, for comparison: the result can't be published.
         config: how to compute: its `microbatch` and `device`, which are also taken by their names.

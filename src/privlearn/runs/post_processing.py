@@ -23,7 +23,7 @@ class PostProcessed(TypedDict, total=False):
 
     Keys:
         average: publish the mean of the weights of about this last share of the steps
-        (`runs.optimizers.MeanWeights`).
+            (`runs.optimizers.MeanWeights`).
     """
 
     average: float | None

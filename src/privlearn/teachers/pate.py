@@ -68,7 +68,7 @@ def pate(
 
     Args:
         plan, teachers, reducer, public_inputs, ledger, streams, progress, keep: as of
-            `ask_teachers`.
+        `ask_teachers`.
         student: `pv.teachers.Student(...)`, or any function from `pv.teachers.Answers` to a trained
             module. A function is not tried beforehand: use `pv.teachers.Answers.made_up` for that,
             and `keep`, so that it can fail without loss.

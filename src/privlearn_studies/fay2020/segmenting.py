@@ -101,9 +101,11 @@ def train(
         public: of the public U-Net.
         public_pool: the same on the pool.
         itself: of the public U-Net after it learned from its own predictions for 40 volumes, which
-        costs nothing. mean: of the mean of the public masks, for every volume. cells: all releases,
-        as `_released` has them. slices: the middle slice of the first query, each flattened: the
-        image's first channel in 256 steps of grey, and
+        costs nothing.
+        mean: of the mean of the public masks, for every volume.
+        cells: all releases, as `_released` has them.
+        slices: the middle slice of the first query, each flattened: the image's first channel in
+        256 steps of grey, and
             classes: truth, the public U-Net's, the teachers' mean, the noisy answers of `cells` at
             (8, 10) in the order of `WAYS`, and what the last of those students says.
     """
@@ -256,10 +258,14 @@ def _released(
         queries: volumes that were asked about.
         spent: epsilon by the ledger.
         noise: standard deviation on each number of a code, over the radius that codes are clipped
-        to. size: numbers in a code. answers: Dice of each class of the recovered answers, against
-        the masks of the queried volumes. student: Dice of each class on the test volumes, of a
-        student that began as the public U-Net; None: not taught. alone: the same of one that began
-        from nothing, without public masks, as in the paper; None: not taught.
+        to.
+        size: numbers in a code.
+        answers: Dice of each class of the recovered answers, against the masks of the queried
+        volumes.
+        student: Dice of each class on the test volumes, of a student that began as the public
+        U-Net; None: not taught.
+        alone: the same of one that began from nothing, without public masks, as in the paper; None:
+        not taught.
     """
     (epsilon, queries), public, test = cell, learn.public, parts(learn.public.data).test
 

@@ -65,16 +65,22 @@ def train(
 
     Returns:
         Errors are squared errors of an image, summed over pixels; those of answers look at private
-        ones. noise: the noise's standard deviation on each number of a code; with the autoencoder
-        `autoencoder_noise`. autoencoder_noise: in the unit ball. rule: how many components the rule
-        keeps. size: numbers in the autoencoder's code. teacher: the mean error of one teacher on
-        the queries' images. ensemble: the error of the teachers' mean there, without noise.
-        answers: for each way the error of what is recovered, against the teachers' mean. students:
-        for each way the student's error on test images. public: the same of a student of the public
-        images' own targets, without any teacher. mean: the same of the public mean image. epsilons:
-        for each way what its ledger says was spent. by_length: the error of what is recovered for
-        each of `LENGTHS` components, then for the rule's own. expected: the closed form for each of
-        `LENGTHS`.
+        ones.
+        noise: the noise's standard deviation on each number of a code; with the autoencoder
+        `autoencoder_noise`.
+        autoencoder_noise: in the unit ball.
+        rule: how many components the rule keeps.
+        size: numbers in the autoencoder's code.
+        teacher: the mean error of one teacher on the queries' images.
+        ensemble: the error of the teachers' mean there, without noise.
+        answers: for each way the error of what is recovered, against the teachers' mean.
+        students: for each way the student's error on test images.
+        public: the same of a student of the public images' own targets, without any teacher.
+        mean: the same of the public mean image.
+        epsilons: for each way what its ledger says was spent.
+        by_length: the error of what is recovered for each of `LENGTHS` components, then for the
+        rule's own.
+        expected: the closed form for each of `LENGTHS`.
     """
     data = images(seed, private)
     inputs = covered(data.pool)

@@ -202,8 +202,8 @@ def release(seed: int, setting: ReleaseSetting) -> dict[str, Any]:
         test: test accuracy.
         held: accuracy on rows to choose by: see `Parts`.
         noise: standard deviation of the noise on each released number; of statistics, the plan's
-        noise multiplier. epsilons: what the ledger says was spent; 0 where what was done is not
-        private.
+        noise multiplier.
+        epsilons: what the ledger says was spent; 0 where what was done is not private.
     """
     one_of("the release", setting.release, RELEASES)
     one_of("how features are chosen", setting.chosen, CHOSEN)

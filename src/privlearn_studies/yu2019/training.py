@@ -102,7 +102,8 @@ def train(seed: int, setting: Setting) -> dict[str, Any]:
         train_end: accuracy on all training rows at the end.
         noise: the noise scale of each epoch as the paper states it; empty without privacy.
         rho: what the run's releases are worth in truth, the projection included; None where there
-        is no such figure. epsilon: the same at delta 1e-5; None without privacy.
+        is no such figure.
+        epsilon: the same at delta 1e-5; None without privacy.
     """
     task = TASKS[one_of("the task", setting.task, list(TASKS))]
     streams = Streams.new(seed)
