@@ -30,7 +30,6 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.randomness import RowRandom
 from privlearn.clipping.views import FlipAndShift
 from privlearn.data.rows import digests
-from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput
 from privlearn.models.heads import ClassHead
@@ -257,7 +256,7 @@ def train(
     plan = plan or Plan(
         sampling.Poisson(0.4), epochs=2, schedule=pv.schedules.Constant(1.0), examples=11
     )
-    return dpsgd_module.dpsgd(
+    return pv.dpsgd(
         plan, model, loss, data, streams=streams or streams_module.Streams.new(3), **arguments
     )
 
@@ -438,7 +437,7 @@ def check_a_mean_leaves_buffers_and_frozen_weights() -> None:
     plan = Plan(sampling.Poisson(0.4), epochs=2, schedule=pv.schedules.Constant(1.0))
     net = Shared().double()
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    result = dpsgd_module.dpsgd(
+    result = pv.dpsgd(
         plan, net, cross_entropy, small_data(), average=0.5, streams=streams_module.Streams.new(1)
     )
     after = result.model.state_dict()

@@ -14,7 +14,6 @@ from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.clips import Flat
-from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.errors import (
     BudgetExceeded,
 )
@@ -35,7 +34,7 @@ def check_the_ledger_ends_where_the_plan_said() -> None:
                 examples=12,
             )
             network = nn.Sequential(nn.Linear(3 if before else 5, 3)).double()
-            result = dpsgd_module.dpsgd(
+            result = pv.dpsgd(
                 plan, network, cross_entropy, small_data(), streams=streams_module.Streams.new(0)
             )
             assert result.ledger.event == plan.event()
@@ -95,7 +94,7 @@ def recorded_updates(
             )
             super().step(closure)
 
-    dpsgd_module.dpsgd(
+    pv.dpsgd(
         plan,
         small_net(),
         cross_entropy,
@@ -134,7 +133,7 @@ def check_training_refuses_before_touching_data() -> None:
     plan = Plan(sampling.FullBatch(), epochs=5, schedule=pv.schedules.Constant(1.0))
     must_raise(
         BudgetExceeded,
-        lambda: dpsgd_module.dpsgd(
+        lambda: pv.dpsgd(
             plan,
             small_net(),
             cross_entropy,

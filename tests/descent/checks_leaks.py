@@ -108,7 +108,7 @@ def training(plan: Plan, data: Any, make: Callable[[], nn.Module] = network, **o
             "optimizer": lambda p: torch.optim.SGD(p, lr=0.3),
             **options,
         }
-        result = dpsgd_module.dpsgd(
+        result = pv.dpsgd(
             plan,
             make(),
             arguments.pop("loss"),
@@ -384,9 +384,7 @@ def check_no_sum_without_noise_is_left_behind() -> None:
         kinds = (KeyboardInterrupt, pv.errors.BudgetExceeded)
         patched = mock.patch.object(Ledger, "charge", refuses if ends == "refused" else charge)
         with patched, contextlib.suppress(*kinds):
-            dpsgd_module.dpsgd(
-                plan, net, loss, data_with("ordinary", Adjacency.ADD_REMOVE), microbatch=6
-            )
+            pv.dpsgd(plan, net, loss, data_with("ordinary", Adjacency.ADD_REMOVE), microbatch=6)
         assert all(p.grad is None for p in net.parameters()), (
             f"gradients were left behind by a run that was {ends}"
         )
@@ -404,7 +402,7 @@ def check_generators_do_not_tell_batch_sizes() -> None:
         at = torch.get_rng_state()
         net = network(dropout=0.5)
         torch.manual_seed(before)
-        dpsgd_module.dpsgd(
+        pv.dpsgd(
             plan,
             net,
             cross_entropy,
@@ -693,7 +691,7 @@ def check_rows_that_are_not_finite_are_warned_of_before_anything_is_spent() -> N
 def warned(plan: Plan, data: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        dpsgd_module.dpsgd(plan, network(), cross_entropy, data)
+        pv.dpsgd(plan, network(), cross_entropy, data)
     return [str(warning.message) for warning in said]
 
 

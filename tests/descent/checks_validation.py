@@ -38,7 +38,6 @@ from privlearn.accounting.mechanisms import (
 )
 from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.clipping.evaluation import RightAnswers
-from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.descent.validation import ReactingNoise
 from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.plan import Plan
@@ -74,7 +73,7 @@ def train(plan: Plan, validation: pv.Dataset | None = None, **options: Any) -> p
     }
     data = arguments.pop("data", None) or small_data()
     model = arguments.pop("model", None) or network()
-    return dpsgd_module.dpsgd(plan, model, cross_entropy, data, validation=validation, **arguments)
+    return pv.dpsgd(plan, model, cross_entropy, data, validation=validation, **arguments)
 
 
 def plain_price(limit: Filter, event: Event) -> float:

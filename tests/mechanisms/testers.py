@@ -328,7 +328,7 @@ def require_noisy_training(patches: dict[str, Any] | None = None) -> None:
     )
     data = torch.full((50, 2), math.nan), torch.zeros(50)
     with _patched(dpsgd_module, patches):
-        dpsgd_module.dpsgd(
+        pv.dpsgd(
             plan,
             Two(),
             lambda out, y: out.square().sum(1),

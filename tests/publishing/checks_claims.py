@@ -13,7 +13,7 @@ import torch
 
 from privlearn import sampling
 from privlearn import streams as streams_module
-from privlearn.descent import dpsgd as dpsgd_module
+from privlearn.descent import whole_run
 from privlearn.errors import (
     PrivlearnError,
 )
@@ -28,7 +28,7 @@ from tests.support.nets import cross_entropy, small_data, small_net
 def train(
     plan: Plan, rows: int = 12, streams: streams_module.Streams | None = None, **options: Any
 ) -> Any:
-    return dpsgd_module.dpsgd(
+    return whole_run.dpsgd(
         plan,
         small_net(),
         cross_entropy,
