@@ -88,6 +88,7 @@ class LoopSettings(ComputeArguments, total=False):
     learning_rate_schedule: Schedule | None
 
 
+_TARGET = ("epochs", "epsilon", "delta", "max_grad_norm")
 _OWN = set(LoopSettings.__annotations__) - set(ComputeArguments.__annotations__)
 
 
@@ -138,9 +139,8 @@ def make_private(
     require_optimizer_of(optimizer, model)
     rows, batch_size = resampled(loader)
     own: dict[str, Any] = {name: settings.get(name) for name in _OWN}
-    config = ComputeConfig.of(
-        {name: value for name, value in settings.items() if name not in _OWN}, sorted(_OWN)
-    )
+    computed = {name: value for name, value in settings.items() if name not in _OWN}
+    config = ComputeConfig.of(computed, (*_TARGET, *sorted(_OWN)))
     correlated = _tries_correlated(optimizer, own["streams"], config)
     plan = _plan(
         own, epochs, epsilon, delta, max_grad_norm, batch_size, len(rows), correlated=correlated

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, final
 
 from privlearn._checks import checked, count, one_of
@@ -240,7 +241,11 @@ def _require_known(named: Iterable[str], known: list[str]) -> None:
     """Raise `TypeError` for the first name that is none of those known, with all of these."""
     unknown = next((name for name in named if name not in known), None)
     if unknown is not None:
-        raise TypeError(f"there is no argument {unknown!r}: expected one of {', '.join(known)}")
+        near = get_close_matches(unknown, known, 1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise TypeError(
+            f"there is no argument {unknown!r}: expected one of {', '.join(known)}.{meant}"
+        )
 
 
 def names() -> list[str]:
