@@ -1,4 +1,4 @@
-"""Embeddings."""
+"""This rule is for embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers, on rows and on sequences."""
+"""This rule is for linear layers, on rows and on sequences."""
 
 from __future__ import annotations
 
