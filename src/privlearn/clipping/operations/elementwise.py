@@ -1,4 +1,4 @@
-"""This rule is for parameters that every example is added to or multiplied by: biases, scales,
+"""This rule covers parameters that every example is added to or multiplied by: biases, scales,
 positions, class tokens.
 """
 

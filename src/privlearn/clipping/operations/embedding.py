@@ -1,4 +1,4 @@
-"""This rule is for embeddings."""
+"""This rule covers embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This rule is for LSTM and GRU: the input's products are linear layers; the recurrence runs here,
+"""This rule covers LSTM and GRU: the input's products are linear layers; the recurrence runs here,
 and keeps what its weights need.
 """
 
