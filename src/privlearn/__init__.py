@@ -1,5 +1,5 @@
-"""privlearn: train deep models under differential privacy, and publish them with a certificate
-anyone can check.
+"""privlearn trains deep models under differential privacy, and publishes them with a certificate
+that anyone can check.
 
 Every touch of private data is one release, charged to one ledger before its noise is drawn.
 """

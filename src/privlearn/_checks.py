@@ -1,5 +1,5 @@
-"""Checks of public numbers, of kinds of arguments and of short specs, with errors that quote what
-was given.
+"""This file checks public numbers, kinds of arguments and short specs; its errors quote what was
+given.
 """
 
 from __future__ import annotations

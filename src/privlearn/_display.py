@@ -1,5 +1,5 @@
-"""What a plan, a guarantee or a result looks like in a console and in a notebook: a few short
-lines, or a small table.
+"""This file shows a plan, a guarantee or a result in a console and in a notebook, as a few short
+lines or a small table.
 
 Nothing is computed for it but what is known already: no price, no row, no private figure.
 """

@@ -1,5 +1,5 @@
-"""Numbers computed on private data without a release: for the curator's eyes, and followed where
-Python takes them.
+"""A private figure is a number computed on private data without a release: it is for the curator's
+eyes, and is followed where Python takes it.
 
 What is shown or formatted is free, arithmetic gives figures again. What makes a plain number of
 one, or compares it, is reported to the runs that are under way: from there on it is not known what

@@ -1,5 +1,5 @@
-"""Packages whose names are imported when they are first used: planning and verifying must not wait
-for torch.
+"""A package's names are imported when they are first used, because planning and verifying must not
+wait for torch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Public values as JSON, by a closed table that every class enters itself into: how plans are
-written and read.
+"""This file writes public values as JSON and reads them back, by a closed table that every class
+enters itself into: plans are kept so.
 
 A file never chooses what runs here. Only kinds that were entered, or that a module is expected to
 enter, are read back, with exactly their fields, and every value goes through the checks of its

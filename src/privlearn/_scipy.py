@@ -1,5 +1,5 @@
-"""Functions of scipy, each imported when it is first called: scipy takes longer to import than all
-of privlearn.
+"""Each function of scipy is imported when it is first called, because scipy takes longer to import
+than all of privlearn.
 
 Commands that price nothing do without it, and those that do without what they do not call.
 """

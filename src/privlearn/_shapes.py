@@ -1,4 +1,4 @@
-"""Closed shapes of plain JSON values: one declaration, a `TypedDict`, for those who write them and
+"""A closed shape declares plain JSON values once, as a `TypedDict`, for those who write them and
 those who read them.
 
 A shape has no room for anything else: unknown names, other types, numbers that are none and long

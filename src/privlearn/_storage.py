@@ -1,5 +1,5 @@
-"""JSON as it is written for good and read from strangers: no key twice, no NaN, no endless numbers,
-no depths.
+"""This file writes JSON for good and reads JSON from strangers: it refuses a key that comes twice,
+NaN, endless numbers and deep nesting.
 
 Files that are whole or not there.
 """

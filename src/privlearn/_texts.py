@@ -1,5 +1,5 @@
-"""Texts from outside, for each output: names, notes and whatever else others wrote can't leave the
-place it stands in.
+"""This file makes texts from outside safe for each output: names, notes and whatever else others
+wrote can't leave the place they stand in.
 
 One function for each output; nothing else escapes.
 """

@@ -1,4 +1,4 @@
-"""What can go wrong, each with its data, and each message with what to do about it."""
+"""An error says what went wrong: it carries its data, and its message says what to do about it."""
 
 from __future__ import annotations
 

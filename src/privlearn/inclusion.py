@@ -1,5 +1,5 @@
-"""Which of many rows a Poisson sample takes: exactly, in time and memory of the rows that are
-taken.
+"""This file draws which of many rows a Poisson sample takes: exactly, in time and memory of the
+rows that are taken.
 
 Each row is taken independently with probability c / 2^53, where c is a whole number. Where there
 are few rows, or many of them are taken, each row is compared with a number of 53 random bits. Else

@@ -1,5 +1,5 @@
-"""The methods: a row each, from which certificates know a method's plans, and the command line its
-options and runs.
+"""This table has a row for each method: certificates know a method's plans from it, and the command
+line its options and runs.
 
 Nothing here imports a method: the module of a plan is imported when a file names the plan's kind,
 what settles and trains when it is called.

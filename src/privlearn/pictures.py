@@ -1,4 +1,4 @@
-"""What a plan draws, by matplotlib: its noise by epoch, and what it spends by step."""
+"""This file draws a plan by matplotlib: its noise by epoch, and what it spends by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: public numbers that fix, before any data is touched, every event of a run, and that a
+"""A plan is public numbers that fix every event of a run before any data is touched, and that a
 certificate carries.
 
 `AbstractPlan` is what all of them are: events, price, calibration, JSON. `Plan` is that of DP-SGD

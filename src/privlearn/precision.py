@@ -1,4 +1,4 @@
-"""Products of numbers in single precision are computed in it: not in TF32 or bfloat16, whatever the
+"""Products of numbers in single precision are computed in it, not in TF32 or bfloat16, whatever the
 caller has set.
 
 Those keep 10 or 7 bits of each factor. A norm and a sum that are computed from one gradient would

@@ -1,5 +1,5 @@
-"""The facts that runs state in certificates: names, kinds and ranges, declared once for those who
-write and who read.
+"""This file declares the facts that runs state in certificates, their names, kinds and ranges, once
+for those who write and who read.
 
 A plan's class names its shape, `facts_shape`. `publish` refuses facts that do not fit it, and
 `verify` finds them.

@@ -1,5 +1,5 @@
-"""A drawn batch, good for one release, and what is charged for it: a batch, or an epoch at its
-first batch.
+"""A sample is a drawn batch, good for one release; it says what is charged for it: a batch, or an
+epoch at its first batch.
 """
 
 from __future__ import annotations

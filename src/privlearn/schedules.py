@@ -1,5 +1,5 @@
-"""Noise over epochs (Yu et al. 2019, section IV-A): epoch t = 0, 1, ... has noise multiplier
-`schedule(t)`.
+"""A schedule sets the noise over epochs (Yu et al. 2019, section IV-A): epoch t = 0, 1, ... has
+noise multiplier `schedule(t)`.
 
 The same functions serve for learning rates, relative to their value at t = 0. A `ReactingSchedule`
 is no function of the epoch: its noise follows from the accuracies that were seen.

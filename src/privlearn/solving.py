@@ -1,5 +1,5 @@
-"""Numbers of plans, solved for: noise beside other releases, epochs, the rate of a schedule, the
-size of batches.
+"""This file solves for numbers of plans: noise beside other releases, epochs, the rate of a
+schedule, the size of batches.
 """
 
 from __future__ import annotations

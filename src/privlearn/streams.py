@@ -1,4 +1,4 @@
-"""Separate streams of random numbers for sampling, noise, initialisation and views.
+"""Sampling, noise, initialisation and views draw from separate streams of random numbers.
 
 Each stream is AES in counter mode with a 128-bit key of its own. Without a seed the keys come from
 the operating system; with a seed they are derived from it, the run can be repeated, and anyone who

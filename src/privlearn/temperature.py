@@ -1,5 +1,5 @@
-"""Temperature scaling (Guo et al. 2017), fitted by one release after training, so that scores mean
-probabilities.
+"""Temperature scaling (Guo et al. 2017) is fitted by one release after training, so that scores
+mean probabilities.
 
 Gradients that are clipped short lead to scores that rank well and are far too sure of themselves.
 Dividing all scores by a temperature changes no prediction. It is fitted to the log losses of the

@@ -1,5 +1,5 @@
-"""The processes that train together: which of them this is, and what they do as one. By default
-there is one.
+"""A world is the processes that train together: it says which of them this is, and what they do as
+one. By default there is one.
 """
 
 from __future__ import annotations

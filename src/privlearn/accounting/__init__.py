@@ -1,4 +1,6 @@
-"""What a run costs, from its event tree: numpy alone, never torch."""
+"""This package computes what a run costs from its event tree, with numpy alone and never with
+torch.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What releases are charged to, and what can be approved ahead: the two protocols that the rest of
-the package needs.
+"""Two protocols are all that the rest of the package needs: what releases are charged to, and what
+can be approved ahead.
 
 Who charges needs an `Account` alone: not to know which one, nor where it is kept.
 """

@@ -1,4 +1,5 @@
-"""The guarantee of an event tree: every sound method that covers it, and the tightest of them.
+"""The accountant computes the guarantee of an event tree by every sound method that covers it, and
+finds the tightest.
 
 Group privacy: what a guarantee for one example is worth for a person with up to k of them.
 

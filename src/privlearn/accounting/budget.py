@@ -1,4 +1,4 @@
-"""A budget, what may be spent: a target epsilon at a delta, or a target rho."""
+"""A budget says what may be spent: a target epsilon at a delta, or a target rho."""
 
 from __future__ import annotations
 

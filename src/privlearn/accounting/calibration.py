@@ -1,4 +1,4 @@
-"""Solving for one public number so that a budget is met, always on the safe side."""
+"""Calibration solves for one public number so that a budget is met, always on the safe side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What shuffling fixed-size batches costs at least: the other end of an honest interval.
+"""This file computes what shuffling fixed-size batches costs at least: the other end of an honest
+interval.
 
 No amplification by shuffling is claimed here: the sound upper bound of a shuffled epoch is one
 Gaussian release. This is the lower bound of Chua et al. (2024): two data sets and an attack that

@@ -1,5 +1,5 @@
-"""Events: what was done to the data, as frozen values; the one thing that accountants read and
-certificates carry.
+"""An event is a frozen value that says what was done to the data: it is the one thing that
+accountants read and certificates carry.
 
 An event is a tree. Its leaves are mechanisms, each of which knows its own prices (`mechanisms`;
 `trees` has those made of other events); its inner nodes say how often they ran (`Repeated`) and in

@@ -1,4 +1,4 @@
-"""Filters: budgets for releases whose noise or number reacts to what was released before.
+"""A filter is a budget for releases whose noise or number reacts to what was released before.
 
 Composition theorems need the events fixed beforehand. A filter is opened at a limit that the ledger
 is charged at once, in full; inside it releases may be chosen adaptively, and each is let through

@@ -1,4 +1,4 @@
-"""A guarantee: epsilon and delta, for one kind of neighbour, and whose data it protects.
+"""A guarantee states epsilon and delta for one kind of neighbour, and whose data it protects.
 
 Kinds of neighbour are never implied and never mix. The unit of protection is one example, a person
 with several of them, or one person with all their rows.

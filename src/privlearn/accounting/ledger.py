@@ -1,4 +1,4 @@
-"""The ledger: what was spent, in order, charged before anything is drawn.
+"""The ledger lists what was spent, in order, and is charged before anything is drawn.
 
 Runs that are all approved before the first release are composed as what they are: fixed beforehand.
 Runs that come later may have been chosen by looking at earlier results, so a ledger with a budget

@@ -1,4 +1,4 @@
-"""Mechanisms: the leaves of event trees, each with all that is known of it.
+"""Mechanisms are the leaves of event trees, and each class has all that is known of its mechanism.
 
 A new one is one class: its numbers and their ranges, the prices that it has (`Mechanism` says which
 there are, and refuses the others by name), what it is for several examples together, and its name

@@ -1,5 +1,5 @@
-"""Renyi DP: the divergence of an event at many orders, composed by adding, and the ways to
-(epsilon, delta).
+"""This file computes Renyi DP: the divergence of an event at many orders, which adds up over
+events, and the ways to (epsilon, delta).
 
 Sources: Mironov 2017 (closed forms), Mironov et al. 2019 (Poisson sampling), Canonne et al. 2020
 (the tight conversion), Abadi et al. 2016 (the moments accountant and its conversion).

@@ -1,5 +1,5 @@
-"""Searches for a number from which on, or up to which, a condition holds: each ends on the safe
-side.
+"""These searches find a number from which on, or up to which, a condition holds, and each ends on
+the safe side.
 """
 
 from __future__ import annotations

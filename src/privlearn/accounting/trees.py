@@ -1,5 +1,5 @@
-"""Trees: events that stand for other ones (`Parallel`, `OneOf`, `RepeatAndSelect`, filters), and
-trees made from trees.
+"""Some events stand for other ones (`Parallel`, `OneOf`, `RepeatAndSelect`, filters); this file has
+them, and makes trees from trees.
 
 A group of examples as one example: the event tree for a person with k of the examples. Every
 mechanism that scales exactly is replaced by what it is for k examples together. What comes out is

@@ -1,5 +1,5 @@
-"""Zero-concentrated DP: the price of Gaussian releases, exact composition, and the ways back to
-(epsilon, delta).
+"""This file prices Gaussian releases by zero-concentrated DP, composes them exactly, and has the
+ways back to (epsilon, delta).
 
 Sources: Bun and Steinke 2016 (zCDP, Prop 1.3); Yu et al. 2019 (Props 1 and 2, Thms 1 and 2); Balle
 and Wang 2018 (the exact Gaussian curve); Balle et al. 2020 and Canonne et al. 2020 (the tighter

@@ -1,5 +1,5 @@
-"""`BoostingPlan`: boosting as public numbers. Columns, splits, rounds and noise, fixed before any
-data are touched.
+"""A `BoostingPlan` says in public numbers what boosting does: columns, splits, rounds and noise are
+fixed before any data are touched.
 """
 
 from __future__ import annotations

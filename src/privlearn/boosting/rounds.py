@@ -1,4 +1,6 @@
-"""`boost`: rounds of boosting, each of them one release; and the shapes of what was learned."""
+"""`boost` makes rounds of boosting, each of them one release; the shapes of what was learned are
+here, too.
+"""
 
 from __future__ import annotations
 

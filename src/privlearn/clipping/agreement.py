@@ -1,5 +1,5 @@
-"""Which way computes the gradients of a model: the fastest that agrees with the loop over single
-examples.
+"""This file chooses which way computes the gradients of a model: the fastest that agrees with the
+loop over single examples.
 
 When two computations agree, whether a loss is computed example by example, and what a batch may
 hold in memory.

@@ -1,5 +1,5 @@
-"""`Augmentation`: changed copies of an example, which are one example: images mirrored and shifted,
-say.
+"""An `Augmentation` asks for changed copies of an example, such as mirrored and shifted images,
+which count as one example.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Three ways to the gradient of every example: operation by operation, with `torch.func.vmap`, and
-one at a time.
+"""Three ways compute the gradient of every example: operation by operation, with `torch.func.vmap`,
+and one at a time.
 
 The loop is the truth that the other two are held against (`agreement`), and the last resort.
 """

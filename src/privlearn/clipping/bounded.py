@@ -1,4 +1,4 @@
-"""`Bounded`: a value together with the most that one example can change it.
+"""A `Bounded` is a value together with the most that one example can change it.
 
 How far sums of clipped values may be off in floating point, and the room that clips leave for it.
 

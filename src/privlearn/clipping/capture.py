@@ -1,5 +1,5 @@
-"""One backward pass in which only gradients of activations flow, and what each parameter needs is
-kept on the way.
+"""In one backward pass only gradients of activations flow, and this file keeps what each parameter
+needs on the way.
 
 A torch function mode sees every operation of the model, wherever it is called from. An operation
 that has a rule and uses a trained parameter runs as an autograd function of ours: its backward pass

@@ -1,4 +1,6 @@
-"""The ways to clip: frozen, public numbers, each with the most that one example is left with."""
+"""A clip is frozen and public, and says how gradients are clipped and what norm one example is left
+with at most.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How the derivative sums of DP-MAC are bounded: frozen, public numbers. The sums themselves are in
-`derivatives`.
+"""These frozen, public numbers say how the derivative sums of DP-MAC are bounded; `derivatives` has
+the sums themselves.
 """
 
 from __future__ import annotations

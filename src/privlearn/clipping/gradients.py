@@ -1,4 +1,4 @@
-"""`ClippedGradients`: the clipped sum of per-example gradients, and its sensitivity."""
+"""`ClippedGradients` computes the clipped sum of per-example gradients, and its sensitivity."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Matrix products and where their results go: PyTorch's own products, or oneDNN's where a probe
-finds them faster.
+"""This file multiplies matrices by PyTorch's own products, or by oneDNN's where a probe finds them
+faster, and says where results go.
 
 `Scratch`: memory that is used again once it is free. The system clears every page that it hands
 out, which can take as long as the product that fills it.

@@ -1,4 +1,6 @@
-"""Where the examples are in a tensor of one call, known from made-up batches of two sizes."""
+"""This file finds where the examples are in a tensor of one call, from made-up batches of two
+sizes.
+"""
 
 from __future__ import annotations
 

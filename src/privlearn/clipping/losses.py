@@ -1,4 +1,4 @@
-"""Losses: one value for each example, of outputs and targets, or of the model and a batch."""
+"""A loss gives one value for each example, of outputs and targets, or of the model and a batch."""
 
 from __future__ import annotations
 

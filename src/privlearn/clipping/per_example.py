@@ -1,4 +1,5 @@
-"""The gradient of one parameter, one per example: how long each is, and their weighted sum.
+"""This file has the gradient of one parameter, one per example: it computes the norm of each, and
+their weighted sum.
 
 Where it can be, both are answered without forming any example's gradient.
 """

@@ -1,5 +1,5 @@
-"""Random numbers of each example's own: what dropout, a loss or a transform draws for an example
-depends on no other.
+"""Each example has random numbers of its own: what dropout, a loss or a transform draws for it
+depends on no other example.
 
 Every number is a function of the batch's seed, of a digest of the example's content, of which call
 draws it, and of its place in what that call draws for the example. So one example more or less

@@ -1,5 +1,5 @@
-"""L2 norms of rows, in single precision where that loses nothing. Whether it does is looked at for
-many at once.
+"""This file computes L2 norms of rows, in single precision where that loses nothing, which is
+decided for many rows at once.
 
 To look means to wait for the numbers: on a GPU until everything before them is computed.
 """

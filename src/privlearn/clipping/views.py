@@ -1,5 +1,5 @@
-"""The copies of examples that `Augmentation` asks for: made row by row, images mirrored and
-shifted.
+"""This file makes the copies of examples that `Augmentation` asks for, row by row: it mirrors and
+shifts images.
 """
 
 from __future__ import annotations

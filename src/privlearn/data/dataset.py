@@ -1,4 +1,4 @@
-"""A data set: arrays in memory, with what is publicly known of them.
+"""A data set holds arrays in memory, with what is publicly known of them.
 
 Rows that belong to persons: which rows stand for each, so that a person can be one example.
 

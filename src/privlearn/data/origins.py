@@ -1,4 +1,4 @@
-"""Which original row each row of a data set is: found by its structure and its memory, never by
+"""This file finds which original row each row of a data set is, by structure and memory, never by
 what rows hold.
 
 A row that comes several times counts several times, in every sum and in every draw, and its person

@@ -1,4 +1,4 @@
-"""Rows fetched by index, batch by batch: from memory or memory-mapped arrays (from data sets:
+"""Rows are fetched by index, batch by batch, from memory or memory-mapped arrays (from data sets:
 `data.dataset_rows`).
 
 A batch is any nest of tensors (tuples, lists, dictionaries) with examples along the first axis.

@@ -1,4 +1,5 @@
-"""What a table's columns are, declared in a TOML file: bounds, categories, missing values, classes.
+"""A schema is a TOML file that declares what a table's columns are: bounds, categories, missing
+values, classes.
 
 Nothing here is ever read off rows: a bound, a category or a class that came from private rows would
 be an unpaid

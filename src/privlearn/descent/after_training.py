@@ -1,5 +1,5 @@
-"""What follows the steps of a run: post-processing of its weights, and temperature scaling by one
-more release.
+"""After the steps of a run, its weights are post-processed, and scores are scaled by a temperature
+from one more release.
 """
 
 from __future__ import annotations

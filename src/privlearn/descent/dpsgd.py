@@ -1,5 +1,5 @@
-"""DP-SGD, top to bottom: a plan, its steps, what may be published (Abadi et al. 2016; Yu et al.
-2019, Alg. 1).
+"""This file runs DP-SGD, top to bottom: a plan, its steps, what may be published (Abadi et al.
+2016; Yu et al. 2019, Alg. 1).
 
 A step is three lines: clip, release, descend. Noise is drawn in `release` alone, which charges the
 ledger first.

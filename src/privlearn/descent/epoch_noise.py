@@ -1,4 +1,4 @@
-"""The pace of a run: which noise each of its epochs has, known beforehand or following
+"""The pace of a run says which noise each of its epochs has, known beforehand or following
 validations.
 """
 

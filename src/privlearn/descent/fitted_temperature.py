@@ -1,6 +1,4 @@
-"""Temperature scaling: after the last step, one more release chooses what the scores are divided
-by.
-"""
+"""After the last step, one more release chooses the temperature: what the scores are divided by."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The rules by which a run of DP-SGD is settled: what was not given, from public numbers alone,
-each with its reason.
+"""These rules settle what a run of DP-SGD was not given, from public numbers alone, each with its
+reason.
 
 docs/settings.md has the study behind the rule for linear models, docs/decisions that for networks,
 and both say which choices saw test accuracies. Looking at results on private data to choose better

@@ -1,5 +1,5 @@
-"""A task: rows, a network and a loss that fit each other and the plan. Its constructor refuses what
-does not fit.
+"""A task has rows, a network and a loss that fit each other and the plan; its constructor refuses
+what does not fit.
 
 Its epochs and batches, for a run that is driven by hand.
 """

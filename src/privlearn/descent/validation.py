@@ -1,4 +1,4 @@
-"""Validation: accuracies that noise may follow, on public rows, or as a charged release.
+"""A validation gives the accuracies that noise may follow, on public rows, or as a charged release.
 
 An accuracy on private rows is a release like any other. Either the rows are declared public, and it
 is nothing but arithmetic on what was released; or the number of right answers gets noise, and the

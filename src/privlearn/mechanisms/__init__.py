@@ -1,5 +1,5 @@
-"""Mechanisms: where a bounded value meets its charge and its noise, and how noise depends on that
-of earlier steps.
+"""In this package a bounded value meets its charge and its noise, which may depend on that of
+earlier steps.
 """
 
 from __future__ import annotations

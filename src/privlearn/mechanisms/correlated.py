@@ -1,5 +1,4 @@
-"""Noise that is correlated over steps: the matrix mechanism, with lower triangular Toeplitz
-matrices.
+"""The matrix mechanism correlates noise over steps, with lower triangular Toeplitz matrices.
 
 A step adds y_t to its clipped sum g_t, where C y = z: z is independent Gaussian noise, and C is
 lower triangular and Toeplitz. The released sums g + y are a function of C g + z: the whole run is

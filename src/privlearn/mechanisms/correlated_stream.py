@@ -1,5 +1,5 @@
-"""The noise of a run's steps, correlated over them: drawn by `CorrelatedStream`, which sees that it
-is noise.
+"""`CorrelatedStream` draws the noise of a run's steps, correlated over them, and checks that it is
+noise.
 """
 
 from __future__ import annotations

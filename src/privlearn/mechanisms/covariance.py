@@ -1,5 +1,5 @@
-"""Noise as a correlation makes it, compared with the matrix that it is priced by: one of anyone's
-classes.
+"""This file compares the noise that a correlation makes, any user's class included, with the matrix
+that it is priced by.
 
 Of a `Correlation` everything follows from the first column of C. So C has to have the sensitivity
 that is charged, `inverse` has to be that of C^-1, and C y has to be independent noise of the

@@ -1,4 +1,5 @@
-"""Gaussian noise from a run's noise stream: floating point, or on a grid in exact arithmetic.
+"""This file draws Gaussian noise from a run's noise stream, in floating point, or on a grid in
+exact arithmetic.
 
 What leaves a grid holds no trace of floating point. A value is rounded to the grid and gets a
 Gaussian that is rounded to the same grid. Because the value lies on the grid, that is the Gaussian

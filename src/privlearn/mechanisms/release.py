@@ -1,4 +1,4 @@
-"""The release: the only place where a charge and noise meet."""
+"""The release is the only place where a charge and noise meet."""
 
 from __future__ import annotations
 

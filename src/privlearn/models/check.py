@@ -1,5 +1,5 @@
-"""Whether a model treats examples one by one: what it makes of one may not depend on the others in
-its batch.
+"""This file checks whether a model treats examples one by one: what it makes of one may not depend
+on the others in its batch.
 """
 
 from __future__ import annotations

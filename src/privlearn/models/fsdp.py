@@ -1,5 +1,5 @@
-"""Models whose parameters several processes keep in parts (FSDP2), told apart from those that one
-keeps whole.
+"""This file tells models whose parameters several processes keep in parts (FSDP2) from those that
+one process keeps whole.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Trained parameters while rows are computed: what a pass writes into them is undone before the
-next one begins.
+"""While rows are computed, what a pass writes into trained parameters is undone before the next one
+begins.
 """
 
 from __future__ import annotations

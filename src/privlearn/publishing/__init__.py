@@ -1,3 +1,3 @@
-"""Publishing: weights, certificate and card in one folder, and the check that anyone can run on
-it.
+"""This package writes weights, certificate and card into one folder, and has the check that anyone
+can run on it.
 """

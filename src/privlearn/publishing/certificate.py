@@ -1,4 +1,4 @@
-"""The certificate: the plan of a run, which events happened, what they cost, and which files it
+"""A certificate states the plan of a run, which events happened, what they cost, and which files it
 speaks of.
 
 Plans are read back by a closed table, with every check of their class, and never with torch.

@@ -1,4 +1,4 @@
-"""A published folder on disk: read once and within bounds, written all or nothing."""
+"""A published folder is read from disk once and within bounds, and written all or nothing."""
 
 from __future__ import annotations
 

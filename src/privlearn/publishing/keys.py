@@ -1,5 +1,5 @@
-"""Ed25519 keys by which signatures are checked: read, and named by their fingerprint. Private ones
-are in `signing`.
+"""This file reads the Ed25519 keys by which signatures are checked, and names them by their
+fingerprint; private ones are in `signing`.
 
 A private key is PEM (PKCS #8) or an OpenSSH file, a public key PEM or the one line of an OpenSSH
 `.pub`. Fingerprints are OpenSSH's, so `ssh-keygen -l` prints the same for the same key.

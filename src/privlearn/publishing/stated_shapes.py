@@ -1,5 +1,5 @@
-"""The closed shapes of what a published folder states: facts, configuration, an adapter's
-configuration, an audit.
+"""This file has the closed shapes of what a published folder states: facts, configuration, an
+adapter's configuration, an audit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checking a published model: by anyone, without the data and without torch."""
+"""This file checks a published model: anyone can run it, without the data and without torch."""
 
 from __future__ import annotations
 

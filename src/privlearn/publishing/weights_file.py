@@ -1,5 +1,5 @@
-"""The head of a file of weights (safetensors): names, types and places of tensors, and nothing
-else.
+"""This file reads the head of a file of weights (safetensors): names, types and places of tensors,
+and nothing else.
 
 Read without torch and without safetensors, whose readers pass over fields that they do not know.
 """

@@ -1,4 +1,6 @@
-"""What every method that trains shares: the run, its task, its checkpoints and its result."""
+"""This package has what every method that trains shares: the run, its task, its checkpoints and its
+result.
+"""
 
 from __future__ import annotations
 

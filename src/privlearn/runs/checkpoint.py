@@ -1,4 +1,5 @@
-"""Checkpoints: a run that was interrupted goes on, and ends bit for bit where it would have ended.
+"""With a checkpoint a run that was interrupted goes on, and ends bit for bit where it would have
+ended.
 
 A checkpoint holds the keys and positions of the random streams. So batches and noise after it are
 drawn again as they were, nothing is released twice with fresh noise, and a checkpoint is as secret

@@ -1,5 +1,5 @@
-"""What a function does, as a digest that is the same in every process: its code, and the values
-that it captured.
+"""This file makes a digest of what a function does, the same in every process, from its code and
+the values that it captured.
 """
 
 from __future__ import annotations

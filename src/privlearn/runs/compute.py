@@ -1,5 +1,5 @@
-"""`ComputeConfig`: how a run computes. Nothing here decides a guarantee; each option of it is
-declared here, once.
+"""`ComputeConfig` says how a run computes: nothing here decides a guarantee, and each option of it
+is declared here, once.
 
 A field carries its type, its default and what `privlearn train --help` says of it. The command line
 makes its options of the fields, and Python's functions take them by their names. Nothing here

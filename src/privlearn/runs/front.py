@@ -1,4 +1,4 @@
-"""The transforms in front of a network: the data's own scale, and the plan's chain."""
+"""The transforms in front of a network are the data's own scale and the plan's chain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a run may be given: rows, in memory or fetched by index, and how it is to compute.
+"""This file checks what a run is given: rows, in memory or fetched by index, and how the run is to
+compute.
 
 What is refused before anything is spent, and the one message that a run may end with.
 `require_usable` looks at the data: for the data's curator, outside the guarantee.

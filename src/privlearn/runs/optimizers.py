@@ -1,5 +1,5 @@
-"""What descends: the mean of the weights over the end of a run, and the optimizer's learning rates
-over it.
+"""This file takes the mean of the weights over the end of a run, and sets the optimizer's learning
+rates over it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What may be done with released weights, at no cost in privacy: a table of arguments, options and
-facts.
+"""A table of arguments, options and facts says what may be done with released weights, at no cost
+in privacy.
 
 A row is all that a run needs to know: it gives the argument of `pv.dpsgd`, `pv.Run` and `pv.train`,
 the option of `privlearn train`, the fact in the certificate, and the line of the card. Plans and

@@ -1,5 +1,5 @@
-"""Data parallel training on torch.distributed: all processes draw the same batch, and each computes
-its shards of it.
+"""In data parallel training on torch.distributed all processes draw the same batch, and each
+computes its shards of it.
 
 Rows belong to a fixed number of logical shards, row i to shard i % 8. With noise on a grid each
 shard's clipped sum is computed by itself, and these sums are added up as a balanced tree, in double

@@ -1,4 +1,5 @@
-"""What a run's noise was drawn for, noted before it is drawn: the same noise goes to no other sum.
+"""A run notes what its noise is drawn for before it is drawn, so that the same noise goes to no
+other sum.
 
 The noise of a step that is repeated after an interruption is the same. On the same sum that is the
 same release, which gives nothing away. On another sum the difference of the two releases has no

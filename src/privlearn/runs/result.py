@@ -1,5 +1,5 @@
-"""What a method returns: a model, the plan that it was trained by, and the facts that only the run
-could tell.
+"""A method returns a result: a model, the plan that it was trained by, and the facts that only the
+run could tell.
 
 What the curator may look at: computed on private data without a release.
 """

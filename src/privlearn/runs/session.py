@@ -1,4 +1,4 @@
-"""A training session: what is charged, what is drawn, and where it stopped.
+"""A training session keeps what is charged, what is drawn, and where it stopped.
 
 Everything that training changes is a *part* with a name, a `state_dict` and a `load_state_dict`, as
 in PyTorch. A checkpoint is the state of all parts at one step. A session that is resumed charges

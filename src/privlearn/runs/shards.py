@@ -1,4 +1,4 @@
-"""The shards of a model under FSDP2 in a checkpoint: each process writes its own, any number of
+"""In a checkpoint of a model under FSDP2 each process writes its own shards, and any number of
 processes reads them.
 
 They are written by `torch.distributed.checkpoint` into a folder beside the checkpoint, which names

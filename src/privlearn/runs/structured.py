@@ -1,4 +1,6 @@
-"""Data sets and loaders of PyTorch, and data sets of Hugging Face, as rows that a run trains on."""
+"""This file takes data sets and loaders of PyTorch, and data sets of Hugging Face, as rows that a
+run trains on.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The settings of an optimizer, and whether a change of them can follow from a number that a script
-computed.
+"""This file decides whether a change of an optimizer's settings can follow from a number that a
+script computed.
 """
 
 from __future__ import annotations

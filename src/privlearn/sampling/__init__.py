@@ -1,4 +1,4 @@
-"""Samplers: each draws its own batches and says itself what a release on them amounts to.
+"""A sampler draws its own batches and says itself what a release on them amounts to.
 
 There is no second place where a sampling rate is written down, so what is charged is what was
 drawn.

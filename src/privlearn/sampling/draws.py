@@ -1,4 +1,5 @@
-"""Batches as a sampler draws them, compared with what its event prices: anyone's sampler.
+"""This file compares the batches that a sampler draws, any user's sampler included, with what its
+event prices.
 
 An event says how often an example is in the batches that it pays for, and with which probability.
 What follows from the drawn indices alone is checked exactly: each is a row, none comes twice in a

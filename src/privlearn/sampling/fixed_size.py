@@ -1,5 +1,5 @@
-"""Batches of a fixed size, shuffled or not, and all examples at once: nothing is gained by
-sampling.
+"""These samplers draw batches of a fixed size, shuffled or not, or all examples at once: nothing is
+gained by sampling.
 """
 
 from __future__ import annotations

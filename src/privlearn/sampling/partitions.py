@@ -1,4 +1,4 @@
-"""Random partitions: each example falls into one batch of an epoch (balls in bins)."""
+"""In a random partition each example falls into one batch of an epoch (balls in bins)."""
 
 from __future__ import annotations
 

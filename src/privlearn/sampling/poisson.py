@@ -1,4 +1,4 @@
-"""Poisson sampling: each example is taken independently, with the same probability."""
+"""Poisson sampling takes each example independently, with the same probability."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What every sampler has: it draws its own batches, and says itself what a release on them amounts
-to.
+"""This file has the base of all samplers: a sampler draws its own batches, and says itself what a
+release on them amounts to.
 """
 
 from __future__ import annotations

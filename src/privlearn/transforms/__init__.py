@@ -1,4 +1,4 @@
-"""The transforms in front of a network: public transforms of rows, and those made by a release on
+"""The transforms in front of a network are public transforms of rows, or are made by a release on
 private rows.
 """
 

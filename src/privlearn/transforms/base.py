@@ -1,5 +1,5 @@
-"""Transforms in front of a network, as plans hold them: public numbers, a price, and how its module
-is made.
+"""A plan holds a transform in front of a network as public numbers, a price, and how its module is
+made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DP-PCA: principal directions from one noisy second-moment matrix (Abadi et al. 2016, sec. 4;
+"""DP-PCA finds principal directions from one noisy second-moment matrix (Abadi et al. 2016, sec. 4;
 Dwork et al. 2014).
 """
 

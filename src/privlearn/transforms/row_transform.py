@@ -1,5 +1,5 @@
-"""The base of the modules that transform rows before a network, each row by itself, and what scales
-rows.
+"""This file has the base of the modules that transform rows before a network, each row by itself,
+and what scales rows.
 """
 
 from __future__ import annotations

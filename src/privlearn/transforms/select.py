@@ -1,5 +1,5 @@
-"""Private feature selection: released class statistics, criteria on them, and one-shot selection of
-the best features.
+"""Private feature selection releases class statistics and applies criteria to them, or selects the
+best features in one shot.
 
 How a choice of features is stated: as plain values for certificates, and as lines for cards and
 screens; never torch.

@@ -1,4 +1,4 @@
-"""Ledgers that are kept in a file.
+"""This module reads and writes ledgers that are kept in a file.
 
 A ledger file outlives the runs that are charged to it and serves several processes.
 

@@ -1,4 +1,4 @@
-"""Where a ledger's state is, and the run that is charged to it step by step."""
+"""This file says where a ledger's state is, and has the run that is charged to it step by step."""
 
 from __future__ import annotations
 

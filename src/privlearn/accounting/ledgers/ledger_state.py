@@ -1,5 +1,5 @@
-"""The state of a ledger: its entries, what may still be added to them, and what may be claimed for
-all of them.
+"""The state of a ledger holds its entries, and says what may still be added to them and what may be
+claimed for all of them.
 
 Two rules of composition are kept apart here. Runs that were all approved before the first release
 are fixed beforehand: they are composed by the tightest accountant. A run that is approved later may

@@ -1,4 +1,4 @@
-"""What would still fit into a ledger where a run does not: said in the refusal."""
+"""When a ledger refuses a run, this file says in the refusal what would still fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Privacy loss distributions: dominating pairs on one grid, composed by Fourier transform.
+"""This package puts dominating pairs on one grid and composes their privacy loss distributions by
+Fourier transform.
 
 Convex order survives products of independent ratios, so composing dominating pairs cell by cell is
 safe in both directions (`pairs` says how one mechanism gets onto the grid, `partition` how an epoch

@@ -1,5 +1,5 @@
-"""The law of many pairs' losses together, on a window of cells: none of its masses is below the
-exact one.
+"""This file computes the law of many pairs' losses together, on a window of cells: none of its
+masses is below the exact one.
 
 The product of likelihood ratios is a convolution on the grid of losses. It is computed for laws
 that are tilted, with density q e^{tilt loss}, since rounding errors are small, against the masses,

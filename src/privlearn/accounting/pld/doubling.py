@@ -1,4 +1,5 @@
-"""The mean of independent likelihood ratios by doubling, for several laws at once on one grid.
+"""This file computes the mean of independent likelihood ratios by doubling, for several laws at
+once on one grid.
 
 Positive arithmetic on a geometric grid, with what rounding may move
 (docs/decisions/proofs-of-prices.md, lemma 13). Laws of nearby noise multipliers share cells,

@@ -1,4 +1,4 @@
-"""Powers of laws by Fourier transform, with a bound on their rounding
+"""This file computes powers of laws by Fourier transform, and bounds their rounding
 (docs/decisions/proofs-of-prices.md).
 
 The laws are nonnegative vectors, and what comes out is an upper bound on every cell of their

@@ -1,5 +1,5 @@
-"""Dominating pairs on a grid: how one mechanism looks to the accountant of privacy loss
-distributions.
+"""This file puts one mechanism on a grid as a dominating pair: so the accountant of privacy loss
+distributions sees it.
 
 A mechanism is dominated by a pair of laws (P with the example, Q without). Everything follows from
 the law of the likelihood ratio R = dP/dQ under Q, kept on the grid R = e^{k h}. Both hockey-stick

@@ -1,5 +1,5 @@
-"""Balls in bins: the dominating pair of one epoch in which each example falls into one of t batches
-at random.
+"""This file computes the dominating pair of one epoch in which each example falls into one of t
+batches at random (balls in bins).
 
 Q = N(0, s^2 I_t) and P = (1/t) sum_i N(e_i, s^2 I_t) dominate the epoch in both directions (Chua et
 al. 2024; Feldman and Shenfeld 2025), so R = dP/dQ is the mean of t independent log-normal variables

@@ -1,4 +1,5 @@
-"""What rounding does to the masses of laws: values come with a bound on how far they may be off.
+"""This file bounds what rounding does to the masses of laws: values come with a bound on how far
+they may be off.
 
 docs/decisions/proofs-of-prices.md has the lemmas, and what is assumed of exp, log and ndtr.
 """

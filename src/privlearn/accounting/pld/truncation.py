@@ -1,5 +1,5 @@
-"""Truncated Poisson sampling: Poisson batches of which a fixed number of rows is kept at most,
-whatever they hold.
+"""Truncated Poisson sampling keeps a fixed number of rows of a Poisson batch at most, whatever they
+hold.
 
 Which rows are cut depends on how many were drawn, so an example's presence changes who else is
 kept. Zero-out neighbours have the same rows drawn, so let T be what is kept besides one example. It

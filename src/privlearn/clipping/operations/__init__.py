@@ -1,4 +1,6 @@
-"""The operations that have a rule: what each does with trained parameters, by torch's function."""
+"""This table has the operations with a rule: it says, by torch's function, what each does with
+trained parameters.
+"""
 
 from __future__ import annotations
 

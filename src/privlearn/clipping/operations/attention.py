@@ -1,6 +1,4 @@
-"""Multi-head attention: its projections are linear layers, some of them on blocks of rows of one
-weight.
-"""
+"""Multi-head attention projects by linear layers, some of them on blocks of rows of one weight."""
 
 from __future__ import annotations
 

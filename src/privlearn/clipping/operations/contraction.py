@@ -1,4 +1,4 @@
-"""Sums of products over named dimensions, as `torch.einsum` writes them."""
+"""This rule covers sums of products over named dimensions, as `torch.einsum` writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions and transposed convolutions in one to three dimensions."""
+"""This rule covers convolutions and transposed convolutions in one to three dimensions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Parameters that are added or multiplied to every example: biases, scales, positions, class
-tokens.
+"""This rule covers parameters that every example is added to or multiplied by: biases, scales,
+positions, class tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Embeddings."""
+"""This rule covers embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers, on rows and on sequences."""
+"""This rule covers linear layers, on rows and on sequences."""
 
 from __future__ import annotations
 

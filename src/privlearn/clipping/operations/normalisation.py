@@ -1,4 +1,4 @@
-"""Normalisations within an example: layer, group, instance and root mean square."""
+"""This rule covers normalisations within an example: layer, group, instance, root mean square."""
 
 from __future__ import annotations
 

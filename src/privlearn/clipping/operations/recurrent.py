@@ -1,5 +1,5 @@
-"""LSTM and GRU: the input's products are linear layers; the recurrence runs here, and keeps what
-its weights need.
+"""This rule covers LSTM and GRU: the input's products are linear layers; the recurrence runs here,
+and keeps what its weights need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs of stock layers in `nn.Sequential`, computed as one operation.
+"""Runs of stock layers in `nn.Sequential` are computed as one operation.
 
 What autograd and a function mode cost for each operation is then paid once for all of them: on a
 network of two small layers these cost .3 of a plain step

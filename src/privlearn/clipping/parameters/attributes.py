@@ -1,6 +1,4 @@
-"""What modules keep in plain attributes: a pass over rows leaves no numbers there for later
-ones.
-"""
+"""A pass over rows leaves no numbers for later passes in what modules keep in plain attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that are computed from trained parameters alone: normalised weights, looked-up positions,
+"""Some tensors are computed from trained parameters alone: normalised weights, looked-up positions,
 1 + a scale.
 
 They are the same for all examples, and to the rules of operations they are parameters. Each

@@ -1,4 +1,4 @@
-"""What a model and a loss hold: what computing with rows leaves as it is."""
+"""Computing with rows leaves what a model and a loss hold as it is."""
 
 from __future__ import annotations
 

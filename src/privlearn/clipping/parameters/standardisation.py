@@ -1,4 +1,4 @@
-"""Weight standardisation: each output channel's weights less their mean, over their standard
+"""Weight standardisation takes each output channel's weights less their mean, over their standard
 deviation.
 
 Networks without batch normalisation (BiT, NF-Nets) write it as `F.batch_norm` of the weights, with

@@ -1,5 +1,5 @@
-"""Where the examples are in the results of an operation: one rule for each category of PyTorch's
-operations.
+"""These rules say where the examples are in the results of an operation, one rule for each category
+of PyTorch's operations.
 
 A rule labels the dimensions of what an operation is given and of what it gives, as `einsum` does:
 two dimensions with one label are walked together. The examples may be along a label that each

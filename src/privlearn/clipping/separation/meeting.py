@@ -1,5 +1,5 @@
-"""Where examples meet in a model that was seen to couple them: for the words of a refusal, on
-made-up rows alone.
+"""This file finds where examples meet in a model that was seen to couple them: on made-up rows
+alone, for the words of a refusal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which program a forward pass runs: a name for the sequence of its calls and of what flows between
+"""A program names what a forward pass runs: the sequence of its calls and of what flows between
 them.
 
 Python learns a value of a batch only by reading it out of a tensor. A program that was checked

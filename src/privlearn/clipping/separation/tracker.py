@@ -1,4 +1,4 @@
-"""`AxisTracker`: follows the axis of the examples through every operation of a forward pass, and
+"""`AxisTracker` follows the axis of the examples through every operation of a forward pass, and
 denies by default.
 
 It sees operations below autograd, where all of PyTorch has come down to functions with schemas. The

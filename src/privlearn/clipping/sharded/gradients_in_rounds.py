@@ -1,5 +1,5 @@
-"""`ShardedGradients`: `ClippedGradients` of a model under FSDP2, in rounds that all processes make
-in step.
+"""`ShardedGradients` is `ClippedGradients` for a model under FSDP2, in rounds that all processes
+make in step.
 """
 
 from __future__ import annotations
