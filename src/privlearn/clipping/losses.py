@@ -150,7 +150,8 @@ def require_one_each(losses: Any, rows: int) -> Tensor:
         )
         raise NotPerExample(
             f"the loss {given} for a batch of {rows}: expected one value for each example, shape "
-            f"({rows},). Give a loss with reduction='none', and average over all axes but the first",
+            f"({rows},). Give a loss with reduction='none', and "
+            "average over all axes but the first",
             shape=tuple(getattr(losses, "shape", ())),
         )
     return losses
