@@ -117,6 +117,13 @@ def accounting() -> dict[str, Call]:
     loud = Made(lambda: pv.Plan(pv.Poisson(0.4), examples=24, schedule=sched.Constant(20.0)))
     return {
         "Budget": Call(pv.Budget, **TARGET),
+        "ComputeConfig": Call(
+            pv.ComputeConfig,
+            microbatch=8,
+            device="cpu",
+            precision="float32",
+            post_processing={"average": 0.5},
+        ),
         "Guarantee": Call(
             pv.Guarantee,
             epsilon=1.0,

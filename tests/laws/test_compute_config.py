@@ -81,7 +81,7 @@ def _loop(**named: Any) -> ComputeConfig:
         max_grad_norm=1.0,
         **named,
     )
-    return private.run._task.compute
+    return private.run.task.compute
 
 
 def _opacus(**named: Any) -> ComputeConfig:
@@ -95,7 +95,7 @@ def _opacus(**named: Any) -> ComputeConfig:
         epochs=1,
         **named,
     )
-    return engine.loop.run._task.compute
+    return engine.loop.run.task.compute
 
 
 def _strategy(**named: Any) -> ComputeConfig:
@@ -176,7 +176,7 @@ def _dpmac(**named: Any) -> ComputeConfig:
 #: Every door, by name: it returns the config that the run computes by.
 DOORS: dict[str, Callable[..., ComputeConfig]] = {
     "Run": lambda **named: (
-        pv.Run(plan(), nn.Linear(4, 3), loss, rows(), optimizer=sgd, **named)._task.compute
+        pv.Run(plan(), nn.Linear(4, 3), loss, rows(), optimizer=sgd, **named).task.compute
     ),
     "make_private": _loop,
     "train": _train,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import checked, count, one_of
 from privlearn.errors import BadInput
@@ -101,6 +101,8 @@ class ComputeConfig:
         BadInput: a value out of range, by its name.
         TypeError: there is no such field.
     """
+
+    _parsed: ClassVar[tuple[str, ...]] = ("microbatch", "precision")
 
     microbatch: int | None = field(
         default=None,
