@@ -7,6 +7,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+import privlearn.methods
+import privlearn.plan  # noqa: F401 - it names the kinds of its parts
+from privlearn import _public
 from tests.laws import measure
 
 PAGE = measure.ROOT / "docs" / "trusted-base.md"
@@ -17,12 +20,12 @@ follow from imports, so no file is left out by oversight. A script writes the pa
 compares it with the code.
 
 - **Releases**: what `release` imports. A release checks the sensitivity, charges the account and
-  adds the noise. Nothing private leaves a run in another way.
+  adds the noise. Private choices are drawn in `mechanisms/selection.py`.
 - **Training runs**: what `pv.dpsgd` imports beyond that: plans, samplers, clipping, and the check
   that keeps examples apart.
 - **Verification**: what `privlearn verify` imports beyond both. It needs neither data nor torch.
 - **Read when needed**: files that the three import inside a function, for one kind of plan, model
-  or data.
+  or data; and the files of the kinds of plans, which are imported when a certificate names one.
 
 Other methods, integrations, audits and the command line are not listed. Methods draw their noise
 by `release`, and integrations drive a run. The last column is the first sentence of each file.
@@ -43,7 +46,8 @@ def sections() -> dict[str, list[str]]:
         reached = measure.closure(measure.entry(name)) - listed
         listed |= reached
         files[title] = sorted(reached)
-    files["Read when needed"] = sorted(set().union(*map(_imported_anywhere, listed)) - listed)
+    needed = set().union(*map(_imported_anywhere, listed)) | _files_of_kinds()
+    files["Read when needed"] = sorted(needed - listed)
     return files
 
 
@@ -66,6 +70,12 @@ def page() -> str:
         parts += [f"| `{file}` | {size:,} | {about} |" for file, size, about in table]
         parts.append("")
     return "\n".join(parts)
+
+
+def _files_of_kinds() -> set[str]:
+    """The files that enter a kind of plan, or of a part of one, into the table of public values."""
+    modules = set(_public._HOMES.values())
+    return {measure.file_of(module) for module in modules}
 
 
 def _imported_anywhere(file: str) -> set[str]:
