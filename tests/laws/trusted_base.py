@@ -73,9 +73,11 @@ def page() -> str:
 
 
 def _files_of_kinds() -> set[str]:
-    """The files that enter a kind of plan, or of a part of one, into the table of public values."""
+    """The files that enter a kind of plan, or of a part of one, into the table of public values.
+    Kinds of other packages that happen to be imported are not privlearn's.
+    """
     modules = set(_public._HOMES.values())
-    return {measure.file_of(module) for module in modules}
+    return {measure.file_of(m) for m in modules if m.split(".")[0] == "privlearn"}
 
 
 def _imported_anywhere(file: str) -> set[str]:

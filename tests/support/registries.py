@@ -120,6 +120,7 @@ def completed(
 def forgotten() -> Iterator[None]:
     """A block after which nothing is known that was registered in it."""
     base.kinds()  # those that are there are entered when they are first asked for
+    _public.enter_expected()
     with ExitStack() as held:
         for table in (_public._KINDS, events._KINDS, events._NAMES, events._FIELDS, RULES):
             held.enter_context(mock.patch.dict(table))
