@@ -57,7 +57,7 @@ lint: $(READY)
 	$(BIN)/vulture --min-confidence 100 src
 
 # torch first and alone, so that nothing drags in another build of it.
-$(BASE): pyproject.toml constraints.txt hatch_build.py src/privlearn/mechanisms/noise_kernel.c
+$(BASE): pyproject.toml constraints.txt hatch_build.py src/privlearn/core/mechanisms/noise_kernel.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) -e .

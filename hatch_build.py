@@ -13,8 +13,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = "src/privlearn/mechanisms/noise_kernel.c"
-BUILT = "src/privlearn/mechanisms/_noise_kernel.so"
+SOURCE = "src/privlearn/core/mechanisms/noise_kernel.c"
+BUILT = "src/privlearn/core/mechanisms/_noise_kernel.so"
 #: Every operation is rounded by itself: the draws have to be those of PyTorch's operations, to the
 #: bit.
 FLAGS = ("-O3", "-std=c11", "-fPIC", "-shared", "-ffp-contract=off", "-fno-trapping-math")

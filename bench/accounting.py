@@ -19,9 +19,9 @@ from common import Case, Variant
 from scipy.optimize import brentq
 
 import privlearn as pv
-from privlearn.accounting import pld, rdp
-from privlearn.accounting.events import Composed, Repeated, compose
-from privlearn.accounting.mechanisms import Gaussian, Partitioned, PoissonSampled
+from privlearn.core.accounting import pld, rdp
+from privlearn.core.accounting.events import Composed, Repeated, compose
+from privlearn.core.accounting.mechanisms import Gaussian, Partitioned, PoissonSampled
 
 DELTA, RATE, BATCHES, GRID, TARGET = 1e-5, 0.01, 100, 1e-4, 2.0
 START, DECAY = 3.862, 0.01

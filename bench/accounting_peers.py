@@ -29,8 +29,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from privlearn.accounting.events import tally
-from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
+from privlearn.core.accounting.events import tally
+from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -15,14 +15,14 @@ from common import Case, Row, Run, Variant
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.data.rows import TensorRows
-from privlearn.mechanisms.release import release
-from privlearn.sampling import FullBatch
-from privlearn.streams import Streams
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.mechanisms.release import release
+from privlearn.core.rows import TensorRows
+from privlearn.core.sampling import FullBatch
+from privlearn.core.streams import Streams
 from tests.clipping.architectures import Batch, configured
 
 CLASSES = 10

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privlearn as pv
+from privlearn.core.schedules import Constant, Polynomial
 from privlearn.descent import rules
-from privlearn.schedules import Constant, Polynomial
 from privlearn.transforms import ScatterRandom
 from privlearn.transforms.made_up_images import projected
 

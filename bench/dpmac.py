@@ -17,13 +17,13 @@ from common import Case, Variant
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import kept
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.bounded import kept
+from privlearn.core.sampling import FullBatch
 from privlearn.mac.coordinates import arguments, forward
 from privlearn.mac.expansion import SQUARED, hidden_first, hidden_second
 from privlearn.mac.network import Layer, layers_of, with_ones
 from privlearn.mac.sums import DerivativeSums, Products
-from privlearn.sampling import FullBatch
 
 THRESHOLD = 0.3
 #: How far the norm of the sums may be from the one found with every example's matrices.

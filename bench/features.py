@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from common import Case, Variant
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.row_sums import box_sums, class_statistics
-from privlearn.sampling import FullBatch
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.row_sums import box_sums, class_statistics
+from privlearn.core.sampling import FullBatch
 
 CLASSES = 10
 #: Rows that are made at once.

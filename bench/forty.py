@@ -32,11 +32,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import networks
 from architecture_steps import Batch, of_classes, of_next_tokens, of_targets, texts
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.data.rows import TensorRows
-from privlearn.sampling import FullBatch
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.rows import TensorRows
+from privlearn.core.sampling import FullBatch
 from tests.clipping.architectures import configured, still
 from tests.support.vision import make_torchvision_importable
 

@@ -18,9 +18,9 @@ from common import Case, Variant
 from randomgen import AESCounter
 from torch import Tensor
 
-from privlearn.mechanisms import noise as noise_of_releases
-from privlearn.mechanisms.noise import add_gaussian, add_on_grid
-from privlearn.streams import Streams
+from privlearn.core.mechanisms import noise as noise_of_releases
+from privlearn.core.mechanisms.noise import add_gaussian, add_on_grid
+from privlearn.core.streams import Streams
 
 #: Adds standard normal noise to a tensor, in place.
 Noise = Callable[[Tensor], object]

@@ -22,8 +22,8 @@ from torch import Tensor
 import privlearn as pv
 from privlearn import teachers
 from privlearn import teachers as teachers_module
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.accounting.ledger import Ledger
 from privlearn.teachers.answers import release_answers, sum_answers
 from privlearn.teachers.sums import clip_to_ball
 

@@ -146,14 +146,14 @@ def measured() -> dict[str, Any]:
     """What is measured here: noise, drawing, pricing, charging."""
     import torch
 
-    from privlearn import inclusion
-    from privlearn.accounting import pld, rdp
-    from privlearn.accounting.events import Repeated
-    from privlearn.accounting.guarantee import Adjacency
-    from privlearn.accounting.ledger import Ledger
-    from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
-    from privlearn.mechanisms.noise import add_gaussian
-    from privlearn.streams import Streams
+    from privlearn.core import inclusion
+    from privlearn.core.accounting import pld, rdp
+    from privlearn.core.accounting.events import Repeated
+    from privlearn.core.accounting.guarantee import Adjacency
+    from privlearn.core.accounting.ledger import Ledger
+    from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
+    from privlearn.core.mechanisms.noise import add_gaussian
+    from privlearn.core.streams import Streams
 
     torch.set_num_threads(1)
     streams, values = Streams.new(), torch.zeros(10**7)

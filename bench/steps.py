@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.bounded import Bounded
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.mechanisms.noise import add_gaussian
-from privlearn.mechanisms.release import release
-from privlearn.sampling import FullBatch, Sample
-from privlearn.streams import Streams
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.bounded import Bounded
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.mechanisms.noise import add_gaussian
+from privlearn.core.mechanisms.release import release
+from privlearn.core.sampling import FullBatch, Sample
+from privlearn.core.streams import Streams
 
 NOISE_MULTIPLIER = 1.0
 FAST_KERNELS = "fast_kernels" in inspect.signature(ClippedGradients).parameters

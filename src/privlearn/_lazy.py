@@ -20,7 +20,7 @@ def lazy(
     Args:
         package: its name.
         file: its `__init__.py`. Beside it lies `__init__.pyi`:
-            `from privlearn.plan import Plan as Plan`, a line a name.
+            `from privlearn.core.plan import Plan as Plan`, a line a name.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text("utf-8"))
     homes = {

@@ -157,7 +157,7 @@ def to_json(value: Any) -> Any:
             return {"kind": kind, "value": write(value)}
     raise BadInput(
         f"{type(value).__name__} has no public form: {repr(value)[:80]}. A class of your own gets "
-        "one with a kind and @privlearn.plan.registered"
+        "one with a kind and @privlearn.core.plan.registered"
     )
 
 

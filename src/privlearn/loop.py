@@ -16,30 +16,30 @@ from torch import Tensor, nn, optim
 
 from privlearn._checks import checked
 from privlearn._display import Described, Summary
-from privlearn.accounting.accountant import guarantee
-from privlearn.accounting.events import Event, compose, walk
-from privlearn.accounting.guarantee import Adjacency, Guarantee, hollow
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledgers.ledger_state import first
-from privlearn.clipping.clips import Clip, Flat
-from privlearn.clipping.losses import ModelLoss
+from privlearn.core.accounting.accountant import guarantee
+from privlearn.core.accounting.events import Event, compose, walk
+from privlearn.core.accounting.guarantee import Adjacency, Guarantee, hollow
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers.ledger_state import first
+from privlearn.core.clipping.clips import Clip, Flat
+from privlearn.core.clipping.losses import ModelLoss
+from privlearn.core.mechanisms import matrices
+from privlearn.core.mechanisms.correlated import Correlation
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Sampler, named
+from privlearn.core.schedules import Constant, NoiseSchedule, Schedule
+from privlearn.core.solving import with_least_noise
+from privlearn.core.streams import Streams
 from privlearn.data.torch_rows import resampled
 from privlearn.descent import best_sampling
 from privlearn.descent.dpsgd import Run
 from privlearn.descent.task import Batch, Epoch
 from privlearn.errors import BadInput, warn
-from privlearn.mechanisms import matrices
-from privlearn.mechanisms.correlated import Correlation
-from privlearn.plan import Plan
 from privlearn.publishing.publish import publish
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import ComputeArguments, require_optimizer_of, world_of
 from privlearn.runs.result import SCRIPTS_RATES, PrivateDiagnostics, Result
-from privlearn.sampling import Sampler, named
-from privlearn.schedules import Constant, NoiseSchedule, Schedule
-from privlearn.solving import with_least_noise
-from privlearn.streams import Streams
 
 
 class LoopSettings(ComputeArguments, total=False):

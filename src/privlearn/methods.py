@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from privlearn._public import expect
-from privlearn.plan import AbstractPlan
+from privlearn.core.plan import AbstractPlan
 from privlearn.runs.compute import options_of
 from privlearn.runs.post_processing import ROWS
 
@@ -105,7 +105,7 @@ _DESCENT = frozenset(
 _BOUNDS = frozenset({"row_norm", "coordinate_bound", "criterion"})
 
 #: Of DP-SGD and DP-MAC.
-_GRADIENTS = {"gradients": "privlearn.plan"}
+_GRADIENTS = {"gradients": "privlearn.core.plan"}
 #: The kinds of plans that choose among candidates, each trained by a method's plan, with their
 #: modules.
 CHOICES = {"blocks": "privlearn.tuning.blocks", "random-stopping": "privlearn.tuning.stopping"}

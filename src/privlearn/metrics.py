@@ -22,25 +22,26 @@ from torch import Tensor, nn
 
 from privlearn._checks import require_fit
 from privlearn._display import shortened
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.bounded import Bounded
-from privlearn.data.dataset import Dataset, as_tensor
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.bounded import Bounded
+from privlearn.core.clipping.model_check import made_up_rows
+from privlearn.core.mechanisms.release import release
+from privlearn.core.processes import require_one_process
+from privlearn.core.sampling import FullBatch, Sample
+from privlearn.core.streams import Streams
+from privlearn.core.tensors import as_tensor
+from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.mechanisms.release import release
-from privlearn.models.check import made_up_rows
 from privlearn.models.heads import Head, stated_head
 from privlearn.publishing.model import PublishedModel
 from privlearn.runs.front import encoded
 from privlearn.runs.result import Result
 from privlearn.runs.session import Session
-from privlearn.sampling import FullBatch, Sample
 from privlearn.statistics.metric_figures import Metrics, MetricsPlan, NoisyMetrics, ValueMetricsPlan
 from privlearn.statistics.sums import PredictedValues, Probabilities, error_sums, metric_sums
-from privlearn.streams import Streams
 from privlearn.transforms.modules import RowTransform
 from privlearn.volumes.training import dice
-from privlearn.world import require_one_process
 
 #: Rows, and volumes, that a network is given at once.
 _ROWS_AT_ONCE, _VOLUMES_AT_ONCE = 4096, 4

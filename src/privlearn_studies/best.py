@@ -16,22 +16,22 @@ from torch import nn
 
 from privlearn._checks import one_of
 from privlearn._storage import cache
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.clips import Flat
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Poisson
+from privlearn.core.streams import Streams
+from privlearn.core.transform import shape_after
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.descent.train import train as train_by_default
 from privlearn.descent.whole_run import dpsgd
 from privlearn.models import networks
-from privlearn.plan import Plan
 from privlearn.runs.front import Front
 from privlearn.runs.result import Result
-from privlearn.sampling import Poisson
 from privlearn.statistics.classifiers import fisher
 from privlearn.statistics.plan import FisherPlan
-from privlearn.streams import Streams
 from privlearn.transforms import PublicTransform, feature_cache, read_features, usual
-from privlearn.transforms.base import shape_after
 from privlearn_studies.charts import BLUE, GREEN, GREY, RED, SKY, Curve, Figure, Mark, Panel
 from privlearn_studies.fay2020 import votes
 from privlearn_studies.harder2020.mnist import tuned_classifier

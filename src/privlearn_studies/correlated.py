@@ -12,11 +12,11 @@ import torch
 
 from privlearn._checks import one_of
 from privlearn._storage import cache
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.plan import Plan
+from privlearn.core.streams import Streams
 from privlearn.data.named import load
 from privlearn.descent.train import train as train_by_rule
-from privlearn.plan import Plan
-from privlearn.streams import Streams
 from privlearn.transforms import feature_cache
 from privlearn_studies.charts import CYCLE, Across, Curve, Figure, Panel
 from privlearn_studies.report import (

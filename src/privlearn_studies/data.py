@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.sampling import Sample
+from privlearn.core.streams import Streams
 from privlearn.data.named import load
 from privlearn.runs.callbacks import Callback, TrainingProgress
-from privlearn.sampling import Sample
-from privlearn.streams import Streams
 from privlearn.transforms.modules import Project, Scale
 from privlearn.transforms.pca import PrivatePCA
 

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from privlearn._checks import one_of
 from privlearn._storage import cache
-from privlearn.clipping import Flat
+from privlearn.core.clipping import Flat
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Poisson
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.descent.rules import CLIP_NORM, batch_size, learning_rate
 from privlearn.descent.train import train as train_by_rule
-from privlearn.plan import Plan
 from privlearn.runs.front import Front
-from privlearn.sampling import Poisson
-from privlearn.streams import Streams
 from privlearn.transforms import feature_cache, read_features, usual
 from privlearn_studies.charts import CYCLE, Curve, Figure, Mark, Panel
 from privlearn_studies.report import Findings, Row, each, mean, mean_row, page, spread, table

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import fftconvolve
 
-from privlearn.accounting import pld
-from privlearn.accounting.events import Event, Repeated
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.core.accounting import pld
+from privlearn.core.accounting.events import Event, Repeated
+from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 
 Array = NDArray[np.float64]

@@ -8,14 +8,14 @@ import math
 
 import numpy as np
 
-from privlearn import schedules
-from privlearn.accounting import accountant, comparisons, pld, rdp, searches, zcdp
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Repeated, compose, from_json, to_json
-from privlearn.accounting.filters import PrivacyFilter
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import (
+from privlearn.core import schedules
+from privlearn.core.accounting import accountant, comparisons, pld, rdp, searches, zcdp
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Repeated, compose, from_json, to_json
+from privlearn.core.accounting.filters import PrivacyFilter
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import (
     ZCDP,
     FixedBatches,
     Gaussian,
@@ -25,11 +25,11 @@ from privlearn.accounting.mechanisms import (
     PureDP,
     Selection,
 )
-from privlearn.accounting.trees import Filter, Parallel
+from privlearn.core.accounting.trees import Filter, Parallel
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Poisson, Shuffle
+from privlearn.core.schedules import Decay
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
-from privlearn.plan import Plan
-from privlearn.sampling import Poisson, Shuffle
-from privlearn.schedules import Decay
 from tests.support.checks import check, must_raise
 from tests.support.registries import completed
 
@@ -79,7 +79,7 @@ def check_epsilon_is_never_below_the_exact_gaussian_for_mixtures() -> None:
 @check
 def check_masses_are_kept() -> None:
     """A pair's Q-mass is 1, and so is its P-mass: nothing is lost on the grid."""
-    from privlearn.accounting.pld import partition
+    from privlearn.core.accounting.pld import partition
 
     pairs = [partition._by_doubling(t, s, 1e-3, 1e-3) for t, s in ((2, 0.5), (10, 0.6), (100, 1.0))]
     pairs += [partition._by_fourier(t, s, 1e-4, 1e-9) for t, s in ((16, 0.8), (100, 2.0))]

@@ -13,17 +13,17 @@ import math
 import numpy as np
 from scipy.stats import binom
 
-from privlearn.accounting import accountant, filters, pld, rdp, zcdp
-from privlearn.accounting.events import Event, Repeated, compose
-from privlearn.accounting.mechanisms import (
+from privlearn.core.accounting import accountant, filters, pld, rdp, zcdp
+from privlearn.core.accounting.events import Event, Repeated, compose
+from privlearn.core.accounting.mechanisms import (
     Gaussian,
     GroupSampled,
     Laplace,
     Partitioned,
     PoissonSampled,
 )
-from privlearn.accounting.pld import pairs, partition
-from privlearn.accounting.pld.pairs import Pair, atoms, poisson_pair
+from privlearn.core.accounting.pld import pairs, partition
+from privlearn.core.accounting.pld.pairs import Pair, atoms, poisson_pair
 from privlearn.errors import BadInput
 from privlearn_studies.yu2019.accounting import strong_composition
 from tests.support.checks import check, must_raise

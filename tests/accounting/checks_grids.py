@@ -15,11 +15,11 @@ import numpy as np
 from mpmath import mpf
 from scipy.special import log_ndtr, logsumexp, ndtr
 
-from privlearn.accounting import zcdp
-from privlearn.accounting.events import Repeated, compose
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.accounting.pld import doubling, pairs, partition, rounding
-from privlearn.accounting.pld.pairs import Pair
+from privlearn.core.accounting import zcdp
+from privlearn.core.accounting.events import Repeated, compose
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.pld import doubling, pairs, partition, rounding
+from privlearn.core.accounting.pld.pairs import Pair
 from tests.accounting.checks_allowances import hockey_sticks
 from tests.support.checks import check
 

@@ -16,12 +16,12 @@ from scipy.stats import binom
 from torch import Tensor
 
 import privlearn as pv
-from privlearn.accounting import accountant, pld, zcdp
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Repeated, compose
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import (
+from privlearn.core.accounting import accountant, pld, zcdp
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import (
     ZCDP,
     FixedBatches,
     Gaussian,
@@ -32,11 +32,11 @@ from privlearn.accounting.mechanisms import (
     RandomisedResponse,
     Selection,
 )
-from privlearn.accounting.pld import pairs
-from privlearn.accounting.trees import Filter, GaussianFilter
-from privlearn.clipping import row_sums
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core.accounting.pld import pairs
+from privlearn.core.accounting.trees import Filter, GaussianFilter
+from privlearn.core.clipping import row_sums
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.data import dataset
 from privlearn.errors import BadInput, BudgetExceeded
 from tests.support.checks import check, must_raise

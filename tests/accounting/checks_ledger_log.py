@@ -13,14 +13,22 @@ from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Composed, Repeated, added, appended, compose, tally, walk
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger, Releases
-from privlearn.accounting.ledgers import ledger_file, ledger_log, ledger_run, ledger_state
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
-from privlearn.accounting.ledgers.ledger_state import LedgerState, RunEntry
-from privlearn.accounting.mechanisms import Gaussian, Laplace, PoissonSampled
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import (
+    Composed,
+    Repeated,
+    added,
+    appended,
+    compose,
+    tally,
+    walk,
+)
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger, Releases
+from privlearn.core.accounting.ledgers import ledger_file, ledger_log, ledger_run, ledger_state
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
+from privlearn.core.accounting.mechanisms import Gaussian, Laplace, PoissonSampled
 from privlearn.errors import BadInput
 from tests.support.checks import check, must_raise
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privlearn.accounting import accountant, filters, zcdp
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Event, Repeated, compose, tally
-from privlearn.accounting.filters import PrivacyFilter, fits
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.ledger import Ledger, Releases
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
-from privlearn.accounting.ledgers.ledger_state import LISTED, RunEntry
-from privlearn.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, PureDP
-from privlearn.accounting.trees import Filter, GaussianFilter
+from privlearn.core.accounting import accountant, filters, zcdp
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Event, Repeated, compose, tally
+from privlearn.core.accounting.filters import PrivacyFilter, fits
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.accounting.ledger import Ledger, Releases
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.ledger_state import LISTED, RunEntry
+from privlearn.core.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, PureDP
+from privlearn.core.accounting.trees import Filter, GaussianFilter
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 from tests.accounting.adaptive_oracle import TOLERANCE, Game, Run, as_charges, as_run
 from tests.support.checks import check, must_raise
@@ -307,7 +307,7 @@ def check_a_guard_is_for_one_kind_of_neighbour() -> None:
 @check
 def check_a_file_that_would_be_too_large_is_not_written() -> None:
     """A write that no read would accept is refused, and the file stays as it was."""
-    from privlearn.accounting.ledgers import ledger_file as book
+    from privlearn.core.accounting.ledgers import ledger_file as book
 
     path = Path(tempfile.mkdtemp()) / "ledger"
     ledger = Ledger.open(path, create=True)
@@ -361,7 +361,7 @@ def check_ledgers_of_the_first_version_are_read_as_adaptive() -> None:
     chosen.
     """
     from privlearn._storage import digest
-    from privlearn.accounting.events import to_json
+    from privlearn.core.accounting.events import to_json
 
     def entry(name: str, event: Event) -> dict[str, Any]:
         texts = {"id": name, "what": "", "by": "somebody", "begun": "2026-01-01T00:00:00+00:00"}

@@ -10,23 +10,23 @@ import pickle
 import torch
 
 import privlearn as pv
-from privlearn import sampling, solving
-from privlearn.accounting import accountant, pld, zcdp
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Repeated, tally
-from privlearn.accounting.filters import fits
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
-from privlearn.clipping.bounded import Bounded
+from privlearn.core import sampling, solving
+from privlearn.core.accounting import accountant, pld, zcdp
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Repeated, tally
+from privlearn.core.accounting.filters import fits
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
+from privlearn.core.clipping.bounded import Bounded
+from privlearn.core.mechanisms import release as release_module
+from privlearn.core.plan import Plan
+from privlearn.core.schedules import Exponential
 from privlearn.errors import (
     AdjacencyMismatch,
     BudgetExceeded,
     UnsupportedEvent,
 )
-from privlearn.mechanisms import release as release_module
-from privlearn.plan import Plan
-from privlearn.schedules import Exponential
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws, one_sample, seen
 

@@ -12,12 +12,12 @@ import mpmath
 import numpy as np
 from scipy.fft import irfft, rfft
 
-from privlearn.accounting import accountant, pld
-from privlearn.accounting.events import Repeated, compose
-from privlearn.accounting.mechanisms import Laplace, PureDP, RandomisedResponse, Selection
-from privlearn.accounting.pld import composing, fourier
-from privlearn.accounting.pld.fourier import Factor, convolve
-from privlearn.accounting.pld.pairs import Pair
+from privlearn.core.accounting import accountant, pld
+from privlearn.core.accounting.events import Repeated, compose
+from privlearn.core.accounting.mechanisms import Laplace, PureDP, RandomisedResponse, Selection
+from privlearn.core.accounting.pld import composing, fourier
+from privlearn.core.accounting.pld.fourier import Factor, convolve
+from privlearn.core.accounting.pld.pairs import Pair
 from tests.support.checks import check
 
 #: Lengths with each factor that transforms have here, alone and together.

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from flint import acb, arb, arb_mat, arb_series, ctx
 
-from privlearn.accounting.events import Mechanism
-from privlearn.accounting.mechanisms import (
+from privlearn.core.accounting.events import Mechanism
+from privlearn.core.accounting.mechanisms import (
     Gaussian,
     GroupSampled,
     Laplace,

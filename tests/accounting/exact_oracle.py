@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from flint import acb, arb, arb_poly, arb_series
 from scipy.optimize import minimize_scalar
 
-from privlearn.accounting.events import Event, Mechanism, tally
-from privlearn.accounting.mechanisms import (
+from privlearn.core.accounting.events import Event, Mechanism, tally
+from privlearn.core.accounting.mechanisms import (
     FixedBatches,
     Gaussian,
     GroupSampled,

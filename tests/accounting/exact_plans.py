@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privlearn.accounting import accountant
-from privlearn.accounting.events import Event, Repeated, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import (
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.events import Event, Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import (
     FixedBatches,
     Gaussian,
     Laplace,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.accounting import (
+from privlearn.core.accounting import (
     accountant,
     calibration,
     comparisons,
@@ -14,8 +14,8 @@ from privlearn.accounting import (
     trees,
     zcdp,
 )
-from privlearn.accounting import rdp as accounting_rdp
-from privlearn.accounting.pld import doubling, fourier, pairs, partition
+from privlearn.core.accounting import rdp as accounting_rdp
+from privlearn.core.accounting.pld import doubling, fourier, pairs, partition
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [

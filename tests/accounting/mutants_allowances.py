@@ -4,9 +4,9 @@ a visible digit.
 
 from __future__ import annotations
 
-from privlearn.accounting import accountant, pld, rdp, searches, zcdp
-from privlearn.accounting import rdp as accounting_rdp
-from privlearn.accounting.pld import doubling, fourier, pairs, partition
+from privlearn.core.accounting import accountant, pld, rdp, searches, zcdp
+from privlearn.core.accounting import rdp as accounting_rdp
+from privlearn.core.accounting.pld import doubling, fourier, pairs, partition
 from privlearn_studies.yu2019.accounting import strong_composition
 from tests.support.mutant import Mutant, suite_of
 

@@ -4,8 +4,8 @@ must catch.
 
 from __future__ import annotations
 
-from privlearn.accounting import zcdp
-from privlearn.accounting.pld import doubling, pairs, partition, rounding
+from privlearn.core.accounting import zcdp
+from privlearn.core.accounting.pld import doubling, pairs, partition, rounding
 from tests.support.mutant import Mutant, suite_of
 
 SAMPLED, ATOMS = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from privlearn.accounting import budget, guarantee, ledger, mechanisms, trees
-from privlearn.accounting.ledgers import ledger_run, ledger_state
-from privlearn.accounting.pld import pairs, rounding
-from privlearn.clipping import backends, gradients, row_sums
+from privlearn.core.accounting import budget, guarantee, ledger, mechanisms, trees
+from privlearn.core.accounting.ledgers import ledger_run, ledger_state
+from privlearn.core.accounting.pld import pairs, rounding
+from privlearn.core.clipping import backends, gradients, row_sums
 from privlearn.data import dataset
 from privlearn.publishing import certificate, verify
 from privlearn.runs import session

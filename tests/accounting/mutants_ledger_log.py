@@ -4,8 +4,8 @@ are forgotten.
 
 from __future__ import annotations
 
-from privlearn.accounting import events
-from privlearn.accounting.ledgers import ledger_file, ledger_log, ledger_state
+from privlearn.core.accounting import events
+from privlearn.core.accounting.ledgers import ledger_file, ledger_log, ledger_state
 from tests.support.mutant import Mutant, suite_of
 
 EDITED = "check_large_ledgers_that_were_edited_or_cut_are_refused"

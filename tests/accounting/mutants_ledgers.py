@@ -4,8 +4,8 @@ holds.
 
 from __future__ import annotations
 
-from privlearn.accounting import filters, ledger
-from privlearn.accounting.ledgers import ledger_file, ledger_run, ledger_state
+from privlearn.core.accounting import filters, ledger
+from privlearn.core.accounting.ledgers import ledger_file, ledger_run, ledger_state
 from privlearn.publishing import certificate, verify
 from tests.publishing import checks_shared_ledgers as shared_ledger_checks
 from tests.support.mutant import Mutant, suite_of

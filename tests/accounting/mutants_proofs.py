@@ -4,8 +4,8 @@ figure at all.
 
 from __future__ import annotations
 
-from privlearn.accounting import accountant, pld
-from privlearn.accounting.pld import composing, fourier
+from privlearn.core.accounting import accountant, pld
+from privlearn.core.accounting.pld import composing, fourier
 from tests.support.mutant import Mutant, suite_of
 
 SHORT, FACTORS = "check_transforms_err_less_than_is_allowed", "check_products_pay_for_their_factors"

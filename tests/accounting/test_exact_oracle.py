@@ -13,8 +13,8 @@ pytest.importorskip("flint", reason="python-flint is not installed")
 
 from flint import acb, arb
 
-from privlearn.accounting.events import Event, Repeated, compose
-from privlearn.accounting.mechanisms import (
+from privlearn.core.accounting.events import Event, Repeated, compose
+from privlearn.core.accounting.mechanisms import (
     Gaussian,
     GroupSampled,
     Laplace,

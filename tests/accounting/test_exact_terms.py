@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from privlearn.accounting import accountant, filters, pld, rdp
-from privlearn.accounting.events import Event, Repeated, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, Selection
-from privlearn.accounting.trees import Filter, GaussianFilter
+from privlearn.core.accounting import accountant, filters, pld, rdp
+from privlearn.core.accounting.events import Event, Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, Selection
+from privlearn.core.accounting.trees import Filter, GaussianFilter
 
 
 @pytest.mark.parametrize("categories", [2, 3, 4, 10])

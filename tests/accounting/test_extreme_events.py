@@ -11,11 +11,12 @@ import sys
 
 import pytest
 
-from privlearn.accounting import accountant, comparisons, pld
-from privlearn.accounting.comparisons import lower_bound
-from privlearn.accounting.events import Composed, Event, Repeated
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import (
+from privlearn.cli import main
+from privlearn.core.accounting import accountant, comparisons, pld
+from privlearn.core.accounting.comparisons import lower_bound
+from privlearn.core.accounting.events import Composed, Event, Repeated
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import (
     FixedBatches,
     Gaussian,
     Laplace,
@@ -25,9 +26,8 @@ from privlearn.accounting.mechanisms import (
     RandomisedResponse,
     Selection,
 )
-from privlearn.accounting.pld import partition
-from privlearn.accounting.trees import Filter, GaussianFilter, OneOf, Parallel, RepeatAndSelect
-from privlearn.cli import main
+from privlearn.core.accounting.pld import partition
+from privlearn.core.accounting.trees import Filter, GaussianFilter, OneOf, Parallel, RepeatAndSelect
 from privlearn.errors import BadInput, PrivlearnError, UnsupportedEvent
 
 SIGMAS = (1e-6, 0.05, 1.0, 1e6, 1e12)

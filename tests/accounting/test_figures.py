@@ -8,14 +8,14 @@ import math
 
 import pytest
 
-from privlearn import schedules
-from privlearn.accounting import accountant, pld, rdp, zcdp
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Repeated, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import FixedBatches, Gaussian, PoissonSampled
-from privlearn.plan import Plan
-from privlearn.sampling import Poisson, Shuffle
+from privlearn.core import schedules
+from privlearn.core.accounting import accountant, pld, rdp, zcdp
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian, PoissonSampled
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Poisson, Shuffle
 from privlearn.transforms.pca import PrivatePCA
 
 FOUR_HUNDRED_EPOCHS = Repeated(FixedBatches(Gaussian(6.0)), 400)

@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from privlearn.accounting import accountant, rdp, zcdp
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Repeated, compose
-from privlearn.accounting.filters import PrivacyFilter
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import (
+from privlearn.core.accounting import accountant, rdp, zcdp
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Repeated, compose
+from privlearn.core.accounting.filters import PrivacyFilter
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import (
     FixedBatches,
     Gaussian,
     Laplace,
@@ -22,10 +22,10 @@ from privlearn.accounting.mechanisms import (
     PureDP,
     Selection,
 )
-from privlearn.accounting.trees import Filter, GaussianFilter
+from privlearn.core.accounting.trees import Filter, GaussianFilter
+from privlearn.core.mechanisms.release import release
+from privlearn.core.streams import Streams
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, UnsupportedEvent
-from privlearn.mechanisms.release import release
-from privlearn.streams import Streams
 from tests.support.nets import NoDraws, bounded
 
 ZERO_OUT, ADD_REMOVE = Adjacency.ZERO_OUT, Adjacency.ADD_REMOVE

@@ -10,20 +10,20 @@ from itertools import product
 import numpy as np
 import pytest
 
-from privlearn import schedules
-from privlearn.accounting import accountant, pld, rdp, zcdp
-from privlearn.accounting.events import Event, Repeated, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import (
+from privlearn.core import schedules
+from privlearn.core.accounting import accountant, pld, rdp, zcdp
+from privlearn.core.accounting.events import Event, Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import (
     FixedBatches,
     Gaussian,
     GroupSampled,
     Partitioned,
     PoissonSampled,
 )
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Poisson
 from privlearn.errors import BadInput, UnsupportedEvent
-from privlearn.plan import Plan
-from privlearn.sampling import Poisson
 from tests.accounting.checks_groups import mixture_deltas
 
 DELTA = 1e-5

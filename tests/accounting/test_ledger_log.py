@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from privlearn.accounting.events import compose, tally
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledgers import ledger_file, ledger_log
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.events import compose, tally
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers import ledger_file, ledger_log
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 
 ADD = Adjacency.ADD_REMOVE

@@ -17,14 +17,14 @@ import pytest
 
 from privlearn import Budget, Ledger
 from privlearn._storage import digest
-from privlearn.accounting import comparisons, rdp, zcdp
-from privlearn.accounting.calibration import solve_noise
-from privlearn.accounting.events import Repeated, compose, from_json, tally
-from privlearn.accounting.filters import PrivacyFilter, of_ledger
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
-from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Laplace, PoissonSampled
-from privlearn.accounting.trees import Filter, GaussianFilter, OneOf, one_of
+from privlearn.core.accounting import comparisons, rdp, zcdp
+from privlearn.core.accounting.calibration import solve_noise
+from privlearn.core.accounting.events import Repeated, compose, from_json, tally
+from privlearn.core.accounting.filters import PrivacyFilter, of_ledger
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian, Laplace, PoissonSampled
+from privlearn.core.accounting.trees import Filter, GaussianFilter, OneOf, one_of
 from privlearn.errors import BadInput, PrivlearnError, UnsupportedEvent
 
 ADD_REMOVE = Adjacency.ADD_REMOVE
@@ -163,7 +163,7 @@ def test_what_is_no_event_is_refused() -> None:
 
 
 def test_a_sequence_of_unlike_releases_is_repeated_in_order() -> None:
-    from privlearn.accounting.events import walk
+    from privlearn.core.accounting.events import walk
 
     pair = compose([Gaussian(1.0), Laplace(2.0)])
     assert list(walk(Repeated(pair, 3))) == [(Gaussian(1.0), 1), (Laplace(2.0), 1)] * 3

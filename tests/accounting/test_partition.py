@@ -9,15 +9,15 @@ import math
 import numpy as np
 import pytest
 
-from privlearn.accounting import accountant, comparisons, pld, zcdp
-from privlearn.accounting.events import Repeated, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
-from privlearn.accounting.pld import partition
-from privlearn.accounting.pld.partition import _by_doubling, _by_fourier
-from privlearn.plan import Plan
-from privlearn.sampling import Partition, Poisson
-from privlearn.schedules import Exponential, Schedule, Step
+from privlearn.core.accounting import accountant, comparisons, pld, zcdp
+from privlearn.core.accounting.events import Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
+from privlearn.core.accounting.pld import partition
+from privlearn.core.accounting.pld.partition import _by_doubling, _by_fourier
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Partition, Poisson
+from privlearn.core.schedules import Exponential, Schedule, Step
 
 
 @pytest.mark.parametrize(

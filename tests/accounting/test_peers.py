@@ -9,13 +9,13 @@ import math
 import numpy as np
 import pytest
 
-from privlearn.accounting import pld, rdp
-from privlearn.accounting.events import Event, Repeated, compose
-from privlearn.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, PureDP
-from privlearn.mechanisms.banded import Banded
-from privlearn.plan import Plan
-from privlearn.sampling import CyclicPoisson
-from privlearn.schedules import Constant
+from privlearn.core.accounting import pld, rdp
+from privlearn.core.accounting.events import Event, Repeated, compose
+from privlearn.core.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, PureDP
+from privlearn.core.mechanisms.banded import Banded
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import CyclicPoisson
+from privlearn.core.schedules import Constant
 
 DELTA = 1e-5
 STEP = 2e-4

@@ -6,8 +6,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from privlearn.accounting import rdp
-from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
+from privlearn.core.accounting import rdp
+from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.errors import BadInput
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledgers.room import with_noise
-from privlearn.accounting.mechanisms import Gaussian, PureDP
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledgers.room import with_noise
+from privlearn.core.accounting.mechanisms import Gaussian, PureDP
 from privlearn.errors import BudgetExceeded, PrivlearnError
 
 PLAN = pv.Plan(pv.Poisson(0.01), epochs=3, adjacency=Adjacency.ZERO_OUT).calibrate(

@@ -17,11 +17,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import GridSearchCV
 
 from privlearn import Budget, Ledger
-from privlearn.accounting import Adjacency, accountant
-from privlearn.accounting.events import Repeated, compose
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
-from privlearn.accounting.mechanisms import Gaussian
 from privlearn.cli import main
+from privlearn.core.accounting import Adjacency, accountant
+from privlearn.core.accounting.events import Repeated, compose
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput, BudgetExceeded
 
 ADD_REMOVE = Adjacency.ADD_REMOVE
@@ -88,8 +88,8 @@ def fit(estimator: NoisyMean) -> None:
 SPENDER = """
 import sys
 from privlearn import Ledger
-from privlearn.accounting import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.errors import BudgetExceeded
 ledger, charged = Ledger.open(sys.argv[1]), 0
 try:

@@ -7,10 +7,10 @@ import math
 import pytest
 from scipy.optimize import brentq
 
-from privlearn.accounting import accountant, comparisons, events, pld, rdp, zcdp
-from privlearn.accounting.events import Repeated, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import (
+from privlearn.core.accounting import accountant, comparisons, events, pld, rdp, zcdp
+from privlearn.core.accounting.events import Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import (
     FixedBatches,
     Gaussian,
     PoissonSampled,
@@ -18,9 +18,9 @@ from privlearn.accounting.mechanisms import (
     draw_epsilon,
     gumbel_scale,
 )
-from privlearn.plan import Plan
-from privlearn.sampling import Shuffle
-from privlearn.schedules import Constant
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Shuffle
+from privlearn.core.schedules import Constant
 
 
 def test_renyi_divergence_of_a_hundred_sampled_steps() -> None:

@@ -10,12 +10,18 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from privlearn.accounting import accountant
-from privlearn.accounting import tradeoff as module
-from privlearn.accounting.events import Repeated
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian, Laplace, Partitioned, PoissonSampled, PureDP
-from privlearn.accounting.tradeoff import TradeOff, tradeoff
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting import tradeoff as module
+from privlearn.core.accounting.events import Repeated
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import (
+    Gaussian,
+    Laplace,
+    Partitioned,
+    PoissonSampled,
+    PureDP,
+)
+from privlearn.core.accounting.tradeoff import TradeOff, tradeoff
 from privlearn.errors import BadInput, UnsupportedEvent
 
 RATES = (0.0, 0.001, 0.01, 0.1, 0.5, 0.9, 1.0)

@@ -23,9 +23,9 @@ from torch import nn
 
 import privlearn as pv
 from privlearn.auditing import Audit, audit_training
-from privlearn.clipping import per_example
+from privlearn.core.clipping import per_example
+from privlearn.core.sampling import FullBatch, Sampler
 from privlearn.errors import PrivlearnError
-from privlearn.sampling import FullBatch, Sampler
 from tests.conftest import ROOT
 from tests.support.mutant import Mutant, _forget
 

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
-from privlearn.accounting.tradeoff import tradeoff
 from privlearn.auditing import Audit, audit_training, distinguish
 from privlearn.auditing.bounds import Rates, epsilon_of_form, measured
 from privlearn.auditing.one_run import one_run_epsilon, one_run_p_value
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
+from privlearn.core.accounting.tradeoff import tradeoff
+from privlearn.core.sampling import FullBatch, Sampler
 from privlearn.errors import BadInput
-from privlearn.sampling import FullBatch, Sampler
 from tests.support.checks import check, must_raise
 
 NOISE, TRIALS, DELTA = 0.5, 400, 1e-5

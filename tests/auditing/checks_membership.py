@@ -10,13 +10,13 @@ from scipy.special import ndtr
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.accounting.tradeoff import tradeoff
 from privlearn.auditing import Audit, infer_membership
 from privlearn.auditing.membership import detected, likelihood_ratios, log_odds
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.tradeoff import tradeoff
+from privlearn.core.sampling import FullBatch
 from privlearn.errors import BadInput
-from privlearn.sampling import FullBatch
 from tests.support.checks import check, must_raise
 
 ROWS = 600

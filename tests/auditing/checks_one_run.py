@@ -12,13 +12,13 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 import privlearn as pv
-from privlearn.accounting.events import Repeated
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
-from privlearn.accounting.tradeoff import tradeoff
 from privlearn.auditing.bounds import Rates, epsilon_of_form, measured
 from privlearn.auditing.canaries import fair_coins
 from privlearn.auditing.one_run import Guesses, OneRun, one_run_p_value
+from privlearn.core.accounting.events import Repeated
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
+from privlearn.core.accounting.tradeoff import tradeoff
 from tests.support.checks import check
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from privlearn import sampling
-from privlearn.accounting import guarantee, mechanisms
 from privlearn.auditing import bounds, canaries, distinguishing, one_run, steps
-from privlearn.clipping import clips, gradients
+from privlearn.core import sampling
+from privlearn.core.accounting import guarantee, mechanisms
+from privlearn.core.clipping import clips, gradients
+from privlearn.core.mechanisms import noise, release
 from privlearn.descent import dpsgd
-from privlearn.mechanisms import noise, release
 from privlearn.publishing import publish
 from tests.support.mutant import Mutant, suite_of
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from privlearn import sampling, streams
-from privlearn.accounting import mechanisms, zcdp
-from privlearn.clipping import clips
-from privlearn.mechanisms import noise
+from privlearn.core import sampling, streams
+from privlearn.core.accounting import mechanisms, zcdp
+from privlearn.core.clipping import clips
+from privlearn.core.mechanisms import noise
+from privlearn.core.sampling import Sample
 from privlearn.publishing import verify
-from privlearn.sampling import Sample
 from tests.support.mutant import Mutant, suite_of
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from privlearn.accounting.tradeoff import TradeOff
 from privlearn.auditing import bounds, canaries, one_run
+from privlearn.core.accounting.tradeoff import TradeOff
 from tests.support.mutant import Mutant, suite_of
 
 SOLVED = "check_the_one_run_bound_is_what_a_linear_program_finds"

@@ -4,9 +4,9 @@ twice.
 
 from __future__ import annotations
 
-from privlearn import streams
 from privlearn.auditing import commitment, replaying
 from privlearn.cli.commands import replay as command
+from privlearn.core import streams
 from privlearn.publishing import remaking
 from privlearn.runs import session, transcript
 from tests.support.mutant import Mutant, suite_of

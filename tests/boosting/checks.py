@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 import privlearn as pv
-from privlearn.accounting import zcdp
-from privlearn.accounting.events import tally, walk
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import Gaussian
 from privlearn.boosting import rounds
 from privlearn.boosting.plan import BoostingPlan, Interval, Levels, columns_of
 from privlearn.boosting.sums import CURVATURE_WEIGHT, gradient_histogram
 from privlearn.boosting.targets import Counts, Labels, Target, Values
-from privlearn.clipping.bounded import Bounded
+from privlearn.core.accounting import zcdp
+from privlearn.core.accounting.events import tally, walk
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.clipping.bounded import Bounded
 from privlearn.errors import BudgetExceeded
 from privlearn.publishing import publish
 from tests.support.checks import check, must_raise

@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory
 
 import privlearn as pv
 from privlearn._texts import for_code, for_markdown, for_yaml
-from privlearn.accounting.events import compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
-from privlearn.accounting.ledgers.ledger_state import RunEntry
-from privlearn.accounting.mechanisms import Gaussian
 from privlearn.cli import main, screen
+from privlearn.core.accounting.events import compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.ledger_state import RunEntry
+from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.publishing import certificate
 from tests.laws.hostile_texts import TEXTS, require_tame
 from tests.publishing.checks import published, workplace

@@ -19,13 +19,13 @@ from unittest import mock
 from urllib.parse import urlencode
 
 import privlearn as pv
-from privlearn.accounting import accountant
-from privlearn.accounting.events import compose
-from privlearn.accounting.guarantee import rounded_up
-from privlearn.accounting.tradeoff import percent_up, tradeoff
 from privlearn.cli import main, planner
 from privlearn.cli.options import options_of
 from privlearn.cli.planner import HOST, SAMPLINGS, Planner
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.events import compose
+from privlearn.core.accounting.guarantee import rounded_up
+from privlearn.core.accounting.tradeoff import percent_up, tradeoff
 from tests.support.checks import check
 
 PLAN = {"examples": "6000", "batch-size": "200", "epochs": "5", "delta": "1e-5"}

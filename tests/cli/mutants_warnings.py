@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from privlearn import schedules
-from privlearn.accounting import guarantee
 from privlearn.cli import methods, screen
 from privlearn.cli import pate as pate_command
+from privlearn.core import schedules
+from privlearn.core.accounting import guarantee
 from privlearn.publishing import signing, verify
 from privlearn.teachers import chances, pate
 from tests.support.mutant import Mutant, suite_of

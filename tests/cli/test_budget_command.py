@@ -13,8 +13,8 @@ import pytest
 
 from privlearn._public import kinds
 from privlearn.cli import main
-from privlearn.mechanisms.correlated import Correlation
-from privlearn.sampling import Sampler
+from privlearn.core.mechanisms.correlated import Correlation
+from privlearn.core.sampling import Sampler
 from tests.support.registries import completed
 
 
@@ -245,7 +245,7 @@ def test_planning_and_verifying_never_import_torch() -> None:
         "import sys; from privlearn.cli import main;main(['budget', '--examples', '1000', "
         "'--batch-size', '100', '--epsilon', '2', '--pca', '5']);main(['verify', 'nowhere']); "
         "main(['data', 'list']);import privlearn; privlearn.Plan; privlearn.verify; "
-        "privlearn.Flat; privlearn.schedules;assert 'torch' not in sys.modules, 'torch was "
+        "privlearn.Flat; privlearn.core.schedules;assert 'torch' not in sys.modules, 'torch was "
         "imported'"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

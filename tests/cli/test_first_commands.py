@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import privlearn as pv
-from privlearn.accounting.guarantee import readable, rounded_up
 from privlearn.cli import in_options, main
 from privlearn.cli.options import COMMANDS
+from privlearn.core.accounting.guarantee import readable, rounded_up
 
 
 def test_without_a_command_it_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -260,7 +260,7 @@ def test_a_dry_run_draws_no_noise_for_the_rows(
     """Its steps are on made-up rows: none of the data's are among what is computed with."""
     import torch
 
-    from privlearn.clipping.gradients import ClippedGradients
+    from privlearn.core.clipping.gradients import ClippedGradients
 
     seen: list[torch.Tensor] = []
     real = ClippedGradients.__call__

@@ -16,12 +16,13 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn import schedules
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
 from privlearn.cli import main
-from privlearn.clipping import clips
-from privlearn.clipping.augmentation import Augmentation
+from privlearn.core import schedules
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.clipping import clips
+from privlearn.core.clipping.augmentation import Augmentation
+from privlearn.core.streams import Streams
 from privlearn.errors import (
     AdjacencyMismatch,
     BadInput,
@@ -30,7 +31,6 @@ from privlearn.errors import (
     UnsupportedEvent,
 )
 from privlearn.publishing import folder
-from privlearn.streams import Streams
 from tests.support.nets import cross_entropy, small_data
 from tests.support.steps import EachStep
 

@@ -15,20 +15,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privlearn as pv
-from privlearn import streams
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping import backends, gradients, kernels, row_norms
-from privlearn.clipping.augmentation import Augmentation
-from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.parameters.standardisation import (
+from privlearn.core import streams
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping import backends, gradients, kernels, row_norms
+from privlearn.core.clipping.augmentation import Augmentation
+from privlearn.core.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.model_check import made_up_batch
+from privlearn.core.clipping.parameters.standardisation import (
     OuterSums,
     Standardisation,
     ThroughStandardisation,
     taken_back,
 )
-from privlearn.clipping.per_example import (
+from privlearn.core.clipping.per_example import (
     Dense,
     ExampleGradients,
     GramNorms,
@@ -38,8 +39,7 @@ from privlearn.clipping.per_example import (
     settle_all,
     together,
 )
-from privlearn.mechanisms import release as release_module
-from privlearn.models.check import made_up_batch
+from privlearn.core.mechanisms import release as release_module
 from tests.support.checks import check, compared_or_not
 from tests.support.nets import (
     _moves,

@@ -10,16 +10,16 @@ from unittest import mock
 import torch
 from torch import nn
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping import gradients as clipping
-from privlearn.clipping.clips import Flat, PerLayer
-from privlearn.clipping.operations.linear import Linear
-from privlearn.clipping.row_sums import second_moment, symmetric
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping import gradients as clipping
+from privlearn.core.clipping import model_check as models_check
+from privlearn.core.clipping.clips import Flat, PerLayer
+from privlearn.core.clipping.operations.linear import Linear
+from privlearn.core.clipping.row_sums import second_moment, symmetric
 from privlearn.errors import (
     BadInput,
     NotPerExample,
 )
-from privlearn.models import check as models_check
 from tests.support.checks import check, compared_or_not, must_raise
 from tests.support.nets import (
     _moves,

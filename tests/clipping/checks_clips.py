@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import privlearn as pv
-from privlearn import plan, sampling
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, Contributions
-from privlearn.clipping.clips import Clip
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core import plan, sampling
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.bounded import Bounded, Contributions
+from privlearn.core.clipping.clips import Clip
+from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.errors import UnsoundExtension
 from tests.support.checks import check, must_raise
 from tests.support.nets import one_sample

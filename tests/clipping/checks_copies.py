@@ -20,23 +20,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privlearn as pv
-from privlearn import sampling
-from privlearn import streams as streams_module
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import kept
-from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.randomness import RowRandom
-from privlearn.clipping.views import FlipAndShift
-from privlearn.data.rows import digests
+from privlearn.core import sampling
+from privlearn.core import streams as streams_module
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.bounded import kept
+from privlearn.core.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.randomness import RowRandom
+from privlearn.core.clipping.views import FlipAndShift
+from privlearn.core.plan import Plan
+from privlearn.core.rows import digests
+from privlearn.core.schedules import Validation
 from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput
 from privlearn.models.heads import ClassHead
-from privlearn.plan import Plan
 from privlearn.publishing import publish, verify
 from privlearn.runs.optimizers import MeanWeights
-from privlearn.schedules import Validation
 from tests.clipping.checks import Net, unruled
 from tests.runs.checks_resuming import RUNS, Run, Stopped, folder, weights
 from tests.support.checks import check, must_raise

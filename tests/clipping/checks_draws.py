@@ -20,14 +20,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privlearn as pv
-from privlearn import sampling
-from privlearn import streams as streams_module
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.clips import Flat, PerLayer
-from privlearn.clipping.evaluation import RightAnswers
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.randomness import RowRandom
-from privlearn.data.rows import digests
+from privlearn.core import sampling
+from privlearn.core import streams as streams_module
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.clips import Flat, PerLayer
+from privlearn.core.clipping.evaluation import RightAnswers
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.randomness import RowRandom
+from privlearn.core.rows import digests
 from privlearn.errors import NotPerExample
 from privlearn.publishing import publish, verify
 from tests.clipping.checks import Net, unruled

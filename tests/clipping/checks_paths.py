@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.data.rows import TensorRows
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.sharded.models import is_sharded
+from privlearn.core.rows import TensorRows
 from privlearn.errors import NotPerExample
-from privlearn.models.fsdp import is_sharded
 from tests.clipping.checks import Net, drawn
 from tests.support.checks import check
 from tests.support.nets import cross_entropy, flat_norm, one_sample, require_the_loops_sum

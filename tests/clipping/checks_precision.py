@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.precision import single_precision
-from privlearn.sampling import FullBatch
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.precision import single_precision
+from privlearn.core.sampling import FullBatch
 from tests.support.checks import check
 
 PLACES: list[Any] = [getattr(torch.backends.mkldnn, name) for name in ("matmul", "conv", "rnn")]

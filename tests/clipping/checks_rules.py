@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privlearn import sampling
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.capture import Call, Capture
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.operations import RULES
-from privlearn.clipping.per_example import Dense
+from privlearn.core import sampling
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.capture import Call, Capture
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.operations import RULES
+from privlearn.core.clipping.per_example import Dense
 from tests.support.checks import check
 from tests.support.nets import flat_norm
 from tests.support.registries import forgotten

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping import backends, kernels
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.layout import NotLayerwise
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping import backends, kernels
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.layout import NotLayerwise
+from privlearn.core.clipping.model_check import made_up_batch
 from privlearn.errors import BadInput, NotPerExample
-from privlearn.models.check import made_up_batch
 from tests.support.checks import check
 from tests.support.nets import cross_entropy, flat_norm, one_sample
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parametrizations
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping import kernels
-from privlearn.clipping.agreement import held_by
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.operations import sequential
-from privlearn.clipping.operations.sequential import WITH_PARAMETERS, WITHOUT_PARAMETERS
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping import kernels
+from privlearn.core.clipping.agreement import held_by
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.operations import sequential
+from privlearn.core.clipping.operations.sequential import WITH_PARAMETERS, WITHOUT_PARAMETERS
 from tests.support.checks import check
 from tests.support.nets import cross_entropy, one_sample, require_the_loops_sum
 

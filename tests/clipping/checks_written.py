@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.evaluation import RightAnswers
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.data.rows import TensorRows
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.evaluation import RightAnswers
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.model_check import require_per_example
+from privlearn.core.clipping.trained_state import TrainedState, versions
+from privlearn.core.rows import TensorRows
 from privlearn.descent.dpsgd import Run
 from privlearn.errors import NotPerExample
-from privlearn.models.check import require_per_example
-from privlearn.models.trained_state import TrainedState, versions
 from tests.clipping.checks import drawn
 from tests.support.checks import check, must_raise
 from tests.support.nets import clipped_by_the_loop, cross_entropy, one_sample, small_data

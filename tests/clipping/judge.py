@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.clipping.bounded import kept
+from privlearn.core.clipping.bounded import kept
 from privlearn.errors import PrivlearnError, first_line
 from tests.clipping.architectures import EXAMPLES, Architecture, Batch
 from tests.support.nets import flat_norm, one_sample

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.clipping import (
+from privlearn.core.clipping import (
     backends,
     capture,
     clips,
@@ -12,12 +12,15 @@ from privlearn.clipping import (
     per_example,
     row_norms,
 )
-from privlearn.clipping import kernels as clipping_kernels
-from privlearn.clipping.operations import contraction, elementwise
-from privlearn.clipping.parameters import derived
-from privlearn.clipping.parameters.frozen import FrozenState
-from privlearn.clipping.parameters.standardisation import Standardisation, ThroughStandardisation
-from privlearn.mechanisms import release
+from privlearn.core.clipping import kernels as clipping_kernels
+from privlearn.core.clipping.operations import contraction, elementwise
+from privlearn.core.clipping.parameters import derived
+from privlearn.core.clipping.parameters.frozen import FrozenState
+from privlearn.core.clipping.parameters.standardisation import (
+    Standardisation,
+    ThroughStandardisation,
+)
+from privlearn.core.mechanisms import release
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from privlearn.clipping import clips
-from privlearn.clipping.bounded import Contributions
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core.clipping import clips
+from privlearn.core.clipping.bounded import Contributions
+from privlearn.core.clipping.gradients import ClippedGradients
 from tests.support.mutant import Mutant, suite_of
 
 REFUSED = "check_a_clip_that_breaks_its_bound_is_refused_by_name"

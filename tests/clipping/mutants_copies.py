@@ -4,8 +4,8 @@ must catch.
 
 from __future__ import annotations
 
-from privlearn import streams
-from privlearn.clipping import backends, gradients, randomness, views
+from privlearn.core import streams
+from privlearn.core.clipping import backends, gradients, randomness, views
 from privlearn.descent import after_training, task
 from privlearn.models import heads
 from privlearn.publishing import card

@@ -4,10 +4,9 @@ check catches each.
 
 from __future__ import annotations
 
-from privlearn import streams
-from privlearn.clipping import agreement, backends, evaluation, gradients, randomness, views
-from privlearn.clipping.parameters.frozen import FrozenState
-from privlearn.data import rows
+from privlearn.core import rows, streams
+from privlearn.core.clipping import agreement, backends, evaluation, gradients, randomness, views
+from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.descent import task
 from tests.support.mutant import Mutant, suite_of
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from privlearn.clipping import backends, capture, losses
-from privlearn.clipping.operations.convolution import Convolution, _patches
-from privlearn.models import fsdp
+from privlearn.core.clipping import backends, capture, losses
+from privlearn.core.clipping.operations.convolution import Convolution, _patches
+from privlearn.core.clipping.sharded import models as fsdp
 from tests.support.mutant import Mutant, suite_of
 
 USED = "check_rules_that_there_are_are_used"

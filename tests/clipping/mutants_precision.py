@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn import precision
+from privlearn.core import precision
 from tests.support.mutant import Mutant, suite_of
 
 CHECK = "check_products_are_in_single_precision_whatever_is_set"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from privlearn.clipping import backends
-from privlearn.clipping.separation import axis_rules as rules
-from privlearn.clipping.separation import meeting, tracker
-from privlearn.models import check
+from privlearn.core.clipping import backends
+from privlearn.core.clipping import model_check as check
+from privlearn.core.clipping.separation import axis_rules as rules
+from privlearn.core.clipping.separation import meeting, tracker
 from tests.clipping.checks_separation import check_the_gate_denies_each_mix_by_itself
 from tests.support.mutant import Mutant, suite_of
 

@@ -4,9 +4,9 @@ catch.
 
 from __future__ import annotations
 
-from privlearn.clipping import agreement
-from privlearn.clipping.operations import sequential
-from privlearn.clipping.operations.sequential import (
+from privlearn.core.clipping import agreement
+from privlearn.core.clipping.operations import sequential
+from privlearn.core.clipping.operations.sequential import (
     FromInput,
     FromOutput,
     FusedLayers,

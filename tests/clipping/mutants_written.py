@@ -4,13 +4,14 @@ check must catch.
 
 from __future__ import annotations
 
-from privlearn.clipping.evaluation import RightAnswers
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.parameters.attributes import PlainAttributes, _Module
-from privlearn.clipping.parameters.frozen import FrozenState
+from privlearn.core.clipping import model_check as check
+from privlearn.core.clipping import trained_state
+from privlearn.core.clipping.evaluation import RightAnswers
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.parameters.attributes import PlainAttributes, _Module
+from privlearn.core.clipping.parameters.frozen import FrozenState
+from privlearn.core.clipping.trained_state import TrainedState
 from privlearn.descent.task import Task
-from privlearn.models import check, trained_state
-from privlearn.models.trained_state import TrainedState
 from privlearn.opacus.script_run import ScriptRun
 from tests.support.mutant import Mutant, suite_of
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.data.rows import TensorRows
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.rows import TensorRows
 from tests.clipping.architectures import (
     ARCHITECTURES,
     EXAMPLES,

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping import per_example, row_norms
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping import per_example, row_norms
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
 from tests.support.nets import cross_entropy, one_sample, small_data
 
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.data.rows import TensorRows
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.rows import TensorRows
 from privlearn.errors import BadInput, NotPerExample
 from tests.clipping.architectures import IMAGE, PLACES, Batch, like
 from tests.support.nets import one_sample

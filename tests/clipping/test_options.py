@@ -16,19 +16,19 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import sampling, streams
 from privlearn._public import kinds
-from privlearn.accounting.events import tally
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
 from privlearn.cli import main
-from privlearn.clipping import clips, kernels
-from privlearn.clipping.augmentation import Augmentation
-from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core import sampling, streams
+from privlearn.core.accounting.events import tally
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.clipping import clips, kernels
+from privlearn.core.clipping.augmentation import Augmentation
+from privlearn.core.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.plan import Plan
 from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput
-from privlearn.plan import Plan
 from tests.support.nets import (
     clipped_by_the_loop,
     cross_entropy,
@@ -461,7 +461,7 @@ def test_what_fits_into_memory_is_computed_at_once(monkeypatch: pytest.MonkeyPat
     met = []
     for room in (1, 1500, 1 << 28):
         sizes: list[int] = []
-        monkeypatch.setattr("privlearn.clipping.agreement._WORKING_SET", room)
+        monkeypatch.setattr("privlearn.core.clipping.agreement._WORKING_SET", room)
         found = clipped_sum(
             small_net(),
             Flat(0.2),

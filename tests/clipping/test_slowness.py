@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.models.check import layer_of
+from privlearn.core.clipping.model_check import layer_of
 from tests.support.nets import cross_entropy
 
 PLAN = pv.Plan(pv.sampling.FullBatch(), 2, pv.schedules.Constant(1.0))

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn.accounting.events import walk
 from privlearn.cli import main
-from privlearn.clipping.views import FlipAndShift
+from privlearn.core.accounting.events import walk
+from privlearn.core.clipping.views import FlipAndShift
 from privlearn.errors import BadInput
 from privlearn.runs.optimizers import MeanWeights
 from tests.clipping import checks_copies as copies_checks

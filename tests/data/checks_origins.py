@@ -24,7 +24,7 @@ from torch.utils.data import (
 import privlearn as pv
 from privlearn.boosting.plan import BoostingPlan, Interval
 from privlearn.boosting.targets import Labels
-from privlearn.clipping.derivative_bounds import Derivatives
+from privlearn.core.clipping.derivative_bounds import Derivatives
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.origins import Origins, require_once
 from privlearn.errors import BadInput

@@ -17,15 +17,15 @@ import numpy as np
 import torch
 
 import privlearn as pv
+from privlearn.core.processes import World
+from privlearn.core.rows import FetchedRows, TensorRows
+from privlearn.core.sampling import Poisson
 from privlearn.data import dataset, pack, tables
 from privlearn.data.dataset_rows import DatasetRows
-from privlearn.data.rows import FetchedRows, TensorRows
 from privlearn.data.schema import Category, Number, Schema
 from privlearn.descent import task
 from privlearn.descent.task import Task
 from privlearn.errors import BadInput
-from privlearn.sampling import Poisson
-from privlearn.world import World
 from tests.support.checks import check, must_raise
 
 SCHEMA = Schema(

@@ -4,7 +4,8 @@ catch.
 
 from __future__ import annotations
 
-from privlearn.data import dataset, packed, rows, tables
+from privlearn.core import rows
+from privlearn.data import dataset, packed, tables
 from privlearn.descent import task
 from tests.support.mutant import Mutant, suite_of
 

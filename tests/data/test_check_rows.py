@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import privlearn as pv
 from privlearn.cli import main
-from privlearn.data.rows import TensorRows
+from privlearn.core.rows import TensorRows
 from privlearn.data.torch_rows import check_rows
 from privlearn.errors import BadInput
 

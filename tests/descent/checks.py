@@ -8,16 +8,16 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn import sampling
-from privlearn import streams as streams_module
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.clips import Flat
+from privlearn.core import sampling
+from privlearn.core import streams as streams_module
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.plan import Plan
 from privlearn.errors import (
     BudgetExceeded,
 )
-from privlearn.plan import Plan
 from tests.support.checks import check, must_raise
 from tests.support.nets import SAMPLERS, clipped, cross_entropy, small_data, small_net
 

@@ -19,17 +19,18 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import cli, sampling
-from privlearn import streams as streams_module
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
+from privlearn import cli
 from privlearn.cli import checkpoints, jobs
-from privlearn.clipping import clips
-from privlearn.clipping.augmentation import Augmentation
+from privlearn.core import sampling
+from privlearn.core import streams as streams_module
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping import clips
+from privlearn.core.clipping.augmentation import Augmentation
+from privlearn.core.mechanisms import release as release_module
+from privlearn.core.plan import Plan
 from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.errors import BadInput
-from privlearn.mechanisms import release as release_module
-from privlearn.plan import Plan
 from privlearn.publishing import publish
 from privlearn.runs.given import ABSENT
 from tests.support.checks import check, must_raise

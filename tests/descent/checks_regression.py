@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import privlearn as pv
-from privlearn.accounting.events import tally
+from privlearn.core.accounting.events import tally
 from privlearn.runs.result import Result
 from tests.support.checks import check
 

@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from sklearn.metrics import mean_poisson_deviance
 
 import privlearn as pv
-from privlearn.accounting.events import tally
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.data.rows import TensorRows
+from privlearn.core.accounting.events import tally
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.rows import TensorRows
+from privlearn.core.sampling import FullBatch
 from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput
 from privlearn.models.heads import HEADS, PoissonLoss
 from privlearn.models.last_layers import CumulativeLogits
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import Result
-from privlearn.sampling import FullBatch
 from tests.support.checks import check, must_raise
 from tests.support.steps import EachStep
 

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.accounting.events import tally
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.clipping.evaluation import Gains
-from privlearn.data.rows import TensorRows
+from privlearn.core.accounting.events import tally
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.clipping.evaluation import Gains
+from privlearn.core.rows import TensorRows
+from privlearn.core.temperature import GRID, NORM, Temperature
 from privlearn.descent import after_training, fitted_temperature
 from privlearn.errors import BadInput
-from privlearn.temperature import GRID, NORM, Temperature
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy, one_sample, require_standard_deviation, small_data
 

@@ -22,27 +22,27 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import sampling, streams
 from privlearn._storage import digest
-from privlearn.accounting import accountant, filters, rdp, zcdp
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Event, compose, walk
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import (
+from privlearn.core import sampling, streams
+from privlearn.core.accounting import accountant, filters, rdp, zcdp
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Event, compose, walk
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import (
     FixedBatches,
     Gaussian,
     Laplace,
     Partitioned,
     PoissonSampled,
 )
-from privlearn.accounting.trees import Filter, GaussianFilter
-from privlearn.clipping.evaluation import RightAnswers
+from privlearn.core.accounting.trees import Filter, GaussianFilter
+from privlearn.core.clipping.evaluation import RightAnswers
+from privlearn.core.plan import Plan
+from privlearn.core.schedules import Schedule, Validation
 from privlearn.descent.validation import ReactingNoise
 from privlearn.errors import BadInput, BudgetExceeded
-from privlearn.plan import Plan
 from privlearn.publishing import card, certificate, page, publish
-from privlearn.schedules import Schedule, Validation
 from tests.descent.checks_leaks import PICKY, PRICED, ROWS, Picky, require_neighbours_alike
 from tests.runs.checks_resuming import Run, folder, in_a_child, weights
 from tests.support.checks import check, must_raise

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.data.rows import TensorRows
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.rows import TensorRows
+from privlearn.core.sampling import FullBatch
 from privlearn.descent.choices import TrainRequest, weights_of
 from privlearn.errors import BadInput
 from privlearn.models.heads import ClassHead
 from privlearn.runs.result import Result
-from privlearn.sampling import FullBatch
 from tests.support.checks import check, must_raise
 
 

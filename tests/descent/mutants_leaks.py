@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from privlearn.cli import jobs
 from privlearn.cli.commands import train
-from privlearn.clipping import backends, gradients
+from privlearn.core.clipping import backends, gradients
+from privlearn.core.mechanisms import release
 from privlearn.descent import dpsgd, task
 from privlearn.descent import train as descent
-from privlearn.mechanisms import release
 from privlearn.publishing import publish
 from privlearn.runs import given, optimizers, session
 from tests.support.mutant import Mutant, suite_of

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from privlearn import plan
-from privlearn.clipping import evaluation
+from privlearn.core import plan
+from privlearn.core.clipping import evaluation
 from privlearn.descent import fitted_temperature
 from tests.support.mutant import Mutant, suite_of
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from privlearn import plan, schedules
-from privlearn.accounting import filters, searches, trees
-from privlearn.clipping import evaluation
+from privlearn.core import plan, schedules
+from privlearn.core.accounting import filters, searches, trees
+from privlearn.core.clipping import evaluation
 from privlearn.descent import validation
 from privlearn.runs import checkpoint, result
 from tests.support.mutant import Mutant, suite_of

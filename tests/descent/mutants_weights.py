@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.clipping import clips
+from privlearn.core.clipping import clips
 from privlearn.descent import centring, choices, rules, train
 from privlearn.models import heads
 from privlearn.runs import result

@@ -12,8 +12,8 @@ from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
-from privlearn import solving
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.core import solving
+from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.descent import best_sampling, rules
 from privlearn.descent.choices import Facts, TrainRequest
 from privlearn.errors import PrivlearnError

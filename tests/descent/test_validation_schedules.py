@@ -15,15 +15,16 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn import cli, schedules
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import compose
-from privlearn.accounting.filters import largest_filter, share
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.accounting.trees import Filter
+from privlearn import cli
+from privlearn.core import schedules
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import compose
+from privlearn.core.accounting.filters import largest_filter, share
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.trees import Filter
+from privlearn.core.schedules import Constant, Exponential, Validation
 from privlearn.descent import rules
 from privlearn.errors import BadInput, UnsupportedEvent
-from privlearn.schedules import Constant, Exponential, Validation
 from tests.support.nets import cross_entropy, small_data, small_net
 
 SPEC = "validation:k=0.7,m=2,threshold=0.02,period=2"
@@ -308,7 +309,7 @@ def test_the_renyi_order_is_the_best_one_for_the_start() -> None:
     """No other tabulated order lets more epochs through, at the bound that the same budget leaves
     it.
     """
-    from privlearn.accounting import rdp
+    from privlearn.core.accounting import rdp
 
     budget, sampler = Budget(2.0, 1e-5), pv.Poisson(0.02)
     settled = plan(Validation(0.7, start=1.5), sampler).within(budget)

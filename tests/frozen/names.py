@@ -18,7 +18,6 @@ from privlearn import (
     errors,
     pate,
     publish,
-    schedules,
     teachers,
     train,
     tune,
@@ -26,16 +25,17 @@ from privlearn import (
 )
 from privlearn import teachers as reducers
 from privlearn import volumes as segmentation
-from privlearn.accounting import Adjacency
-from privlearn.accounting.accountant import guarantees
-from privlearn.accounting.events import from_json, to_json
 from privlearn.boosting import BoostingPlan, Counts, Interval, Labels, Levels, Values, boost
 from privlearn.cli import main, screen
-from privlearn.clipping import Augmentation, Automatic, PerLayer, Quantile
+from privlearn.core import schedules
+from privlearn.core.accounting import Adjacency
+from privlearn.core.accounting.accountant import guarantees
+from privlearn.core.accounting.events import from_json, to_json
+from privlearn.core.clipping import Augmentation, Automatic, PerLayer, Quantile
+from privlearn.core.sampling import FixedOrder, FullBatch
 from privlearn.mac import Analytic, Coordinates, Derivatives, Histogram
 from privlearn.models import networks as models
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.sampling import FixedOrder, FullBatch
 from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier
 from privlearn.statistics import (
     FisherPlan,

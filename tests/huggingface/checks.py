@@ -15,12 +15,12 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.data.rows import TensorRows
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.rows import TensorRows
+from privlearn.core.sampling import FullBatch
 from privlearn.descent.gradient_check import require_gradients
 from privlearn.errors import BadInput, NotPerExample
-from privlearn.sampling import FullBatch
 from tests.support import texts as made
 from tests.support.checks import check, must_raise
 

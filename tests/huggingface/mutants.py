@@ -10,7 +10,7 @@ from tests.support.mutant import Mutant, suite_of
 made.require_transformers()
 pytest.importorskip("peft", reason="peft is not installed")
 
-from privlearn.clipping import gradients  # noqa: E402
+from privlearn.core.clipping import gradients  # noqa: E402
 from privlearn.descent import gradient_check  # noqa: E402
 from privlearn.huggingface import example_losses, fixed_length, trainer, unsupported  # noqa: E402
 

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 import privlearn as pv
-from privlearn.data.rows import TensorRows
+from privlearn.core.rows import TensorRows
 from tests.support import texts as made
 
 made.require_transformers()

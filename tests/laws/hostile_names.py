@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.data.schema import Number, Schema
 from privlearn.descent.choices import TrainRequest
 from privlearn.loop import LoopSettings

@@ -16,14 +16,14 @@ from torch.nn import functional as F
 from torch.nn.utils import rnn
 from torch.utils.checkpoint import checkpoint
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.augmentation import Augmentation, Transform
-from privlearn.clipping.clips import Automatic, Clip, Flat, Quantile
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.kernels import _OneDNN
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.augmentation import Augmentation, Transform
+from privlearn.core.clipping.clips import Automatic, Clip, Flat, Quantile
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.kernels import _OneDNN
+from privlearn.core.mechanisms.noise import add_gaussian
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, NotPerExample
-from privlearn.mechanisms.noise import add_gaussian
-from privlearn.streams import Streams
 from tests.support.nets import cross_entropy, one_sample
 
 pytestmark = pytest.mark.filterwarnings(

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.errors import NotPerExample
 from tests.support.nets import cross_entropy, one_sample, small_data, small_net
 

@@ -18,14 +18,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
 from privlearn.cli.options import options_of
-from privlearn.clipping.augmentation import Augmentation
+from privlearn.core.clipping.augmentation import Augmentation
+from privlearn.core.processes import World
 from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS
 from privlearn.runs import compute
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import ComputeArguments
-from privlearn.world import World
 
 FIELDS = {field.name: field for field in dataclasses.fields(ComputeConfig)}
 

@@ -13,17 +13,17 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn import sampling, schedules
 from privlearn._public import kinds
-from privlearn.accounting.events import tally
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping import clips
-from privlearn.clipping.derivative_bounds import Derivatives
+from privlearn.core import sampling, schedules
+from privlearn.core.accounting.events import tally
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping import clips
+from privlearn.core.clipping.derivative_bounds import Derivatives
+from privlearn.core.mechanisms.correlated import Correlation
+from privlearn.core.sampling import Sampler
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.mechanisms.correlated import Correlation
-from privlearn.sampling import Sampler
-from privlearn.streams import Streams
 from tests.mechanisms.checks_correlated import matrix
 from tests.support.nets import small_data
 

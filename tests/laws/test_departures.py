@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from privlearn.accounting import accountant
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Composed, Event, Repeated, compose, tally, walk
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import ZCDP, FixedBatches, Gaussian, Laplace, PoissonSampled
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Composed, Event, Repeated, compose, tally, walk
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import (
+    ZCDP,
+    FixedBatches,
+    Gaussian,
+    Laplace,
+    PoissonSampled,
+)
 from privlearn.errors import PrivlearnError
 
 EMPTY, DELTA = Adjacency.ZERO_OUT, 1e-5

@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 import privlearn
-from privlearn.accounting import accountant, events, pld, rdp, zcdp
-from privlearn.accounting.events import (
+from privlearn.core.accounting import accountant, events, pld, rdp, zcdp
+from privlearn.core.accounting.events import (
     _KINDS,
     Composed,
     Event,
@@ -27,9 +27,9 @@ from privlearn.accounting.events import (
     tally,
     to_json,
 )
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import (
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import (
     ZCDP,
     FixedBatches,
     Gaussian,
@@ -41,9 +41,9 @@ from privlearn.accounting.mechanisms import (
     RandomisedResponse,
     Selection,
 )
-from privlearn.accounting.pld import pairs
-from privlearn.accounting.pld.truncation import TruncatedPoissonSampled
-from privlearn.accounting.trees import Filter, GaussianFilter, OneOf, Parallel, RepeatAndSelect
+from privlearn.core.accounting.pld import pairs
+from privlearn.core.accounting.pld.truncation import TruncatedPoissonSampled
+from privlearn.core.accounting.trees import Filter, GaussianFilter, OneOf, Parallel, RepeatAndSelect
 from privlearn.errors import BadInput, UnsupportedEvent
 
 PRICED: dict[str, Event] = {

@@ -26,34 +26,35 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import _public, plan
+from privlearn import _public
 from privlearn._checks import positive
-from privlearn.accounting import events, rdp
-from privlearn.accounting.events import Event, Mechanism
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import FixedBatches, Gaussian
-from privlearn.accounting.pld.pairs import ATOMS, PairBuilder, pure_pair
 from privlearn.cli import main
-from privlearn.clipping import clips
-from privlearn.clipping.bounded import Bounded, Contributions
-from privlearn.clipping.capture import Call, Capture
-from privlearn.clipping.clips import Clip
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.operations import RULES
-from privlearn.clipping.per_example import Dense
+from privlearn.core import plan
+from privlearn.core import transform as base
+from privlearn.core.accounting import events, rdp
+from privlearn.core.accounting.events import Event, Mechanism
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian
+from privlearn.core.accounting.pld.pairs import ATOMS, PairBuilder, pure_pair
+from privlearn.core.clipping import clips
+from privlearn.core.clipping.bounded import Bounded, Contributions
+from privlearn.core.clipping.capture import Call, Capture
+from privlearn.core.clipping.clips import Clip
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.operations import RULES
+from privlearn.core.clipping.per_example import Dense
+from privlearn.core.run_facts import RunFacts
+from privlearn.core.sampling import Sample, Sampler
+from privlearn.core.schedules import ReactingSchedule, Schedule
+from privlearn.core.transform import PrivateTransform
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS, Method
 from privlearn.publishing import certificate
-from privlearn.run_facts import RunFacts
 from privlearn.runs import post_processing
 from privlearn.runs.front import scaled
 from privlearn.runs.post_processing import PostProcessing
 from privlearn.runs.result import PrivateDiagnostics
-from privlearn.sampling import Sample, Sampler
-from privlearn.schedules import ReactingSchedule, Schedule
 from privlearn.teachers import recipes
-from privlearn.transforms import base
-from privlearn.transforms.base import PrivateTransform
 from privlearn.transforms.modules import RowTransform
 from privlearn_studies import registry
 from privlearn_studies.charts import Curve, Figure, Panel

@@ -21,7 +21,7 @@ import pytest
 
 import privlearn as pv
 from privlearn._storage import loads
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.data.packed import load_packed
 from privlearn.data.schema import read_schema
 from privlearn.errors import BadInput, PrivlearnError

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import privlearn
-from privlearn.accounting import mechanisms
+from privlearn.core.accounting import mechanisms
 
 #: Offenders that are known, by law. To shrink, not to grow.
 STILL: dict[str, set[str]] = {

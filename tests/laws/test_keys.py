@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn._public import enter_expected, kinds
-from privlearn.clipping.augmentation import Augmentation
+from privlearn.core.clipping.augmentation import Augmentation
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.mac.dpmac import MacOptions
 from privlearn.mac.network import TANH
@@ -32,7 +33,6 @@ from privlearn.runs.checkpoint import whole_text
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import RunArguments
 from privlearn.runs.transcript import Determined, RunToCommit
-from privlearn.streams import Streams
 from tests.laws.hostile_names import calls
 
 SECRET = bytes(range(64))

@@ -22,11 +22,11 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, rnn
 from torch.utils.checkpoint import checkpoint
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping import kernels
-from privlearn.clipping.bounded import kept
-from privlearn.clipping.clips import Clip, Flat, PerLayer
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping import kernels
+from privlearn.core.clipping.bounded import kept
+from privlearn.core.clipping.clips import Clip, Flat, PerLayer
+from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.errors import BadInput, PrivlearnError
 from tests.support.nets import cross_entropy, one_sample
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import privlearn as pv
-from privlearn import sampling
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.core import sampling
+from privlearn.core.accounting.guarantee import Adjacency
 from tests.descent.checks_leaks import (
     CLIPS,
     COMMANDS,

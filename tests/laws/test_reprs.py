@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn import plan as plans
-from privlearn.accounting.budget import Budget
+from privlearn.core import plan as plans
+from privlearn.core.accounting.budget import Budget
 from privlearn.runs.result import PrivateDiagnostics
 from privlearn.teachers.plan import ConfidentVotes, PatePlan
 from privlearn.transforms.select import SelectFeatures

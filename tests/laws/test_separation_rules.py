@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from privlearn.clipping.layout import NotLayerwise
-from privlearn.clipping.separation import tracker as tracking
-from privlearn.clipping.separation.axis_rules import RULES, Denied, ExampleAxis
-from privlearn.clipping.separation.program import Constants
-from privlearn.clipping.separation.tracker import AxisTracker, axis_of
+from privlearn.core.clipping.layout import NotLayerwise
+from privlearn.core.clipping.separation import tracker as tracking
+from privlearn.core.clipping.separation.axis_rules import RULES, Denied, ExampleAxis
+from privlearn.core.clipping.separation.program import Constants
+from privlearn.core.clipping.separation.tracker import AxisTracker, axis_of
 
 opinfo = pytest.importorskip(
     "torch.testing._internal.common_methods_invocations", reason="PyTorch's samples"

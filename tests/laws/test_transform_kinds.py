@@ -22,15 +22,16 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.accounting.events import compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded
+from privlearn.core import transform as base
+from privlearn.core.accounting.events import compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.bounded import Bounded
+from privlearn.core.clipping.model_check import require_per_example
+from privlearn.core.mechanisms import release as release_module
+from privlearn.core.transform import PublicTransform, Transform
 from privlearn.errors import BadInput, NotPerExample
-from privlearn.mechanisms import release as release_module
-from privlearn.models.check import require_per_example
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.transforms import base, pca
-from privlearn.transforms.base import PublicTransform, Transform
+from privlearn.transforms import pca
 from privlearn.transforms.specs import parse
 from tests.support.steps import EachStep
 from tests.transforms.checks_encoders import few_images

@@ -7,8 +7,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import privlearn.methods
-import privlearn.plan  # noqa: F401 - it names the kinds of its parts
 from privlearn import _public
 from tests.laws import measure
 

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 import privlearn as pv
+from privlearn.core.streams import NoiseStream
 from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.opacus import PrivacyEngine
 from privlearn.runs import optimizers, repeats
-from privlearn.streams import NoiseStream
 from tests.loop.checks import X, Y, loader, loss, network, private, sgd, weights
 from tests.support.checks import check, must_raise
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.losses import ModelLoss
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.losses import ModelLoss
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.padding import Padding
 from privlearn.errors import BadInput

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from privlearn import _figures, loop, sampling
-from privlearn.clipping import gradients, losses
+from privlearn import _figures, loop
+from privlearn.core import sampling
+from privlearn.core.clipping import gradients, losses
+from privlearn.core.clipping import model_check as check
 from privlearn.data import dataset_rows, torch_rows
 from privlearn.descent import dpsgd, task
-from privlearn.models import check
 from privlearn.publishing import publish
 from privlearn.runs import optimizers, result, session
 from tests.support.mutant import Mutant, suite_of

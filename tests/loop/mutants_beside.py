@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from privlearn import streams
+from privlearn.core import streams
+from privlearn.core.mechanisms import release
 from privlearn.descent import after_training
-from privlearn.mechanisms import release
 from privlearn.publishing import model, publish
 from privlearn.runs import checkpoint, optimizers, repeats, result, session
 from tests.support.mutant import Mutant, suite_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.clipping import backends
+from privlearn.core.clipping import backends
 from tests.support.couplings import gate_off
 from tests.support.mutant import Mutant, suite_of
 

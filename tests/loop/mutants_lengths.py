@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.clipping import gradients
+from privlearn.core.clipping import gradients
 from privlearn.data import dataset_rows, padding
 from privlearn.descent import task
 from tests.support.mutant import Mutant, suite_of

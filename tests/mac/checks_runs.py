@@ -13,14 +13,15 @@ import numpy as np
 import torch
 
 import privlearn as pv
-from privlearn import sampling
-from privlearn import streams as streams_module
 from privlearn._storage import digest
-from privlearn.accounting.events import walk
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.clipping.derivative_bounds import shares_of_parts
+from privlearn.core import sampling
+from privlearn.core import streams as streams_module
+from privlearn.core.accounting.events import walk
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.clipping.derivative_bounds import shares_of_parts
+from privlearn.core.mechanisms import release as release_module
 from privlearn.errors import UnsupportedEvent
 from privlearn.mac import dpmac as dpmac_module
 from privlearn.mac.coordinates import Coordinates
@@ -28,7 +29,6 @@ from privlearn.mac.dpmac import MacSteps
 from privlearn.mac.expansion import BINARY
 from privlearn.mac.network import layers_of, with_ones
 from privlearn.mac.sums import DerivativeSums, histogram
-from privlearn.mechanisms import release as release_module
 from privlearn.publishing import certificate, publish, verify
 from privlearn.runs.checkpoint import Checkpoint
 from tests.descent.checks_leaks import PRICED, ROWS, data_with

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.clipping.derivative_bounds import Layerwise
+from privlearn.core.clipping.derivative_bounds import Layerwise
 from privlearn.mac import analytic
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import BINARY, OUTPUTS, SOFTMAX, SQUARED, hidden_first, hidden_second

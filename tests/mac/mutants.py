@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from privlearn import plan, sampling
-from privlearn.clipping import derivative_bounds
+from privlearn.core import plan, sampling
+from privlearn.core.clipping import derivative_bounds
+from privlearn.core.mechanisms import release
 from privlearn.mac import analytic, coordinates, dpmac, expansion, network, sums
-from privlearn.mechanisms import release
 from privlearn.runs import session
 from tests.mac.checks_coefficients import STILL, ZSTEPS, _moved
 from tests.support.mutant import Mutant, suite_of

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn import sampling
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.derivative_bounds import Layerwise
+from privlearn.core import sampling
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.derivative_bounds import Layerwise
 from privlearn.mac import sums as batch_module
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import BINARY, Output

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import cli
-from privlearn.accounting.events import walk
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import NonPrivate
-from privlearn.clipping.derivative_bounds import shares_of_parts
+from privlearn.core.accounting.events import walk
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import NonPrivate
+from privlearn.core.clipping.derivative_bounds import shares_of_parts
 from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.mac.network import SOFTPLUS, layers_of
 from privlearn.mac.sums import DerivativeSums

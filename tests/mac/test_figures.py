@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import privlearn as pv
-from privlearn.accounting import accountant, rdp
-from privlearn.accounting.events import Event, Repeated, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
-from privlearn.clipping.derivative_bounds import shares_of_parts
+from privlearn.core.accounting import accountant, rdp
+from privlearn.core.accounting.events import Event, Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
+from privlearn.core.clipping.derivative_bounds import shares_of_parts
 from privlearn.mac import analytic, network
 
 DELTA = 1e-5

@@ -11,21 +11,21 @@ import numpy as np
 import torch
 from scipy import stats
 
-from privlearn import sampling
-from privlearn import streams as streams_module
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import compose, tally
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.clipping.bounded import Bounded
+from privlearn.core import sampling
+from privlearn.core import streams as streams_module
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import compose, tally
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.clipping.bounded import Bounded
+from privlearn.core.mechanisms import noise as noise_module
+from privlearn.core.mechanisms import release as release_module
 from privlearn.errors import (
     BadInput,
     BudgetExceeded,
     SampleReused,
 )
-from privlearn.mechanisms import noise as noise_module
-from privlearn.mechanisms import release as release_module
 from tests.support.checks import check, must_raise
 from tests.support.nets import (
     SAMPLERS,

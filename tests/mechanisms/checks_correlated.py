@@ -18,21 +18,21 @@ from scipy import stats
 from torch import nn
 
 import privlearn as pv
-from privlearn import sampling, schedules, solving
-from privlearn.accounting.events import compose, tally
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
-from privlearn.clipping.bounded import Bounded
-from privlearn.clipping.derivative_bounds import Derivatives
+from privlearn.core import sampling, schedules, solving
+from privlearn.core.accounting.events import compose, tally
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
+from privlearn.core.clipping.bounded import Bounded
+from privlearn.core.clipping.derivative_bounds import Derivatives
+from privlearn.core.mechanisms import banded, correlated, noise
+from privlearn.core.mechanisms.banded import Banded, BandedStream
+from privlearn.core.mechanisms.correlated_stream import CorrelatedStream
+from privlearn.core.mechanisms.release import release
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.mechanisms import banded, correlated, noise
-from privlearn.mechanisms.banded import Banded, BandedStream
-from privlearn.mechanisms.correlated_stream import CorrelatedStream
-from privlearn.mechanisms.release import release
 from privlearn.publishing import certificate
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.streams import Streams
 from tests.support.checks import check, must_raise
 from tests.support.nets import one_sample, seen, small_data
 

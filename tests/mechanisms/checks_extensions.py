@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 
 import privlearn as pv
-from privlearn import plan
 from privlearn._public import kinds
-from privlearn.accounting.events import Event
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.clipping.bounded import Bounded, Contributions
+from privlearn.core import plan
+from privlearn.core.accounting.events import Event
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.clipping.bounded import Bounded, Contributions
+from privlearn.core.mechanisms import noise as noise_module
+from privlearn.core.mechanisms.correlated import Column, Correlation, filtered, impulse
+from privlearn.core.mechanisms.correlated_stream import CorrelatedStream
+from privlearn.core.mechanisms.covariance import require_priced
+from privlearn.core.streams import NoiseStream
+from privlearn.core.transform import PrivateTransform
 from privlearn.errors import UnsoundExtension
-from privlearn.mechanisms import noise as noise_module
-from privlearn.mechanisms.correlated import Column, Correlation, filtered, impulse
-from privlearn.mechanisms.correlated_stream import CorrelatedStream
-from privlearn.mechanisms.covariance import require_priced
-from privlearn.streams import NoiseStream
-from privlearn.transforms.base import PrivateTransform
 from privlearn.transforms.modules import RowTransform
 from tests.support.checks import check, must_raise
 from tests.support.nets import bounded

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from scipy import stats
 
-from privlearn import streams as streams_module
-from privlearn.accounting.ledger import Ledger
-from privlearn.mechanisms import noise, selection
-from privlearn.mechanisms.release import release
+from privlearn.core import streams as streams_module
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.mechanisms import noise, selection
+from privlearn.core.mechanisms.release import release
 from tests.support.checks import check
 from tests.support.nets import bounded, require_standard_deviation, seen
 

@@ -22,19 +22,19 @@ from scipy import stats
 from torch import nn
 
 import privlearn as pv
-from privlearn import sampling, schedules, solving
 from privlearn._public import to_json
-from privlearn.accounting.events import tally
-from privlearn.accounting.mechanisms import FixedBatches, Gaussian
+from privlearn.core import sampling, schedules, solving
+from privlearn.core.accounting.events import tally
+from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian
+from privlearn.core.mechanisms import noise
+from privlearn.core.mechanisms.banded import Banded
+from privlearn.core.mechanisms.bisr import BISR
+from privlearn.core.mechanisms.blt import BLT
+from privlearn.core.mechanisms.correlated import Correlation, sensitivity
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.mechanisms import noise
-from privlearn.mechanisms.banded import Banded
-from privlearn.mechanisms.bisr import BISR
-from privlearn.mechanisms.blt import BLT
-from privlearn.mechanisms.correlated import Correlation, sensitivity
 from privlearn.publishing import certificate
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.streams import Streams
 from tests.mechanisms.checks_correlated import matrix, noise_of_steps, plan, trained, weights
 from tests.ranks import checks as processes
 from tests.ranks.threads import outcomes

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from privlearn import streams
-from privlearn.mechanisms import noise, release, selection
+from privlearn.core import streams
+from privlearn.core.mechanisms import noise, release, selection
 from tests.support.mutant import Mutant, suite_of
 
 DRAWS = "check_draws_are_those_that_the_words_make"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from privlearn.core.mechanisms import covariance, release
+from privlearn.core.mechanisms.correlated_stream import CorrelatedStream
 from privlearn.descent import epoch_noise
-from privlearn.mechanisms import covariance, release
-from privlearn.mechanisms.correlated_stream import CorrelatedStream
 from privlearn.runs.session import TrainingSession
 from tests.support.mutant import Mutant, suite_of
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from privlearn import plan
+from privlearn.core import plan
+from privlearn.core.mechanisms import bisr, blt, correlated, correlated_stream, release
 from privlearn.descent import epoch_noise
-from privlearn.mechanisms import bisr, blt, correlated, correlated_stream, release
 from tests.support.mutant import Mutant, suite_of
 
 PRICE = "check_no_times_of_an_example_cost_more_than_is_claimed"

@@ -8,11 +8,11 @@ import math
 import numpy as np
 import pytest
 
+from privlearn.core.mechanisms.banded import Banded, deviation
+from privlearn.core.mechanisms.bisr import BISR
+from privlearn.core.mechanisms.blt import BLT
+from privlearn.core.mechanisms.matrices import choices, spec
 from privlearn.errors import BadInput
-from privlearn.mechanisms.banded import Banded, deviation
-from privlearn.mechanisms.bisr import BISR
-from privlearn.mechanisms.blt import BLT
-from privlearn.mechanisms.matrices import choices, spec
 from tests.support.registries import completed
 
 

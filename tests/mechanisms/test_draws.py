@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from privlearn.mechanisms.noise import _BLOCK, _BLOCK_ON_GRID, add_gaussian, add_on_grid, gaussian
-from privlearn.mechanisms.selection import gumbel, truth
-from privlearn.streams import Streams
+from privlearn.core.mechanisms.noise import (
+    _BLOCK,
+    _BLOCK_ON_GRID,
+    add_gaussian,
+    add_on_grid,
+    gaussian,
+)
+from privlearn.core.mechanisms.selection import gumbel, truth
+from privlearn.core.streams import Streams
 
 ENDS = (-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 1)
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from privlearn import sampling
-from privlearn.clipping import row_sums
-from privlearn.mechanisms.noise import add_gaussian
-from privlearn.mechanisms.release import release
-from privlearn.streams import Streams
+from privlearn.core import sampling
+from privlearn.core.clipping import row_sums
+from privlearn.core.mechanisms.noise import add_gaussian
+from privlearn.core.mechanisms.release import release
+from privlearn.core.streams import Streams
 from tests.mechanisms import testers as s
 
 SINGLE, DOUBLE = torch.float32, torch.float64

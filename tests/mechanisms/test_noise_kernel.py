@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import hatch_build
-from privlearn.mechanisms import noise
-from privlearn.streams import NoiseStream
+from privlearn.core.mechanisms import noise
+from privlearn.core.streams import NoiseStream
 
 SOURCE = Path(noise.__file__).with_name("noise_kernel.c")
 KEY = bytes(range(16))

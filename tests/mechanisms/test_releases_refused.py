@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from privlearn import Ledger
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.bounded import Bounded
+from privlearn.core.mechanisms.noise import known_answer
+from privlearn.core.mechanisms.release import release
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, PrivlearnError, SampleReused
-from privlearn.mechanisms.noise import known_answer
-from privlearn.mechanisms.release import release
-from privlearn.streams import Streams
 from tests.support.nets import one_sample, seen
 
 ADD_REMOVE = Adjacency.ADD_REMOVE

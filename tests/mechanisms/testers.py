@@ -28,14 +28,14 @@ from scipy import special, stats
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import sampling
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping import clips, row_sums
+from privlearn.core import sampling
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping import clips, row_sums
+from privlearn.core.mechanisms.noise import add_gaussian, add_on_grid
+from privlearn.core.plan import Plan
+from privlearn.core.streams import Streams
 from privlearn.descent import dpsgd as dpsgd_module
-from privlearn.mechanisms.noise import add_gaussian, add_on_grid
-from privlearn.plan import Plan
-from privlearn.streams import Streams
 from privlearn.transforms import pca
 
 FALSE_ALARM, RUNS, COMPARISONS = 1e-6, 20, 400

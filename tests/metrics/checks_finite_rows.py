@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import metrics
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
 from privlearn.models.heads import BOUNDS, CLASSES, HEADS, LABELS
 from privlearn.statistics import MetricsPlan, ValueMetricsPlan

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.accounting.events import compose, tally
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.events import compose, tally
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.sampling import FullBatch
 from privlearn.errors import BadInput, BudgetExceeded
-from privlearn.sampling import FullBatch
 from privlearn.statistics import FisherPlan, MetricsPlan
 from privlearn.statistics.sums import Probabilities, metric_sums
 from tests.support.checks import check, must_raise

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.accounting.events import compose, tally
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
 from privlearn.boosting import plan_for
 from privlearn.cli import main
+from privlearn.core.accounting.events import compose, tally
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.sampling import FullBatch
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded
-from privlearn.sampling import FullBatch
 from privlearn.statistics import FisherPlan, MetricsPlan, ValueMetricsPlan
 from privlearn.statistics.sums import PredictedValues, error_sums
 from privlearn.tuning import Candidate, RandomStopping

@@ -4,8 +4,9 @@ by a named check.
 
 from __future__ import annotations
 
-from privlearn import metrics, solving
+from privlearn import metrics
 from privlearn.cli import methods
+from privlearn.core import solving
 from privlearn.descent import train
 from privlearn.statistics import sums
 from tests.support.mutant import Mutant, suite_of

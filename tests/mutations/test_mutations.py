@@ -8,7 +8,7 @@ import ast
 
 import pytest
 
-from privlearn import sampling
+from privlearn.core import sampling
 from tests.mutations.draw import PACKAGE, ROOMS, Mutation, drawn, functions_of, mutations, of_file
 from tests.mutations.explained import EXPLAINED
 from tests.mutations.killing import patch

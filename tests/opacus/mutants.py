@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from privlearn import sampling
-from privlearn.clipping import gradients
+from privlearn.core import sampling
+from privlearn.core.clipping import gradients
+from privlearn.core.mechanisms import release
 from privlearn.descent import dpsgd
-from privlearn.mechanisms import release
 from privlearn.opacus import privacy_engine, recorded, script_loss, script_run
 from tests.support.mutant import Mutant, suite_of
 

@@ -16,14 +16,14 @@ from statistics import median
 import pytest
 
 import privlearn as pv
-from privlearn.accounting import events, mechanisms, pld, rdp, trees
-from privlearn.accounting.accountant import guarantees
-from privlearn.accounting.events import Repeated
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian, Partitioned, PoissonSampled
 from privlearn.cli import main
+from privlearn.core.accounting import events, mechanisms, pld, rdp, trees
+from privlearn.core.accounting.accountant import guarantees
+from privlearn.core.accounting.events import Repeated
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian, Partitioned, PoissonSampled
+from privlearn.core.sampling import TruncatedPoisson
 from privlearn.errors import UnsupportedEvent
-from privlearn.sampling import TruncatedPoisson
 from privlearn_studies.registry import STUDIES
 from privlearn_studies.report import read_rows
 from tests.clipping.architectures import ARCHITECTURES

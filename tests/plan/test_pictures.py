@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import privlearn as pv
-from privlearn.accounting.accountant import guarantee
-from privlearn.accounting.events import compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.accounting.tradeoff import tradeoff
+from privlearn.core.accounting.accountant import guarantee
+from privlearn.core.accounting.events import compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.tradeoff import tradeoff
 from privlearn.errors import BadInput
 from tests.runs.checks_callbacks import At
 from tests.runs.checks_callbacks import plan as plan_with_callbacks
@@ -130,7 +130,7 @@ def test_a_result_says_how_it_was_trained() -> None:
 
 def test_nothing_is_drawn_before_it_is_asked_for() -> None:
     code = (
-        "import sys, privlearn, privlearn.plan, privlearn.accounting.tradeoff; assert "
+        "import sys, privlearn, privlearn.core.plan, privlearn.core.accounting.tradeoff; assert "
         "'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

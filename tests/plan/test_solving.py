@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from privlearn import schedules
-from privlearn.accounting.budget import Budget
 from privlearn.cli import main
+from privlearn.core import schedules
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import FullBatch, Partition, Poisson, Sampler, Shuffle
+from privlearn.core.schedules import Decay, Schedule
 from privlearn.errors import BadInput
-from privlearn.plan import Plan
-from privlearn.sampling import FullBatch, Partition, Poisson, Sampler, Shuffle
-from privlearn.schedules import Decay, Schedule
 from tests.support.registries import completed
 
 SCHEDULES = completed(
@@ -80,7 +80,7 @@ def test_the_rate_of_table_three(spec: str, epochs: int, low: float, high: float
 
 @pytest.mark.parametrize("kind", ["poisson", "partition"])
 def test_the_batch_size_is_the_largest_that_fits(kind: str) -> None:
-    from privlearn.sampling import named
+    from privlearn.core.sampling import named
 
     budget = Budget(epsilon=1.5, delta=1e-5)
     plan = Plan(named(kind, 10, 5000), epochs=10, schedule=schedules.Constant(1.2)).with_batch_size(

@@ -20,8 +20,8 @@ from unittest import mock
 import torch
 
 import privlearn as pv
-from privlearn import sampling, streams
 from privlearn._storage import canonical
+from privlearn.core import sampling, streams
 from privlearn.errors import BadInput, CertificateMismatch, PrivlearnError
 from privlearn.models import networks
 from privlearn.publishing import certificate, folder, keys, model, publish, signing

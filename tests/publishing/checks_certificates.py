@@ -16,19 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import privlearn as pv
-from privlearn import _public, sampling, streams
-from privlearn.accounting import accountant
-from privlearn.accounting.events import Repeated, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian, Partitioned
+from privlearn import _public
+from privlearn.core import sampling, streams
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.events import Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian, Partitioned
+from privlearn.core.plan import AbstractPlan
+from privlearn.core.temperature import Temperature
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import BINARY
-from privlearn.plan import AbstractPlan
 from privlearn.publishing import certificate, folder, keys, publish, signing, verify
 from privlearn.publishing.folder import CERTIFICATE, Contents
 from privlearn.publishing.verify import Verification
-from privlearn.temperature import Temperature
 from tests.descent import checks_validation as validation_checks
 from tests.mac import checks_runs as mac_run_checks
 from tests.mac.nets import made_up, net

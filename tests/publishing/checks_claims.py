@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from privlearn import sampling
-from privlearn import streams as streams_module
+from privlearn.core import sampling
+from privlearn.core import streams as streams_module
+from privlearn.core.plan import Plan
 from privlearn.descent import whole_run
 from privlearn.errors import (
     PrivlearnError,
 )
-from privlearn.plan import Plan
 from privlearn.publishing import certificate, publish, verify
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy, small_data, small_net

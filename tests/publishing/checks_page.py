@@ -22,10 +22,10 @@ from torch import nn
 
 import privlearn as pv
 from privlearn._checks import printable
-from privlearn.accounting import rdp
-from privlearn.accounting.events import compose, walk
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.mechanisms import ZCDP, Gaussian, Laplace, PoissonSampled
+from privlearn.core.accounting import rdp
+from privlearn.core.accounting.events import compose, walk
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.accounting.mechanisms import ZCDP, Gaussian, Laplace, PoissonSampled
 from privlearn.models import networks
 from privlearn.publishing import folder, page, publish
 from privlearn.publishing.accuracy import interval, of_one_answer

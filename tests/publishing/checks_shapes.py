@@ -21,10 +21,10 @@ import privlearn as pv
 from privlearn._shapes import fields_of, unfit
 from privlearn._storage import digest
 from privlearn.cli import main
+from privlearn.core.plan import AbstractPlan
+from privlearn.core.run_facts import GradientFacts, RunFacts
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan
 from privlearn.publishing import publish, weights_file
-from privlearn.run_facts import GradientFacts, RunFacts
 from tests.publishing.checks import key_in, published, result, workplace
 from tests.publishing.checks_certificates import every_plan
 from tests.support.checks import check, must_raise

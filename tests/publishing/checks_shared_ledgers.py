@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import privlearn as pv
-from privlearn import streams
-from privlearn.accounting import accountant
-from privlearn.accounting.events import compose, tally
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core import streams
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.events import compose, tally
+from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.publishing import certificate, folder, publish, verify

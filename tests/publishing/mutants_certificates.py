@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from privlearn import _public, plan
+from privlearn import _public
+from privlearn.core import plan
 from privlearn.publishing import certificate, keys, verify
 from privlearn.teachers import plan as teachers_plan
 from privlearn.tuning import blocks

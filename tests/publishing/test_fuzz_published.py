@@ -20,13 +20,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from privlearn import schedules
 from privlearn._shapes import fields_of
 from privlearn._storage import loads
-from privlearn.accounting import accountant
-from privlearn.accounting.events import Event, Repeated, compose, from_json, tally
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import (
+from privlearn.cli import main
+from privlearn.core import schedules
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.events import Event, Repeated, compose, from_json, tally
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import (
     ZCDP,
     FixedBatches,
     Gaussian,
@@ -37,14 +38,13 @@ from privlearn.accounting.mechanisms import (
     RandomisedResponse,
     Selection,
 )
-from privlearn.accounting.trees import Filter, Parallel, RepeatAndSelect
-from privlearn.cli import main
+from privlearn.core.accounting.trees import Filter, Parallel, RepeatAndSelect
+from privlearn.core.plan import AbstractPlan, Plan
+from privlearn.core.sampling import FullBatch, Partition, Poisson, Shuffle
 from privlearn.errors import PrivlearnError
-from privlearn.plan import AbstractPlan, Plan
 from privlearn.publishing import certificate, signing
 from privlearn.publishing.folder import Contents
 from privlearn.publishing.verify import Verification, verify_contents
-from privlearn.sampling import FullBatch, Partition, Poisson, Shuffle
 from privlearn.statistics.plan import FisherPlan
 from privlearn.teachers.plan import PatePlan, Votes
 from privlearn.tuning.blocks import Blocks

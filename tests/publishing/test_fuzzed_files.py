@@ -18,10 +18,10 @@ import torch
 
 import privlearn as pv
 from privlearn._storage import digest
-from privlearn.accounting import accountant
-from privlearn.accounting.events import Repeated
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
-from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.events import Repeated
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.data.schema import Number, Schema, read_schema
 from privlearn.errors import PrivlearnError
 from privlearn.runs.checkpoint import Checkpoint

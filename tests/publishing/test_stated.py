@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import privlearn as pv
-from privlearn.accounting.events import compose
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.events import compose
+from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 from privlearn.publishing import certificate, folder, model, publish, signing
 from tests.publishing.checks import body_of, forge, key_in, published

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency, Guarantee
+from privlearn.core.accounting.guarantee import Adjacency, Guarantee
 from privlearn.errors import BadInput
 from privlearn.publishing import card, keys
 from privlearn.publishing.accuracy import interval

@@ -18,20 +18,20 @@ from torch.distributed.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import privlearn as pv
-from privlearn import sampling
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Event
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.augmentation import Augmentation
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core import sampling
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Event
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.augmentation import Augmentation
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.mechanisms import noise, release
+from privlearn.core.streams import Streams
+from privlearn.core.temperature import Temperature
 from privlearn.descent.driven import Driven
 from privlearn.errors import BadInput, BudgetExceeded, ProcessLost
-from privlearn.mechanisms import noise, release
 from privlearn.runs import process_group, ranks
 from privlearn.runs.ranks import Ranks, Slice
-from privlearn.streams import Streams
-from privlearn.temperature import Temperature
 from tests.ranks.forks import sharing
 from tests.ranks.threads import Threads, outcomes, together
 from tests.runs.checks_resuming import Stopped, number

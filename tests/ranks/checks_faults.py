@@ -19,11 +19,11 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemWriter
 
 import privlearn as pv
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.mechanisms import release
 from privlearn.errors import ProcessLost
-from privlearn.mechanisms import release
 from privlearn.publishing.verify import verify
 from privlearn.runs import session, shards
 from privlearn.runs.ranks import Ranks

@@ -18,15 +18,15 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 import privlearn as pv
-from privlearn.clipping.gradients import clipped_gradients
-from privlearn.clipping.sharded.gradients_in_rounds import ShardedGradients
+from privlearn.core.clipping.gradients import clipped_gradients
+from privlearn.core.clipping.sharded.gradients_in_rounds import ShardedGradients
+from privlearn.core.mechanisms.release import release
+from privlearn.core.sampling import FullBatch
+from privlearn.core.streams import Streams
+from privlearn.core.temperature import Temperature
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.mechanisms.release import release
 from privlearn.publishing.verify import verify
 from privlearn.runs.ranks import Ranks
-from privlearn.sampling import FullBatch
-from privlearn.streams import Streams
-from privlearn.temperature import Temperature
 from tests.ranks.checks import ADD_REMOVE, blurred, plan, rows
 from tests.ranks.forks import sharing
 from tests.runs.checks_resuming import Stopped

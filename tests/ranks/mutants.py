@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from privlearn import streams
-from privlearn.clipping import kernels
+from privlearn.core import streams
+from privlearn.core.clipping import kernels
+from privlearn.core.clipping import model_check as models_check
+from privlearn.core.mechanisms import noise, release
 from privlearn.data import torch_rows
 from privlearn.descent import dpsgd, driven, task
-from privlearn.mechanisms import noise, release
-from privlearn.models import check as models_check
 from privlearn.opacus import privacy_engine
 from privlearn.publishing import publish
 from privlearn.runs import process_group, ranks, session

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from privlearn import streams
-from privlearn.clipping.sharded import groups
-from privlearn.clipping.sharded.gradients_in_rounds import ShardedGradients
-from privlearn.mechanisms import noise, release
+from privlearn.core import streams
+from privlearn.core.clipping.sharded import groups
+from privlearn.core.clipping.sharded.gradients_in_rounds import ShardedGradients
+from privlearn.core.mechanisms import noise, release
 from privlearn.publishing import publish
 from privlearn.runs import ranks, session, shards
 from tests.support.mutant import Mutant, suite_of

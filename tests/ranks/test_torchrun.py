@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load
 
 from privlearn import cli
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.publishing.verify import verify
 from tests.ranks.processes import (
     free_port,

@@ -18,7 +18,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from privlearn import samples
+from privlearn.core import samples
 from privlearn.runs import process_group, ranks
 from privlearn.runs.ranks import Ranks
 

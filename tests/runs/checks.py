@@ -18,18 +18,18 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import sampling
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.bounded import kept
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core import sampling
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.bounded import kept
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.processes import World
+from privlearn.core.rows import TensorRows, ahead
+from privlearn.core.streams import NoiseStream, Streams
 from privlearn.data.dataset_rows import DatasetRows
-from privlearn.data.rows import TensorRows, ahead
 from privlearn.descent.dpsgd import Run
 from privlearn.errors import BadInput, NotPerExample, SampleReused
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.streams import NoiseStream, Streams
-from privlearn.world import World
 from tests.descent.checks_leaks import network, settled, training
 from tests.runs.checks_resuming import RUNS, Stopped, folder, number, weights
 from tests.runs.checks_resuming import Run as Small

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting.ledger import Ledger
 from privlearn.data import formats
 from privlearn.data.dataset import overlap
 from privlearn.data.schema import parse_schema

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn.accounting.accountant import guarantee
-from privlearn.accounting.events import compose
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.accountant import guarantee
+from privlearn.core.accounting.events import compose
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.mac.coordinates import Coordinates
 from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.runs.checkpoint import Checkpoint

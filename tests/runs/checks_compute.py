@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.clipping.augmentation import Augmentation
+from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.errors import BadInput
 from privlearn.runs.compute import ComputeConfig
 from tests.support.checks import check, must_raise

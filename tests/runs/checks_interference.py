@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping import clips
-from privlearn.clipping.augmentation import Augmentation
-from privlearn.plan import Plan
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping import clips
+from privlearn.core.clipping.augmentation import Augmentation
+from privlearn.core.plan import Plan
 from tests.boosting import checks as boosting
 from tests.descent import checks_leaks as descent
 from tests.mac import checks_runs as mac

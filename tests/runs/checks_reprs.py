@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn.accounting import accountant, pld
-from privlearn.accounting.budget import Budget
+from privlearn.core.accounting import accountant, pld
+from privlearn.core.accounting.budget import Budget
 from privlearn.publishing.verify import Verification
 from privlearn.runs.result import PrivateDiagnostics
 from tests.support.checks import check

@@ -20,17 +20,17 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import sampling
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Event, Repeated, compose, walk
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
-from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core import sampling
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Event, Repeated, compose, walk
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.streams import NoiseStream, Streams
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, PrivlearnError
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.streams import NoiseStream, Streams
 from tests.support.checks import check, must_raise
 from tests.support.nets import small_data
 from tests.support.steps import EachStep

@@ -23,12 +23,12 @@ from pathlib import Path
 import torch
 
 from privlearn import cli
-from privlearn.accounting.events import Event, walk
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.cli import dry_run
-from privlearn.mechanisms import release
+from privlearn.core.accounting.events import Event, walk
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.mechanisms import release
 
 TRAIN = [
     "train",

@@ -4,8 +4,9 @@ catch each.
 
 from __future__ import annotations
 
-from privlearn.clipping import gradients, losses
-from privlearn.data import dataset_rows, rows
+from privlearn.core import rows
+from privlearn.core.clipping import gradients, losses
+from privlearn.data import dataset_rows
 from privlearn.descent import dpsgd, task, whole_run
 from privlearn.runs import optimizers, session
 from tests.runs.checks_resuming import Stopped

@@ -5,7 +5,7 @@ check.
 from __future__ import annotations
 
 from privlearn.boosting import rounds
-from privlearn.clipping.parameters.frozen import FrozenState
+from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.descent import dpsgd
 from privlearn.transforms import pca
 from tests.support.mutant import Mutant, suite_of

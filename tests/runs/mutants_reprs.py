@@ -5,7 +5,7 @@ fail.
 from __future__ import annotations
 
 from privlearn import _display
-from privlearn.accounting import ledger
+from privlearn.core.accounting import ledger
 from privlearn.descent import task
 from privlearn.publishing import verify
 from privlearn.runs import checkpoint, result

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from privlearn import _storage, streams
-from privlearn.accounting import ledger
-from privlearn.accounting.ledgers import ledger_file, ledger_run, ledger_state
+from privlearn import _storage
+from privlearn.core import streams
+from privlearn.core.accounting import ledger
+from privlearn.core.accounting.ledgers import ledger_file, ledger_run, ledger_state
 from privlearn.publishing import publish
 from privlearn.runs import checkpoint, session
 from tests.runs.checks_resuming import Stopped

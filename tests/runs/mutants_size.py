@@ -4,11 +4,12 @@ train.
 
 from __future__ import annotations
 
-from privlearn import plan, world
 from privlearn.cli import jobs, methods, tuned
 from privlearn.cli import pate as pate_command
 from privlearn.cli import tune as candidates
 from privlearn.cli.commands import train
+from privlearn.core import plan
+from privlearn.core import processes as world
 from privlearn.data import dataset
 from privlearn.descent import choices, task, validation
 from privlearn.descent import train as descent

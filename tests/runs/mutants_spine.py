@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from privlearn import plan, samples, sampling, streams
-from privlearn.accounting import calibration, events, guarantee, ledger
-from privlearn.accounting.ledgers import ledger_state
-from privlearn.accounting.pld import rounding
-from privlearn.clipping import agreement, clips, gradients, per_example, row_norms, row_sums
+from privlearn.core import plan, samples, sampling, streams
+from privlearn.core.accounting import calibration, events, guarantee, ledger
+from privlearn.core.accounting.ledgers import ledger_state
+from privlearn.core.accounting.pld import rounding
+from privlearn.core.clipping import agreement, clips, gradients, per_example, row_norms, row_sums
+from privlearn.core.clipping import model_check as models_check
+from privlearn.core.mechanisms import noise, release
 from privlearn.descent import dpsgd, epoch_noise
-from privlearn.mechanisms import noise, release
-from privlearn.models import check as models_check
 from privlearn.publishing import certificate, publish, verify
 from privlearn.runs import session
 from tests.support.mutant import Mutant, suite_of

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.clipping.clips import Flat, PerLayer, Quantile
-from privlearn.mechanisms.noise import add_gaussian, add_on_grid
+from privlearn.core.clipping.clips import Flat, PerLayer, Quantile
+from privlearn.core.mechanisms.noise import add_gaussian, add_on_grid
 from tests.support.registries import completed
 from tests.support.steps import EachStep
 

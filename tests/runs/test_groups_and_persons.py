@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import privlearn as pv
-from privlearn.accounting.guarantee import PrivacyUnit
 from privlearn.cli import main
+from privlearn.core.accounting.guarantee import PrivacyUnit
 from privlearn.data.dataset import persons_in, rows_of_persons
 from privlearn.errors import BadInput
 from tests.accounting.checks_groups import people

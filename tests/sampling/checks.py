@@ -11,17 +11,17 @@ from functools import partial
 import numpy as np
 import torch
 
-from privlearn import sampling
-from privlearn import streams as streams_module
 from privlearn._public import kinds
-from privlearn.accounting.events import compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
-from privlearn.clipping.bounded import Bounded
+from privlearn.core import sampling
+from privlearn.core import streams as streams_module
+from privlearn.core.accounting.events import compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
+from privlearn.core.clipping.bounded import Bounded
+from privlearn.core.plan import Plan
+from privlearn.core.schedules import Constant
 from privlearn.errors import PrivlearnError, UnsupportedEvent
-from privlearn.plan import Plan
-from privlearn.schedules import Constant
 from tests.support.checks import check, must_raise
 from tests.support.nets import one_sample, refused_release, released, seen
 

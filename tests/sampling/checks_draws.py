@@ -12,15 +12,15 @@ import numpy as np
 from scipy import stats
 
 import privlearn as pv
-from privlearn import plan
 from privlearn._public import kinds
-from privlearn.accounting.events import Event, Repeated
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
-from privlearn.accounting.pld.truncation import TruncatedPoissonSampled
-from privlearn.samples import EpochCharge
-from privlearn.sampling import Sample, Sampler
-from privlearn.sampling.draws import Draws, is_too_many
+from privlearn.core import plan
+from privlearn.core.accounting.events import Event, Repeated
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
+from privlearn.core.accounting.pld.truncation import TruncatedPoissonSampled
+from privlearn.core.samples import EpochCharge
+from privlearn.core.sampling import Sample, Sampler
+from privlearn.core.sampling.draws import Draws, is_too_many
 from tests.support.checks import check
 from tests.support.registries import forgotten
 from tests.support.training import by_dpsgd, by_make_private, by_train, must_be_refused

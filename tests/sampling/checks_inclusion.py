@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from privlearn import inclusion, sampling
-from privlearn.streams import Streams
+from privlearn.core import inclusion, sampling
+from privlearn.core.streams import Streams
 from tests.support.checks import check
 
 ALL = 2**inclusion.DIGITS

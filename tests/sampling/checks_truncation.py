@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 import privlearn as pv
-from privlearn.accounting import accountant, pld, rdp
-from privlearn.accounting.events import Repeated, compose, from_json, to_json
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
-from privlearn.accounting.pld import truncation
-from privlearn.accounting.pld.truncation import TruncatedPoissonSampled
+from privlearn.core.accounting import accountant, pld, rdp
+from privlearn.core.accounting.events import Repeated, compose, from_json, to_json
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
+from privlearn.core.accounting.pld import truncation
+from privlearn.core.accounting.pld.truncation import TruncatedPoissonSampled
+from privlearn.core.sampling import TruncatedPoisson
 from privlearn.errors import BadInput, UnsupportedEvent
-from privlearn.sampling import TruncatedPoisson
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy, small_data, small_net
 

@@ -4,10 +4,10 @@ catch.
 
 from __future__ import annotations
 
-from privlearn.plan import Plan
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import draws
+from privlearn.core.sampling.draws import Draws
 from privlearn.runs.session import TrainingSession
-from privlearn.sampling import draws
-from privlearn.sampling.draws import Draws
 from tests.support.mutant import Mutant, suite_of
 
 REFUSED = "check_a_sampler_that_breaks_its_event_is_refused_by_name"

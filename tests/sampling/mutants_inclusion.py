@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn import inclusion
+from privlearn.core import inclusion
 from tests.support.mutant import Mutant, suite_of
 
 SETS, EDGES = (

@@ -4,9 +4,9 @@ catch.
 
 from __future__ import annotations
 
-from privlearn import sampling
-from privlearn.accounting.pld import truncation
-from privlearn.sampling import TruncatedPoisson
+from privlearn.core import sampling
+from privlearn.core.accounting.pld import truncation
+from privlearn.core.sampling import TruncatedPoisson
 from tests.support.mutant import Mutant, suite_of
 
 LAW, PAID = "check_truncated_batches_have_the_stated_law", "check_what_is_cut_is_paid_for"

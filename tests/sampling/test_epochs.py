@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from privlearn import sampling
 from privlearn._public import kinds
+from privlearn.core import sampling
 from privlearn.errors import BadInput
 
 SIZES = [(1, 1), (10, 3), (10, 10), (100, 32), (64, 32), (97, 8)]

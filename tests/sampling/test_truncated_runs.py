@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
-from privlearn.accounting import events
-from privlearn.accounting.pld.truncation import TruncatedPoissonSampled
+from privlearn.core.accounting import events
+from privlearn.core.accounting.pld.truncation import TruncatedPoissonSampled
 from privlearn.descent.choices import TrainRequest
 from privlearn.errors import UnsupportedEvent
 from privlearn.publishing import certificate

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 import privlearn as pv
 from privlearn.cli import starting
 from privlearn.cli.request import Request
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.descent.train import fit, settle_for
 from privlearn.scans import Grid, read_mask, read_scan, write_mask
-from privlearn.streams import Streams
 from privlearn.volumes import Start, Training, map_losses, public_network
 from tests.support.checks import check, must_raise
 from tests.volumes.checks import CLASSES, scans_of, small_net

@@ -9,10 +9,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, final
 
 import privlearn as pv
-from privlearn import plan
+from privlearn.core import plan
+from privlearn.core.schedules import Schedule
 from privlearn.errors import BadInput
 from privlearn.runs.callbacks import Callback
-from privlearn.schedules import Schedule
 from tests.support.checks import check
 from tests.support.registries import examples, forgotten
 from tests.support.training import (

@@ -8,13 +8,13 @@ from itertools import pairwise
 
 import pytest
 
-from privlearn import schedules
 from privlearn._public import kinds
-from privlearn.accounting.budget import Budget
+from privlearn.core import schedules
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Poisson, Shuffle
+from privlearn.core.schedules import Decay, Exponential, Polynomial, Schedule, Step, Time
 from privlearn.errors import BadInput
-from privlearn.plan import Plan
-from privlearn.sampling import Poisson, Shuffle
-from privlearn.schedules import Decay, Exponential, Polynomial, Schedule, Step, Time
 from tests.support.registries import completed
 
 #: Each schedule with options, and the same by hand: as a function of t, before anything is clamped.

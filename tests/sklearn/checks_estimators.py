@@ -12,9 +12,9 @@ import numpy as np
 import pandas
 
 import privlearn as pv
-from privlearn.accounting.events import tally, walk
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.events import tally, walk
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.errors import BudgetExceeded
 from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 from privlearn.statistics.plan import SelectionPlan

@@ -23,11 +23,11 @@ from sklearn.base import clone, is_regressor
 from sklearn.model_selection import GridSearchCV
 
 import privlearn as pv
-from privlearn.accounting import accountant
-from privlearn.accounting.events import tally, walk
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.accounting.tradeoff import tradeoff
-from privlearn.accounting.zcdp import gaussian_mu
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.events import tally, walk
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.tradeoff import tradeoff
+from privlearn.core.accounting.zcdp import gaussian_mu
 from privlearn.errors import BadInput, BudgetExceeded, PrivacyWarning
 from privlearn.publishing import certificate
 from privlearn.sklearn.estimator import ADJACENCY, PrivateClassifier

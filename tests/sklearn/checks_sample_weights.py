@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.sampling import FullBatch
+from privlearn.core.streams import Streams
 from privlearn.descent.train import fit, settle_for
-from privlearn.sampling import FullBatch
 from privlearn.statistics.sums import ridge_sums
-from privlearn.streams import Streams
 from tests.sklearn.checks_fits import DECLARED, X, targets
 from tests.support.checks import check
 

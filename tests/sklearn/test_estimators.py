@@ -20,7 +20,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
 import privlearn as pv
-from privlearn.accounting.events import tally
+from privlearn.core.accounting.events import tally
 from privlearn.errors import BadInput, PrivacyWarning
 from tests.sklearn.checks_fits import DECLARED, X, Y, fitted, outcome, targets
 

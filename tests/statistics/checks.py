@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 import privlearn as pv
-from privlearn.accounting import zcdp
-from privlearn.accounting.events import tally, walk
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import RandomisedResponse, Selection
-from privlearn.clipping import row_sums as statistics_module
-from privlearn.clipping.bounded import kept
-from privlearn.clipping.row_sums import bounded_rows, box_sums, class_statistics
+from privlearn.core.accounting import zcdp
+from privlearn.core.accounting.events import tally, walk
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import RandomisedResponse, Selection
+from privlearn.core.clipping import row_sums as statistics_module
+from privlearn.core.clipping.bounded import kept
+from privlearn.core.clipping.row_sums import bounded_rows, box_sums, class_statistics
+from privlearn.core.mechanisms import selection as randomised_module
+from privlearn.core.mechanisms import selection as selection_module
 from privlearn.errors import BudgetExceeded, UnsupportedEvent
-from privlearn.mechanisms import selection as randomised_module
-from privlearn.mechanisms import selection as selection_module
 from privlearn.statistics import features as rows_module
 from privlearn.statistics.plan import (
     FisherPlan,

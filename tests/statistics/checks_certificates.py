@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import privlearn as pv
-from privlearn.accounting.events import walk
+from privlearn.core.accounting.events import walk
 from privlearn.errors import BadInput
 from privlearn.publishing import publish, verify
 from privlearn.statistics.plan import ChoosingPlan, FisherPlan, RowsPlan, SelectionPlan

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
 from privlearn.errors import BadInput
 from privlearn.statistics import Chunks
 from tests.support.checks import check, must_raise

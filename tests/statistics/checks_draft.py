@@ -10,13 +10,13 @@ import pandas as pd
 import torch
 
 import privlearn as pv
-from privlearn.accounting.accountant import guarantee
-from privlearn.accounting.events import Repeated, compose, tally
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.accountant import guarantee
+from privlearn.core.accounting.events import Repeated, compose, tally
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.sampling import FullBatch
 from privlearn.data.schema import Category, Number, parse_schema
 from privlearn.errors import BudgetExceeded
-from privlearn.sampling import FullBatch
 from privlearn.statistics import draft
 from privlearn.statistics.sums import cell_counts
 from tests.support.checks import check, must_raise

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import privlearn as pv
-from privlearn.accounting.events import tally
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.clipping import row_sums
-from privlearn.clipping.row_sums import symmetric
+from privlearn.core.accounting.events import tally
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.clipping import row_sums
+from privlearn.core.clipping.row_sums import symmetric
 from privlearn.statistics.regression import RidgePlan, ridge
 from privlearn.statistics.sums import ridge_sums
 from tests.support.checks import check, must_raise

@@ -16,12 +16,12 @@ from scipy import stats
 from torch import Tensor
 
 import privlearn as pv
-from privlearn.accounting import zcdp
-from privlearn.accounting.events import walk
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting import zcdp
+from privlearn.core.accounting.events import walk
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.mechanisms import selection as randomised_module
 from privlearn.errors import UnsupportedEvent
-from privlearn.mechanisms import selection as randomised_module
 from privlearn.publishing import publish, verify
 from privlearn.statistics import features as rows_module
 from privlearn.statistics.classifiers import fisher_weights

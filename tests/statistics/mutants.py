@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from privlearn import plan as plan_module
-from privlearn.accounting import calibration
-from privlearn.clipping import row_sums
+from privlearn.core import plan as plan_module
+from privlearn.core import row_transform
+from privlearn.core.accounting import calibration
+from privlearn.core.clipping import row_sums
+from privlearn.core.mechanisms import selection
 from privlearn.data import dataset
-from privlearn.mechanisms import selection
 from privlearn.publishing import verify
 from privlearn.runs import session
 from privlearn.statistics import classifiers, features, opening
 from privlearn.statistics import plan as statistics_plan
-from privlearn.transforms import row_transform, select
+from privlearn.transforms import select
 from privlearn_studies.shen2021 import published
 from tests.support.mutant import Mutant, suite_of
 

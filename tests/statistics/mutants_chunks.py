@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.clipping import row_sums
+from privlearn.core.clipping import row_sums
 from privlearn.statistics import chunks
 from tests.support.mutant import Mutant, suite_of
 

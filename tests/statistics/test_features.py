@@ -16,10 +16,10 @@ import torch
 
 import privlearn as pv
 from privlearn import cli
-from privlearn.accounting.accountant import epsilon_bound, guarantee
-from privlearn.accounting.events import Composed, Repeated
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Selection
+from privlearn.core.accounting.accountant import epsilon_bound, guarantee
+from privlearn.core.accounting.events import Composed, Repeated
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Selection
 from privlearn.errors import AdjacencyMismatch, BadInput
 from privlearn.publishing import certificate
 from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for

@@ -11,11 +11,11 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 import privlearn as pv
-from privlearn.accounting import zcdp
-from privlearn.accounting.accountant import guarantee
-from privlearn.accounting.events import compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian, draw_epsilon, gumbel_scale
+from privlearn.core.accounting import zcdp
+from privlearn.core.accounting.accountant import guarantee
+from privlearn.core.accounting.events import compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian, draw_epsilon, gumbel_scale
 from privlearn.transforms.select import SelectFeatures
 
 

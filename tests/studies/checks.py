@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from privlearn.accounting.ledger import Ledger
-from privlearn.plan import Plan
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.plan import Plan
 from privlearn_studies import data
 from privlearn_studies.harder2020 import mnist as dpmac_mnist
 from privlearn_studies.harder2020 import training as dpmac

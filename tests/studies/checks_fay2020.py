@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from privlearn.accounting import zcdp
+from privlearn.core.accounting import zcdp
+from privlearn.core.streams import Streams
 from privlearn.data.named import load
-from privlearn.streams import Streams
 from privlearn.teachers.answers import Answers
 from privlearn_studies import data
 from privlearn_studies.data import Images

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from privlearn.accounting.events import tally
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.events import tally
+from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn_studies.harder2020 import thresholds
 from privlearn_studies.harder2020.thresholds import EPSILONS, GIVEN, LEARNED, NOISE, tries
 from privlearn_studies.harder2020.training import DELTA, plan_of

@@ -19,8 +19,8 @@ import torch
 from scipy import stats
 
 from privlearn.cli import main
+from privlearn.core.schedules import parse
 from privlearn.errors import BadInput
-from privlearn.schedules import parse
 from privlearn_studies import registry, report, runs
 from privlearn_studies.fay2020 import votes
 from privlearn_studies.fay2020.vectors import LENGTHS

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privlearn.accounting import rdp
 from privlearn.cli import main
-from privlearn.schedules import Constant, Exponential, Polynomial, Schedule, Step, Time
+from privlearn.core.accounting import rdp
+from privlearn.core.schedules import Constant, Exponential, Polynomial, Schedule, Step, Time
 from privlearn_studies import charts, registry
 from privlearn_studies.report import write_page
 from privlearn_studies.yu2019 import accounting, tables
@@ -281,7 +281,7 @@ def test_budgets_and_checks_never_import_matplotlib() -> None:
 
 def test_the_divergence_meets_the_curve() -> None:
     """The studies' quadrature and the accountant's curve are the same numbers."""
-    from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
+    from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
 
     curve = rdp.curve(PoissonSampled(0.06, Gaussian(1.0)))
     assert rdp.divergence(0.06, 1.0, rdp.ORDERS[:100]) == pytest.approx(curve[:100], rel=1e-10)

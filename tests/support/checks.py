@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.gradients import ClippedGradients
 
 TESTS = Path(__file__).parents[1]
 CHECKS: dict[str, Callable[[], None]] = {}

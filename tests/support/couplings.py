@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.clipping.bounded import Bounded
+from privlearn.core.clipping.bounded import Bounded
 from privlearn.descent import dpsgd
 from privlearn.errors import BadInput, NotPerExample
 from tests.clipping.checks_separation import HARMLESS, MIXES, Gated, Marked, mixing

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from privlearn.accounting import filters, rdp, trees
-from privlearn.accounting.pld import pairs
+from privlearn.core.accounting import filters, rdp, trees
+from privlearn.core.accounting.pld import pairs
 from privlearn.errors import PrivlearnError
 from tests.support.checks import every_check
 
@@ -182,5 +182,5 @@ def _forget(caches: Sequence[Any]) -> None:
         cached.cache_clear()
     # A compiled kernel that was compared with sound operations would draw in place of a bug in
     # these.
-    if noise := sys.modules.get("privlearn.mechanisms.noise"):
+    if noise := sys.modules.get("privlearn.core.mechanisms.noise"):
         noise.kernel.cache_clear()

@@ -11,14 +11,14 @@ import torch
 from scipy import stats
 from torch import nn
 
-from privlearn import sampling
-from privlearn import streams as streams_module
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping import gradients as clipping
-from privlearn.clipping.bounded import Bounded, Contributions, kept
-from privlearn.clipping.clips import Flat
-from privlearn.mechanisms import release as release_module
+from privlearn.core import sampling
+from privlearn.core import streams as streams_module
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping import gradients as clipping
+from privlearn.core.clipping.bounded import Bounded, Contributions, kept
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.mechanisms import release as release_module
 
 
 class NoDraws:

@@ -15,18 +15,18 @@ from typing import Any, cast
 from unittest import mock
 
 from privlearn import _public
-from privlearn.accounting import events
-from privlearn.clipping.clips import Clip
-from privlearn.clipping.operations import RULES
-from privlearn.mechanisms import matrices
-from privlearn.mechanisms.correlated import Correlation
+from privlearn.core import transform as base
+from privlearn.core.accounting import events
+from privlearn.core.clipping.clips import Clip
+from privlearn.core.clipping.operations import RULES
+from privlearn.core.mechanisms import matrices
+from privlearn.core.mechanisms.correlated import Correlation
+from privlearn.core.plan import AbstractPlan
+from privlearn.core.sampling import Sampler
+from privlearn.core.schedules import NoiseSchedule, PerEpoch, Schedule, spec
 from privlearn.methods import METHODS
 from privlearn.models.heads import HEADS
-from privlearn.plan import AbstractPlan
-from privlearn.sampling import Sampler
-from privlearn.schedules import NoiseSchedule, PerEpoch, Schedule, spec
 from privlearn.statistics import metric_figures
-from privlearn.transforms import base
 
 #: Where kinds are registered that nothing above imports.
 HOMES = (matrices, METHODS, metric_figures)

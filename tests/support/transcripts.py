@@ -30,15 +30,15 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from privlearn import metrics
-from privlearn import streams as streams_module
-from privlearn.accounting.filters import PrivacyFilter
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
 from privlearn.auditing import installation
 from privlearn.boosting import rounds
+from privlearn.core import streams as streams_module
+from privlearn.core.accounting.filters import PrivacyFilter
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.mechanisms import release as release_module
 from privlearn.descent import dpsgd, fitted_temperature, validation
 from privlearn.mac import dpmac
-from privlearn.mechanisms import release as release_module
 from privlearn.runs.given import ABSENT
 from privlearn.statistics import classifiers, draft, features, regression
 from privlearn.teachers import answers

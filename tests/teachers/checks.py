@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import teachers
-from privlearn.accounting import zcdp
-from privlearn.accounting.events import Event, Repeated, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting import zcdp
+from privlearn.core.accounting.events import Event, Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, BudgetExceeded
-from privlearn.streams import Streams
 from privlearn.teachers import answers
 from privlearn.teachers import sums as codes_module
 from tests.support.checks import check, must_raise

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import teachers
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint, Saved
-from privlearn.streams import Streams
 from privlearn.teachers import answers, recipes, trained
 from privlearn.teachers import pate as pate_module
 from tests.support.checks import check, must_raise

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import teachers
-from privlearn.accounting.events import walk
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.accounting.events import walk
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.publishing import certificate, publish
-from privlearn.streams import Streams
 from privlearn.teachers import answers, reducers
 from privlearn.teachers import recipes as recipes_module
 from privlearn.teachers import trained as shards_module

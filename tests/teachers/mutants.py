@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from privlearn import plan as plan_module
-from privlearn import streams
-from privlearn.clipping import randomness
+from privlearn.core import plan as plan_module
+from privlearn.core import streams
+from privlearn.core.clipping import randomness
 from privlearn.publishing import page, questions, verify
 from privlearn.runs import code_digest, workers
 from privlearn.teachers import (

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn import teachers
 from privlearn import teachers as teachers_module
-from privlearn.accounting.events import walk
+from privlearn.core.accounting.events import walk
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, BudgetExceeded
-from privlearn.streams import Streams
 from privlearn.teachers.answers import Answers, sum_answers
 from tests.conftest import ROOT
 from tests.teachers.checks import ADD, SIZE, Said, all_reducers, public, released

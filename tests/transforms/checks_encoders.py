@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn._storage import digest
-from privlearn.accounting.events import walk
 from privlearn.cli import jobs
+from privlearn.core.accounting.events import walk
 from privlearn.errors import BadInput, CertificateMismatch, NotPerExample
 from privlearn.publishing import certificate
 from privlearn.runs import front as front_module

@@ -12,10 +12,10 @@ from unittest import mock
 import torch
 from torch.nn import functional as F
 
+from privlearn.core.transform import from_json
 from privlearn.errors import BadInput
 from privlearn.transforms import ScatterRandom, parse
 from privlearn.transforms import drawn_encoder as encoder_module
-from privlearn.transforms.base import from_json
 from privlearn.transforms.drawn_encoder import DrawnEncoder, WithEncoder
 from tests.support.checks import check, must_raise
 from tests.transforms.checks_encoders import SIZE, few_images

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn._storage import digest
-from privlearn.accounting import zcdp
-from privlearn.accounting.events import walk
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.clipping import row_sums as statistics_module
-from privlearn.clipping.row_sums import least_squares_sums, symmetric
+from privlearn.core.accounting import zcdp
+from privlearn.core.accounting.events import walk
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.clipping import row_sums as statistics_module
+from privlearn.core.clipping.row_sums import least_squares_sums, symmetric
 from privlearn.descent import rules
 from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput, CertificateMismatch

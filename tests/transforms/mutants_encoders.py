@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from privlearn.cli import jobs
-from privlearn.models import check as models_check
+from privlearn.core import row_transform
+from privlearn.core import transform as base
+from privlearn.core.clipping import model_check as models_check
 from privlearn.publishing import model, verify
 from privlearn.runs import front
-from privlearn.transforms import (
-    base,
-    chain,
-    made_up_images,
-    modules,
-    row_transform,
-    scattering,
-    sources,
-    specs,
-)
+from privlearn.transforms import chain, made_up_images, modules, scattering, sources, specs
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [

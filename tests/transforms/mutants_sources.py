@@ -4,7 +4,7 @@ check must catch.
 
 from __future__ import annotations
 
-from privlearn.clipping import row_sums
+from privlearn.core.clipping import row_sums
 from privlearn.descent import rules
 from privlearn.publishing import verify
 from privlearn.statistics import classifiers, opening, plan

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import privlearn as pv
-from privlearn.accounting.events import walk
 from privlearn.cli import main
+from privlearn.core.accounting.events import walk
 from privlearn.descent import rules
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.transforms import specs

@@ -24,20 +24,21 @@ from scipy import integrate, stats
 from torch import nn
 
 import privlearn as pv
-from privlearn import cli, sampling
-from privlearn import streams as streams_module
+from privlearn import cli
 from privlearn._storage import digest
-from privlearn.accounting import accountant, pld, rdp, trees, zcdp
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Event, Repeated, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import Gaussian, PoissonSampled, Selection
-from privlearn.accounting.trees import OneOf, Parallel, RepeatAndSelect
-from privlearn.clipping.evaluation import CandidateScores
+from privlearn.core import sampling
+from privlearn.core import streams as streams_module
+from privlearn.core.accounting import accountant, pld, rdp, trees, zcdp
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Event, Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled, Selection
+from privlearn.core.accounting.trees import OneOf, Parallel, RepeatAndSelect
+from privlearn.core.clipping.evaluation import CandidateScores
+from privlearn.core.mechanisms import selection
 from privlearn.data import Dataset
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError, UnsupportedEvent
-from privlearn.mechanisms import selection
 from privlearn.publishing import folder as folder_module
 from privlearn.publishing import publish
 from privlearn.publishing.verify import verify_contents
@@ -174,7 +175,7 @@ def check_selection_is_within_its_range() -> None:
                 ADD if one_way else REPLACE,
             )
             with mock.patch(
-                "privlearn.mechanisms.selection.gumbel",
+                "privlearn.core.mechanisms.selection.gumbel",
                 return_value=torch.tensor([0.0, 1.0]).double(),
             ):
                 taken = selection.select(moved, epsilon=0.8, ledger=Counting(), stream=stream())

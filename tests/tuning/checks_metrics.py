@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import sampling
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
 from privlearn.cli import tune as options
 from privlearn.cli.request import parse
+from privlearn.core import sampling
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.streams import Streams
 from privlearn.data import Dataset
 from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
-from privlearn.streams import Streams
 from privlearn.tuning import Blocks, Candidate, RandomStopping, sums
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from privlearn import plan, sampling, streams
-from privlearn.accounting import accountant, ledger, mechanisms, trees
 from privlearn.cli import tuned as command
+from privlearn.core import plan, sampling, streams
+from privlearn.core.accounting import accountant, ledger, mechanisms, trees
+from privlearn.core.mechanisms import selection
 from privlearn.data import dataset
-from privlearn.mechanisms import selection
 from privlearn.tuning import blocks, stopping, sums, tune
 from tests.support.mutant import Mutant, suite_of
 

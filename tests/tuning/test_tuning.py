@@ -19,13 +19,13 @@ import torch
 from scipy import stats
 
 import privlearn as pv
-from privlearn import streams as streams_module
-from privlearn.accounting import accountant, rdp, zcdp
-from privlearn.accounting.events import Repeated, compose
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
-from privlearn.accounting.trees import OneOf, Parallel, RepeatAndSelect, one_of
 from privlearn.cli import main
+from privlearn.core import streams as streams_module
+from privlearn.core.accounting import accountant, rdp, zcdp
+from privlearn.core.accounting.events import Repeated, compose
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
+from privlearn.core.accounting.trees import OneOf, Parallel, RepeatAndSelect, one_of
 from privlearn.errors import AdjacencyMismatch, BadInput, UnsupportedEvent
 from privlearn.runs.result import PrivateDiagnostics
 from privlearn.tuning import sums

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.streams import Streams
 from privlearn.data import hippocampus
 from privlearn.errors import BadInput
 from privlearn.scans import grid
-from privlearn.streams import Streams
 from privlearn.teachers import answers
 from privlearn.teachers.answers import Answers
 from privlearn.volumes import (
@@ -554,7 +554,7 @@ def check_releases_of_the_study_cost_what_is_stated() -> None:
     """Each way's ledger ends at the target; noise over radius is 2 sqrt(N) / (K mu), the paper's 2
     / K in a ball.
     """
-    from privlearn.accounting import zcdp
+    from privlearn.core.accounting import zcdp
 
     with small_study():
         found = small_run()

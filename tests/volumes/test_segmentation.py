@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import teachers
-from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import main
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.model_check import require_per_example
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.models import networks
-from privlearn.models.check import require_per_example
-from privlearn.streams import Streams
 from privlearn.volumes import Corrections, Start, Training, Warp, map_losses, start
 from privlearn_studies import registry, runs
 from privlearn_studies.fay2020 import segmentation

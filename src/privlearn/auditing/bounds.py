@@ -22,10 +22,10 @@ from scipy.special import ndtri
 from scipy.stats import beta
 
 from privlearn._checks import between
-from privlearn.accounting import accountant
-from privlearn.accounting.events import Event
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.tradeoff import TradeOff, tradeoff
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.events import Event
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.tradeoff import TradeOff, tradeoff
 
 Floats = NDArray[np.float64]
 

@@ -21,20 +21,20 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset as TorchDataset
 
 from privlearn._checks import count
-from privlearn.accounting.guarantee import Adjacency
 from privlearn.auditing.bounds import epsilon_of_form
 from privlearn.auditing.distinguishing import Claim
 from privlearn.auditing.one_run import Bools, OneRun
 from privlearn.auditing.report import Audit
 from privlearn.auditing.steps import warn_of_rows
-from privlearn.clipping.losses import Loss
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.losses import Loss
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Poisson
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput
-from privlearn.plan import Plan
 from privlearn.runs.given import gradient_clip
-from privlearn.sampling import Poisson
-from privlearn.streams import Streams
 
 #: How much longer than 1 a canary's gradient is: it is clipped at any usual norm.
 _LONG = 1e4

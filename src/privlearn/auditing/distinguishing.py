@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privlearn._checks import between, count
-from privlearn.accounting import accountant
-from privlearn.accounting.events import Event
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.tradeoff import tradeoff
 from privlearn.auditing.bounds import Floats, epsilon_of_form, measured
 from privlearn.auditing.report import Audit
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.events import Event
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.tradeoff import tradeoff
 from privlearn.errors import BadInput
 
 #: The share of the trials from which outputs of several numbers get a direction.

@@ -21,27 +21,27 @@ from scipy.special import ndtri
 from scipy.stats import chi2, kstest
 from torch import Tensor, nn
 
-from privlearn.accounting import accountant
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Event, Repeated
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import Gaussian, Partitioned, PoissonSampled
 from privlearn.auditing.bounds import Floats
 from privlearn.auditing.steps import audit
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Event, Repeated
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import Gaussian, Partitioned, PoissonSampled
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.mechanisms.noise import kernel, known_answer
+from privlearn.core.mechanisms.release import release
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import FullBatch, Partition, Poisson
+from privlearn.core.schedules import Constant
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BudgetExceeded, PrivlearnError
-from privlearn.mechanisms.noise import kernel, known_answer
-from privlearn.mechanisms.release import release
-from privlearn.plan import Plan
 from privlearn.publishing.publish import publish
 from privlearn.publishing.verify import verify
-from privlearn.sampling import FullBatch, Partition, Poisson
-from privlearn.schedules import Constant
-from privlearn.streams import Streams
 
 #: A statistical check fails beyond this, if all is well, less often than once in a million times.
 _CHANCE, _DEVIATIONS = 1e-7, 6.0

@@ -18,18 +18,18 @@ from scipy.stats import beta
 from torch import Tensor, nn
 
 from privlearn._checks import between, count
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.tradeoff import TradeOff
 from privlearn.auditing.bounds import Floats, Rates
 from privlearn.auditing.canaries import fair_coins, with_guesses
 from privlearn.auditing.distinguishing import Claim
 from privlearn.auditing.one_run import Bools, OneRun
 from privlearn.auditing.report import Audit, Detected
 from privlearn.auditing.steps import warn_of_rows
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.tradeoff import TradeOff
+from privlearn.core.plan import AbstractPlan
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan
-from privlearn.streams import Streams
 
 #: The false-positive rates at which true positives are counted.
 _RATES = (0.01, 0.001)

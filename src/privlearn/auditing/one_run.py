@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from privlearn._checks import between
-from privlearn.accounting.tradeoff import TradeOff
 from privlearn.auditing.bounds import Floats
+from privlearn.core.accounting.tradeoff import TradeOff
 from privlearn.errors import BadInput
 
 #: Shares of the canaries that are guessed at: those with the highest and the lowest scores.

@@ -25,6 +25,8 @@ from torch import Tensor
 from privlearn._checks import between, count
 from privlearn._display import Described, Summary
 from privlearn.auditing.commitment import Tree
+from privlearn.core.sampling import Indices
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput, CertificateMismatch, first_line
 from privlearn.publishing import certificate, folder, remaking
@@ -34,8 +36,6 @@ from privlearn.publishing.verify import verify_contents
 from privlearn.runs.checkpoint import Checkpoint, Saved, facts_of_this_process
 from privlearn.runs.result import Result
 from privlearn.runs.transcript import LINES, Recording, require_committed
-from privlearn.sampling import Indices
-from privlearn.streams import Streams
 
 
 @final

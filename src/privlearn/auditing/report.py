@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from privlearn._display import Described, Summary
 from privlearn._texts import for_markdown
-from privlearn.accounting.tradeoff import TradeOff
+from privlearn.core.accounting.tradeoff import TradeOff
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,21 +21,21 @@ from torch import Tensor, nn
 
 from privlearn._checks import between, checked, count
 from privlearn._checks import delta as valid_delta
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
 from privlearn.auditing.bounds import Floats
 from privlearn.auditing.distinguishing import Claim
 from privlearn.auditing.report import Audit
-from privlearn.clipping.losses import Loss
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.clipping.losses import Loss
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import FullBatch, Partition, Poisson, Sampler
+from privlearn.core.schedules import Constant
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput, PrivacyWarning
-from privlearn.plan import Plan
 from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.runs.given import gradient_clip
-from privlearn.sampling import FullBatch, Partition, Poisson, Sampler
-from privlearn.schedules import Constant
-from privlearn.streams import Streams
 
 #: Trials by default: more where the noise hides more, within bounds of time.
 _FEWEST, _MOST, _BY_NOISE = 5_000, 40_000, 2_500.0

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from privlearn._checks import between, checked, count
 from privlearn._public import registered
-from privlearn.accounting.budget import Budget, require_budget
-from privlearn.accounting.calibration import solve_gaussian
-from privlearn.accounting.events import Composed, Repeated, compose
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.mechanisms import Gaussian
 from privlearn.boosting.targets import Labels, Target, Values
+from privlearn.core.accounting.budget import Budget, require_budget
+from privlearn.core.accounting.calibration import solve_gaussian
+from privlearn.core.accounting.events import Composed, Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.plan import AbstractPlan
+from privlearn.core.transform import check_choices
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan
-from privlearn.transforms.select import check_choices
 
 #: Histograms that a run releases at most, and numbers in one of them.
 _MOST_RELEASES, _MOST_CELLS = 100_000, 1 << 16

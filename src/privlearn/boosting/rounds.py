@@ -16,22 +16,23 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
 
 from privlearn._checks import checked
-from privlearn.accounting.ledger import Ledger
 from privlearn.boosting.plan import Block, BoostingPlan, Interval
 from privlearn.boosting.shrinkage import ShapeFilter
 from privlearn.boosting.sums import CURVATURE_WEIGHT, gradient_histogram
 from privlearn.boosting.targets import Counts, Labels, Values
-from privlearn.data.dataset import Dataset, as_tensor, most_rows, require_groups
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.mechanisms.release import release
+from privlearn.core.processes import require_one_process
+from privlearn.core.sampling import FullBatch
+from privlearn.core.streams import NoiseStream, Streams
+from privlearn.core.tensors import as_tensor
+from privlearn.data.dataset import Dataset, most_rows, require_groups
 from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
-from privlearn.mechanisms.release import release
 from privlearn.models.boosted import Boosted
 from privlearn.runs.given import require_rows_once
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import Session
-from privlearn.sampling import FullBatch
-from privlearn.streams import NoiseStream, Streams
-from privlearn.world import require_one_process
 
 Array = NDArray[np.float64]
 

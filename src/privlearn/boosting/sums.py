@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from privlearn._checks import positive
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, Contributions, in_steps, kept
-from privlearn.sampling import Sample
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.bounded import Bounded, Contributions, in_steps, kept
+from privlearn.core.sampling import Sample
 
 #: What curvatures are multiplied by.
 CURVATURE_WEIGHT = 2.0

@@ -11,12 +11,12 @@ from typing import Protocol, final
 
 from privlearn.cli import screen
 from privlearn.cli.request import Request
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
 from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.transcript import Transcript
-from privlearn.streams import Streams
 
 
 class Kept(Protocol):

@@ -18,13 +18,17 @@ from torch import Tensor, nn
 
 from privlearn._checks import count
 from privlearn._storage import cache
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.cli import methods, screen
 from privlearn.cli.checkpoints import Kept
 from privlearn.cli.options import BOOSTING, DPSGD, PATE
 from privlearn.cli.request import Request
-from privlearn.clipping.augmentation import Augmentation
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.clipping.augmentation import Augmentation
+from privlearn.core.plan import AbstractPlan
+from privlearn.core.processes import World
+from privlearn.core.streams import Streams
+from privlearn.core.transform import PublicTransform
 from privlearn.data import NAMES, Dataset, hippocampus, load
 from privlearn.data.dataset import overlap, require_others
 from privlearn.data.schema import read_schema
@@ -35,18 +39,14 @@ from privlearn.descent.train import facts_of, require_task
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.metrics import evaluate
 from privlearn.models.heads import head_of
-from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.signing import SigningKey, read_private
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
 from privlearn.statistics.metric_figures import Metrics, NoisyMetrics
-from privlearn.streams import Streams
-from privlearn.transforms.base import PublicTransform
 from privlearn.transforms.chain import feature_cache, read_features
 from privlearn.transforms.precomputed import is_folder
 from privlearn.volumes.training import map_losses
-from privlearn.world import World
 
 
 @final

@@ -13,19 +13,20 @@ from typing import Any, TypeVar
 import numpy as np
 
 from privlearn._checks import count, positive
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.cli import screen
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
-from privlearn.clipping.derivative_bounds import Derivatives
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.clipping.derivative_bounds import Derivatives
+from privlearn.core.plan import AbstractPlan
+from privlearn.core.processes import World, require_one_process
 from privlearn.descent import rules
 from privlearn.descent.best_sampling import INDEPENDENT
 from privlearn.descent.choices import Facts, TrainRequest
 from privlearn.descent.rules import Settled
 from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
-from privlearn.plan import AbstractPlan
 from privlearn.runs import compute
 from privlearn.runs.compute import ComputeConfig
 from privlearn.statistics.advice import advised
@@ -34,7 +35,6 @@ from privlearn.statistics.plan import ClassifierPlan, FisherPlan, LeastSquaresPl
 from privlearn.teachers.chances import chance_to_be_answered, chance_to_win, drowned
 from privlearn.teachers.plan import Ball, ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.pca import components_of
-from privlearn.world import World, require_one_process
 
 #: DP-MAC's: the paper's settings for its classifier (Harder et al. 2019, Table 2).
 _MAC_THRESHOLD, _MAC_BATCHES, _MAC_LEAST_BATCH = 0.3, 60, 256

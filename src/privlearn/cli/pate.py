@@ -16,17 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.guarantee import hollow, readable
 from privlearn.cli import methods, screen, starting
 from privlearn.cli.jobs import Job, Opened, has_maps, public_rows, seed_warning
 from privlearn.cli.request import Request
+from privlearn.core.accounting.guarantee import hollow, readable
+from privlearn.core.streams import Streams
 from privlearn.data import NAMES, Dataset, hippocampus
 from privlearn.descent.train import network
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.publishing.verify import verify
 from privlearn.runs.result import Result
-from privlearn.streams import Streams
 from privlearn.teachers import Estimator, KeptFolder, Network, Recipe, Spreading, Trained
 from privlearn.teachers.pate import pate
 from privlearn.teachers.plan import Ball, PatePlan

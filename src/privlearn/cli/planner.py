@@ -22,17 +22,17 @@ from typing import Any, final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from privlearn._checks import count
-from privlearn.accounting import accountant
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import compose
-from privlearn.accounting.filters import least_budget
-from privlearn.accounting.guarantee import rounded_up
-from privlearn.accounting.tradeoff import RATES, percent_up, tradeoff
 from privlearn.cli import in_options, screen
 from privlearn.cli.commands.budget import descent_plan, spending
 from privlearn.cli.request import Request, parse
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import compose
+from privlearn.core.accounting.filters import least_budget
+from privlearn.core.accounting.guarantee import rounded_up
+from privlearn.core.accounting.tradeoff import RATES, percent_up, tradeoff
+from privlearn.core.plan import Plan
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.plan import Plan
 from privlearn.publishing.charts import line_chart, number_axis, percent_axis
 
 HOST = "127.0.0.1"
@@ -213,7 +213,7 @@ def snippet(plan: Plan, delta: float) -> str:
     if target is None:
         arguments.append(f"schedule=pv.schedules.Constant({noise!r})")
     if plan.temperature is not None:
-        lines.append("from privlearn.temperature import Temperature")
+        lines.append("from privlearn.core.temperature import Temperature")
         arguments.append(
             f"temperature={plan.temperature!r},  # one release after training, as of `privlearn "
             "train`"

@@ -19,19 +19,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from privlearn import sampling, schedules
 from privlearn._texts import for_terminal
-from privlearn.accounting import accountant, comparisons
-from privlearn.accounting.events import Event, compose, to_json
-from privlearn.accounting.filters import Limit, fits
-from privlearn.accounting.guarantee import Adjacency, Guarantee, hollow, readable
-from privlearn.accounting.tradeoff import describe, tradeoff
+from privlearn.core import sampling, schedules
+from privlearn.core.accounting import accountant, comparisons
+from privlearn.core.accounting.events import Event, compose, to_json
+from privlearn.core.accounting.filters import Limit, fits
+from privlearn.core.accounting.guarantee import Adjacency, Guarantee, hollow, readable
+from privlearn.core.accounting.tradeoff import describe, tradeoff
+from privlearn.core.plan import AbstractPlan, Plan
+from privlearn.core.solving import noise_in_weights
 from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
-from privlearn.plan import AbstractPlan, Plan
 from privlearn.publishing.accuracy import of_one_answer
 from privlearn.runs.callbacks import Callback, TrainingProgress
-from privlearn.solving import noise_in_weights
 from privlearn.statistics.metric_figures import Metrics
 
 #: Examples times epsilon at which next to nothing was learned, and half of what is learned without

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from privlearn.cli import screen
 from privlearn.cli.jobs import has_maps, public_rows
 from privlearn.cli.request import Request
+from privlearn.core.streams import Streams
 from privlearn.data import NAMES, Dataset, hippocampus, load
 from privlearn.data.dataset import require_others
 from privlearn.descent.rules import Settled
@@ -22,7 +23,6 @@ from privlearn.descent.train import network
 from privlearn.errors import BadInput
 from privlearn.metrics import evaluate
 from privlearn.runs.result import Result
-from privlearn.streams import Streams
 from privlearn.transforms.modules import Scale
 from privlearn.volumes import public_network
 

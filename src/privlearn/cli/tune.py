@@ -12,12 +12,12 @@ from privlearn._checks import one_of
 from privlearn.cli import methods, screen
 from privlearn.cli.options import options_of
 from privlearn.cli.request import Request, plain_options, read_toml
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Shuffle
 from privlearn.descent import rules
 from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
 from privlearn.models.heads import BOUNDS, head_of
-from privlearn.plan import Plan
-from privlearn.sampling import Shuffle
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import OF_CLASSES, OF_VALUES, Candidate, RandomStopping, scored_by
 

@@ -10,24 +10,24 @@ from dataclasses import replace
 
 import torch
 
-from privlearn.accounting.guarantee import readable
-from privlearn.accounting.ledger import Ledger
 from privlearn.cli import methods, screen, tune
 from privlearn.cli.jobs import Job, Opened, descent_request, loss_of, seed_warning
 from privlearn.cli.request import Request
 from privlearn.cli.tune import Tuning, make_choice
-from privlearn.clipping.separation.meeting import name_meeting
+from privlearn.core.accounting.guarantee import readable
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.model_check import require_per_example
+from privlearn.core.clipping.separation.meeting import name_meeting
+from privlearn.core.streams import Streams
+from privlearn.core.transform import shape_after
 from privlearn.data import Dataset
 from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Settled
 from privlearn.descent.train import facts_of, fit, network_for, optimizer_of
 from privlearn.models import networks
-from privlearn.models.check import require_per_example
 from privlearn.models.heads import head_of
 from privlearn.runs.given import require_changeable, require_same_examples
 from privlearn.runs.result import Result
-from privlearn.streams import Streams
-from privlearn.transforms.base import shape_after
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate
 from privlearn.tuning.tune import tune as tuning_run

@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, default_collate
 from torch.utils.data import Dataset as TorchDataset
 
 from privlearn._checks import count
+from privlearn.core.rows import AllRows, Leaves, Rows, Whole, described, digests, inputs_in
 from privlearn.data.padding import Padding, Shapes, shapes_of
-from privlearn.data.rows import AllRows, Leaves, Rows, Whole, described, digests, inputs_in
 from privlearn.errors import BadInput
 
 #: Rows of a data set are made with PyTorch's, numpy's and Python's generators at this seed, so that

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, StackDataset, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from privlearn.accounting.guarantee import MOST_IN_A_GROUP, PrivacyUnit
+from privlearn.core.accounting.guarantee import MOST_IN_A_GROUP, PrivacyUnit
+from privlearn.core.rows import AllRows, TensorRows, TransformedRows
 from privlearn.data.dataset import Dataset
-from privlearn.data.rows import AllRows, TensorRows, TransformedRows
 from privlearn.errors import BadInput
 
 #: A number for the original row of each row: consecutive ones where nothing is left out, so that

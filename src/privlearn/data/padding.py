@@ -15,7 +15,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from privlearn.data.rows import Leaves
+from privlearn.core.rows import Leaves
 
 #: The shapes of one row's tensors, without the first axis.
 Shapes = tuple[tuple[int, ...], ...]

@@ -31,9 +31,9 @@ from torch.utils.data import (
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data.dataloader import default_collate
 
+from privlearn.core.rows import Rows, TensorRows
 from privlearn.data.dataset import Dataset
 from privlearn.data.dataset_rows import DatasetRows
-from privlearn.data.rows import Rows, TensorRows
 from privlearn.errors import BadInput, first_line
 
 _UNKNOWN = "nothing says how likely a row is to be drawn, and how often"

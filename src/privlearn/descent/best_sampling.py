@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from privlearn import solving
 from privlearn._public import kinds
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.core import solving
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.mechanisms.correlated import Correlation
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import FullBatch, Sampler
 from privlearn.errors import PrivlearnError
-from privlearn.mechanisms.correlated import Correlation
-from privlearn.plan import Plan
-from privlearn.sampling import FullBatch, Sampler
 
 BEST, INDEPENDENT = "best", "independent"
 WHY = "of those that were tried, it leaves the least noise in the weights"

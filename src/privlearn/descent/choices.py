@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from privlearn._checks import between, checked, count, one_of, positive
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.mechanisms.correlated import Correlation
+from privlearn.core.plan import UNDECLARED
+from privlearn.core.sampling import Sampler, require_priced
 from privlearn.errors import BadInput
-from privlearn.mechanisms.correlated import Correlation
 from privlearn.models.heads import HEADS
-from privlearn.plan import UNDECLARED
 from privlearn.runs.compute import ComputeConfig
-from privlearn.sampling import Sampler, require_priced
 from privlearn.transforms.pca import components_of
 
 if TYPE_CHECKING:
-    from privlearn.transforms.base import PublicTransform
+    from privlearn.core.transform import PublicTransform
 
 #: Weights that are one over the declared frequencies.
 BALANCED = "balanced"
@@ -126,7 +126,7 @@ class TrainRequest:
         select: train on so many privately selected features, whose release is charged.
         select_share: their part of rho.
         temperature: the part of rho that making probabilities of the scores takes
-            (`privlearn.temperature`); 0: none of it.
+            (`privlearn.core.temperature`); 0: none of it.
         row_norm: declared bound on the norm of (scaled) rows, for `select` and `normalise`.
         coordinate_bound: declared bound on single numbers, for `select`.
         criterion: what features are selected by: `distance`, `t` or `welch`.

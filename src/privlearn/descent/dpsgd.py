@@ -14,22 +14,22 @@ from typing import Unpack, final
 import torch
 from torch import nn
 
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.losses import Loss
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.losses import Loss
+from privlearn.core.mechanisms.release import release
+from privlearn.core.plan import Plan
+from privlearn.core.schedules import Constant, Schedule
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.descent.after_training import AfterTraining
 from privlearn.descent.epoch_noise import epoch_noise
 from privlearn.descent.task import Batch, DescribedRun, Epoch, Task
-from privlearn.mechanisms.release import release
-from privlearn.plan import Plan
 from privlearn.runs import given
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.given import ComputeArguments, Given, OptimizerFactory
 from privlearn.runs.optimizers import Descent
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
-from privlearn.schedules import Constant, Schedule
-from privlearn.streams import Streams
 
 
 @final

@@ -7,16 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from privlearn.accounting.account import Account
+from privlearn.core.accounting.account import Account
+from privlearn.core.plan import Plan
+from privlearn.core.streams import NoiseStream
 from privlearn.errors import BadInput
-from privlearn.plan import Plan
-from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from privlearn.core.mechanisms.correlated_stream import CorrelatedStream
     from privlearn.descent.task import Task
-    from privlearn.mechanisms.correlated_stream import CorrelatedStream
     from privlearn.runs.session import TrainingSession
 
 
@@ -78,7 +78,7 @@ def _steps_stream(
             "or the mechanism"
         )
     # for noise that steps have in common alone
-    from privlearn.mechanisms.covariance import require_priced
+    from privlearn.core.mechanisms.covariance import require_priced
 
     plan.correlation.require_suited(plan.sampling, task.present)
     steps, separation = plan.epochs * task.steps, plan.sampling.separation(task.present)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor, nn
 
-from privlearn.clipping.evaluation import Gains, evaluating
-from privlearn.data.rows import TensorRows
+from privlearn.core.clipping.evaluation import Gains, evaluating
+from privlearn.core.mechanisms.release import release
+from privlearn.core.rows import TensorRows
+from privlearn.core.sampling import FullBatch
+from privlearn.core.temperature import Temperature
 from privlearn.descent.centring import CLIP_NORM
 from privlearn.errors import BadInput
-from privlearn.mechanisms.release import release
-from privlearn.sampling import FullBatch
-from privlearn.temperature import Temperature
 
 if TYPE_CHECKING:
     from privlearn.descent.task import Task

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.losses import BatchShape, Leaves, Loss, losses_of
-from privlearn.data.rows import Rows, TensorRows, nested
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.gradients import ClippedGradients
+from privlearn.core.clipping.losses import BatchShape, Leaves, Loss, losses_of
+from privlearn.core.clipping.model_check import made_up_rows
+from privlearn.core.rows import Rows, TensorRows, nested
+from privlearn.core.sampling import FullBatch
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError, first_line
-from privlearn.models.check import made_up_rows
-from privlearn.sampling import FullBatch
 
 _EXAMPLES = 4
 #: Relative difference of sums in single precision.

@@ -19,20 +19,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.agreement import room
-from privlearn.clipping.bounded import BLOCK
-from privlearn.clipping.losses import Loss
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.agreement import room
+from privlearn.core.clipping.bounded import BLOCK
+from privlearn.core.clipping.losses import Loss
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Poisson
+from privlearn.core.schedules import Constant
+from privlearn.core.streams import Streams
+from privlearn.core.transform import shape_after
 from privlearn.data.dataset import Dataset
 from privlearn.descent.dpsgd import Run
 from privlearn.descent.rules import Settled
 from privlearn.descent.train import network_for, optimizer_of
-from privlearn.plan import Plan
 from privlearn.runs.given import device_of
-from privlearn.sampling import Poisson
-from privlearn.schedules import Constant
-from privlearn.streams import Streams
-from privlearn.transforms.base import shape_after
 
 #: Epochs of two steps that are taken, and examples of a step, at most.
 _EPOCHS, _MOST_EXAMPLES = 3, 2048

@@ -13,21 +13,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from privlearn import sampling, schedules, solving
 from privlearn._checks import between, count, positive, probability
-from privlearn.accounting import zcdp
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping import clips
+from privlearn.core import sampling, schedules, solving
+from privlearn.core.accounting import zcdp
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping import clips
+from privlearn.core.mechanisms import matrices
+from privlearn.core.mechanisms.correlated import Correlation
+from privlearn.core.plan import Plan
+from privlearn.core.temperature import SHARE, Temperature
+from privlearn.core.transform import shape_after
 from privlearn.descent import best_sampling, centring
 from privlearn.descent.choices import Facts, TrainRequest, weights_of
 from privlearn.errors import BadInput
-from privlearn.mechanisms import matrices
-from privlearn.mechanisms.correlated import Correlation
 from privlearn.models.heads import CLASSIFICATION, HEADS, Head, head_of
-from privlearn.plan import Plan
 from privlearn.runs import post_processing
-from privlearn.temperature import SHARE, Temperature
-from privlearn.transforms.base import shape_after
 from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures

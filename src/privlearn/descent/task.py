@@ -20,15 +20,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privlearn._display import Described, Summary
-from privlearn.clipping.gradients import ClippedGradients, clipped_gradients
-from privlearn.clipping.losses import BatchShape, Loss, Losses, same_loss
-from privlearn.clipping.separation.meeting import name_meeting
+from privlearn.core.clipping.gradients import ClippedGradients, clipped_gradients
+from privlearn.core.clipping.losses import BatchShape, Loss, Losses, same_loss
+from privlearn.core.clipping.model_check import require_per_example, require_separate
+from privlearn.core.clipping.separation.meeting import name_meeting
+from privlearn.core.clipping.sharded.models import is_sharded, require_plain
+from privlearn.core.plan import Plan
+from privlearn.core.processes import World
+from privlearn.core.rows import Leaves, Rows, TensorRows, TransformedRows, Whole, ahead
+from privlearn.core.sampling import Sample
+from privlearn.core.schedules import Schedule, spec
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
-from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, Whole, ahead
 from privlearn.errors import BadInput, SampleReused
-from privlearn.models.check import require_per_example, require_separate
-from privlearn.models.fsdp import is_sharded, require_plain
-from privlearn.plan import Plan
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.front import Front
 from privlearn.runs.given import (
@@ -49,9 +52,6 @@ from privlearn.runs.given import (
 )
 from privlearn.runs.result import Diagnostics, Scalars, accuracy_facts, choice_facts, training_facts
 from privlearn.runs.session import TrainingSession
-from privlearn.sampling import Sample
-from privlearn.schedules import Schedule, spec
-from privlearn.world import World
 
 #: Of rows that are fetched by index, so many are compared when a run is resumed.
 _COMPARED = 64

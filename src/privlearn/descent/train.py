@@ -16,10 +16,12 @@ import torch
 from torch import nn
 
 from privlearn._checks import checked, one_of
-from privlearn.accounting.account import Planned
-from privlearn.accounting.guarantee import hollow
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.losses import Loss
+from privlearn.core.accounting.account import Planned
+from privlearn.core.accounting.guarantee import hollow
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.losses import Loss
+from privlearn.core.streams import Streams
+from privlearn.core.transform import PublicTransform, shape_after
 from privlearn.data.dataset import Dataset
 from privlearn.descent.choices import Facts, TrainRequest
 from privlearn.descent.rules import Settled, settle, usual_features
@@ -33,8 +35,6 @@ from privlearn.runs.checkpoint import Checkpoint, streams_for
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
-from privlearn.streams import Streams
-from privlearn.transforms.base import PublicTransform, shape_after
 from privlearn.transforms.chain import read_features
 
 

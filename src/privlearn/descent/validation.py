@@ -15,17 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.account import Account
-from privlearn.accounting.filters import PrivacyFilter
-from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
-from privlearn.data.dataset import Dataset, are_training_rows, as_tensor, overlap
+from privlearn.core.accounting.account import Account
+from privlearn.core.accounting.filters import PrivacyFilter
+from privlearn.core.clipping.evaluation import HALF, RightAnswers, evaluating
+from privlearn.core.mechanisms.release import release
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import FullBatch
+from privlearn.core.schedules import LEAST_NOISE, ReactingSchedule
+from privlearn.core.streams import NoiseStream
+from privlearn.core.tensors import as_tensor
+from privlearn.data.dataset import Dataset, are_training_rows, overlap
 from privlearn.errors import BadInput, first_line
-from privlearn.mechanisms.release import release
-from privlearn.plan import Plan
 from privlearn.runs.front import through
-from privlearn.sampling import FullBatch
-from privlearn.schedules import LEAST_NOISE, ReactingSchedule
-from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:
     from privlearn.descent.task import Task

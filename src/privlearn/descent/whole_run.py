@@ -7,9 +7,9 @@ from typing import Unpack
 
 from torch import nn
 
-from privlearn.clipping.losses import Loss
+from privlearn.core.clipping.losses import Loss
+from privlearn.core.plan import Plan
 from privlearn.descent.dpsgd import Run
-from privlearn.plan import Plan
 from privlearn.runs.callbacks import Callback, Callbacks
 from privlearn.runs.given import Given, RunArguments, require_loss
 from privlearn.runs.result import Result

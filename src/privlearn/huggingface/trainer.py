@@ -18,10 +18,13 @@ from transformers.trainer_utils import TrainOutput
 
 from privlearn._checks import positive
 from privlearn._figures import plain, private_figures
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.clips import Flat
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.plan import Plan
+from privlearn.core.rows import nested
+from privlearn.core.sampling import Sampler, named
+from privlearn.core.streams import Streams
 from privlearn.data.dataset_rows import DatasetRows
-from privlearn.data.rows import nested
 from privlearn.descent.dpsgd import Run
 from privlearn.descent.driven import Driven
 from privlearn.descent.gradient_check import require_gradients
@@ -36,13 +39,10 @@ from privlearn.huggingface.unsupported import (
     require_public,
     require_rows,
 )
-from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.ranks import launched
 from privlearn.runs.result import Result
-from privlearn.sampling import Sampler, named
-from privlearn.streams import Streams
 
 #: The private run's checkpoint, in the output folder. What begins with an underscore is never
 #: uploaded to a hub.

@@ -16,6 +16,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Stra
 from torch import Tensor, nn
 
 from privlearn._figures import plain
+from privlearn.core.processes import require_one_process
 from privlearn.data.torch_rows import share_rows
 from privlearn.descent.driven import Driven
 from privlearn.descent.gradient_check import require_gradients
@@ -26,7 +27,6 @@ from privlearn.publishing.publish import publish
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import device_of
 from privlearn.runs.result import Result
-from privlearn.world import require_one_process
 
 #: What the training loss is called in logs.
 _PRIVATE_LOSS = "private_loss"

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privlearn._checks import checked, count, one_of, positive
-from privlearn.clipping.row_sums import clip_rows
+from privlearn.core.clipping.row_sums import clip_rows
 from privlearn.errors import BadInput
 from privlearn.mac.expansion import Output, hidden_first
 from privlearn.mac.network import Layer

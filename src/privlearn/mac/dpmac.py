@@ -16,23 +16,27 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import checked, count, positive
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.bounded import Bounded
-from privlearn.clipping.derivative_bounds import (
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.bounded import Bounded
+from privlearn.core.clipping.derivative_bounds import (
     Analytic,
     Derivatives,
     Histogram,
     Layerwise,
     shares_of_parts,
 )
+from privlearn.core.mechanisms.release import release
+from privlearn.core.plan import Plan
+from privlearn.core.processes import require_one_process
+from privlearn.core.sampling import FullBatch, Sample
+from privlearn.core.schedules import Constant, Schedule, spec
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import Output, WeightSteps, output_named, targets
 from privlearn.mac.network import Activations, Layer, LayerDiagnostics, layers_of
 from privlearn.mac.sums import BatchDerivatives
-from privlearn.mechanisms.release import release
-from privlearn.plan import Plan
 from privlearn.runs import compute
 from privlearn.runs.callbacks import Callback, Callbacks
 from privlearn.runs.checkpoint import Checkpoint, facts
@@ -56,11 +60,7 @@ from privlearn.runs.given import (
 from privlearn.runs.optimizers import RateSchedule
 from privlearn.runs.result import PrivateDiagnostics, Result, training_facts
 from privlearn.runs.session import TrainingSession
-from privlearn.sampling import FullBatch, Sample
-from privlearn.schedules import Constant, Schedule, spec
-from privlearn.streams import Streams
 from privlearn.transforms.select import SelectFeatures
-from privlearn.world import require_one_process
 
 
 class MacOptions(TypedDict, total=False):

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privlearn._checks import one_of
-from privlearn.clipping.derivative_bounds import Analytic, Layerwise
+from privlearn.core.clipping.derivative_bounds import Analytic, Layerwise
 from privlearn.errors import BadInput
 from privlearn.mac.network import Activation, Layer
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from privlearn.core.clipping.model_check import require_shaped
 from privlearn.errors import BadInput
-from privlearn.models.check import require_shaped
 from privlearn.runs.result import mean, with_nan, without_nan
 
 #: Beyond this argument softplus is its asymptote to the last digit of double precision.

@@ -18,16 +18,16 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import BLOCK, Bounded, Contributions, kept
-from privlearn.clipping.derivative_bounds import Analytic, Derivatives, Layerwise
-from privlearn.clipping.row_norms import row_norms
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.bounded import BLOCK, Bounded, Contributions, kept
+from privlearn.core.clipping.derivative_bounds import Analytic, Derivatives, Layerwise
+from privlearn.core.clipping.row_norms import row_norms
+from privlearn.core.sampling import Sample
 from privlearn.errors import BadInput
 from privlearn.mac import analytic
 from privlearn.mac.coordinates import Coordinates, arguments, fitted, forward, projected
 from privlearn.mac.expansion import BINARY, SOFTMAX, Output, hidden_first, hidden_second
 from privlearn.mac.network import Layer, with_ones
-from privlearn.sampling import Sample
 
 #: Called with the losses, the norms of each layer's first derivatives and which were clipped:
 #: private.

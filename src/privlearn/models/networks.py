@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import require_fit
+from privlearn.core.clipping.model_check import require_shaped
 from privlearn.errors import BadInput, first_line
 from privlearn.models.boosted import boosted
-from privlearn.models.check import require_shaped
 
 #: Hidden layers that a network by name has at most.
 _DEEPEST = 1000

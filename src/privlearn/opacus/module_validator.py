@@ -9,8 +9,8 @@ from typing import Any, final
 from torch import nn
 
 from privlearn._checks import checked
+from privlearn.core.clipping.model_check import require_separate
 from privlearn.errors import BadInput, NotPerExample
-from privlearn.models.check import require_separate
 from privlearn.models.norms import replace_batch_norm
 
 #: The most groups that channels are put into.

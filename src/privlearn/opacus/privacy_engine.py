@@ -13,14 +13,14 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from privlearn._checks import checked, quoted, require_fit
-from privlearn.clipping.clips import Clip, Flat, PerLayer
+from privlearn.core.clipping.clips import Clip, Flat, PerLayer
+from privlearn.core.clipping.model_check import require_separate
+from privlearn.core.processes import require_one_process
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
 from privlearn.loop import PrivateLoop, make_private
-from privlearn.models.check import require_separate
 from privlearn.opacus.module_validator import ModuleValidator
 from privlearn.opacus.script_run import PrivateLoader, PrivateModule, PrivateOptimizer, ScriptRun
-from privlearn.streams import Streams
-from privlearn.world import require_one_process
 
 #: Epochs that a run has at most where their number is not given.
 _MOST_EPOCHS = 100

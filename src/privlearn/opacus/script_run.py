@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from privlearn._checks import checked, count
-from privlearn.clipping.parameters.frozen import FrozenState
+from privlearn.core.clipping.parameters.frozen import FrozenState
+from privlearn.core.rows import nested
 from privlearn.data.padding import Padding
-from privlearn.data.rows import nested
 from privlearn.descent.task import Batch, Epoch
 from privlearn.errors import BadInput
 from privlearn.loop import PrivateLoop

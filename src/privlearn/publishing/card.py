@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from privlearn._texts import for_code, for_markdown
-from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
+from privlearn.core.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
+from privlearn.core.plan import AbstractPlan
+from privlearn.core.transform import public_features
 from privlearn.models.heads import HEADS
 from privlearn.models.networks import is_built_in, makes_maps
-from privlearn.plan import AbstractPlan
 from privlearn.publishing import certificate
 from privlearn.publishing.certificate import header
 from privlearn.publishing.statement import Statement
 from privlearn.runs.post_processing import ROWS
 from privlearn.runs.result import SCRIPTS_RATES
-from privlearn.transforms.base import public_features
 from privlearn.transforms.select import choice_lines
 
 _VERBS = {

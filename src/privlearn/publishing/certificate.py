@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Any
 from privlearn._public import from_json, is_registered
 from privlearn._storage import digest, loads
 from privlearn._texts import for_html, for_yaml
-from privlearn.accounting import accountant
-from privlearn.accounting.events import Composed, Event, compose, tally, to_json
-from privlearn.accounting.filters import Limit, fits
-from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core import transform as transforms
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.events import Composed, Event, compose, tally, to_json
+from privlearn.core.accounting.filters import Limit, fits
+from privlearn.core.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.plan import AbstractPlan
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.methods import CHOICES, METHODS
-from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import CERTIFICATE
-from privlearn.transforms import base as transforms
 
 if TYPE_CHECKING:
-    from privlearn.accounting.ledger import Ledger
+    from privlearn.core.accounting.ledger import Ledger
 
 #: The parts of a certificate, each with a digest of its own.
 PARTS = ("claim", "plan", "facts", "events", "randomness", "files")

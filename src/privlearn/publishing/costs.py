@@ -12,8 +12,8 @@ from typing import Any, final
 
 import numpy as np
 
-from privlearn.accounting import rdp
-from privlearn.accounting.events import Composed, Event, Repeated, compose, to_json, walk
+from privlearn.core.accounting import rdp
+from privlearn.core.accounting.events import Composed, Event, Repeated, compose, to_json, walk
 from privlearn.errors import UnsupportedEvent
 
 #: Releases that differ in nothing but their noise are put together, where there would be more than

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from privlearn._checks import checked, count
 from privlearn._display import Described, Summary, shortened
 from privlearn._storage import loads
-from privlearn.data.dataset import as_tensor
+from privlearn.core.tensors import as_tensor
+from privlearn.core.transform import kinds
 from privlearn.data.encoding import columns_of
 from privlearn.data.named import load_features
 from privlearn.data.schema import Schema
@@ -37,7 +38,6 @@ from privlearn.publishing.verify import Verification, verify_contents
 from privlearn.runs.optimizers import remember_loaded
 from privlearn.runs.result import Result
 from privlearn.scans.grid import Grid
-from privlearn.transforms.base import kinds
 
 #: How a network can be given: its name, itself, or a function from the shape of one (transformed)
 #: example to it.

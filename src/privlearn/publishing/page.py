@@ -10,12 +10,12 @@ from importlib import resources
 from itertools import groupby
 
 from privlearn._texts import for_html
-from privlearn.accounting.events import Composed, compose
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, rounded_up
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.accounting.tradeoff import RATES, percent_up
+from privlearn.core.accounting.events import Composed, compose
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit, rounded_up
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.tradeoff import RATES, percent_up
+from privlearn.core.plan import Plan
 from privlearn.errors import PrivlearnError
-from privlearn.plan import Plan
 from privlearn.publishing import certificate, questions
 from privlearn.publishing.accuracy import interval, of_one_answer
 from privlearn.publishing.card import commands, figures_from, reading, settings

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from privlearn._checks import checked, count, quoted
 from privlearn._figures import PrivateFigure
-from privlearn.accounting.events import Event, compose
+from privlearn.core.accounting.events import Event, compose
 from privlearn.errors import BadInput
 from privlearn.publishing import card, certificate, folder, model, page, signing
 from privlearn.publishing.folder import (

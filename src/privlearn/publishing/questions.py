@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from privlearn.accounting.guarantee import PrivacyUnit, rounded_up
+from privlearn.core.accounting.guarantee import PrivacyUnit, rounded_up
 from privlearn.publishing.card import neighbours, protected
 from privlearn.publishing.statement import Statement
 

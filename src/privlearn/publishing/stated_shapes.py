@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypedDict
 from privlearn._checks import printable
 from privlearn._shapes import Digest, Epsilon, Open, Share, Within, fields_of, is_short, unfit
 from privlearn._storage import loads
+from privlearn.core.plan import AbstractPlan
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import ADAPTER_CONFIG, AUDIT, CERTIFICATE, CONFIG, Contents
 from privlearn.runs.post_processing import ROWS
 

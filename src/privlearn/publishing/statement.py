@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, final
 
-from privlearn.accounting.events import Event
-from privlearn.accounting.guarantee import Guarantee
-from privlearn.accounting.tradeoff import TradeOff, tradeoff
-from privlearn.plan import AbstractPlan
+from privlearn.core.accounting.events import Event
+from privlearn.core.accounting.guarantee import Guarantee
+from privlearn.core.accounting.tradeoff import TradeOff, tradeoff
+from privlearn.core.plan import AbstractPlan
 from privlearn.publishing.certificate import PAID
 from privlearn.statistics.metric_figures import Metrics
 

@@ -10,9 +10,10 @@ from typing import Any, final
 from privlearn._checks import checked
 from privlearn._display import Described, Summary
 from privlearn._storage import digest, loads
-from privlearn.accounting import accountant
-from privlearn.accounting.events import Event, from_json
-from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.events import Event, from_json
+from privlearn.core.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.core.transform import public_features
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing.certificate import (
     ADAPTIVE,
@@ -31,7 +32,6 @@ from privlearn.publishing.certificate import (
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, OPTIONAL, PAGE, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public, signer_of
 from privlearn.publishing.stated_shapes import unfit_facts, unfit_files
-from privlearn.transforms.base import public_features
 
 #: Relative difference below which a recomputed epsilon confirms the stated one.
 _AGREE = 1e-6

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from privlearn._display import Described, Summary
-from privlearn.accounting.guarantee import Guarantee
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting.guarantee import Guarantee
+from privlearn.core.accounting.ledger import Ledger
 from privlearn.errors import BadInput, first_line
 
 if TYPE_CHECKING:

@@ -30,10 +30,10 @@ from torch import Tensor, nn
 
 from privlearn._checks import checked, positive, quoted, require_fit
 from privlearn._storage import draft_of, loads, write_durably
-from privlearn.clipping.losses import Loss
+from privlearn.core.clipping.losses import Loss
+from privlearn.core.sampling import Indices
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
-from privlearn.sampling import Indices
-from privlearn.streams import Streams
 
 _MAGIC = b"privlearn checkpoint 1\n"
 _DIGEST = 64  # hexadecimal digits

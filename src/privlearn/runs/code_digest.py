@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn.models.fsdp import is_shard
+from privlearn.core.clipping.sharded.models import is_shard
 from privlearn.runs.checkpoint import digest_of
 
 _DEEP = 5  # functions in functions, lists in lists

@@ -20,8 +20,8 @@ from privlearn.runs import post_processing
 if TYPE_CHECKING:
     import torch
 
-    from privlearn.clipping.augmentation import Augmentation
-    from privlearn.world import World
+    from privlearn.core.clipping.augmentation import Augmentation
+    from privlearn.core.processes import World
 
 #: What a model may be run in.
 PRECISIONS = ("float32", "bf16")

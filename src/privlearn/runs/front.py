@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from privlearn import _storage
+from privlearn.core.row_transform import MAKE_FEATURES, RowTransform, Scale
+from privlearn.core.transform import PrivateTransform, PublicTransform, Transform
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.transforms.base import PrivateTransform, PublicTransform, Transform
-from privlearn.transforms.row_transform import MAKE_FEATURES, RowTransform, Scale
 
 if TYPE_CHECKING:
     from privlearn.runs.session import TrainingSession

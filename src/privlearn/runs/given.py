@@ -21,23 +21,23 @@ from torch.utils.data import Dataset as TorchDataset
 
 from privlearn._checks import quoted
 from privlearn._display import shortened
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.augmentation import Augmentation
-from privlearn.clipping.clips import Clip
-from privlearn.clipping.losses import Loss
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.augmentation import Augmentation
+from privlearn.core.clipping.clips import Clip
+from privlearn.core.clipping.losses import Loss
+from privlearn.core.plan import AbstractPlan, Plan
+from privlearn.core.processes import World, may_be_several
+from privlearn.core.rows import AllRows, Rows, TensorRows
+from privlearn.core.sampling import Sampler
+from privlearn.core.schedules import Schedule
+from privlearn.core.streams import Streams
+from privlearn.core.transform import PublicTransform, shape_after
 from privlearn.data.dataset import Dataset
 from privlearn.data.origins import require_once
-from privlearn.data.rows import AllRows, Rows, TensorRows
 from privlearn.errors import BadInput, first_line
-from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.post_processing import PostProcessed
-from privlearn.sampling import Sampler
-from privlearn.schedules import Schedule
-from privlearn.streams import Streams
-from privlearn.transforms.base import PublicTransform, shape_after
-from privlearn.world import World, may_be_several
 
 #: A factory of optimizers: parameters to a torch.optim optimizer.
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

@@ -18,13 +18,13 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from privlearn._figures import COMPARED, FigureUse, PrivateFigure, watch_figures
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.sharded.models import is_shard
+from privlearn.core.clipping.trained_state import versions
+from privlearn.core.schedules import Constant, Schedule
 from privlearn.errors import BadInput, PrivacyWarning
-from privlearn.models.fsdp import is_shard
-from privlearn.models.trained_state import versions
 from privlearn.runs.session import TrainingSession
 from privlearn.runs.traced_settings import TracedSettings, copied, follows_a_number
-from privlearn.schedules import Constant, Schedule
 
 
 @final

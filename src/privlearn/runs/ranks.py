@@ -28,11 +28,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import privlearn
-from privlearn.accounting.account import Account
-from privlearn.accounting.events import Event
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.core.accounting.account import Account
+from privlearn.core.accounting.events import Event
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.sharded.models import is_shard
+from privlearn.core.processes import Part, Share, World, require_one_process
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, PrivlearnError, ProcessLost, first_line
-from privlearn.models.fsdp import is_shard
 from privlearn.runs.process_group import (
     JOINED,
     LAUNCHED,
@@ -42,8 +44,6 @@ from privlearn.runs.process_group import (
     leave,
     leave_at_exit,
 )
-from privlearn.streams import Streams
-from privlearn.world import Part, Share, World, require_one_process
 
 #: Logical shards of the rows; where there are more processes, as many as these.
 SHARDS = 8

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from privlearn.core.processes import World
 from privlearn.errors import BadInput
-from privlearn.world import World
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from privlearn.core.streams import NoiseStream, Places
     from privlearn.runs.checkpoint import Checkpoint
-    from privlearn.streams import NoiseStream, Places
 
 _WIDTH = 1 << 14
 _ROWS = 8, 1024  # that are multiplied at once: on a processor what stays in its cache

@@ -16,17 +16,17 @@ from torch import Tensor, nn
 
 from privlearn._display import Described, Summary
 from privlearn._figures import private_figures
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.losses import Loss
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.losses import Loss
+from privlearn.core.plan import AbstractPlan, Plan
+from privlearn.core.processes import World
+from privlearn.core.row_transform import RowTransform
+from privlearn.core.schedules import Schedule, spec
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.compute import ComputeConfig
-from privlearn.schedules import Schedule, spec
-from privlearn.transforms.row_transform import RowTransform
-from privlearn.world import World
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,15 +20,20 @@ import torch
 from torch import Tensor
 
 from privlearn._storage import canonical
-from privlearn.accounting.account import Account
-from privlearn.accounting.events import Event, compose
-from privlearn.accounting.guarantee import Adjacency, hollow
-from privlearn.accounting.ledger import Ledger, Releases
-from privlearn.accounting.mechanisms import Gaussian, NonPrivate
-from privlearn.clipping.kernels import Kernels, kernels
+from privlearn.core.accounting.account import Account
+from privlearn.core.accounting.events import Event, compose
+from privlearn.core.accounting.guarantee import Adjacency, hollow
+from privlearn.core.accounting.ledger import Ledger, Releases
+from privlearn.core.accounting.mechanisms import Gaussian, NonPrivate
+from privlearn.core.clipping.kernels import Kernels, kernels
+from privlearn.core.clipping.sharded.models import is_shard
+from privlearn.core.plan import AbstractPlan, Plan
+from privlearn.core.processes import World
+from privlearn.core.row_transform import RowTransform
+from privlearn.core.sampling import Sample
+from privlearn.core.sampling.draws import Draws
+from privlearn.core.streams import NoiseStream, Places, Streams
 from privlearn.errors import BadInput, PrivacyWarning, UnsoundExtension, warn
-from privlearn.models.fsdp import is_shard
-from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import (
     Checkpoint,
     Saved,
@@ -39,11 +44,6 @@ from privlearn.runs.checkpoint import (
     run_of,
     whole,
 )
-from privlearn.sampling import Sample
-from privlearn.sampling.draws import Draws
-from privlearn.streams import NoiseStream, Places, Streams
-from privlearn.transforms.row_transform import RowTransform
-from privlearn.world import World
 
 #: Parts that say how sums are computed, or what the curator sees: sums do not follow from them.
 _HOW = ("gradients", "diagnostics")

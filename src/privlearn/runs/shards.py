@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from privlearn.core.clipping.sharded.models import is_shard
+from privlearn.core.processes import World
 from privlearn.errors import BadInput, first_line
-from privlearn.models.fsdp import is_shard
 from privlearn.runs.process_group import answered
-from privlearn.world import World
 
 
 def save_shards(path: Path, tensors: Mapping[str, Tensor], world: World) -> dict[str, Any] | None:

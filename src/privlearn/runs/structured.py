@@ -9,11 +9,11 @@ from typing import Any
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
+from privlearn.core.sampling import Sampler, Shuffle
 from privlearn.data.dataset import Dataset
 from privlearn.data.dataset_rows import DatasetRows, NumberedRows
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput
-from privlearn.sampling import Sampler, Shuffle
 
 
 def read(given: Any, sampling: Sampler, *, whole: bool) -> Any:

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from privlearn._checks import count
 from privlearn._storage import canonical, loads, write_durably
+from privlearn.core.sampling import Indices
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, first_line
 from privlearn.runs.checkpoint import Checkpoint, Saved, differences, head_of, packed, unpacked
-from privlearn.sampling import Indices
-from privlearn.streams import Streams
 
 COMMITMENT, SECRET, LINES, STATES = "commitment.json", "secret.json", "transcript.jsonl", "states"
 _FORMAT = "privlearn-commitment"

@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.plan import AbstractPlan
 from privlearn.data.dataset import Dataset
 from privlearn.descent.rules import SCALED_NORM
-from privlearn.plan import AbstractPlan
 from privlearn.sklearn.estimator import ADJACENCY, Array, PrivateClassifier, PrivateEstimator, Train
 from privlearn.sklearn.spending import require_plan
 from privlearn.statistics.classifiers import fisher

@@ -21,17 +21,17 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from privlearn._checks import one_of, positive, require_fit
 from privlearn._display import shortened
-from privlearn.accounting.account import Planned
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting.account import Planned
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.plan import AbstractPlan
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan
 from privlearn.publishing.publish import publish
 from privlearn.runs.result import Result
 from privlearn.sklearn.preprocessing import reason_of
 from privlearn.sklearn.spending import FitPrivacy, Held, SharedFits, spend
-from privlearn.streams import Streams
 
 Array = NDArray[Any]
 

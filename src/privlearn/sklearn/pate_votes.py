@@ -15,13 +15,13 @@ from sklearn.naive_bayes import GaussianNB
 from torch import Tensor
 
 from privlearn._checks import count, quoted
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.sklearn.estimator import ADJACENCY, Array, PrivateClassifier
-from privlearn.streams import Streams
 from privlearn.teachers.ensemble import Progress, Teachers
 from privlearn.teachers.pate import pate
 from privlearn.teachers.plan import PatePlan, Votes

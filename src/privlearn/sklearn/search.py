@@ -14,7 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from privlearn._checks import one_of
 from privlearn._display import shortened
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput, first_line
 from privlearn.runs.result import Result
@@ -28,7 +29,6 @@ from privlearn.sklearn.supervised import (
     DPRidge,
     PrivateRegressor,
 )
-from privlearn.streams import Streams
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate, RandomStopping, chosen_candidate
 from privlearn.tuning.tune import tune

@@ -12,18 +12,18 @@ from typing import Any, final
 
 from privlearn._checks import count
 from privlearn._display import Described, Summary, shortened
-from privlearn.accounting import accountant
-from privlearn.accounting.account import Planned
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Event, Repeated, compose
-from privlearn.accounting.filters import least_budget
-from privlearn.accounting.guarantee import Guarantee, require_same
-from privlearn.accounting.ledger import Ledger, Releases
-from privlearn.accounting.tradeoff import TradeOff, tradeoff
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.account import Planned
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Event, Repeated, compose
+from privlearn.core.accounting.filters import least_budget
+from privlearn.core.accounting.guarantee import Guarantee, require_same
+from privlearn.core.accounting.ledger import Ledger, Releases
+from privlearn.core.accounting.tradeoff import TradeOff, tradeoff
+from privlearn.core.plan import AbstractPlan
+from privlearn.core.processes import require_one_process
+from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, UnsupportedEvent, warn
-from privlearn.plan import AbstractPlan
-from privlearn.streams import Streams
-from privlearn.world import require_one_process
 
 #: A ledger has one run at a time, and searches may fit in several threads.
 _ONE_FIT = threading.RLock()

@@ -15,13 +15,14 @@ from sklearn.utils.validation import column_or_1d
 from privlearn import boosting
 from privlearn._checks import one_of
 from privlearn._display import shortened
-from privlearn.accounting.ledger import Ledger
 from privlearn.boosting.plan import BoostingPlan
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.plan import AbstractPlan, Plan
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.descent.train import fit as fit_by_descent
 from privlearn.descent.train import require_task, settle_for
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.result import Result
 from privlearn.sklearn.estimator import (
     ADJACENCY,
@@ -33,7 +34,6 @@ from privlearn.sklearn.estimator import (
     pair,
 )
 from privlearn.statistics.regression import RidgePlan, ridge
-from privlearn.streams import Streams
 
 #: What is learned by which loss, as scikit-learn calls them.
 _TASKS = {"squared_error": "regression", "poisson": "counts"}

@@ -16,18 +16,18 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from privlearn._checks import count
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.calibration import solve_gaussian
-from privlearn.accounting.ledger import Ledger, Releases
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.clipping.derivative_bounds import Derivatives
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.calibration import solve_gaussian
+from privlearn.core.accounting.ledger import Ledger, Releases
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.clipping.derivative_bounds import Derivatives
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Poisson
+from privlearn.core.streams import Streams
+from privlearn.core.transform import PrivateTransform
 from privlearn.mac.dpmac import dpmac
-from privlearn.plan import Plan
 from privlearn.runs.session import Session
-from privlearn.sampling import Poisson
 from privlearn.sklearn.estimator import ADJACENCY, Array, PrivateEstimator
-from privlearn.streams import Streams
-from privlearn.transforms.base import PrivateTransform
 from privlearn.transforms.modules import Project, Standardise
 from privlearn.transforms.moments import Moments
 from privlearn.transforms.pca import PrivatePCA

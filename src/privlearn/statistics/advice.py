@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeVar, final
 
 from privlearn._checks import checked, count
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.statistics.plan import FisherPlan, RowsPlan, StatisticsPlan
 
 _Plan = TypeVar("_Plan", bound=StatisticsPlan)

@@ -25,15 +25,15 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.account import Account
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.row_sums import Prepare, least_squares_sums, symmetric
-from privlearn.mechanisms.release import release
+from privlearn.core.accounting.account import Account
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.row_sums import Prepare, least_squares_sums, symmetric
+from privlearn.core.mechanisms.release import release
+from privlearn.core.sampling import FullBatch
+from privlearn.core.streams import NoiseStream, Streams
 from privlearn.runs.result import Result
-from privlearn.sampling import FullBatch
 from privlearn.statistics.opening import LabelledRows, Opened, Origin, linear_result, opened
 from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan
-from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import ClipRows, Keep
 from privlearn.transforms.select import Statistics, choice_json, ranked, release_statistics, scored
 

@@ -25,16 +25,16 @@ from numpy.typing import NDArray
 
 from privlearn._checks import checked, require_fit
 from privlearn._scipy import ndtri
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.calibration import solve_gaussian
-from privlearn.accounting.events import Repeated, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger, Releases
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.calibration import solve_gaussian
+from privlearn.core.accounting.events import Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger, Releases
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.streams import Streams
 from privlearn.data.tables import Cell, Table, is_frame, of_frame, read_table
 from privlearn.errors import BadInput
 from privlearn.runs.session import Session
-from privlearn.streams import Streams
 
 #: The powers of two of the grid: cells for [2^e, 2^(e + 1)) and its negative, and one for 0.
 _LEAST, _MOST = -30, 60
@@ -176,8 +176,8 @@ def _released(
     streams: Streams,
 ) -> Draft:
     """Release the numbers' grid, and prefix by prefix the categories."""
-    from privlearn.mechanisms.release import release
-    from privlearn.sampling import FullBatch
+    from privlearn.core.mechanisms.release import release
+    from privlearn.core.sampling import FullBatch
     from privlearn.statistics.sums import cell_counts
 
     def noisy(cells: list[NDArray[np.int64]], sizes: list[int]) -> tuple[list[Counts], float]:

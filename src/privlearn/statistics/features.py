@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from privlearn._display import Described, Summary
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.row_sums import bounded_rows, finite_rows
-from privlearn.mechanisms.release import release
-from privlearn.mechanisms.selection import randomised, truth
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.row_sums import bounded_rows, finite_rows
+from privlearn.core.mechanisms.release import release
+from privlearn.core.mechanisms.selection import randomised, truth
+from privlearn.core.sampling import FullBatch
+from privlearn.core.streams import Streams
 from privlearn.runs.result import Result
-from privlearn.sampling import FullBatch
 from privlearn.statistics.classifiers import classifier
 from privlearn.statistics.opening import LabelledRows, Origin, opened
 from privlearn.statistics.plan import RowsPlan, SelectionPlan
-from privlearn.streams import Streams
 from privlearn.transforms.modules import ClipRows, Keep
 from privlearn.transforms.select import Statistics, scored
 

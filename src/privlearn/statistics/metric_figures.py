@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Self, final
 from privlearn._checks import between, checked, count, probability
 from privlearn._display import Described, Summary
 from privlearn._public import registered
-from privlearn.accounting import zcdp
-from privlearn.accounting.budget import Budget, require_budget
-from privlearn.accounting.calibration import solve_gaussian
-from privlearn.accounting.events import Composed, compose
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting import zcdp
+from privlearn.core.accounting.budget import Budget, require_budget
+from privlearn.core.accounting.calibration import solve_gaussian
+from privlearn.core.accounting.events import Composed, compose
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.plan import AbstractPlan
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan
 
 #: Classes at most: the confusion matrix has their square.
 _MOST_CLASSES = 1000

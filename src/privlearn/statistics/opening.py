@@ -17,7 +17,9 @@ from torch.utils.data import Dataset as TorchDataset
 
 from privlearn._checks import require_fit
 from privlearn._display import shortened
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.processes import require_one_process
+from privlearn.core.streams import NoiseStream, Streams
 from privlearn.data.dataset import Dataset, most_rows, require_groups
 from privlearn.data.schema import Schema, of_table
 from privlearn.data.torch_rows import rows_of
@@ -27,10 +29,8 @@ from privlearn.runs.given import require_rows_once
 from privlearn.runs.result import PrivateDiagnostics, Result, public_facts
 from privlearn.runs.session import Session
 from privlearn.statistics.plan import StatisticsPlan
-from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import Scale
 from privlearn.transforms.select import require_classes
-from privlearn.world import require_one_process
 
 #: Rows with classes, in any of the ways in which they may be given.
 LabelledRows = Dataset | tuple[Any, Any] | TorchDataset[Any]

@@ -15,24 +15,17 @@ from typing import Any, ClassVar, Self, final
 from privlearn._checks import between, count, one_of, probability
 from privlearn._public import registered
 from privlearn._shapes import Positive
-from privlearn.accounting import zcdp
-from privlearn.accounting.budget import Budget, require_budget
-from privlearn.accounting.calibration import solve_gaussian, solve_noise
-from privlearn.accounting.events import Composed, Event, compose
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.mechanisms import Gaussian, RandomisedResponse
+from privlearn.core.accounting import zcdp
+from privlearn.core.accounting.budget import Budget, require_budget
+from privlearn.core.accounting.calibration import solve_gaussian, solve_noise
+from privlearn.core.accounting.events import Composed, Event, compose
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.accounting.mechanisms import Gaussian, RandomisedResponse
+from privlearn.core.plan import AbstractPlan
+from privlearn.core.run_facts import RunFacts
+from privlearn.core.transform import PublicTransform, check_choices, other_features, require_chain
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan
-from privlearn.run_facts import RunFacts
-from privlearn.transforms.base import PublicTransform, other_features, require_chain
-from privlearn.transforms.select import (
-    LEAST_COUNT,
-    PARTS_OF_SPLIT,
-    SIZES,
-    SPLIT,
-    SelectFeatures,
-    check_choices,
-)
+from privlearn.transforms.select import LEAST_COUNT, PARTS_OF_SPLIT, SIZES, SPLIT, SelectFeatures
 
 #: What follows each row in least squares, as a part of row_norm: accuracy is flat from 0.1 to 0.5.
 _CONSTANT = 0.25

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import between, checked, count
 from privlearn._public import registered
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Composed, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Composed, compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.streams import Streams
+from privlearn.core.transform import PublicTransform
 from privlearn.errors import BadInput
 from privlearn.statistics.plan import StatisticsPlan
-from privlearn.streams import Streams
-from privlearn.transforms.base import PublicTransform
 from privlearn.transforms.select import PARTS_OF_SPLIT, SIZES, SPLIT
 
 if TYPE_CHECKING:
@@ -146,10 +146,10 @@ def ridge(
     """
     import torch
 
-    from privlearn.clipping.row_sums import symmetric
-    from privlearn.data.dataset import as_tensor
-    from privlearn.mechanisms.release import release
-    from privlearn.sampling import FullBatch
+    from privlearn.core.clipping.row_sums import symmetric
+    from privlearn.core.mechanisms.release import release
+    from privlearn.core.sampling import FullBatch
+    from privlearn.core.tensors import as_tensor
     from privlearn.statistics.classifiers import RIDGE, Squares, solved
     from privlearn.statistics.opening import linear_result, opened
     from privlearn.statistics.sums import ridge_sums

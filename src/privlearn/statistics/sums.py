@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import positive
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, Contributions, in_steps, kept
-from privlearn.clipping.evaluation import RightAnswers
-from privlearn.clipping.parameters.frozen import FrozenState
-from privlearn.clipping.row_sums import Prepare, isometric, labelled_blocks, rows_in_a_block
-from privlearn.sampling import Sample
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.bounded import Bounded, Contributions, in_steps, kept
+from privlearn.core.clipping.evaluation import RightAnswers
+from privlearn.core.clipping.parameters.frozen import FrozenState
+from privlearn.core.clipping.row_sums import Prepare, isometric, labelled_blocks, rows_in_a_block
+from privlearn.core.sampling import Sample
 
 
 def ridge_sums(

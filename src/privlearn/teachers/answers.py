@@ -19,18 +19,19 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.account import Account
-from privlearn.accounting.filters import PrivacyFilter
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.bounded import Bounded
-from privlearn.data.dataset import Dataset, as_tensor
+from privlearn.core.accounting.account import Account
+from privlearn.core.accounting.filters import PrivacyFilter
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.bounded import Bounded
+from privlearn.core.mechanisms.release import release
+from privlearn.core.sampling import FullBatch, Sample
+from privlearn.core.streams import Streams
+from privlearn.core.tensors import as_tensor
+from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.mechanisms.release import release
 from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run
 from privlearn.runs.result import PrivateDiagnostics
 from privlearn.runs.session import charge_again
-from privlearn.sampling import FullBatch, Sample
-from privlearn.streams import Streams
 from privlearn.teachers.ensemble import Teachers
 from privlearn.teachers.plan import Ball, Box, ConfidentVotes, PatePlan, Votes
 from privlearn.teachers.reducers import Reducer

@@ -16,11 +16,11 @@ import numpy as np
 from torch import Tensor
 
 from privlearn._checks import checked
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.data.dataset import as_tensor
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.streams import Streams
+from privlearn.core.tensors import as_tensor
 from privlearn.data.formats import read_inputs
 from privlearn.errors import BadInput
-from privlearn.streams import Streams
 from privlearn.teachers.sums import Shapes
 
 #: Called with (teachers done, teachers in all).

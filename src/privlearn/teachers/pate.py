@@ -19,13 +19,14 @@ from torch import nn
 
 from privlearn._checks import checked
 from privlearn._display import shortened
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.processes import require_one_process
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint, whole_text
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import Session, warn_of_target
-from privlearn.streams import Streams
 from privlearn.teachers.answers import (
     Answers,
     Pool,
@@ -42,7 +43,6 @@ from privlearn.teachers.reducers import PublicPCA, Reducer
 from privlearn.teachers.student import Student, StudentRecipe
 from privlearn.teachers.sums import CodeSums, VoteCounts
 from privlearn.teachers.trained import fingerprint
-from privlearn.world import require_one_process
 
 _REHEARSED = 12  # made-up answers that a student is tried on
 

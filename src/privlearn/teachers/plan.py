@@ -20,16 +20,16 @@ from privlearn._checks import between, count, one_of, positive, probability
 from privlearn._checks import delta as valid_delta
 from privlearn._public import registered
 from privlearn._shapes import Count, Open, Positive
-from privlearn.accounting import zcdp
-from privlearn.accounting.budget import Budget, require_budget
-from privlearn.accounting.calibration import solve_gaussian
-from privlearn.accounting.events import Composed, Event, Repeated, compose
-from privlearn.accounting.guarantee import ALL, Adjacency, PrivacyUnit
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.accounting.trees import GaussianFilter
+from privlearn.core.accounting import zcdp
+from privlearn.core.accounting.budget import Budget, require_budget
+from privlearn.core.accounting.calibration import solve_gaussian
+from privlearn.core.accounting.events import Composed, Event, Repeated, compose
+from privlearn.core.accounting.guarantee import ALL, Adjacency, PrivacyUnit
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.trees import GaussianFilter
+from privlearn.core.plan import AbstractPlan
+from privlearn.core.run_facts import RunFacts
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan
-from privlearn.run_facts import RunFacts
 from privlearn.teachers.card_texts import (
     neighbours,
     reducer_rows,

@@ -31,10 +31,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privlearn._checks import between, checked, count
-from privlearn.clipping.randomness import generators_at
-from privlearn.data.dataset import Dataset, as_tensor
+from privlearn.core.clipping.model_check import made_up_batch
+from privlearn.core.clipping.randomness import generators_at
+from privlearn.core.tensors import as_tensor
+from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput, first_line
-from privlearn.models.check import made_up_batch
 from privlearn.runs.code_digest import name_of, named
 from privlearn.teachers.sums import Shapes, plain
 from privlearn.transforms.modules import Scale

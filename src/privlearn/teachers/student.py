@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privlearn._checks import between, checked, count, one_of, positive, probability
-from privlearn.clipping.losses import Loss
-from privlearn.clipping.randomness import generators_at
+from privlearn.core.clipping.losses import Loss
+from privlearn.core.clipping.randomness import generators_at
 from privlearn.errors import BadInput, first_line
 from privlearn.teachers.answers import Answers
 from privlearn.teachers.recipes import Neighbourhood

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, Contributions, kept
-from privlearn.data.dataset import as_tensor
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.bounded import Bounded, Contributions, kept
+from privlearn.core.sampling import Sample
+from privlearn.core.tensors import as_tensor
 from privlearn.errors import BadInput
-from privlearn.sampling import Sample
 from privlearn.teachers.plan import Box, Codes, ConfidentVotes, Votes
 
 #: The shapes that a teacher's answer to one query may have.

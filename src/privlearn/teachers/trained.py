@@ -23,15 +23,15 @@ from torch import Tensor
 
 from privlearn._checks import checked, count
 from privlearn._storage import loads, write_durably
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.sampling import assign
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset, require_others
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.code_digest import code_digest
 from privlearn.runs.repeats import Repeats
 from privlearn.runs.workers import at_once, processes
-from privlearn.sampling import assign
-from privlearn.streams import Streams
 from privlearn.teachers.ensemble import Progress, Teachers
 from privlearn.teachers.recipes import Recipe, Spreading, described, rehearse, taught
 from privlearn.teachers.sums import Shapes

@@ -1,6 +1,6 @@
-from privlearn.transforms.base import PrivateTransform as PrivateTransform
-from privlearn.transforms.base import PublicTransform as PublicTransform
-from privlearn.transforms.base import Transform as Transform
+from privlearn.core.transform import PrivateTransform as PrivateTransform
+from privlearn.core.transform import PublicTransform as PublicTransform
+from privlearn.core.transform import Transform as Transform
 from privlearn.transforms.chain import feature_cache as feature_cache
 from privlearn.transforms.chain import read_features as read_features
 from privlearn.transforms.modules import Normalised as Normalised

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from privlearn._checks import checked
 from privlearn._storage import draft_of
+from privlearn.core.row_transform import MAKE_FEATURES, RowTransform, in_blocks
+from privlearn.core.transform import PublicTransform
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.transforms.base import PublicTransform
 from privlearn.transforms.precomputed import FeatureFolder, is_folder
-from privlearn.transforms.row_transform import MAKE_FEATURES, RowTransform, in_blocks
 from privlearn.transforms.specs import parse
 
 

@@ -20,9 +20,9 @@ from safetensors.torch import load
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from privlearn.core.row_transform import RowTransform
 from privlearn.errors import BadInput
 from privlearn.transforms.made_up_images import directions, learned, projected
-from privlearn.transforms.row_transform import RowTransform
 from privlearn.transforms.scattering import RandomUnits
 from privlearn.transforms.specs import ENCODER_ANSWERS, ScatterRandom
 

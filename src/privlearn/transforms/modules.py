@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privlearn.clipping.separation.meeting import name_meeting
+from privlearn.core.clipping.model_check import require_per_example
+from privlearn.core.clipping.separation.meeting import name_meeting
+from privlearn.core.row_transform import RowTransform as RowTransform
+from privlearn.core.row_transform import Scale as Scale
 from privlearn.errors import BadInput, first_line
-from privlearn.models.check import require_per_example
-from privlearn.transforms.row_transform import RowTransform as RowTransform
-from privlearn.transforms.row_transform import Scale as Scale
 from privlearn.transforms.select import choice_json
 from privlearn.transforms.sources import External
 from privlearn.transforms.specs import RowNorm

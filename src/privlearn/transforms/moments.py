@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import between, count, parse_spec, positive, probability
-from privlearn.accounting.account import Account
-from privlearn.accounting.events import Event
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.account import Account
+from privlearn.core.accounting.events import Event
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.streams import NoiseStream
+from privlearn.core.transform import PrivateTransform, Shape
 from privlearn.errors import BadInput
-from privlearn.streams import NoiseStream
-from privlearn.transforms.base import PrivateTransform, Shape
 from privlearn.transforms.select import LEAST_COUNT, SIZES, release_statistics
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privlearn.transforms.row_transform import RowTransform
+    from privlearn.core.row_transform import RowTransform
 
 #: How rho is divided among the count of rows, their sums and their squares. Over a feature's own
 #: size, noise in a mean square is sqrt(features) times that in a mean.

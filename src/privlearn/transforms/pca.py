@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import count, positive
-from privlearn.accounting.account import Account
-from privlearn.accounting.events import Event
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.account import Account
+from privlearn.core.accounting.events import Event
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.mechanisms.release import release
+from privlearn.core.sampling import FullBatch
+from privlearn.core.streams import NoiseStream
+from privlearn.core.transform import PrivateTransform, Shape
 from privlearn.errors import BadInput
-from privlearn.mechanisms.release import release
-from privlearn.sampling import FullBatch
-from privlearn.streams import NoiseStream
-from privlearn.transforms.base import PrivateTransform, Shape
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privlearn.transforms.row_transform import RowTransform
+    from privlearn.core.row_transform import RowTransform
 
 
 def components_of(spec: str) -> int | None:
@@ -113,7 +113,7 @@ class PrivatePCA(PrivateTransform):
         """
         import torch
 
-        from privlearn.clipping.row_sums import second_moment, symmetric
+        from privlearn.core.clipping.row_sums import second_moment, symmetric
         from privlearn.transforms.modules import Project
 
         rows = x.flatten(1) if isinstance(x, torch.Tensor) else x

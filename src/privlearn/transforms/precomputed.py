@@ -22,9 +22,9 @@ from torch.nn import functional as F
 
 from privlearn._checks import checked, count
 from privlearn._storage import loads, write_durably
+from privlearn.core.row_transform import RowTransform
 from privlearn.data.dataset import Dataset, require_finite
 from privlearn.errors import BadInput, first_line
-from privlearn.transforms.row_transform import RowTransform
 from privlearn.transforms.sources import EACH_EXAMPLE, NONE, Precomputed, is_digest
 
 #: What a folder says of its features.

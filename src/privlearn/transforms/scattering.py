@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privlearn._checks import checked, count
+from privlearn.core.row_transform import RowTransform
 from privlearn.errors import BadInput
 from privlearn.transforms.made_up_images import directions, images, learned, projected
-from privlearn.transforms.row_transform import RowTransform
 from privlearn.transforms.specs import ANGLES, Scatter, ScatterRandom, require_images
 
 #: Groups of channels that are normalised together, at most: Tramèr and Boneh (2021) found a few

@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import between, count, one_of
-from privlearn.accounting.account import Account
-from privlearn.accounting.events import Event, Repeated, compose
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian, Selection, draw_epsilon
+from privlearn.core.accounting.account import Account
+from privlearn.core.accounting.events import Event, Repeated, compose
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import Gaussian, Selection, draw_epsilon
+from privlearn.core.sampling import FullBatch
+from privlearn.core.streams import NoiseStream
+from privlearn.core.transform import PrivateTransform, Shape
 from privlearn.errors import BadInput
-from privlearn.sampling import FullBatch
-from privlearn.streams import NoiseStream
-from privlearn.transforms.base import PrivateTransform, Shape
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privlearn.clipping.row_sums import Prepare
-    from privlearn.transforms.row_transform import RowTransform
+    from privlearn.core.clipping.row_sums import Prepare
+    from privlearn.core.row_transform import RowTransform
 
 
 #: How rho is divided among counts, class sums and second moments, where all three are released.
@@ -154,8 +154,8 @@ def release_statistics(
     Raises:
         BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
     """
-    from privlearn.clipping.row_sums import PARTS, class_statistics
-    from privlearn.mechanisms.release import release
+    from privlearn.core.clipping.row_sums import PARTS, class_statistics
+    from privlearn.core.mechanisms.release import release
 
     wanted = [counts is None, True, moments]
     parts = [part for part, own in zip(PARTS, wanted, strict=True) if own]
@@ -397,9 +397,9 @@ class SelectFeatures(PrivateTransform):
         stream: NoiseStream,
         prepare: Prepare | None,
     ) -> tuple[Tensor, Tensor]:
-        from privlearn.clipping.row_sums import box_sums
-        from privlearn.mechanisms.release import release
-        from privlearn.mechanisms.selection import select_top
+        from privlearn.core.clipping.row_sums import box_sums
+        from privlearn.core.mechanisms.release import release
+        from privlearn.core.mechanisms.selection import select_top
 
         assert self.coordinate_bound is not None
         (sample,) = FullBatch().draw(len(x))

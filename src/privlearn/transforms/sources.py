@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import checked, one_of, printable
+from privlearn.core.transform import PublicTransform, Shape
 from privlearn.errors import BadInput
-from privlearn.transforms.base import PublicTransform, Shape
 
 if TYPE_CHECKING:
-    from privlearn.transforms.row_transform import RowTransform
+    from privlearn.core.row_transform import RowTransform
 
 #: What is done to each row of features that were made elsewhere: mean 0 and variance 1, or nothing.
 EACH_EXAMPLE, NONE = "of each example", "none"

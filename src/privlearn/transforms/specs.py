@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn import _public
 from privlearn._checks import between, checked, count, one_of, parse_spec
+from privlearn.core.transform import PublicTransform, Shape
 from privlearn.errors import BadInput
-from privlearn.transforms.base import PublicTransform, Shape
 from privlearn.transforms.sources import External
 
 if TYPE_CHECKING:
-    from privlearn.transforms.row_transform import RowTransform
+    from privlearn.core.row_transform import RowTransform
 
 #: Angles of wavelets.
 ANGLES = 8
@@ -82,7 +82,7 @@ class Rescale(PublicTransform):
         """The module for examples of any shape."""
         import torch
 
-        from privlearn.transforms.row_transform import Scale
+        from privlearn.core.row_transform import Scale
 
         return Scale(torch.tensor(float(self.low)), torch.tensor(float(self.high)))
 
@@ -91,7 +91,7 @@ class Rescale(PublicTransform):
         """A module with room for bounds of the stated shape."""
         import torch
 
-        from privlearn.transforms.row_transform import Scale
+        from privlearn.core.row_transform import Scale
 
         return Scale(torch.empty(stated["shape"]), torch.empty(stated["shape"]))
 

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, final
 
 from privlearn._checks import count, positive, probability
 from privlearn._public import registered
-from privlearn.accounting.budget import Budget, require_budget
-from privlearn.accounting.calibration import solve_noise
-from privlearn.accounting.events import Composed, Event, compose, require_adjacency
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.mechanisms import Selection
-from privlearn.accounting.trees import Parallel, one_of
+from privlearn.core.accounting.budget import Budget, require_budget
+from privlearn.core.accounting.calibration import solve_noise
+from privlearn.core.accounting.events import Composed, Event, compose, require_adjacency
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.accounting.mechanisms import Selection
+from privlearn.core.accounting.trees import Parallel, one_of
+from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan, Plan
 from privlearn.tuning.stopping import (
     Candidate,
     TuningFacts,

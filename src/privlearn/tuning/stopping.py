@@ -16,15 +16,15 @@ from privlearn._checks import between, count, positive
 from privlearn._display import shortened
 from privlearn._public import registered
 from privlearn._shapes import Count
-from privlearn.accounting.budget import Budget, require_budget
-from privlearn.accounting.calibration import solve_noise
-from privlearn.accounting.events import Composed, Event, compose
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, require_same
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.accounting.trees import RepeatAndSelect, one_of
+from privlearn.core.accounting.budget import Budget, require_budget
+from privlearn.core.accounting.calibration import solve_noise
+from privlearn.core.accounting.events import Composed, Event, compose
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit, require_same
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.accounting.trees import RepeatAndSelect, one_of
+from privlearn.core.plan import AbstractPlan, Plan
+from privlearn.core.run_facts import RunFacts
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan, Plan
-from privlearn.run_facts import RunFacts
 
 #: Runs that may be expected; each is a training.
 _MOST_RUNS = 1000

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, Contributions, in_steps
-from privlearn.clipping.evaluation import CandidateScores, RightAnswers
-from privlearn.clipping.parameters.frozen import FrozenState
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.bounded import Bounded, Contributions, in_steps
+from privlearn.core.clipping.evaluation import CandidateScores, RightAnswers
+from privlearn.core.clipping.parameters.frozen import FrozenState
+from privlearn.core.sampling import Sample
 from privlearn.data.dataset import Dataset, persons_in
 from privlearn.errors import BadInput
-from privlearn.sampling import Sample
 from privlearn.tuning.stopping import OF_CLASSES, OF_VALUES
 
 #: What a row's log loss is clipped to, and its error, as a share of the distance of the targets'

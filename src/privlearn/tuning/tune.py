@@ -19,12 +19,17 @@ from torch import UntypedStorage, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from privlearn import sampling
 from privlearn._checks import checked, count
 from privlearn._display import shortened
-from privlearn.accounting.events import Composed
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.core import sampling
+from privlearn.core.accounting.events import Composed
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.mechanisms import selection as selection_module
+from privlearn.core.mechanisms.release import release
+from privlearn.core.mechanisms.selection import select
+from privlearn.core.processes import require_one_process
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.data.torch_rows import rows_of
 from privlearn.errors import (
@@ -35,19 +40,14 @@ from privlearn.errors import (
     SampleReused,
     UnsupportedEvent,
 )
-from privlearn.mechanisms import selection as selection_module
-from privlearn.mechanisms.release import release
-from privlearn.mechanisms.selection import select
 from privlearn.runs.given import require_rows_once, require_same_examples
 from privlearn.runs.optimizers import remember
 from privlearn.runs.result import Result
 from privlearn.runs.session import Session
 from privlearn.runs.workers import at_once, processes
-from privlearn.streams import Streams
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate, RandomStopping
 from privlearn.tuning.sums import require_targets, total_gain, total_losses
-from privlearn.world import require_one_process
 
 #: Trains one candidate by its `plan` on the rows that it is given, on the ledger and the random
 #: streams that it is given.

@@ -24,11 +24,12 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import between, checked, count
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.data.dataset import Dataset, as_tensor, require_others
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.streams import Streams
+from privlearn.core.tensors import as_tensor
+from privlearn.data.dataset import Dataset, require_others
 from privlearn.errors import BadInput
 from privlearn.runs.code_digest import code_digest
-from privlearn.streams import Streams
 from privlearn.teachers import Identity, Network, Teachers, Trained
 from privlearn.teachers.answers import Answers
 from privlearn.teachers.ensemble import Progress

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privlearn._checks import between, checked, count, positive
-from privlearn.clipping.augmentation import Augmentation
-from privlearn.data.dataset import as_tensor
+from privlearn.core.clipping.augmentation import Augmentation
+from privlearn.core.tensors import as_tensor
 from privlearn.errors import BadInput
 
 

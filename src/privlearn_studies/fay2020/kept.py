@@ -9,8 +9,8 @@ from typing import final
 
 from torch import Tensor
 
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.streams import Streams
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.core.streams import Streams
 from privlearn.teachers import Teachers
 from privlearn.teachers.ensemble import Progress
 from privlearn.teachers.sums import Shapes

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privlearn.accounting.ledger import Ledger
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.streams import Streams
 from privlearn.teachers import PublicPCA
 from privlearn.teachers.answers import release_answers, sum_answers
 from privlearn.teachers.plan import Ball, PatePlan

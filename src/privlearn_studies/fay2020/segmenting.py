@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import one_of
-from privlearn.clipping.clips import PerLayer
+from privlearn.core.clipping.clips import PerLayer
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Poisson
+from privlearn.core.schedules import Constant
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.descent.whole_run import dpsgd
 from privlearn.models.networks import volume_decoder, volume_encoder
-from privlearn.plan import Plan
-from privlearn.sampling import Poisson
-from privlearn.schedules import Constant
-from privlearn.streams import Streams
 from privlearn.teachers import Autoencoder, PublicPCA, Reducer
 from privlearn.teachers.answers import Answers
 from privlearn.teachers.pate import pate

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.streams import Streams
 from privlearn.teachers import Autoencoder, Identity, PublicPCA, Reducer, Trained
 from privlearn.teachers.answers import Answers
 from privlearn.teachers.pate import pate

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privlearn._checks import one_of
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn.streams import Streams
 from privlearn.teachers import Spreading, Trained
 from privlearn.teachers.answers import Answers
 from privlearn.teachers.pate import pate

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from privlearn.clipping.derivative_bounds import Histogram
+from privlearn.core.clipping.derivative_bounds import Histogram
 from privlearn_studies.charts import BLUE, RED, Curve, Figure, Mark, Panel
 from privlearn_studies.harder2020.mnist import calibrated, held_back, tuned_classifier
 from privlearn_studies.report import (

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import one_of
-from privlearn.accounting.ledger import Ledger, Releases
-from privlearn.clipping.clips import Flat
-from privlearn.clipping.derivative_bounds import Derivatives, Histogram
+from privlearn.core.accounting.ledger import Ledger, Releases
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.clipping.derivative_bounds import Derivatives, Histogram
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import FixedOrder, Partition, Poisson, Sampler
+from privlearn.core.schedules import Constant, parse_rates
+from privlearn.core.streams import Streams
 from privlearn.descent.whole_run import dpsgd
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.dpmac import dpmac
 from privlearn.models.networks import build
-from privlearn.plan import Plan
-from privlearn.sampling import FixedOrder, Partition, Poisson, Sampler
-from privlearn.schedules import Constant, parse_rates
-from privlearn.streams import Streams
 from privlearn.transforms.pca import PrivatePCA
 from privlearn_studies.data import TASKS, Rows, Task, Watch, accuracy, descend, features, usps
 from privlearn_studies.runs import cached

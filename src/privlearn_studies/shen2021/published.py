@@ -11,16 +11,16 @@ import torch
 
 from privlearn._checks import count, positive
 from privlearn._checks import delta as valid_delta
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import NonPrivate
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.mechanisms import NonPrivate
+from privlearn.core.mechanisms.noise import add_gaussian
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.mechanisms.noise import add_gaussian
 from privlearn.statistics.features import ReleasedRows
 from privlearn.statistics.opening import LabelledRows, Origin
 from privlearn.statistics.plan import RowsPlan
-from privlearn.streams import Streams
 from privlearn.transforms.modules import Scale
 from privlearn.transforms.select import require_classes
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import one_of
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.descent.train import train
 from privlearn.statistics.classifiers import fisher
 from privlearn.statistics.features import release_features, select_features
 from privlearn.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
-from privlearn.streams import Streams
 from privlearn.transforms.modules import Keep, Scale
 from privlearn.transforms.select import SPLIT
 from privlearn_studies.runs import cached

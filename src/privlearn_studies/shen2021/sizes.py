@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.clips import Flat
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.clipping.clips import Flat
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Poisson
+from privlearn.core.streams import Streams
 from privlearn.descent.whole_run import dpsgd
 from privlearn.models.networks import build
-from privlearn.plan import Plan
-from privlearn.sampling import Poisson
-from privlearn.streams import Streams
 from privlearn_studies.charts import BLUE, CYCLE, RED, Curve, Figure, Mark, Panel
 from privlearn_studies.data import TASKS, accuracy
 from privlearn_studies.report import (

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
+from privlearn.core.streams import Streams
 from privlearn.statistics.classifiers import fisher_weights
 from privlearn.statistics.features import release_features, select_features
 from privlearn.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
-from privlearn.streams import Streams
 from privlearn.transforms.select import Statistics
 from privlearn_studies.charts import (
     BLUE,

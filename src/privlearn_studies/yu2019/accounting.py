@@ -13,11 +13,11 @@ from scipy.optimize import brentq
 
 from privlearn._checks import count
 from privlearn._checks import delta as valid_delta
-from privlearn.accounting import comparisons, pld, rdp, zcdp
-from privlearn.accounting.comparisons import LEAST_SIGMA, highest_order
-from privlearn.accounting.events import Repeated
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
+from privlearn.core.accounting import comparisons, pld, rdp, zcdp
+from privlearn.core.accounting.comparisons import LEAST_SIGMA, highest_order
+from privlearn.core.accounting.events import Repeated
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
 from privlearn_studies.charts import (
     BLUE,
     CYCLE,

@@ -11,10 +11,10 @@ from typing import Any, final
 
 import numpy as np
 
-from privlearn.accounting.budget import Budget
-from privlearn.plan import Plan
-from privlearn.sampling import Partition, Shuffle
-from privlearn.schedules import parse
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Partition, Shuffle
+from privlearn.core.schedules import parse
 from privlearn.transforms.pca import PrivatePCA
 from privlearn_studies.charts import (
     BLUE,

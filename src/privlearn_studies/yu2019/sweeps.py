@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from privlearn.accounting.budget import Budget
-from privlearn.plan import Plan
-from privlearn.sampling import Shuffle
-from privlearn.schedules import Exponential, spec
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Shuffle
+from privlearn.core.schedules import Exponential, spec
 from privlearn_studies.charts import (
     BLUE,
     GREEN,

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.mechanisms import Gaussian
-from privlearn.plan import Plan
-from privlearn.sampling import Partition, Poisson, Sampler, Shuffle
-from privlearn.schedules import Exponential, Polynomial, Schedule, Step, Time
-from privlearn.streams import Streams
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.mechanisms import Gaussian
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import Partition, Poisson, Sampler, Shuffle
+from privlearn.core.schedules import Exponential, Polynomial, Schedule, Step, Time
+from privlearn.core.streams import Streams
 from privlearn_studies.charts import BLUE, GREEN, ORANGE, PURPLE, Across, Curve, Figure, Mark, Panel
 from privlearn_studies.report import Findings, Row, number, page, table
 from privlearn_studies.runs import Runs

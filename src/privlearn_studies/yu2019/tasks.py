@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from privlearn.schedules import parse, spec
+from privlearn.core.schedules import parse, spec
 from privlearn_studies.charts import BLUE, GREY, RED, Across, Curve, Figure, Mark, Panel
 from privlearn_studies.data import TASKS
 from privlearn_studies.report import (

@@ -10,17 +10,17 @@ import torch
 from torch import nn
 
 from privlearn._checks import one_of
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger, Releases
-from privlearn.clipping.clips import Clip, Flat, PerLayer
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.accounting.ledger import Ledger, Releases
+from privlearn.core.clipping.clips import Clip, Flat, PerLayer
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import FullBatch, Partition, Sampler, Shuffle
+from privlearn.core.schedules import parse, parse_rates, spec
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.descent.whole_run import dpsgd
 from privlearn.models.networks import build
-from privlearn.plan import Plan
-from privlearn.sampling import FullBatch, Partition, Sampler, Shuffle
-from privlearn.schedules import parse, parse_rates, spec
-from privlearn.streams import Streams
 from privlearn_studies.data import TASKS, Rows, Watch, accuracy, descend, features
 from privlearn_studies.runs import Call, cached
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from torch import nn
 
-from privlearn.accounting.guarantee import Adjacency
 from privlearn.auditing import (
     Audit,
     audit,
@@ -26,14 +25,15 @@ from privlearn.auditing import (
 )
 from privlearn.cli import screen
 from privlearn.cli.request import Request
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.plan import Plan
+from privlearn.core.sampling import FullBatch, named
+from privlearn.core.schedules import Constant
+from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.descent.best_sampling import BEST
 from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput
-from privlearn.plan import Plan
-from privlearn.sampling import FullBatch, named
-from privlearn.schedules import Constant
-from privlearn.streams import Streams
 
 #: Trials of a custom function, by default: each may be a whole training.
 _RUNS = 1_000

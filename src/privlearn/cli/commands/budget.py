@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from privlearn._checks import count
-from privlearn.accounting.guarantee import hollow
 from privlearn.cli import methods, screen, tune
 from privlearn.cli.commands import sampler_comparison
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.screen import earliest_end
+from privlearn.core.accounting.guarantee import hollow
+from privlearn.core.plan import Plan
+from privlearn.core.schedules import Constant, ReactingSchedule, spec
 from privlearn.descent import rules
 from privlearn.descent.best_sampling import BEST
 from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
-from privlearn.plan import Plan
-from privlearn.schedules import Constant, ReactingSchedule, spec
 from privlearn.statistics.plan import ClassifierPlan, LeastSquaresPlan, RowsPlan
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.select import SelectFeatures

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from privlearn import _storage
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen
 from privlearn.cli.request import Request
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.ledger import Ledger
 from privlearn.data import catalogue
 from privlearn.data.catalogue import CATALOGUE, Named
 from privlearn.data.dataset import Dataset

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from privlearn.accounting import accountant
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Composed, Event, walk
-from privlearn.accounting.filters import Measure, described, share
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, readable
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.ledgers.ledger_file import LedgerFile
-from privlearn.accounting.ledgers.ledger_state import LedgerState, RunEntry
 from privlearn.cli import screen
 from privlearn.cli.request import Request
+from privlearn.core.accounting import accountant
+from privlearn.core.accounting.budget import Budget
+from privlearn.core.accounting.events import Composed, Event, walk
+from privlearn.core.accounting.filters import Measure, described, share
+from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit, readable
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
+from privlearn.core.accounting.ledgers.ledger_state import LedgerState, RunEntry
 from privlearn.errors import BadInput, UnsupportedEvent
 
 

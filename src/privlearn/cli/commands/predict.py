@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from privlearn.cli import masks, screen
 from privlearn.cli.request import Request
-from privlearn.data.dataset import as_tensor, require_finite
+from privlearn.core.tensors import as_tensor
+from privlearn.data.dataset import require_finite
 from privlearn.data.encoding import listed
 from privlearn.data.formats import read_inputs
 from privlearn.data.named import NAMES, load, load_features

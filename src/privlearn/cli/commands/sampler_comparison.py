@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from privlearn import solving
-from privlearn.accounting.guarantee import hollow
 from privlearn.cli import methods, screen
 from privlearn.cli.options import DPSGD
 from privlearn.cli.request import Request
+from privlearn.core import solving
+from privlearn.core.accounting.guarantee import hollow
+from privlearn.core.plan import Plan
 from privlearn.descent import rules
 from privlearn.descent.best_sampling import BEST, choices
 from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.plan import Plan
 
 
 def compare(request: Request) -> None:

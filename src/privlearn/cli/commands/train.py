@@ -13,8 +13,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from privlearn import schedules
-from privlearn.accounting.guarantee import Adjacency, hollow, readable
 from privlearn.cli import dry_run, methods, pate, screen, starting, tune
 from privlearn.cli.checkpoints import KeptCheckpoint, kept_of
 from privlearn.cli.jobs import (
@@ -31,6 +29,11 @@ from privlearn.cli.jobs import (
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.tuned import tuned_job
+from privlearn.core import schedules
+from privlearn.core.accounting.guarantee import Adjacency, hollow, readable
+from privlearn.core.plan import Plan
+from privlearn.core.streams import Streams
+from privlearn.core.transform import shape_after
 from privlearn.data import Dataset
 from privlearn.descent import rules
 from privlearn.descent.best_sampling import BEST
@@ -49,7 +52,6 @@ from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.dpmac import dpmac
 from privlearn.methods import METHODS
 from privlearn.models import networks
-from privlearn.plan import Plan
 from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE
 from privlearn.publishing.publish import publish
@@ -58,8 +60,6 @@ from privlearn.runs.result import Result
 from privlearn.statistics.classifiers import fisher, least_squares
 from privlearn.statistics.features import release_features
 from privlearn.statistics.plan import LeastSquaresPlan, RowsPlan
-from privlearn.streams import Streams
-from privlearn.transforms.base import shape_after
 from privlearn.transforms.select import choice_lines
 
 #: DP-MAC's learning rate for the paper's 1,800 steps, and of its steps on the coordinates; mu where

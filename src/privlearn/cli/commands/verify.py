@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from privlearn.accounting.guarantee import PrivacyUnit, readable
 from privlearn.cli import screen
 from privlearn.cli.request import Request
+from privlearn.core.accounting.guarantee import PrivacyUnit, readable
 from privlearn.publishing import signing
 from privlearn.publishing.verify import Verification, verify
 

@@ -1,0 +1,382 @@
+"""This file chooses which way computes the gradients of a model: the fastest that agrees with the
+loop over single examples.
+
+When two computations agree, whether a loss is computed example by example, and what a batch may
+hold in memory.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privlearn.core.clipping.augmentation import Copies
+from privlearn.core.clipping.backends import (
+    Backend,
+    Gradients,
+    Loop,
+    PerOperation,
+    Problem,
+    Vmap,
+    layouts,
+    layouts_of_draws,
+)
+from privlearn.core.clipping.kernels import Kernels
+from privlearn.core.clipping.layout import NotLayerwise
+from privlearn.core.clipping.losses import Leaves
+from privlearn.core.clipping.model_check import layer_of, made_up_rows
+from privlearn.core.clipping.per_example import Dense
+from privlearn.core.clipping.randomness import drawn_by, foreign_state, generators_at
+from privlearn.errors import NotPerExample, PrivlearnError, first_line
+
+#: Made-up batches have so many examples; of those that are compared with single ones.
+SIZES, COMPARED = (5, 7), 4
+#: Relative difference of squared norms up to which two ways agree in double precision.
+_EXACT = 1e-4
+#: What a way raises on a model that is not for it.
+_UNFIT = (PrivlearnError, RuntimeError, ValueError, IndexError, KeyError, TypeError, AttributeError)
+
+
+@final
+class Choice:
+    """The fastest way that agrees with the loop over single examples, on made-up rows of many
+    scales.
+
+    Args:
+        problem: what is differentiated.
+        kernels: for matrix products.
+        views: what is done to each row first.
+        like: rows of the shapes and types of the data's.
+
+    Attributes:
+        way: the way.
+        held: the bytes that it holds for each example.
+        writes: whether the model or the loss writes into what it is given.
+        reason: why it is not operation by operation.
+
+    Raises:
+        NotPerExample: the loss is not one value for each example.
+    """
+
+    def __init__(self, problem: Problem, kernels: Kernels, views: Copies, like: Leaves) -> None:
+        self._copies, self._shape = problem.copies, problem.shape
+        self.reason: str | None = None
+        device = next(iter(problem.parameters.values())).device
+        plain = replace(problem, autocast=None)
+
+        def made_up(size: int) -> Leaves:
+            made = self._shape.made_up(made_up_rows(like, self._shape.inputs, size * self._copies))
+            return tuple(leaf.to(device) for leaf in made)
+
+        batches, rows = [made_up(size) for size in SIZES], made_up(COMPARED)
+
+        def layers(problem: Problem) -> PerOperation:
+            return PerOperation(
+                problem, kernels, layouts(problem, kernels, batches), writes=self.writes
+            )
+
+        with torch.random.fork_rng():
+            self.writes, problem.random.active = require_uncoupled(plain, rows, batches)
+            problem.random.take(np.arange(COMPARED, dtype=np.uint64))
+            views.prepare(rows[0], problem.random)
+            try:
+                with plain.in_double() as exact:  # where differences tell
+                    fit, usable = self._fit(exact, [layers, Vmap], rows)
+            except _UNFIT:
+                self.reason = None
+                fit, usable = self._fit(plain, [layers, Vmap], rows)
+            self.way: Backend = Loop(problem)
+            try:
+                self.way = fit(problem) if fit else self.way
+                self.held = held_by(self.way, *self._fresh(usable)) // COMPARED
+            except _UNFIT as error:
+                self.reason, self.way = first_line(error), Loop(problem)
+                self.way(*self._fresh(usable))
+                self.held = 2 * sum(p.nbytes for p in problem.parameters.values())
+
+    def _fresh(self, leaves: Leaves) -> Leaves:
+        """Rows that may be written into."""
+        return tuple(leaf.clone() for leaf in leaves) if self.writes else leaves
+
+    def _fit(
+        self, problem: Problem, kinds: Sequence[Callable[[Problem], Backend]], rows: Leaves
+    ) -> tuple[Callable[[Problem], Backend] | None, Leaves]:
+        """The first of `kinds` that agrees with the loop, and the rows that could be compared."""
+        truth = _Truth(problem, self._fresh(rows))
+        usable = torch.stack([truth.losses, *truth.squares.values()]).isfinite().all(0)
+        if not usable.all():
+            rows = tuple(leaf[usable.repeat_interleave(self._copies)] for leaf in rows)
+            truth = _Truth(problem, self._fresh(rows)) if usable.any() else truth
+        for make in kinds if usable.any() else []:
+            try:
+                if _same_gradients(problem, make(problem)(*self._fresh(rows)), truth):
+                    return make, rows
+                reason = "its gradients differ from those of single examples"
+            except NotPerExample:
+                raise
+            except _UNFIT as error:
+                reason = first_line(error) + layer_of(error, problem.model)
+            self.reason = self.reason or reason
+        self.reason = self.reason or "its gradients on made-up rows are not finite"
+        return None, rows
+
+
+#: How long the other ways take, by measurements (docs/performance.md) and by what they do.
+_SLOW = {
+    "vmap": (
+        "by torch.func.vmap, which takes 1 to 55 times as long as layer by layer, and several "
+        "times the memory"
+    ),
+    "loop": "one example after another, which takes about as many passes as a batch has examples",
+}
+
+
+def warn_of_slowness(way: str, reason: str | None) -> None:
+    """Say, where gradients are not computed layer by layer, why, and what to change. Nothing of it
+    is private.
+    """
+    if way in _SLOW:
+        warnings.warn(
+            f"training will be slow: gradients are computed {_SLOW[way]}, because {reason}. The "
+            "guarantee is the same. Faster: where the batch is read or mixed, use x.shape, a "
+            "constant or the example alone; where an operation has no rule, use another or freeze "
+            "its layer",
+            stacklevel=2,
+        )
+
+
+class _Truth:
+    """Losses and squared norms of single examples, by parameter, and one sum in which all count
+    about as much.
+    """
+
+    def __init__(self, problem: Problem, rows: Leaves) -> None:
+        losses, squares, self.weights = [], [], list[float]()
+        self.sums = {
+            name: torch.zeros_like(parameter) for name, parameter in problem.parameters.items()
+        }
+        for number, (gradients, loss) in enumerate(Loop(problem).each(*rows)):
+            losses += [loss]
+            squares += [torch.cat([Dense(own[None]).squares for own in gradients])]
+            least = torch.finfo(loss.dtype).tiny  # the gradient may be zero
+            self.weights.append(
+                (1 + number / COMPARED) / math.sqrt(max(float(squares[-1].sum()), least))
+            )
+            for into, own in zip(self.sums.values(), gradients, strict=True):
+                into.add_(own, alpha=self.weights[-1])
+            del gradients, own
+        self.losses, self.squares = (
+            torch.stack(losses),
+            dict(zip(self.sums, torch.stack(squares, 1), strict=True)),
+        )
+
+
+def _same_gradients(problem: Problem, computed: Gradients, truth: _Truth) -> bool:
+    """Whether every example's loss and gradient norms are the same, and so are sums of the
+    gradients.
+    """
+    ours, losses = computed
+    if not close(losses, truth.losses, rounding_of(truth.losses)):
+        return False
+    total = torch.stack(list(truth.squares.values())).sum(0).clamp(min=1e-300)
+    rounding = math.sqrt(torch.finfo(truth.losses.dtype).eps)  # of sums that cancel
+    tolerance = _EXACT if truth.losses.dtype == torch.float64 else TOLERANCE
+    for name, expected in truth.squares.items():
+        squares = ours[name].squares if name in ours else torch.zeros_like(total)
+        added = torch.zeros_like(truth.sums[name], memory_format=torch.contiguous_format)
+        if name in ours:
+            ours[name].add_weighted(added.new_tensor(truth.weights), added)
+        differ = (squares - expected).abs() > tolerance * expected + rounding * total
+        # norms in a row amplify rounding where a group's values are equal, so 1e-5 of the sums is
+        # let pass in double
+        if differ.any() or not close(added, truth.sums[name], max(10 * rounding, 1e-5)):
+            return False
+    return True
+
+
+#: Relative difference up to which two results agree.
+TOLERANCE = 2e-3
+
+
+def require_uncoupled(
+    problem: Problem, rows: Leaves, batches: Sequence[Leaves]
+) -> tuple[bool, bool]:
+    """Refuse a loss whose value for one example depends on other examples, or on earlier batches.
+
+    Every computation starts from the same seeds, and from the state that the model and the loss
+    had.
+
+    Args:
+        problem: what is differentiated.
+        rows: a made-up batch.
+        batches: two more such batches, of different sizes.
+
+    Returns:
+        Whether the model or the loss writes into the rows that it is given, and whether it draws
+        random numbers.
+
+    Raises:
+        NotPerExample: it does, or draws random numbers from elsewhere than PyTorch.
+    """
+    written, drawn, foreign = False, False, False
+
+    def losses(*leaves: Tensor) -> Tensor:
+        nonlocal written, drawn, foreign
+        given, device = [leaf.clone() for leaf in leaves], leaves[0].device
+        with generators_at(0), problem.computing(torch.no_grad()):
+            own, others = drawn_by(device), foreign_state()
+            layout = problem.forward(*given)
+            drawn |= not all(map(torch.equal, drawn_by(device), own))
+            foreign |= foreign_state() != others
+        written |= any(
+            t._version > 0 or not torch.equal(t, own) for t, own in zip(given, leaves, strict=True)
+        )
+        return layout
+
+    together = losses(*rows)
+    _require_same(losses(*rows), together)
+    if foreign:
+        raise NotPerExample(
+            "the model or the loss draws random numbers from numpy or random, which would differ "
+            "with the other examples: draw them with torch"
+        )
+    starts = range(0, len(rows[0]), problem.copies)
+    if not drawn or not _agree_by_example(problem, rows, batches):
+        alone = torch.cat([_alone(losses, rows, start, problem.copies, drawn) for start in starts])
+        if not _agree(together, alone):
+            raise NotPerExample(
+                "the loss of one example changes with the other examples of the batch: give a loss "
+                "without means, weights or normalisation over the batch"
+            )
+    given = problem.shape.inputs
+    losses(*map(larger, rows[:given]), *rows[given:])
+    _require_same(losses(*rows), together)
+    return written, drawn
+
+
+def _agree_by_example(problem: Problem, rows: Leaves, batches: Sequence[Leaves]) -> bool:
+    """Whether examples have the same losses by themselves and together, if each draws random
+    numbers of its own.
+    """
+    examples, copies, random = len(rows[0]) // problem.copies, problem.copies, problem.random
+    random.active = True
+    random.take(np.arange(examples, dtype=np.uint64))
+    with torch.no_grad():
+        try:
+            drawn = layouts_of_draws(problem, batches)
+            with problem.computing(random.together(drawn)):
+                together = problem.forward(*(leaf.clone() for leaf in rows))
+        except NotLayerwise:
+            return False
+        alone = []
+        for number in range(examples):
+            own = slice(number * copies, (number + 1) * copies)
+            with problem.computing(random.alone(number)):
+                alone.append(problem.forward(*(leaf[own].clone() for leaf in rows)))
+    return _agree(together, torch.cat(alone))
+
+
+def _agree(together: Tensor, alone: Tensor) -> bool:
+    usable = alone.isfinite()
+    return close(together[usable], alone[usable], rounding_of(alone[usable]))
+
+
+def _alone(
+    losses: Callable[..., Tensor], rows: Leaves, start: int, copies: int, drawn: bool
+) -> Tensor:
+    """The loss of the example whose rows begin at `start`, by itself.
+
+    If random numbers are drawn, they depend on the size of the batch: then beside others than
+    before.
+    """
+    own = slice(start, start + copies)
+    if not drawn:
+        return losses(*(leaf[own] for leaf in rows))
+    others = [leaf.roll(copies, 0) for leaf in rows]
+    for leaf, given in zip(others, rows, strict=True):
+        leaf[own] = given[own]
+    return losses(*others)[start // copies :][:1]
+
+
+def _require_same(again: Tensor, losses: Tensor) -> None:
+    """Refuse losses that differ from those of the same rows before; on a GPU sums may be taken in
+    another order.
+    """
+    rounding = 0.0 if losses.device.type == "cpu" else 1e3 * torch.finfo(losses.dtype).eps
+    if not torch.allclose(again, losses, rtol=rounding, atol=0.0, equal_nan=True):
+        raise NotPerExample(
+            "the loss of the same rows differs from one call to the next, with the same seeds: the "
+            "model or the loss keeps something of earlier batches. Keep it in buffers "
+            "(register_buffer), which are put back after each batch, or leave it out"
+        )
+
+
+def larger(rows: Tensor) -> Tensor:
+    """Rows with other numbers, where they are no indices: what keeps a maximum, say, comes to
+    another.
+    """
+    return 2 * rows if rows.is_floating_point() else rows
+
+
+def rounding_of(values: Tensor) -> float:
+    """A difference that tells nothing about values of this size."""
+    return (
+        math.sqrt(torch.finfo(values.dtype).eps) * float(values.abs().max())
+        if values.numel()
+        else 0.0
+    )
+
+
+def close(one: Tensor, other: Tensor, rounding: float) -> bool:
+    """Whether two results agree, apart from `rounding`."""
+    return torch.allclose(one.double(), other.double(), rtol=TOLERANCE, atol=rounding)
+
+
+#: Bytes that one physical batch may hold, unless its size is given; on a GPU, a share of what is
+#: free.
+_WORKING_SET, _FREE_SHARE = 1 << 30, 0.5
+
+
+def held_by(way: Backend, *leaves: Tensor) -> int:
+    """Bytes that `way` holds at the end of a batch's backward pass, about."""
+    # a new program is checked in passes of its own, which hold more
+    way(*(leaf.clone() for leaf in leaves))
+    holding = _Held()
+    with nullcontext() if isinstance(way, Vmap) else holding:  # torch.func allows no hooks
+        computed, _ = way(*leaves)
+    return holding.bytes + sum(gradients.nbytes for gradients in computed.values())
+
+
+class _Held(torch.autograd.graph.saved_tensors_hooks):
+    """Adds up the bytes that autograd holds for the backward pass, each piece of memory once."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        super().__init__(self._see, lambda tensor: tensor)
+
+    def _see(self, tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            with torch._C.DisableTorchFunction():  # these calls are none of the model's
+                storage = tensor.untyped_storage()
+                self._sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        """What is held."""
+        return sum(self._sizes.values())
+
+
+def room(device: torch.device) -> int:
+    """Bytes that one physical batch may hold."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * _FREE_SHARE)
+    return _WORKING_SET

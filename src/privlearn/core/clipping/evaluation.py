@@ -1,0 +1,312 @@
+"""Which examples a classifier gets right, and how many: counts to which each example adds at most
+one, by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.bounded import Bounded, Contributions, in_steps, kept
+from privlearn.core.clipping.model_check import made_up_batch
+from privlearn.core.clipping.randomness import draw_from, drawn_by, unmoved
+from privlearn.core.clipping.trained_state import TrainedState
+from privlearn.core.rows import Rows
+from privlearn.core.sampling import Sample
+from privlearn.core.temperature import GRID, NORM
+
+#: What a right answer counts, and a wrong one the same below zero: one example moves the count by
+#: at most 1/2.
+HALF = 0.5
+#: Rows that are computed at once, always as many: products of other shapes may be rounded
+#: otherwise.
+_AT_ONCE = 256
+#: Examples whose rows are fetched at once.
+_FETCHED = 16 * _AT_ONCE
+
+
+class RightAnswers:
+    """Computes, in evaluation mode, in which rows a model gives the right class the highest score
+    of all.
+
+    Guarantee: a row on which the model fails, writes into its trained parameters, or gives scores
+    that are not all finite, has neither a right nor a wrong answer, and nothing is said about it;
+    what was written is undone. With `apart` each row is computed by itself, whatever the model
+    does, so that no row changes another's answer: neither by what it holds nor by making the model
+    fail. (A row less shifts others to other places, where two scores that are equal to the last
+    digits may be rounded otherwise.)
+
+    Args:
+        model: one row of scores, one for each class, for each row of inputs.
+        apart: whether rows must not meet: yes for private ones.
+        at_once: rows that are computed at once, at most 256.
+        computed: called whenever the model has run; by default nothing is.
+    """
+
+    #: The shape and the type of one row's answer; of a row without an answer it is 0.
+    answer: torch.Tensor = torch.zeros((), dtype=torch.int8)
+    _trained: TrainedState
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        apart: bool = True,
+        at_once: int | None = None,
+        computed: Callable[[], None] | None = None,
+    ) -> None:
+        self._model, self._apart = model, apart
+        self._at_once = min(_AT_ONCE, at_once or _AT_ONCE)
+        self._done = computed or (lambda: None)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, y: Tensor, rows: Tensor | None = None) -> Tensor:
+        """1 for a right answer, -1 for a wrong one and 0 for none, for each of `rows` (by default
+        all).
+
+        Args:
+            x: all inputs, shape (rows, ...).
+            y: all targets, whole numbers, shape (rows,).
+            rows: the places of those that are wanted.
+        """
+        rows = torch.arange(len(x)) if rows is None else rows
+        right = self._none(len(rows))
+        self._trained = TrainedState(self._model)
+        with evaluating(self._model), self._trained.holding():
+            answered = self._few if self._can_be_together(x, y) else self._one_by_one
+            for start in range(0, len(rows), self._at_once):
+                own = rows[start : start + self._at_once]
+                right[start : start + len(own)] = answered(x, y, own)
+        return right
+
+    def count(
+        self,
+        sample: Sample,
+        x: Tensor,
+        y: Tensor,
+        adjacency: Adjacency,
+        examples: Tensor | None = None,
+    ) -> Bounded:
+        """The right answers less the wrong ones, halved, over the examples `sample` drew;
+        sensitivity computed here.
+
+        An example adds 1/2 or -1/2. One without an answer adds nothing, like one that is not there:
+        it may be the empty one of zero-out neighbours. An example of several rows adds their mean.
+
+        Args:
+            sample: the batch; its indices select the examples.
+            x: all inputs, shape (rows, ...).
+            y: all targets, shape (rows,).
+            adjacency: the kind of neighbour.
+            examples: the rows of each example, shape (examples, rows of each); None where each is
+                one row.
+
+        Returns:
+            One tensor of shape (1,), in double precision.
+        """
+        indices = torch.from_numpy(sample.indices)
+        own = indices[:, None] if examples is None else examples.cpu()[indices]
+        each = in_steps((HALF * self(x, y, own.flatten()).double()).view(own.shape).mean(1))
+        added = Contributions.of(each.abs(), HALF, type(self).__name__)
+        return Bounded(
+            (each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample, added
+        )
+
+    def _can_be_together(self, x: Tensor, y: Tensor) -> bool:
+        """Whether rows can be computed at once: tried on made-up ones of `x`'s shape and type, so
+        that no row decides.
+
+        Not where a model draws random numbers in evaluation mode, too: a row less would give the
+        others' to other rows.
+        """
+        made_up, device = made_up_batch(x, y, self._at_once), _device(self._model)
+        drawn = drawn_by(device)
+        try:
+            with unmoved(device):
+                self._scored(self._together, *made_up, torch.arange(self._at_once))
+                return not self._apart or all(map(torch.equal, drawn, drawn_by(device)))
+        except Exception:
+            return False
+
+    def _few(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """The answers on a few rows at once, always as many: the last is repeated if there are
+        fewer.
+
+        Another row stands in for each on which the model fails, in its place: so the answers on all
+        others come from the same arithmetic, to the last digit, whatever was there.
+        """
+        few = len(rows)
+        rows = torch.cat([rows, rows[-1:].expand(self._at_once - few)])
+        try:
+            return self._scored(self._together, x, y, rows)[:few]
+        except Exception:
+            fine = ~self._failing(x, y, rows)
+        try:
+            # IndexError if there is none to stand in; and a model may fail at random.
+            right = self._scored(self._together, x, y, rows.where(fine, rows[fine][0]))
+        except Exception:
+            return self._none(few)
+        return right.where(fine.view(-1, *[1] * self.answer.dim()), 0)[:few]
+
+    def _failing(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """On which of `rows` the model fails: halving finds them."""
+        try:
+            self._scored(self._together, x, y, rows)
+        except Exception:
+            if len(rows) == 1:
+                return torch.ones(1, dtype=torch.bool)
+            return torch.cat([self._failing(x, y, half) for half in rows.tensor_split(2)])
+        return torch.zeros(len(rows), dtype=torch.bool)
+
+    def _one_by_one(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """The answers on a few rows, each computed by itself, and with the same random numbers."""
+        return torch.cat([self._alone(x, y, row) for row in rows[:, None]])
+
+    def _alone(self, x: Tensor, y: Tensor, row: Tensor) -> Tensor:
+        draw_from(0)
+        try:
+            return self._scored(self._model, x, y, row)
+        except Exception:
+            return self._none(1)
+
+    def _none(self, rows: int) -> Tensor:
+        """Of that many rows without an answer."""
+        return self.answer.expand(rows, *self.answer.shape).clone()
+
+    def _together(self, x: Tensor) -> Tensor:
+        if not self._apart:
+            return self._model(x)  # type: ignore[no-any-return]
+        return vmap(lambda row: self._model(row[None])[0], randomness="different")(x)  # type: ignore[no-any-return]
+
+    def _scored(
+        self, scores: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Tensor
+    ) -> Tensor:
+        """The answers that are in the scores, of which there must be a row for each of `rows`."""
+        where = _device(self._model)
+        try:
+            # copies: the model may write into them
+            scored = scores(x[rows.to(x.device)].to(where)).cpu()
+        finally:
+            self._done()
+            self._trained.restore()
+        if self._trained.written:
+            self._trained.written = ""
+            raise ValueError("the model writes into its trained parameters")
+        if scored.dim() != 2 or len(scored) != len(rows):
+            raise ValueError(f"scores of shape {tuple(scored.shape)} for {len(rows)} rows")
+        answered = self._answered(scored, y[rows.to(y.device)].cpu())
+        finite = scored.isfinite().all(1).view(-1, *[1] * self.answer.dim())
+        return answered.where(finite, 0).to(self.answer.dtype)
+
+    def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
+        """The answers in scores of shape (rows, classes)."""
+        return torch.where(scored.argmax(1) == labels, 1, -1)
+
+
+@final
+class Gains(RightAnswers):
+    """As `RightAnswers`, but how much less each row's log loss is than that of even scores, at some
+    temperatures.
+
+    All gains of a row are clipped together to the L2 norm `NORM`, and divided by it.
+    """
+
+    answer = torch.zeros(len(GRID), dtype=torch.float64)
+
+    def sum(
+        self, sample: Sample, rows: Rows, adjacency: Adjacency, examples: Tensor | None = None
+    ) -> Bounded:
+        """The gains over the examples that `sample` drew; sensitivity computed here.
+
+        An example adds a vector of norm 1 at most, one of several rows their mean, and one without
+        an answer nothing.
+
+        Args:
+            sample: the batch; its indices select the examples.
+            rows: what is fetched of each row, its inputs and its target.
+            adjacency: the kind of neighbour.
+            examples: the rows of each example, shape (examples, rows of each); None where each is
+                one row.
+
+        Returns:
+            One tensor of shape (temperatures,), in double precision.
+        """
+        indices = torch.from_numpy(sample.indices)
+        own = indices[:, None] if examples is None else examples.cpu()[indices]
+        total, added = self.answer.clone(), Contributions(1.0, type(self).__name__)
+        for start in range(0, len(own), _FETCHED):
+            part = own[start : start + _FETCHED]
+            gains = in_steps(self._of(rows, part.flatten()).view(*part.shape, len(GRID)).mean(1))
+            added.see(torch.linalg.vector_norm(gains, dim=1))
+            total += gains.sum(0)
+        return Bounded((total,), adjacency.sum_sensitivity(1.0), adjacency, sample, added)
+
+    def _of(self, rows: Rows, own: Tensor) -> Tensor:
+        try:
+            x, y = rows.fetch(own)
+        except Exception:
+            return (
+                self._none(1)
+                if len(own) == 1
+                else torch.cat([self._of(rows, half) for half in own.tensor_split(2)])
+            )
+        return self(x, y)
+
+    def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
+        classes = scored.shape[1]
+        declared = (labels >= 0) & (labels < classes)
+        at = scored.double()[:, None] / torch.from_numpy(GRID)[:, None]
+        own = labels.clamp(0, classes - 1).long()[:, None, None].expand(-1, len(GRID), 1)
+        gains = math.log(classes) + at.log_softmax(2).gather(2, own)[:, :, 0]
+        norms = torch.linalg.vector_norm(gains, dim=1, keepdim=True)
+        clipped = gains / norms.clamp(min=NORM) * kept(1.0, [torch.float64])
+        usable: Tensor = declared[:, None] & clipped.isfinite()
+        return torch.where(usable, clipped, 0.0)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for the block, outside any autocast; modes and PyTorch's generators are then
+    what they were.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    kind = _device(model).type
+    model.eval()
+    try:
+        with torch.random.fork_rng(), torch.autocast(kind, enabled=False, cache_enabled=False):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class CandidateScores:
+    """A score for each of several candidates, private until one of them is selected; the lowest is
+    best.
+
+    Attributes:
+        values: the scores, float64, shape (candidates,).
+        sensitivity: the most that one example changes any of them.
+        one_way: whether neighbours differ in one direction only: no score rises where another one
+            falls.
+        adjacency: the kind of neighbour that this holds for.
+    """
+
+    values: Tensor
+    sensitivity: float
+    one_way: bool
+    adjacency: Adjacency

@@ -1,0 +1,648 @@
+"""`ClippedGradients` computes the clipped sum of per-example gradients, and its sensitivity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from privlearn._checks import count
+from privlearn._public import is_own
+from privlearn.core.accounting.guarantee import Adjacency
+from privlearn.core.clipping.agreement import Choice, room, warn_of_slowness
+from privlearn.core.clipping.augmentation import AsTheyAre, Augmentation, Copies
+from privlearn.core.clipping.backends import (
+    Backend,
+    Gradients,
+    Loop,
+    PerOperation,
+    Problem,
+    gradients_apart,
+)
+from privlearn.core.clipping.bounded import (
+    BLOCK,
+    MOST_IN_BLOCKS,
+    ROOM,
+    Bounded,
+    Contributions,
+    rounded,
+)
+from privlearn.core.clipping.clips import Clip, PerLayer, Quantile, require_clipped, weigh
+from privlearn.core.clipping.kernels import Kernels, kernels
+from privlearn.core.clipping.layout import NotLayerwise
+from privlearn.core.clipping.losses import PAIR, BatchShape, Leaves, Loss
+from privlearn.core.clipping.model_check import Structure
+from privlearn.core.clipping.parameters.frozen import FrozenState
+from privlearn.core.clipping.per_example import ExampleGradients, padded, settle_all, shapes
+from privlearn.core.clipping.randomness import RowRandom, drawn_by, fresh_key, unmoved
+from privlearn.core.clipping.sharded.models import is_sharded, require_whole
+from privlearn.core.precision import single_precision
+from privlearn.core.processes import Share, World
+from privlearn.core.rows import Rows, TensorRows, digests
+from privlearn.core.sampling import Sample
+from privlearn.errors import BadInput, PrivlearnError, first_line
+
+#: Called with each physical batch's losses and gradient norms, which are private.
+Observer = Callable[[Tensor, Tensor], None]
+
+#: How often a batch is computed, at most, until stand-ins for its examples that are not finite are.
+STAND_INS = 4
+
+#: After how many batches an example is compared with autograd's again.
+_COMPARED_AGAIN = 256
+#: By how much norms differ that are no rounding of one another, in 32 and in 16 bits; and how small
+#: ones are let pass.
+_UNLIKE, _UNLIKE_IN_16, _SMALL = 0.02, 0.25, 1e-3
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _in_own_types(method: _Method) -> _Method:
+    """`method`, outside the caller's autocast, TF32 and the like, which would compute norms and
+    sums in few digits.
+
+    And apart from the parameters' `.grad`, where sums lie: some models write unclipped gradients
+    there.
+    """
+
+    @wraps(method)
+    def run(self: ClippedGradients, *args: Any, **kwargs: Any) -> Any:
+        kind, every = self._device.type, self.parameters.values()
+        cast = torch.is_autocast_enabled(kind)
+        cast_off = (
+            torch.autocast(kind, enabled=False, cache_enabled=False) if cast else nullcontext()
+        )
+        with cast_off, gradients_apart(every), single_precision(self._device):
+            return method(self, *args, **kwargs)
+
+    return cast(_Method, run)
+
+
+class ClippedGradients:
+    """Computes sums of clipped per-example gradients of a model.
+
+    Guarantee: under the clip's bound, one example changes the returned sum by at most its
+    `sensitivity` in L2 norm, whatever the example holds, also for those who know the random numbers
+    of dropout and copies; an example whose gradient is not finite, or can't be computed,
+    contributes zero. Norms and sums are computed in the type of the parameters, also under
+    autocast, and sums of more than 1024 examples in double precision; the clip leaves room for the
+    rounding of norms and sums (`rounding` says how much, and what is proven). Once `prepare` has
+    chosen a way, nothing is raised for what an example holds.
+
+    Args:
+        model: per-example (`models.require_per_example` checks); its trainable parameters get
+            gradients.
+        loss: (outputs, targets) or (model, batch) to one loss for each example, shape (batch,)
+            (`clipping.losses`).
+        clip: how to clip, one of `clipping.clips`.
+        adjacency: the kind of neighbour.
+        microbatch: examples that are computed at once, a number or None for what fits into memory,
+            and at most 1024.
+        expected: the expected number of examples in a batch, public: where it is above 512, sums
+            are returned in double precision, and where it is above 16,384, products are computed in
+            it, too. 0: as the batch at hand needs.
+        augmentation: copies of each example to average over.
+        view_seeds: the stream that seeds what dropout and copies draw for each sample; by default
+            PyTorch's. What an example draws follows from this seed and its own content: two
+            examples that are equal draw the same.
+        autocast: `torch.bfloat16` to run the model in low precision.
+        rows: for each example its rows of the inputs and targets, shape (examples, rows of each):
+            the gradients of all are averaged before clipping. By default every example is one row.
+        fast_kernels: whether to use oneDNN's matrix products; by default, where this processor is
+            faster with them.
+        observe: called with the losses and norms of each physical batch, for private diagnostics.
+        world: the processes that compute the sum together.
+
+    Attributes:
+        fixed: what the model and the loss hold beside trained parameters. Once `prepare` was called
+            it stays as it is.
+        way: how gradients are computed once `prepare` has chosen: `layers`, `vmap` or `loop`.
+        reason: why it is not `layers`.
+        clip_norm: the current one; only `Quantile` moves it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        clip: Clip,
+        adjacency: Adjacency,
+        *,
+        microbatch: int | None = None,
+        expected: float = 0.0,
+        augmentation: Augmentation | None = None,
+        view_seeds: np.random.Generator | None = None,
+        autocast: torch.dtype | None = None,
+        rows: Tensor | None = None,
+        fast_kernels: bool | None = None,
+        observe: Observer | None = None,
+        world: World = World(),  # noqa: B008 - a frozen value
+    ) -> None:
+        # A tied parameter stands here once, under its first name.
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise BadInput(
+                "the model has no trainable parameter: set requires_grad on what is to be trained"
+            )
+        other = [
+            p.dtype
+            for p in self.parameters.values()
+            if p.dtype not in (torch.float32, torch.float64)
+        ]
+        if other and other[0].is_complex:
+            raise BadInput(
+                f"the model's parameters are {other[0]}: noise is real. Train real and imaginary "
+                "parts, and put them together with torch.view_as_complex"
+            )
+        if other:
+            raise BadInput(
+                f"the model's parameters are {other[0]}: sums and noise in so few digits break the "
+                "bound. Use model.float(), and precision bf16 to compute in bfloat16"
+            )
+        if autocast not in (None, torch.bfloat16):
+            raise BadInput(f"autocast is {autocast}: expected torch.bfloat16 or None")
+        self._held, self.clip, self.adjacency = [*self.parameters.values()], clip, adjacency
+        self.clip_norm, self._structure = clip.clip_norm, Structure(model)
+        self.reason: str | None = None
+        self._random, self._seeds, self._model = RowRandom(), view_seeds, model
+        self._views: Copies = AsTheyAre() if augmentation is None else augmentation.views()
+        self.fixed, self._world, self._shape = FrozenState(model, loss), world, PAIR
+        self._rows, self._copies = rows, (1 if rows is None else rows.shape[1]) * self._views.copies
+        self._autocast, self._loss, self._observe = autocast, loss, observe
+        # or on earlier batches
+        self._kernels = kernels(fast_kernels, fitted=world.size == 1 and not world.sharded)
+        layers = [name.rpartition(".")[0] for name in self.parameters]
+        self._layers = sorted(set(layers))
+        # How many norms are clipped, and which of them each parameter's gradient is part of.
+        norms = self._layers if isinstance(clip, PerLayer) else [""]
+        places = [norms.index(layer) if len(norms) > 1 else 0 for layer in layers]
+        self._norms, self._norm_of = len(norms), dict(zip(self.parameters, places, strict=True))
+        self._begin_checks()
+        self._microbatch = self._chunk = (
+            None if microbatch is None else count("microbatch", microbatch)
+        )
+        # Not by the number that was drawn, which is private: sums of other kinds are rounded
+        # otherwise.
+        self._in_double = expected > MOST_IN_BLOCKS
+        self._wide = expected > BLOCK / 2 if expected else None
+        self._apart = not expected or self._in_double or world.part(expected) > BLOCK / 2
+        self._way: Backend | None = None
+        #: For rows of other shapes: the way, and how many are computed at once; None if they can't
+        #: be computed.
+        self._ways: dict[Any, tuple[Backend, int] | None] = {}
+        #: Where sums belong that were added up in double precision, until they are released.
+        self._out: Sequence[Tensor] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next sum depends on beside the model and the data, down to its rounding; plain
+        and public.
+        """
+        return {
+            "clip_norm": self.clip_norm,
+            "microbatch": self._chunk,
+            "fast_kernels": type(self._kernels) is not Kernels,
+            "rows_met": sorted(self._kernels.met),
+            "way": self.way,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another was, when `prepare` has been called and `fast_kernels` is as it was
+        there.
+
+        Raises:
+            BadInput: gradients are computed in another way here.
+        """
+        if state["way"] != self.way or state["fast_kernels"] != (
+            type(self._kernels) is not Kernels
+        ):
+            raise BadInput(
+                f"gradients were computed by {state['way']}, and are by {self.way} here: sums "
+                "would be rounded otherwise. Go on with the versions and the machine that the run "
+                "began with"
+            )
+        self.clip_norm, self._chunk, self._kernels.met = (
+            state["clip_norm"],
+            state["microbatch"],
+            set(state["rows_met"]),
+        )
+
+    @property
+    def way(self) -> str | None:
+        """How gradients are computed."""
+        return self._way.name if self._way else None
+
+    @_in_own_types
+    @torch.no_grad()  # or sums would hold on to the activations of every batch before
+    def __call__(
+        self,
+        sample: Sample,
+        rows: Rows | Tensor,
+        y: Tensor | None = None,
+        out: Sequence[Tensor] | None = None,
+    ) -> Bounded:
+        """The clipped sum over the rows that `sample` drew.
+
+        Args:
+            sample: the batch that was drawn.
+            rows: all rows; or all inputs, shape (rows, ...).
+            y: if so, all targets, shape (rows, ...).
+            out: where to put the sums, as `buffers` makes them; what they hold is lost. New tensors
+                by default.
+
+        Returns:
+            One tensor for each trained parameter, in the model's order; for `Quantile` one more,
+            the count. In double precision where more than 512 examples are expected: `released`
+            brings them into the parameters' type.
+
+        Raises:
+            NotPerExample: the loss is not one value for each example.
+            BadInput: the model's trainable parameters are not those that it had.
+        """
+        if (
+            structure := self._structure.now(self._model, alone=self._world.size == 1)
+        ) is not self._structure:
+            # `prepare` takes what is there for what has to stay
+            self.fixed.restore(thoroughly=True)
+            self._structure, self._way, self.reason, self._ways = structure, None, None, {}
+        rows = self.prepare(rows, y)
+        own = self._here(self.buffers() if out is None else out)
+        if out is not None:
+            torch._foreach_zero_(own)
+        size = min(self._chunk or BLOCK, BLOCK)
+        wide = len(sample) > size if self._wide is None else self._wide
+        self._out = own if wide else None
+        several = len(self._world.own(sample.indices)) > size or padded(rows)
+        whole = self._world.sharded or (wide and self._apart)
+        sums = [total.double() for total in own] if whole or several else own
+        clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
+        self._random.begin(fresh_key() if self._seeds is None else self._seeds.bytes(16))
+        self._begin_sum()
+        self.fixed.attributes.take()
+        with unmoved(self._device), self.fixed.trained.holding():
+            self._add_up(sample, rows, sums, own, clipped)
+        # The types of what is sent and of what noise is added to follow from public numbers alone.
+        sums = sums if whole else rounded(sums, own)
+        share = self._share(
+            [*sums, clipped], [torch.float64 if wide else block.dtype for block in (*own, own[0])]
+        )
+        sums = sums if wide and (share is None or self._world.sharded) else rounded(sums, own)
+        values = (
+            (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
+        )
+        sensitivity = self.adjacency.sum_sensitivity(self._contributions.bound)
+        return Bounded(
+            values, sensitivity, self.adjacency, sample, self._contributions, share=share
+        )
+
+    def _begin_checks(self) -> None:
+        """Try the clip before anything is spent."""
+        self._room = max(ROOM[parameter.dtype.itemsize] for parameter in self._held)
+        self._bounds: dict[float, float] = {}
+        #: How many batches were computed, and of which shapes and sizes an example was compared
+        #: with autograd's.
+        self._computations, self._compared = 0, set[Any]()
+        self._begin_sum()
+
+    def _begin_sum(self) -> None:
+        """The bound of the next sum, once the clip was seen to keep it at its current norm."""
+        layers = len(self._layers)
+        if not self._bounds or (self.clip_norm not in self._bounds and not is_own(type(self.clip))):
+            self._bounds[self.clip_norm] = require_clipped(
+                self.clip, self.clip_norm, self._norms, layers
+            )
+        bound = self._bounds.get(self.clip_norm) or self.clip.norm(self.clip_norm, layers)
+        self._contributions = Contributions(bound, type(self.clip).__name__)
+        self._contributions.see_none()  # a process may get sums of others' examples alone
+
+    def _add_up(
+        self,
+        sample: Sample,
+        rows: Rows,
+        sums: Sequence[Tensor],
+        blocks: Sequence[Tensor],
+        clipped: Tensor,
+    ) -> None:
+        """Add the examples of all processes to `sums`, by way of `blocks` what is computed at once,
+        and count them.
+        """
+        # All of one size but for the last: an example more or less changes the shape of products
+        # there alone.
+        for examples, (*totals, seen) in self._world.parts(sample.indices, [*sums, clipped]):
+            into = totals if self._in_double else blocks
+            for data, part in self._chunks(rows, examples):
+                self._add_clipped(data, torch.from_numpy(part), into, seen)
+                for total, block in zip(totals, into, strict=True):
+                    if total is not block:
+                        total.add_(block)
+                        block.zero_()
+
+    def _share(self, totals: list[Tensor], kinds: list[torch.dtype]) -> Share | None:
+        return self._world.share(totals, kinds)
+
+    def _here(self, sums: Sequence[Tensor]) -> list[Tensor]:
+        """What this process keeps of sums."""
+        return list(sums)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self.parameters.values())).device
+
+    def buffers(self) -> list[Tensor]:
+        """Tensors of zeros for the sums, one for each trainable parameter."""
+        return [
+            torch.zeros(p.shape, dtype=p.dtype, device=p.device) for p in self.parameters.values()
+        ]
+
+    def released(self, noisy: Sequence[Tensor], batch: float) -> Sequence[Tensor]:
+        """Take what was released for this clip's own use, and return the gradients' part.
+
+        Args:
+            noisy: the released tensors.
+            batch: the expected batch size, public.
+        """
+        sums, clipped = noisy[:-1] if isinstance(self.clip, Quantile) else noisy, noisy[-1]
+        if self._out is not None:
+            sums = [own.copy_(total) for own, total in zip(self._out, sums, strict=True)]
+        if not isinstance(self.clip, Quantile):
+            return sums
+        for total in sums:
+            total.mul_(self.clip.clip_norm / self.clip_norm)
+        self.clip_norm = self.clip.moved(self.clip_norm, float(clipped), batch)
+        return sums
+
+    def prepare(self, rows: Rows | Tensor, y: Tensor | None = None) -> Rows:
+        """Choose how to compute, from the shapes and types of rows alone; done once.
+
+        Args:
+            rows: rows, or inputs of shape (rows, ...).
+            y: if so, their targets.
+
+        Returns:
+            The rows.
+
+        Raises:
+            NotPerExample: the loss is not one value for each example, or couples them.
+            BadInput: the model, the loss or the augmentation can't be computed.
+        """
+        given = TensorRows((rows, y)) if isinstance(rows, Tensor) else rows
+        if self._way is None:
+            self._begin(given)
+        return given
+
+    @_in_own_types
+    def _begin(self, given: Rows) -> None:
+        self.fixed, self._shape = (
+            FrozenState(self._model, self._loss),
+            BatchShape.of(given, self._loss),
+        )
+        try:
+            with self.fixed.trained.holding():
+                self._way, self._chunk = self._choose(given)
+        except PrivlearnError:
+            raise
+        except Exception as error:
+            # Said here or never: of rows of the data that fail later, nothing is said.
+            y = given.like[-1]
+            raise BadInput(
+                "the model, the loss or the augmentation fails on made-up rows: "
+                f"{type(error).__name__}: {first_line(error)}. Expected a loss that turns outputs "
+                f"and targets of shape {tuple(y.shape[1:])} and type {y.dtype} into one number for "
+                "each example, through which gradients flow"
+            ) from error
+        self._ways[shapes(given)] = self._way, self._chunk
+        warn_of_slowness(self._way.name, self.reason)
+
+    def _chunks(
+        self, rows: Rows, examples: NDArray[np.int64]
+    ) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
+        """The examples that are computed at once: rows of one shape, whose company changes no other
+        row.
+        """
+        first = (self._way, self._chunk)
+        groups: Any = (
+            cast(Any, rows).by_shape(examples, self._suits) if padded(rows) else [(rows, examples)]
+        )
+        for data, own in groups:
+            assert self._chunk is not None
+            size = min(self._chunk, BLOCK)
+            for start in range(0, len(own), size):
+                yield data, own[start : start + size]
+            # it may have changed on the way
+            self._ways[shapes(data)] = cast(Backend, self._way), self._chunk
+        if padded(rows):
+            self._way, self._chunk = first
+
+    def _suits(self, rows: Rows) -> bool:
+        """Turn to rows of the shapes of these; False if made-up rows of these shapes can't be
+        computed.
+        """
+        own = shapes(rows)
+        if own not in self._ways:
+            before = self._random.active
+            try:
+                self._ways[own] = self._choose(rows)
+            except Exception:
+                self._ways[own] = None
+            self._random.active = before or self._random.active
+        if (known := self._ways[own]) is not None:
+            self._way, self._chunk = known
+        return known is not None
+
+    def _add_clipped(
+        self, data: Rows, rows: Tensor, sums: Sequence[Tensor], clipped: Tensor
+    ) -> None:
+        """Add the clipped gradients of the examples `rows` to `sums`, and their count to
+        `clipped`.
+        """
+        try:
+            gradients, losses, squares, finite = self._finite(data, rows)
+        except Exception:
+            # One of them can't be fetched or computed (a label that the loss refuses): halves find
+            # it; it adds nothing.
+            for half in rows.tensor_split(2) if len(rows) > 1 else ():
+                self._add_clipped(data, half, sums, clipped)
+            return
+        if finite is not None and not finite.any():
+            return
+        weights = self._weights(losses, squares, finite, clipped)
+        typed = {dtype: weights.to(dtype).unbind() for dtype in {total.dtype for total in sums}}
+        for (name, norm), total in zip(self._norm_of.items(), sums, strict=True):
+            if name in gradients:
+                gradients[name].add_weighted(typed[total.dtype][norm], total)
+
+    def _weights(
+        self, losses: Tensor, squares: Tensor, finite: Tensor | None, clipped: Tensor
+    ) -> Tensor:
+        """What clips each gradient, by norm and example; those that are not below the norm count in
+        `clipped`.
+        """
+        weighed = weigh(
+            self.clip, squares.sqrt(), self.clip_norm, self._contributions.bound, self._room
+        )
+        # the clip breaks its word: these examples add nothing, as those not finite
+        if weighed.within is not None:
+            finite = weighed.within if finite is None else finite & weighed.within
+        counted = slice(None) if finite is None else finite
+        if self._observe:
+            self._observe(losses[counted], squares.sum(0)[counted].sqrt())
+        self._contributions.see(weighed.lengths[counted])
+        if weighed.counts is not None:
+            clipped += weighed.counts[counted].sum().to(clipped.dtype)
+        return weighed.weights if finite is None else weighed.weights.where(finite, 0.0)
+
+    def _finite(
+        self, data: Rows, rows: Tensor
+    ) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor | None]:
+        """Gradients, losses and squared norms of the examples `rows`, and which of them count;
+        None: all.
+
+        Another example stands in for one that is not finite, in its place: so the rest of the batch
+        comes out the same to the last digit, whatever was there.
+
+        Raises:
+            ValueError: stand-ins are not finite either.
+            Exception: whatever the rows, the model or the loss raise on these examples.
+        """
+        counts: Tensor | None = None
+        for _ in range(STAND_INS):
+            gradients, losses = self._computed(data, rows)
+            squares = self._squares(gradients, losses)
+            if counts is None and math.isfinite(float(squares.sum() + losses.sum())):
+                return gradients, losses, squares, None
+            finite = squares.isfinite().all(0) & losses.isfinite()
+            counts = finite if counts is None else counts & finite
+            if finite.all() or not counts.any():
+                return gradients, losses, squares, counts
+            rows = rows.where(counts.to(rows.device), rows[counts.to(rows.device)][0])
+        raise ValueError("examples that are finite in one place of the batch are not in another")
+
+    def _squares(self, gradients: dict[str, ExampleGradients], losses: Tensor) -> Tensor:
+        """Squared norms, in double precision: by layer if each is clipped by itself, or one; and by
+        example.
+        """
+        if not gradients:
+            return torch.zeros(self._norms, len(losses), dtype=torch.float64, device=losses.device)
+        settle_all(gradients.values())
+        squares = torch.stack([own.squares for name, own in gradients.items()])
+        if self._norms == 1:
+            return squares.sum(0, keepdim=True)
+        norms = torch.tensor([self._norm_of[name] for name in gradients], device=squares.device)
+        return squares.new_zeros(self._norms, len(losses)).index_add_(0, norms, squares)
+
+    def _computed(self, data: Rows, rows: Tensor) -> Gradients:
+        """Gradients and losses of the examples `rows`, of which the model is given copies: it can
+        be done again.
+        """
+        assert self._way is not None
+        taken = self._taken(data, rows)
+        before = [] if self._random.active else drawn_by(self._device)
+        trained = self.fixed.trained
+        trained.written = ""
+        try:
+            computed = self._way(*taken)
+            if trained.written and not isinstance(self._way, Loop):
+                # One example's write may have changed what others were computed with: one by one it
+                # is undone first.
+                raise NotLayerwise("the model writes into its trained parameters")
+            self._require_rules(computed, data, rows)
+            if self._random.active or all(map(torch.equal, before, drawn_by(self._device))):
+                return computed
+            self._random.active, reason = (
+                True,
+                "the model draws random numbers that it did not draw on made-up rows",
+            )
+        except NotLayerwise as error:
+            reason = str(error)
+        # The model went another way than on made-up rows.
+        self._way, self.reason = Loop(self._problem(self._autocast)), reason
+        return self._computed(data, rows)
+
+    def _require_rules(self, computed: Gradients, data: Rows, rows: Tensor) -> None:
+        """Compare one example's gradient with its own by autograd: in the first batch of about each
+        size, and later on.
+
+        Raises:
+            NotLayerwise: a rule of an operation gives another one: these examples are computed one
+                after another.
+        """
+        self._computations += 1
+        form = (shapes(data), len(rows).bit_length())
+        if not isinstance(self._way, PerOperation) or (
+            form in self._compared and self._computations % _COMPARED_AGAIN
+        ):
+            return
+        self._compared.add(form)
+        place = self._computations * 40503 % len(rows)  # another one each time
+        squares = self._squares(*computed).sum(0)
+        problem = self._problem(self._autocast)
+        ((alone, _),) = Loop(problem).each(*self._taken(data, rows[place : place + 1]))
+        expected = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in alone))
+        norms, tolerance = squares.sqrt(), _UNLIKE_IN_16 if self._autocast else _UNLIKE
+        room = tolerance * max(expected, _SMALL * float(norms.nan_to_num(0.0, 0.0, 0.0).max()))
+        if abs(float(norms[place]) - expected) > room:  # of what is not finite nothing is said
+            raise NotLayerwise(
+                "the rule of an operation gives another gradient than autograd for a single example"
+            )
+
+    def _taken(self, data: Rows, rows: Tensor) -> Leaves:
+        """The batch of the examples `rows`, in all their copies, in memory of their own."""
+        examples = len(rows)
+        if self._rows is not None:
+            rows = self._rows[rows].flatten()
+        if self._random.active or self._views.changes:
+            self._random.take(self._named(data, rows, examples))
+        return self._views(tuple(leaf.to(self._device) for leaf in data.fetch(rows)), self._random)
+
+    def _named(self, data: Rows, rows: Tensor, examples: int) -> NDArray[np.uint64]:
+        """Digests of examples, whose rows are `rows`."""
+        own = data.identities(rows)
+        return (
+            own
+            if self._rows is None
+            else digests(torch.from_numpy(own.view(np.int64).reshape(examples, -1)))
+        )
+
+    def _problem(self, autocast: torch.dtype | None) -> Problem:
+        return Problem(
+            self._model,
+            self._loss,
+            self.parameters,
+            self._copies,
+            autocast,
+            random=self._random,
+            fixed=self.fixed,
+            shape=self._shape,
+        )
+
+    def _choose(self, rows: Rows) -> tuple[Backend, int]:
+        """The way for rows of these shapes, and how many examples are computed at once.
+
+        Raises:
+            NotPerExample: the loss is not one value for each example.
+        """
+        choice = Choice(self._problem(self._autocast), self._kernels, self._views, rows.like)
+        self.reason = self.reason or choice.reason
+        return choice.way, self._microbatch or max(1, room(self._device) // max(choice.held, 1))
+
+
+def clipped_gradients(model: nn.Module, *arguments: Any, **options: Any) -> ClippedGradients:
+    """`ClippedGradients` of a model, whole or under FSDP2, with the arguments of that.
+
+    Raises:
+        BadInput: the model is under the FSDP of before.
+    """
+    require_whole(model)
+    if not is_sharded(model):
+        return ClippedGradients(model, *arguments, **options)
+    # Several processes keep parts of the model: one process by itself has no use for what they
+    # need.
+    from privlearn.core.clipping.sharded.gradients_in_rounds import ShardedGradients
+
+    return ShardedGradients(model, *arguments, **options)

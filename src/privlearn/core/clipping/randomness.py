@@ -1,0 +1,384 @@
+"""Each example has random numbers of its own: what dropout, a loss or a transform draws for it
+depends on no other example.
+
+Every number is a function of the batch's seed, of a digest of the example's content, of which call
+draws it, and of its place in what that call draws for the example. So one example more or less
+moves no other example's masks, and a sum of clipped gradients changes by at most the clip's norm,
+also for those who know the seeds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from privlearn.core.clipping.layout import Layout, NotLayerwise
+
+_BLOCK = 16  # bytes that AES makes at once
+_aten = torch.ops.aten
+
+
+@final
+class RowRandom:
+    """What the examples of a batch draw, whichever way they are computed.
+
+    Attributes:
+        active: whether the model or the loss is known to draw random numbers; where not, their
+            blocks change nothing.
+    """
+
+    def __init__(self) -> None:
+        self.active = False
+        self._key = bytes(_BLOCK)
+        self._examples: NDArray[np.uint64] = np.zeros(0, np.uint64)
+
+    @property
+    def examples(self) -> int:
+        """How many examples are computed."""
+        return len(self._examples)
+
+    @contextmanager
+    def made_up(self, examples: int) -> Iterator[None]:
+        """A block in which so many made-up examples are computed."""
+        held = self._examples
+        self._examples = np.arange(examples, dtype=np.uint64)
+        try:
+            yield
+        finally:
+            self._examples = held
+
+    @contextmanager
+    def only(self, numbers: Sequence[int]) -> Iterator[None]:
+        """A block in which the examples with these numbers are computed, a number once or more."""
+        held = self._examples
+        self._examples = held[list(numbers)] if self.active else held
+        try:
+            yield
+        finally:
+            self._examples = held
+
+    def begin(self, key: bytes) -> None:
+        """A batch comes, whose random numbers follow from `key`, 16 bytes."""
+        self._key = key
+
+    def take(self, examples: NDArray[np.uint64]) -> None:
+        """Examples are computed that have these digests, in this order."""
+        self._examples = examples
+
+    def together(
+        self, layouts: Sequence[Layout] | None = None, purpose: int = 0
+    ) -> AbstractContextManager[object]:
+        """A block in which all examples are computed at once.
+
+        Args:
+            layouts: for each call that draws, where the examples are in what it draws; by default
+                dimension 0.
+            purpose: 0 for the model and the loss, 1 for copies: they draw different numbers.
+        """
+        return self._keyed(self._examples, layouts, purpose)
+
+    def alone(self, number: int, purpose: int = 0) -> AbstractContextManager[object]:
+        """A block in which only example `number` is computed. It draws what it draws `together`
+        with others.
+        """
+        return self._keyed(self._examples[number : number + 1], None, purpose)
+
+    def _keyed(
+        self, examples: NDArray[np.uint64], layouts: Sequence[Layout] | None, purpose: int
+    ) -> AbstractContextManager[object]:
+        return (
+            _Keyed(self._key, examples, layouts, purpose)
+            if self.active or purpose
+            else nullcontext()
+        )
+
+    def seed(self, number: int) -> int:
+        """A number of 63 bits that the example at place `number` may seed other generators with."""
+        block = _encrypted(self._key, b"".join((self._examples[number].tobytes(), bytes(8))))
+        return int.from_bytes(block[:8], "little") >> 1
+
+
+def _plain_attention() -> AbstractContextManager[object]:
+    """On a GPU fused kernels of attention would make their masks themselves."""
+    return sdpa_kernel(SDPBackend.MATH) if torch.cuda.is_available() else nullcontext()
+
+
+@final
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes down the shapes of what is drawn in the block."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if _draws(func, args, kwargs or {}):
+            self.shapes.append(tuple(_drawn_part(func, out).shape))
+        return out
+
+
+@final
+class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is active, what PyTorch draws are functions of the examples' digests."""
+
+    def __init__(
+        self,
+        key: bytes,
+        examples: NDArray[np.uint64],
+        layouts: Sequence[Layout] | None,
+        purpose: int,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._key, self._examples, self._layouts = key, examples, layouts
+        self._seed = int.from_bytes(key[8 * purpose :][:8], "little") >> 1
+        self._calls = 0
+        self._attention = _plain_attention()
+
+    def __enter__(self) -> _Keyed:
+        # Each call that draws takes one number of PyTorch's own generator, as its name: so what is
+        # computed again from where that generator was (torch.utils.checkpoint) draws the same.
+        draw_from(self._seed)
+        self._attention.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._attention.__exit__(*error)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not _draws(func, args, kwargs):
+            return func(*args, **kwargs)
+        name = int(torch.randint(2**63 - 1, ()))
+        kwargs = {key: None if key == "generator" else value for key, value in kwargs.items()}
+        if func not in _FILLS:
+            return self._reseeded(func, args, kwargs, name)
+        arguments = _arguments(func, args, kwargs)
+        out = args[0]
+        if not func._schema.is_mutable:
+            out = (
+                torch.empty_like(out) if isinstance(out, Tensor) else _unfilled(func, args, kwargs)
+            )
+        return _filled(_FILLS[func], out, self._numbers(name, tuple(out.shape)), arguments)
+
+    def _numbers(self, name: int, shape: tuple[int, ...]) -> NDArray[np.uint32]:
+        """Uniform numbers of 32 bits for what one call draws."""
+        number, layout = len(self._examples), self._layout(shape)
+        size = int(np.prod(shape, dtype=np.int64)) // max(number, 1)
+        blocks = -(-size * 4 // _BLOCK)
+        plain = np.empty((number, blocks, 2), np.uint64)
+        plain[:, :, 0], plain[:, :, 1] = self._examples[:, None], np.arange(blocks, dtype=np.uint64)
+        own = _encrypted(self._key, name.to_bytes(_BLOCK, "little"))
+        bits = np.frombuffer(_encrypted(own, plain.data.cast("B")), np.uint32)[: plain.size * 2]
+        bits = bits.reshape(number, blocks * 4)[:, :size]
+        if layout.axis == 0:
+            return bits.reshape(shape)
+        rows = bits.reshape(number, shape[0], shape[1] // number, *shape[2:])
+        return np.ascontiguousarray(np.moveaxis(rows, 0, 1).reshape(shape))
+
+    def _layout(self, shape: tuple[int, ...]) -> Layout:
+        number, call = len(self._examples), self._calls
+        self._calls += 1
+        if number == 1:
+            return Layout(0, 1)
+        if self._layouts is not None and call >= len(self._layouts):
+            raise NotLayerwise("the model draws more random numbers than it did on made-up rows")
+        layout = Layout(0, 1) if self._layouts is None else self._layouts[call]
+        if len(shape) <= layout.axis or shape[layout.axis] % number:
+            raise NotLayerwise(
+                f"random numbers of shape {shape} are not drawn for each of {number} examples"
+            )
+        return layout
+
+    def _reseeded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: int) -> Any:
+        """What has no fill is drawn for one example, from a seed of its own."""
+        if len(self._examples) != 1:
+            raise NotLayerwise(f"{func} draws for all examples at once")
+        own = _encrypted(self._key, self._examples.tobytes() + name.to_bytes(8, "little"))
+        seed = int.from_bytes(own[:8], "little") >> 1
+        device = next(
+            (value.device for value in args if isinstance(value, Tensor)), torch.device("cpu")
+        )
+        with unmoved(device):
+            draw_from(seed)
+            return func(*args, **kwargs)
+
+
+def _encrypted(key: bytes, plain: Any) -> bytes:
+    """AES-128 of whole blocks, each by itself."""
+    # not to verify or plan
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    return Cipher(algorithms.AES128(key), modes.ECB()).encryptor().update(plain)
+
+
+def _arguments(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name."""
+    known = func._schema.arguments
+    defaults = {
+        argument.name: argument.default_value for argument in known if argument.has_default_value()
+    }
+    return defaults | dict(zip((argument.name for argument in known), args, strict=False)) | kwargs
+
+
+def _draws(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a call draws random numbers: not one of attention, a recurrent net or dropout that
+    leaves nothing out.
+    """
+    return torch.Tag.nondeterministic_seeded in func.tags and draws_numbers(
+        func, _arguments(func, args, kwargs)
+    )
+
+
+def draws_numbers(func: Any, arguments: dict[str, Any]) -> bool:
+    """Whether a call with these arguments draws random numbers."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    off = any(arguments.get(name, 1) == 0 for name in ("dropout_p", "dropout", "train"))
+    return not off and bool(arguments.get("training", True))
+
+
+def _drawn_part(func: Any, out: Any) -> Tensor:
+    """What a call drew: the last of its results, its mask."""
+    drawn: Tensor = out[-1] if isinstance(out, tuple) else out
+    return drawn
+
+
+def _unfilled(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
+    """A tensor of the shape, type and place that a call makes; its numbers are anything."""
+    with unmoved(torch.device(kwargs.get("device") or "cpu")):
+        out: Tensor = func(*args, **kwargs)
+    return out
+
+
+def _filled(kind: str, out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Any:
+    """What a call of this kind draws, from uniform numbers of 32 bits.
+
+    Args:
+        kind: one of those in `_FILLS`.
+        out: where to put it.
+        bits: as many as `out` has numbers, in its shape.
+        given: the call's arguments, by name.
+    """
+    if kind == "bernoulli":
+        share = given["p"] if "p" in given else given["self"].detach().cpu().double().numpy()
+        return out.copy_(torch.from_numpy(np.asarray(bits < share * 2.0**32)))
+    if kind == "dropout":
+        kept = torch.from_numpy(np.asarray(bits >= given["p"] * 2.0**32)).to(out.device)
+        return given["input"] * kept * (0.0 if given["p"] == 1 else 1 / (1 - given["p"])), kept
+    if kind == "normal":
+        return out.copy_(
+            torch.special.ndtri(_inner(bits)) * given.get("std", 1.0) + given.get("mean", 0.0)
+        )
+    if kind == "exponential":
+        return out.copy_(-_inner(bits).log() / given["lambd"])
+    # from [0, 1), in single precision exactly
+    unit = torch.from_numpy(np.asarray((bits >> 8) * 2.0**-24))
+    if kind == "leaks":
+        slopes = (unit * (given["upper"] - given["lower"]) + given["lower"]).to(out)
+        return given["self"] * given["noise"].copy_(slopes.where(given["self"] <= 0, 1.0))
+    low, high = given.get("from", 0.0), given.get("to", 1.0)
+    return out.copy_(unit * (high - low) + low)
+
+
+def _inner(bits: NDArray[np.uint32]) -> Tensor:
+    """Numbers from (0, 1), float64."""
+    return torch.from_numpy(np.asarray((bits + 0.5) * 2.0**-32))
+
+
+#: Calls that draw, and what.
+_FILLS: dict[Any, str] = {
+    _aten.bernoulli_.float: "bernoulli",
+    _aten.bernoulli.p: "bernoulli",
+    _aten.bernoulli.default: "bernoulli",
+    _aten.native_dropout.default: "dropout",
+    _aten.uniform_.default: "uniform",
+    _aten.rand.default: "uniform",
+    _aten.rand.generator: "uniform",
+    _aten.rand_like.default: "uniform",
+    _aten.normal_.default: "normal",
+    _aten.randn.default: "normal",
+    _aten.randn.generator: "normal",
+    _aten.randn_like.default: "normal",
+    _aten.exponential_.default: "exponential",
+    _aten.rrelu_with_noise.default: "leaks",
+}
+
+
+def fresh_key() -> bytes:
+    """16 bytes from PyTorch's own generator."""
+    return torch.randint(256, (_BLOCK,), dtype=torch.uint8).numpy().tobytes()
+
+
+def drawn_by(device: torch.device) -> list[Tensor]:
+    """Where PyTorch's generators of the processor and of `device` are."""
+    return [
+        torch.get_rng_state(),
+        *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else []),
+    ]
+
+
+def draw_again(device: torch.device, drawn: list[Tensor]) -> None:
+    """Let PyTorch's generators draw again what they drew since they were at `drawn`."""
+    torch.set_rng_state(drawn[0])
+    if len(drawn) > 1:
+        torch.cuda.set_rng_state(drawn[1], device)
+
+
+def draw_from(seed: int) -> None:
+    """Put PyTorch's generators of the processor and of CUDA to `seed`, as `torch.manual_seed`.
+
+    That also asks for devices that are not there, and formats the call's stack for each:
+    milliseconds, every time.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+
+
+@contextmanager
+def unmoved(device: torch.device) -> Iterator[None]:
+    """However the block draws, PyTorch's generators are then where they were."""
+    drawn = drawn_by(device)
+    try:
+        yield
+    finally:
+        draw_again(device, drawn)
+
+
+def foreign_state() -> str:
+    """Where numpy's and Python's global generators are, to compare."""
+    name, key, *rest = np.random.get_state()  # noqa: NPY002 - what others draw from
+    return f"{name} {np.asarray(key).tobytes().hex()} {rest} {random.getstate()}"
+
+
+@contextmanager
+def generators_at(seed: int) -> Iterator[None]:
+    """For the block: PyTorch's, numpy's and Python's global generators at `seed`. All are then what
+    they were.
+    """
+    legacy, plain = np.random.get_state(), random.getstate()  # noqa: NPY002 - what estimators draw from
+    with torch.random.fork_rng():
+        draw_from(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(legacy)  # noqa: NPY002
+            random.setstate(plain)

@@ -1,0 +1,733 @@
+"""`AxisTracker` follows the axis of the examples through every operation of a forward pass, and
+denies by default.
+
+It sees operations below autograd, where all of PyTorch has come down to functions with schemas. The
+memory of each tensor carries a mark: it holds nothing of the batch, or its bytes belong to examples
+by a period, or examples met in it. Views need no rule: where a tensor's examples are follows from
+its strides and the mark of its memory. Everything that computes needs one (`axis_rules`). What has
+met may lie around; to read it, or to use it in the loss, is denied.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from privlearn.core.clipping.layout import Layout, NotLayerwise
+from privlearn.core.clipping.randomness import draws_numbers
+from privlearn.core.clipping.separation.axis_rules import (
+    RULES,
+    Argument,
+    AxisLabels,
+    Denied,
+    ExampleAxis,
+    Label,
+    Rule,
+    pointwise,
+)
+from privlearn.core.clipping.separation.program import (
+    METADATA,
+    Constants,
+    asks_for_all,
+    asks_for_any,
+    counts_all,
+)
+
+
+class Coupled(NotLayerwise):
+    """Examples meet, or it is not known whether they do."""
+
+
+class ReadsBatch(Coupled):
+    """Python would know values of the batch.
+
+    Attributes:
+        where: in which operation, and at which line.
+    """
+
+    def __init__(self, where: str, instead: str = "") -> None:
+        super().__init__(where + instead)
+        self.where = where
+
+
+class CoupledElsewhere(Coupled):
+    """They do in another process, and all processes give the pass up."""
+
+
+class MemoryMark(NamedTuple):
+    """What a memory holds.
+
+    Attributes:
+        number: the pass in which it was computed.
+        period: byte b belongs to example b // period % examples; 0: it holds nothing of the batch.
+        met: in which operation examples met; empty if they did not.
+        lasts: whether what is written there is there in later passes.
+    """
+
+    number: int
+    period: int = 0
+    met: str = ""
+    lasts: bool = False
+
+
+_numbers = count(1)
+#: Give what they are given, as it lies there, without a schema that says so.
+_SAME_MEMORY = {
+    "_unsafe_view",
+    "_reshape_alias",
+    "lift",
+    "alias",
+    "detach_",
+    "unsafe_split",
+    "unsafe_split_with_sizes",
+    "unsafe_chunk",
+}
+#: Write into a tensor whatever was there.
+_OVERWRITES = {
+    "copy",
+    "fill",
+    "zero",
+    "bernoulli",
+    "uniform",
+    "normal",
+    "random",
+    "exponential",
+    "log_normal",
+    "cauchy",
+    "geometric",
+}
+#: Make a tensor by the shape and type of another, without any of its numbers.
+_SHAPED_LIKE = {
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "empty_like",
+    "rand_like",
+    "randn_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+    "new_empty_strided",
+}
+#: Make a tensor that holds whatever was in its memory: zeros while examples are followed, so that a
+#: part that is not written is the same for all of them.
+_UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+
+
+def _storage(tensor: Tensor) -> Any:
+    # one Python object as long as the memory lives, which takes attributes
+    return tensor.untyped_storage()
+
+
+def axis_of(tensor: Tensor, period: int, examples: int) -> ExampleAxis | None:
+    """Where the examples are in `tensor`, whose memory has this period; None: it is empty.
+
+    Raises:
+        Denied: no one dimension holds all examples, in their order.
+    """
+    if tensor.numel() == 0:
+        return None
+    size = tensor.element_size()
+    begin = tensor.storage_offset() * size
+    within = begin % period + size  # how far into an example's bytes entries reach
+    axis: ExampleAxis | None = None
+    for dim, (length, entries) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        stride = entries * size
+        if length == 1 or stride % (period * examples) == 0:
+            continue
+        if stride < period and stride * length <= period:
+            within += stride * (length - 1)
+            continue
+        inner = period // stride if stride < period else 1
+        if stride * inner != period or length % (examples * inner) or axis:
+            raise Denied(
+                f"taking apart the batch: no one dimension of shape {tuple(tensor.shape)} holds "
+                "all examples"
+            )
+        within += stride * (inner - 1)
+        axis = ExampleAxis(dim, length // (examples * inner), inner)
+    if within > period or axis is None or begin // period % examples:
+        raise Denied(f"picking or reordering examples, in shape {tuple(tensor.shape)}")
+    return axis
+
+
+@final
+class _Call:
+    """One call of an operation: its arguments by name, and where its tensors have their
+    examples.
+    """
+
+    def __init__(
+        self, tracker: AxisTracker, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        schema = func._schema.arguments
+        self.name = func._schema.name.partition("::")[2]
+        in_place = self.name.endswith("_") and not self.name.endswith("__")
+        self.plain = self.name[:-1] if in_place else self.name
+        self.func = func
+        self._values = {own.name: own.default_value for own in schema if own.has_default_value()}
+        self._values |= {own.name: value for own, value in zip(schema, args, strict=False)} | kwargs
+        writes = {
+            own.name for own in schema if own.alias_info is not None and own.alias_info.is_write
+        }
+        self.written = [tensor for name in writes for _, tensor in _tensors(self._values.get(name))]
+        #: Tensors that are written, in memory whose other parts are not the same for all examples.
+        self.beside: list[Tensor] = []
+        self.tensors: dict[Argument, Tensor] = {}
+        self.axes: dict[Argument, ExampleAxis] = {}
+        self.constants: set[Argument] = set()
+        self.met, self.of_batch, self.dims = "", False, 0
+        for own in schema:
+            for at, tensor in _tensors(self._values.get(own.name)):
+                self.dims = max(self.dims, tensor.dim() if own.name != "out" else 0)
+                if own.name in writes and (self.plain in _OVERWRITES or own.name != "self"):
+                    continue  # what was there does not matter
+                self._read(tracker, (own.name, at), tensor)
+
+    def _read(self, tracker: AxisTracker, name: Argument, tensor: Tensor) -> None:
+        mark = tracker.mark_of(tensor)
+        self.tensors[name] = tensor
+        self.of_batch |= bool(mark.period or mark.met)
+        if not (mark.period or mark.met):
+            self.constants.add(name)
+        self.met = self.met or mark.met
+        if mark.period and tracker.examples > 1:
+            try:
+                axis = axis_of(tensor, mark.period, tracker.examples)
+            except Denied as error:
+                self.met = self.met or f"{error}{_line_of_user()}"
+            else:
+                if axis is not None:
+                    self.axes[name] = axis
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values.get(name)
+
+    def axis(self, name: str, at: int = 0) -> ExampleAxis | None:
+        """Where an argument has its examples."""
+        return self.axes.get((name, at))
+
+
+def _tensors(value: Any) -> Iterator[tuple[int, Tensor]]:
+    if isinstance(value, Tensor):
+        yield 0, value
+    elif isinstance(value, list | tuple):
+        yield from ((at, item) for at, item in enumerate(value) if isinstance(item, Tensor))
+
+
+@final
+class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is active, the examples of a batch are followed through every operation.
+
+    Args:
+        constants: what may come from outside of the pass.
+        leaves: the tensors of the batch, of memory of their own.
+        examples: how many there are.
+        drawn: where the examples are in what each call that draws random numbers draws.
+
+    Attributes:
+        noted: numbers that operations on the batch were given. They must not depend on its size.
+    """
+
+    def __init__(
+        self,
+        constants: Constants,
+        leaves: Sequence[Tensor],
+        examples: int,
+        drawn: Sequence[Layout] = (),
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.examples, self._drawn, self._draws = examples, drawn, 0
+        self.noted: list[Any] = []
+        self._number, self._calls = next(_numbers), 0
+        self._from_python = self._is_asking = False
+        self._constants = constants
+        for tensor in constants:
+            self.enter(tensor)
+        for leaf in leaves:
+            if leaf.numel():
+                rows = len(leaf) // examples
+                _storage(leaf).mark = MemoryMark(
+                    self._number, leaf.stride(0) * leaf.element_size() * rows
+                )
+
+    def enter(self, tensor: Tensor) -> None:
+        """`tensor` holds nothing of the batch."""
+        if tensor.layout is torch.strided and self._known(tensor) is None:
+            lasts = tensor in self._constants and not self._constants.are_restored(tensor)
+            _storage(tensor).mark = MemoryMark(self._number, lasts=lasts)
+
+    def _known(self, tensor: Tensor) -> MemoryMark | None:
+        mark: MemoryMark | None = getattr(_storage(tensor), "mark", None)
+        return mark if mark is not None and mark.number == self._number else None
+
+    def mark_of(self, tensor: Tensor) -> MemoryMark:
+        """The mark of a tensor's memory.
+
+        Raises:
+            Coupled: it has none of this pass.
+        """
+        if tensor.layout is not torch.strided:
+            raise Coupled(f"a tensor with the layout {tensor.layout} is not followed")
+        if tensor.numel() == 0:
+            return MemoryMark(self._number)
+        mark = self._known(tensor)
+        if mark is None and self._from_python:
+            mark = _storage(tensor).mark = MemoryMark(self._number)
+        if mark is None:
+            raise Coupled(
+                f"a tensor of shape {tuple(tensor.shape)} comes from where no operation was seen"
+                f"{_line_of_user()}: it may hold something of other examples"
+            )
+        return mark
+
+    # -- at the level of Python's functions (`Capture` calls this)
+
+    def function(self, func: Any, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
+        """`run(func, args, kwargs)`, in which nothing may lead out of PyTorch without an operation.
+
+        Raises:
+            Coupled: something of the batch is read, or a hook is put on it.
+        """
+        name, before = getattr(func, "__name__", ""), self._calls
+        for value in (*args, *kwargs.values()):
+            for _, tensor in _tensors(value):
+                if tensor in self._constants:  # its memory may be another than when the pass began
+                    self.enter(tensor)
+        outer = self._from_python, self._is_asking
+        self._from_python = name in _OF_PYTHON_NUMBERS
+        self._is_asking = name in ("eq", "__eq__") and counts_all(args)
+        try:
+            out = run(func, args, kwargs)
+            if self._from_python:
+                for _, tensor in _tensors(out):
+                    self.enter(tensor)
+        finally:
+            self._from_python, self._is_asking = outer
+        asks = asks_for_all(name, args) or asks_for_any(name, args)
+        if self._calls == before and not asks and not _tells_nothing(func, name):
+            given = [tensor for value in (*args, *kwargs.values()) for _, tensor in _tensors(value)]
+            if not any(out is tensor for tensor in given):
+                for tensor in given:
+                    mark = self.mark_of(tensor)
+                    if (mark.period or mark.met) and self.examples > 1:
+                        raise ReadsBatch(
+                            f"{name} reads, or hooks, a tensor of the batch{_line_of_user()}"
+                        )
+        return out
+
+    # -- at the level of operations
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run `func`, and mark what it gives."""
+        kwargs = kwargs or {}
+        self._calls += 1
+        is_view, own_rule = _kind(func)
+        if is_view:
+            return func(*args, **kwargs)
+        call = _Call(self, func, args, kwargs)
+        answer = self._answer(call, own_rule)
+        self._note(call, func, args)
+        first = answer[0] if isinstance(answer, list) else answer
+        if isinstance(first, ExampleAxis) and self.examples > 1:
+            call.beside = [tensor for tensor in call.written if not self._may_hold(tensor, first)]
+        out = func(*args, **kwargs)
+        results = list(_results(out))
+        if call.plain in _UNWRITTEN:
+            for tensor in results:
+                tensor.zero_()
+        for at, tensor in enumerate(results):
+            self._mark(
+                call,
+                tensor,
+                answer[min(at, len(answer) - 1)] if isinstance(answer, list) else answer,
+            )
+        for tensor in call.written if call.of_batch else ():
+            if not any(tensor is result for result in results):
+                self._mark(call, tensor, f"{_spoken(call.plain)} over the batch{_line_of_user()}")
+        return out
+
+    def _answer(
+        self, call: _Call, own_rule: Rule | None
+    ) -> list[ExampleAxis | str | None] | str | None:
+        """Where the examples are in each result: a text where they met, None in what holds nothing
+        of them.
+
+        Raises:
+            Coupled: Python would know values of the batch.
+        """
+        drawn = self._drawn_axis(call) if draws_numbers(call.func, call._values) else None
+        if not call.of_batch or call.plain in _SHAPED_LIKE:
+            return [drawn] if drawn else None
+        if self.examples == 1:
+            return [ExampleAxis(0)]
+        if _tells(call):
+            if call.met:
+                raise ReadsBatch(call.met)
+            where = f"{_spoken(call.plain)} reads values of the batch{_line_of_user()}"
+            raise ReadsBatch(where, f": {_INSTEAD['read']}")
+        if call.met:
+            return call.met
+        try:
+            if own_rule is None:
+                raise Denied(f"{call.plain} has no rule that keeps examples apart")
+            axes = self._settle(call, own_rule(call))
+        except Denied as error:
+            return f"{error}{_line_of_user()}"
+        if drawn and axes[0] != drawn:
+            return f"{call.plain} draws numbers for examples in other places{_line_of_user()}"
+        return axes
+
+    def _drawn_axis(self, call: _Call) -> ExampleAxis | None:
+        """Where the examples are in what a call draws."""
+        number, shape = self._draws, _drawn_shape(call)
+        self._draws += 1
+        if self.examples == 1:
+            return ExampleAxis(0)
+        if number >= len(self._drawn):
+            raise Coupled("the model draws random numbers that it did not draw on made-up rows")
+        dim = self._drawn[number].axis
+        if dim >= len(shape) or shape[dim] % self.examples:
+            raise Coupled(f"random numbers of shape {tuple(shape)} are not drawn for each example")
+        return ExampleAxis(dim, 1, shape[dim] // self.examples)
+
+    def _settle(
+        self, call: _Call, answer: AxisLabels | list[ExampleAxis | None]
+    ) -> list[ExampleAxis | str | None]:
+        """Where each result has its examples, by a rule's labels.
+
+        Raises:
+            Denied: examples meet.
+        """
+        if isinstance(answer, list):
+            return list(answer)
+        label: Label | None = None
+        shape: ExampleAxis | None = None
+        for name, axis in call.axes.items():
+            if name not in answer.inputs:
+                raise Denied(f"{_spoken(call.plain)} with the batch in its argument {name[0]!r}")
+            own = answer.inputs[name][axis.dim]
+            if own in answer.along:
+                raise Denied(f"{_spoken(call.plain)} over the batch")
+            if shape is not None and (own, axis[1:]) != (label, shape[1:]):
+                raise Denied(f"{_spoken(call.plain)} puts examples beside others")
+            label, shape = own, axis
+        if shape is None or label is None:
+            return [None]
+        for name, tensor in call.tensors.items():
+            labels = answer.inputs.get(name, ())
+            if name not in call.axes and label in labels:
+                self._require_even(call, tensor, shape._replace(dim=list(labels).index(label)))
+        answers: list[ExampleAxis | str | None] = []
+        for result in answer.results:
+            if result is None:
+                answers.append(None)
+            elif label in result:
+                answers.append(shape._replace(dim=list(result).index(label)))
+            else:
+                answers.append(f"{_spoken(call.plain)} over the batch{_line_of_user()}")
+        return answers
+
+    def _require_even(self, call: _Call, tensor: Tensor, axis: ExampleAxis) -> None:
+        if not self.is_even(tensor, axis):
+            raise Denied(
+                f"{_spoken(call.plain)} with a constant that differs from one place in the batch "
+                "to the next"
+            )
+
+    def is_even(self, tensor: Tensor, axis: ExampleAxis) -> bool:
+        """Whether a constant is the same for all examples."""
+        dim, length = axis.dim, axis.outer * self.examples * axis.inner
+        if tensor.numel() == 0 or tensor.shape[dim] == 1 or tensor.stride(dim) == 0:
+            return True
+        if tensor.shape[dim] != length:
+            return False
+        parts = (
+            *tensor.shape[:dim],
+            axis.outer,
+            self.examples,
+            axis.inner,
+            *tensor.shape[dim + 1 :],
+        )
+        apart = tensor.detach().reshape(parts)
+        first = apart.narrow(dim + 1, 0, 1).expand_as(apart)
+        if not tensor.is_floating_point():
+            return torch.equal(apart, first)
+        return torch.allclose(apart, first, rtol=0.0, atol=0.0, equal_nan=True)
+
+    def _note(self, call: _Call, func: Any, args: Sequence[Any]) -> None:
+        """Keep the numbers that an operation on the batch is given."""
+        if not call.of_batch or call.met or self._is_asking:
+            return
+        for own, value in zip(func._schema.arguments, args, strict=False):
+            if isinstance(value, int | float) and str(own.type) in _NUMBERS:
+                self.noted.append(float(value))
+        for name, tensor in call.tensors.items():
+            if (
+                name in call.constants
+                and tensor.dim() == 0
+                and not tensor.is_complex()
+                and not tensor.requires_grad
+            ):
+                self.noted.append(float(tensor.detach()))
+
+    def _mark(self, call: _Call, tensor: Tensor, answer: ExampleAxis | str | None) -> None:
+        """MemoryMark the memory of a result.
+
+        Raises:
+            Coupled: the batch is written into memory that was there before.
+        """
+        if not tensor.numel() or tensor.layout is not torch.strided:
+            return
+        is_written = any(_storage(tensor) is _storage(written) for written in call.written)
+        held = self._known(tensor) if is_written else None
+        whole = tensor.numel() * tensor.element_size() == _storage(tensor).nbytes()
+        if is_written and answer is not None and (held is None or held.lasts):
+            raise Coupled(
+                f"{call.name} writes the batch into a tensor that was there before{_line_of_user()}"
+            )
+        if answer is None:
+            if held is None or not (held.period or held.met):
+                _storage(tensor).mark = MemoryMark(
+                    self._number, lasts=held is not None and held.lasts
+                )
+            elif held.period and self.examples > 1 and not self._is_even_in(tensor, held.period):
+                self._meet(
+                    tensor,
+                    f"{call.name} writes a constant that differs along the batch{_line_of_user()}",
+                )
+            return
+        if isinstance(answer, str):
+            self._meet(tensor, answer)
+            return
+        if self.examples == 1:
+            _storage(tensor).mark = MemoryMark(self._number, 1)
+            return
+        if held is not None and held.met and not whole:
+            return
+        if any(tensor is other or _storage(tensor) is _storage(other) for other in call.beside):
+            self._meet(tensor, f"{call.name} writes examples beside constants{_line_of_user()}")
+            return
+        period = held.period if held is not None and held.period and not whole else 0
+        period = period or tensor.stride(answer.dim) * answer.inner * tensor.element_size()
+        try:
+            same = axis_of(tensor, period, self.examples) == answer
+        except Denied:
+            same = False
+        if same:
+            _storage(tensor).mark = MemoryMark(self._number, period)
+        else:
+            self._meet(tensor, f"{call.name} gives examples in another order{_line_of_user()}")
+
+    def _may_hold(self, tensor: Tensor, axis: ExampleAxis) -> bool:
+        """Whether what is beside `tensor` in its memory is the same for all examples, if these are
+        along `axis`.
+        """
+        mark, memory = self._known(tensor), _storage(tensor)
+        whole = tensor.numel() * tensor.element_size() == memory.nbytes()
+        if mark is None or mark.period or mark.met or whole or not tensor.numel():
+            return True  # looked at elsewhere
+        period = tensor.stride(axis.dim) * axis.inner * tensor.element_size()
+        if not period or memory.nbytes() % (period * self.examples):
+            return False
+        parts = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(memory)
+        parts = parts.view(-1, self.examples, period)
+        return torch.equal(parts, parts[:, :1].expand_as(parts))
+
+    def _meet(self, tensor: Tensor, where: str) -> None:
+        _storage(tensor).mark = MemoryMark(self._number, met=where)
+
+    def _is_even_in(self, tensor: Tensor, period: int) -> bool:
+        try:
+            axis = axis_of(tensor, period, self.examples)
+        except Denied:
+            return False
+        return axis is None or self.is_even(tensor, axis)
+
+    def require_at(self, tensor: Tensor, axis: ExampleAxis, what: str) -> None:
+        """Raise `Coupled` unless `tensor` has its examples along `axis`, or is the same for all of
+        them.
+        """
+        mark = self.mark_of(tensor)
+        if mark.met:
+            raise Coupled(mark.met)
+        if self.examples == 1:
+            return
+        try:
+            if not mark.period:
+                same = axis.dim < tensor.dim() and self.is_even(tensor, axis)
+            else:
+                same = axis_of(tensor, mark.period, self.examples) in (axis, None)
+        except Denied as error:
+            raise Coupled(f"{error}{_line_of_user()}") from None
+        if not same:
+            raise Coupled(
+                f"{what} has the rows of an example in other places than one after the "
+                f"other{_line_of_user()}"
+            )
+
+
+def _results(out: Any) -> Iterator[Tensor]:
+    for value in out if isinstance(out, list | tuple) else [out]:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list):
+            yield from (item for item in value if isinstance(item, Tensor))
+
+
+def _drawn_shape(call: _Call) -> Sequence[int]:
+    """The shape of what a call draws."""
+    for name in ("self", "input"):
+        if isinstance(call[name], Tensor):
+            return tuple(call[name].shape)
+    return tuple(call["size"] or ())
+
+
+def _tells(call: _Call) -> bool:
+    """Whether Python would know values of what is given: by a number, or by a shape."""
+    if call.plain == "index":
+        masks = [
+            index
+            for _, index in _tensors(call["indices"])
+            if index.dtype in (torch.bool, torch.uint8)
+        ]
+        return (bool(masks) and any(name[0] == "indices" for name in call.axes)) or (
+            bool(masks) and bool(call.met)
+        )
+    if call.plain == "_ctc_loss":
+        return any(name[0].endswith("lengths") for name in call.axes)
+    return (
+        torch.Tag.data_dependent_output in call.func.tags
+        or torch.Tag.dynamic_output_shape in call.func.tags
+    )
+
+
+_KINDS: dict[Any, tuple[bool, Rule | None]] = {}
+
+
+def _kind(func: Any) -> tuple[bool, Rule | None]:
+    """Whether an operation only gives views or only changes how its tensor lies; and its rule."""
+    if func not in _KINDS:
+        schema = func._schema
+        namespace, _, name = schema.name.partition("::")
+        is_view = any(
+            own.alias_info is not None and not own.alias_info.is_write for own in schema.returns
+        )
+        is_view = is_view or name in _SAME_MEMORY or torch.Tag.inplace_view in func.tags
+        plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
+        known = namespace == "aten" or (namespace, plain) == ("mkldnn", "_linear_pointwise")
+        own_rule = RULES.get(plain) if known else None
+        if own_rule is None and namespace == "aten":
+            packet = getattr(torch.ops.aten, plain, None)
+            overloads = (
+                [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
+            )
+            if any(torch.Tag.pointwise in overload.tags for overload in (func, *overloads)):
+                own_rule = pointwise
+        _KINDS[func] = (is_view and namespace == "aten", own_rule)
+    return _KINDS[func]
+
+
+#: Types of arguments that are numbers. Python's numbers are also given in place of tensors.
+_NUMBERS = {"number", "float", "Optional[number]", "Optional[float]", "Tensor"}
+#: Functions that make tensors of Python's numbers.
+_OF_PYTHON_NUMBERS = {
+    "tensor",
+    "as_tensor",
+    "asarray",
+    "__setitem__",
+    "__getitem__",
+    "scalar_tensor",
+}
+#: Functions that tell nothing of a tensor's values, or give them as tensors.
+_TELL_NOTHING = {
+    "nelement",
+    "get_device",
+    "storage_offset",
+    "ndimension",
+    "element_size",
+    "requires_grad_",
+    "is_same_size",
+    "type",
+    "__hash__",
+    "__set__",
+    "is_tensor",
+    "retain_grad",
+    "is_signed",
+    "is_inference",
+    "is_conj",
+    "is_neg",
+    "result_type",
+    "can_cast",
+    "promote_types",
+    "broadcast_tensors",
+    "is_coalesced",
+    "has_names",
+    "set_grad_enabled",
+    "is_distributed",
+    "is_complex",
+    "is_set_to",
+}
+#: Attributes that tell nothing of a tensor's values, beside those whose names begin with "is_".
+_ATTRIBUTES = {
+    "names",
+    "itemsize",
+    "nbytes",
+    "retains_grad",
+    "output_nr",
+    "_version",
+    "name",
+    "shape",
+}
+
+
+def _tells_nothing(func: Any, name: str) -> bool:
+    if name == "__get__":
+        attribute = getattr(getattr(func, "__self__", None), "__name__", "")
+        return attribute.startswith("is_") or attribute in _ATTRIBUTES or func in METADATA
+    return func in METADATA or name.startswith("is_") or name in _TELL_NOTHING
+
+
+def _spoken(name: str) -> str:
+    return name.strip("_")
+
+
+#: What to write instead.
+_INSTEAD = {
+    "read": "leave such numbers out, use a constant, or pad rows where they are collated",
+}
+
+_SKIPPED = tuple(
+    str(Path(module.__file__ or "").parent) for module in (torch, sys.modules["privlearn"])
+)
+
+
+def _line_of_user() -> str:
+    """Where in the caller's code the operation at hand is, in words."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((*_SKIPPED, "<")):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return ""
+    return (
+        f" ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno}, in "
+        f"{frame.f_code.co_name})"
+    )
+
+
+def unfollowed() -> AbstractContextManager[object]:
+    """A block in which operations are not followed: what it gives has to be an alias of what it was
+    given.
+    """
+    return _disable_current_modes()
