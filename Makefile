@@ -29,11 +29,11 @@ nightly: $(READY)
 
 # Branch coverage of the rooms that a guarantee rests on, by their own tests, the laws on layers and all named checks; at
 # least 95 % of each.
-ROOMS := accounting clipping mechanisms sampling publishing
+ROOMS := core/accounting core/clipping core/mechanisms core/sampling publishing
 coverage: $(READY)
 	$(BIN)/coverage erase
 	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -q -n 2 -m "not nightly" --ignore-glob="*mutants*" \
-	  tests/test_checks.py tests/laws/test_layer_kinds.py $(ROOMS:%=tests/%)
+	  tests/test_checks.py tests/laws/test_layer_kinds.py $(addprefix tests/,$(notdir $(ROOMS)))
 	$(BIN)/coverage combine -q
 	for room in $(ROOMS); do \
 	  $(BIN)/coverage report --fail-under=95 --skip-covered --include="src/privlearn/$$room.py,src/privlearn/$$room/*" || exit 1; done

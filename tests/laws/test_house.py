@@ -29,8 +29,8 @@ STILL: dict[str, set[str]] = {
         "privlearn",
     },
     "functions_have_few_parameters": {
-        "clipping/gradients.py: ClippedGradients.__init__",
-        "clipping/row_sums.py: class_statistics",
+        "core/clipping/gradients.py: ClippedGradients.__init__",
+        "core/clipping/row_sums.py: class_statistics",
         "teachers/autoencoder.py: Autoencoder.fit",
         "transforms/select.py: release_statistics",
     },
@@ -47,7 +47,7 @@ PACKAGE = ROOT / "src" / "privlearn"
 BANNED = {"found", "told", "asides", "born", "shown", "thing", "helper", "utils"}
 #: Operations take their arguments as torch does, and the engine's tables pair them with torch's
 #: names.
-AS_TORCH_CALLS_THEM = "clipping/operations/"
+AS_TORCH_CALLS_THEM = "core/clipping/operations/"
 
 Law = Callable[[], Iterator[str]]
 LAWS: dict[str, Law] = {}
@@ -150,7 +150,7 @@ def batches_are_drawn_where_they_are_compared_with_their_event() -> Iterator[str
             if (
                 isinstance(function, ast.Attribute)
                 and function.attr == "draw"
-                and name != "sampling/draws.py"
+                and name != "core/sampling/draws.py"
             ):
                 source = function.value
                 if getattr(source, "attr", getattr(source, "id", "")).lstrip("_") in {
@@ -167,22 +167,26 @@ def sensitivities_are_written_where_clipping_is_done() -> Iterator[str]:
             isinstance(node.func, ast.Name) and node.func.id == "Bounded"
             for node in nodes(name, ast.Call)
         )
-        if written and not name.startswith("clipping/") and not name.endswith("/sums.py"):
+        if written and not name.startswith("core/clipping/") and not name.endswith("/sums.py"):
             yield name
 
 
 @law
 def charges_are_made_in_few_places() -> Iterator[str]:
-    rooms = ("mechanisms/", "runs/", "accounting/", "tuning/")
+    rooms = ("core/mechanisms/", "runs/", "core/accounting/", "tuning/")
     yield from (
-        n for n in trees() if called(n, "charge") and not n.startswith(rooms) and n != "samples.py"
+        n
+        for n in trees()
+        if called(n, "charge") and not n.startswith(rooms) and n != "core/samples.py"
     )
 
 
 @law
 def noise_is_drawn_by_mechanisms() -> Iterator[str]:
     yield from (
-        name for name in trees() if called(name, "words") and not name.startswith("mechanisms/")
+        name
+        for name in trees()
+        if called(name, "words") and not name.startswith("core/mechanisms/")
     )
 
 
@@ -196,7 +200,7 @@ def mechanisms_are_told_apart_in_two_files() -> Iterator[str]:
         and kind is not mechanisms.Mechanism
     }
     for name in trees():
-        if name in ("accounting/mechanisms.py", "accounting/trees.py"):
+        if name in ("core/accounting/mechanisms.py", "core/accounting/trees.py"):
             continue
         tests = [node.cls for node in nodes(name, ast.MatchClass)]
         tests += [

@@ -19,10 +19,10 @@ PACKAGE = Path(__file__).parents[2] / "src" / "privlearn"
 
 #: What is mutated, by room: files below the package, and how many mutations are drawn.
 ROOMS: dict[str, tuple[tuple[str, ...], int]] = {
-    "accounting": (("accounting/**/*.py",), 60),
-    "clipping": (("clipping/**/*.py",), 60),
-    "mechanisms": (("mechanisms/*.py",), 25),
-    "sampling": (("sampling/*.py", "samples.py", "inclusion.py"), 25),
+    "accounting": (("core/accounting/**/*.py",), 60),
+    "clipping": (("core/clipping/**/*.py",), 60),
+    "mechanisms": (("core/mechanisms/*.py",), 25),
+    "sampling": (("core/sampling/*.py", "core/samples.py", "core/inclusion.py"), 25),
     "publishing": (("publishing/*.py",), 40),
     "methods' sums": (("*/sums.py",), 30),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.core import plan as plan_module
-from privlearn.core import row_transform
+from privlearn.core import row_transform, transform
 from privlearn.core.accounting import calibration
 from privlearn.core.clipping import row_sums
 from privlearn.core.mechanisms import selection
@@ -400,21 +400,21 @@ MUTANTS = [
     ),
     Mutant(
         "a choice of any length is certified",
-        select.check_choices,
-        "len(indices) != min(keep, MOST) or ",
+        transform.check_choices,
+        "len(indices) != min(keep, MOST_CHOSEN) or ",
         "",
         SAID,
     ),
     Mutant(
         "a feature is chosen twice",
-        select.check_choices,
+        transform.check_choices,
         " or len(set(indices)) < len(indices)",
         "",
         SAID,
     ),
     Mutant(
         "choices are not counted",
-        select.check_choices,
+        transform.check_choices,
         "if len(choices) != len(keeps):",
         "if False:",
         SAID,

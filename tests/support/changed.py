@@ -50,11 +50,8 @@ def rank(file: str, parameters: dict[str, Any], changed: set[str], checks: set[s
         return 1 if parameters.get("name") in checks else None
     if file == _LAWS or file in changed:
         return 0
-    rooms = {
-        Path(name).parts[2].removesuffix(".py")
-        for name in changed
-        if name.startswith("src/privlearn/")
-    }
+    below = (name.removeprefix("src/privlearn/") for name in changed if _is_source(name))
+    rooms = {name.removeprefix("core/").split("/")[0].removesuffix(".py") for name in below}
     rooms |= {"studies" for name in changed if name.startswith("src/privlearn_studies/")}
     parts = [
         Path(name).parts for name in changed if name.startswith("tests/") and name.count("/") > 1
@@ -62,6 +59,10 @@ def rank(file: str, parameters: dict[str, Any], changed: set[str], checks: set[s
     # what its tests share
     rooms |= {room for _, room, *_, own in parts if not own.startswith("test_")}
     return 3 if Path(file).parts[1] in rooms else None
+
+
+def _is_source(name: str) -> bool:
+    return name.startswith("src/privlearn/")
 
 
 def _home(mutant: Any) -> str:

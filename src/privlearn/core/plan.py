@@ -40,6 +40,7 @@ from privlearn.core.schedules import (
 from privlearn.core.transform import (
     PrivateTransform,
     Transform,
+    check_choices,
     other_features,
     priced,
     require_chain,
@@ -312,10 +313,8 @@ class Plan(AbstractPlan):
         if self.rows_per_person is not None:
             # "all" would have no limit to what a person adds
             count("rows_per_person", self.rows_per_person)
-        if (
-            self.rows_per_person is not None
-            and self.releases
-            and not self._release_directions_alone()
+        if self.rows_per_person is not None and not all(
+            release.prices_persons for release in self.releases
         ):
             raise BadInput(
                 "features are selected and standardised by rows, and the plan's examples are "
@@ -341,15 +340,6 @@ class Plan(AbstractPlan):
         return tuple(
             transform for transform in self.front if isinstance(transform, PrivateTransform)
         )
-
-    def _release_directions_alone(self) -> bool:
-        """Whether all releases before training are priced for persons: only that of principal
-        directions is.
-        """
-        # a release of its own, which few plans have
-        from privlearn.transforms.pca import PrivatePCA
-
-        return all(isinstance(release, PrivatePCA) for release in self.releases)
 
     @property
     def reacts(self) -> bool:
@@ -563,15 +553,8 @@ class Plan(AbstractPlan):
             problems.append(
                 "a temperature is stated that the plan does not release, or none that it does"
             )
-        if self.releases or "chosen" in facts:
-            # A release of its own, which few plans have.
-            from privlearn.core.transform import check_choices
-            from privlearn.transforms.select import SelectFeatures
-
-            check_choices(
-                facts,
-                [release.keep for release in self.releases if isinstance(release, SelectFeatures)],
-            )
+        chosen = (release.features_chosen for release in self.releases)
+        check_choices(facts, [number for number in chosen if number is not None])
         return problems + other_features(self.front, facts) + contradictions(self, facts)
 
     def within(self, budget: Budget, most: int | None = None) -> Plan:

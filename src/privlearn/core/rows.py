@@ -18,11 +18,11 @@ from typing import Any, Protocol, Self, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from privlearn.core.tensors import as_tensor
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from privlearn._checks import quoted
+from privlearn.core.tensors import as_tensor
 from privlearn.errors import BadInput
 
 #: Threads that read memory-mapped rows: disks serve several requests at once.

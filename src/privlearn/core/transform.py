@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn import _public
+from privlearn._checks import count
 from privlearn.core.accounting.account import Account
 from privlearn.core.accounting.events import Event
 from privlearn.core.accounting.guarantee import Adjacency
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 #: With what scales rows, as many as a published model may have.
 _MOST_IN_FRONT = 6
+#: A certificate lists so many chosen features, the best first. The weights hold all of them.
+MOST_CHOSEN = 10_000
 #: The modules in which they are defined; none of them imports torch.
 _HOMES = ("moments", "pca", "select", "sources", "specs")
 
@@ -187,10 +190,19 @@ class PrivateTransform(Transform):
     """
 
     noise_multiplier: float
+    #: Whether its price holds for persons who have several rows.
+    prices_persons: ClassVar[bool] = False
 
     @abstractmethod
     def event(self) -> Event:
         """What it costs."""
+
+    @property
+    def features_chosen(self) -> int | None:
+        """How many features it chooses, which the facts of a run then list; None: it chooses
+        none.
+        """
+        return None
 
     @abstractmethod
     def text(self) -> str:
@@ -238,6 +250,29 @@ def other_features(front: Iterable[Transform], facts: Mapping[str, Any]) -> list
     return [
         f"the plan has the public features {', '.join(named)[:80] or 'none'}, and others are stated"
     ]
+
+
+def check_choices(facts: Mapping[str, Any], keeps: Sequence[int]) -> None:
+    """Raise `BadInput` unless `facts`, which strangers wrote, tell of one choice for each of
+    `keeps`, and no others.
+
+    Raises:
+        KeyError, TypeError: fields are missing or of other types.
+    """
+    choices = facts.get("chosen", [])
+    if len(choices) != len(keeps):
+        raise BadInput(
+            f"{len(choices)} choices of features are stated, and the plan has {len(keeps)}"
+        )
+    for choice, keep in zip(choices, keeps, strict=True):
+        indices = choice["indices"]
+        for index in indices:
+            count("a chosen feature", index, least=0)
+        if len(indices) != min(keep, MOST_CHOSEN) or len(set(indices)) < len(indices):
+            raise BadInput(
+                f"{len(indices)} features are said to be chosen, and {keep} to be kept: expected "
+                "each once, and as many"
+            )
 
 
 def public_features(facts: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -60,6 +60,7 @@ class PrivatePCA(PrivateTransform):
     noise_multiplier: float
 
     kind: ClassVar[str] = "pca"
+    prices_persons: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         count("components", self.components)

@@ -22,7 +22,7 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian, Selection, draw_epsilon
 from privlearn.core.sampling import FullBatch
 from privlearn.core.streams import NoiseStream
-from privlearn.core.transform import PrivateTransform, Shape
+from privlearn.core.transform import MOST_CHOSEN, PrivateTransform, Shape
 from privlearn.errors import BadInput
 
 if TYPE_CHECKING:
@@ -328,6 +328,11 @@ class SelectFeatures(PrivateTransform):
     def _counts_noise(self) -> float:
         return self.noise_multiplier / math.sqrt(self._counts_part)
 
+    @property
+    def features_chosen(self) -> int:
+        """How many features it chooses."""
+        return self.keep
+
     def text(self) -> str:
         """What a card says of it."""
         return f"selection of {self.keep} features (noise multiplier {self.noise_multiplier:.4g})"
@@ -481,10 +486,6 @@ def require_classes(y: Any, classes: int) -> None:
         )
 
 
-#: Of how many features a certificate tells, the best first; the weights hold them all.
-MOST = 10_000
-
-
 def choice_json(
     indices: Sequence[int],
     names: Sequence[str] = (),
@@ -499,36 +500,13 @@ def choice_json(
         scores: what each was ranked by, where that was released.
         noise: the standard deviation of the noise in each score.
     """
-    choice: dict[str, Any] = {"indices": [int(index) for index in indices[:MOST]]}
+    choice: dict[str, Any] = {"indices": [int(index) for index in indices[:MOST_CHOSEN]]}
     if names:
         choice["names"] = [names[index] for index in choice["indices"]]
     if scores is not None and noise is not None:
-        choice["scores"] = [float(f"{value:.6g}") for value in scores[:MOST]]
-        choice["noise_std"] = [float(f"{value:.6g}") for value in noise[:MOST]]
+        choice["scores"] = [float(f"{value:.6g}") for value in scores[:MOST_CHOSEN]]
+        choice["noise_std"] = [float(f"{value:.6g}") for value in noise[:MOST_CHOSEN]]
     return choice
-
-
-def check_choices(facts: Mapping[str, Any], keeps: Sequence[int]) -> None:
-    """Raise `BadInput` unless `facts`, which strangers wrote, tell of one choice for each of
-    `keeps`, and no others.
-
-    Raises:
-        KeyError, TypeError: fields are missing or of other types.
-    """
-    choices = facts.get("chosen", [])
-    if len(choices) != len(keeps):
-        raise BadInput(
-            f"{len(choices)} choices of features are stated, and the plan has {len(keeps)}"
-        )
-    for choice, keep in zip(choices, keeps, strict=True):
-        indices = choice["indices"]
-        for index in indices:
-            count("a chosen feature", index, least=0)
-        if len(indices) != min(keep, MOST) or len(set(indices)) < len(indices):
-            raise BadInput(
-                f"{len(indices)} features are said to be chosen, and {keep} to be kept: expected "
-                "each once, and as many"
-            )
 
 
 def choice_lines(choice: dict[str, Any], most: int = 10) -> list[str]:

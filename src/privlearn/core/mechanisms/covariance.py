@@ -67,7 +67,8 @@ def require_priced(correlation: Correlation, sampling: Sampler, examples: int, s
     if sensitivity(whole, separation) > math.sqrt(times(steps, separation)) * (1 + _ROUNDING):
         raise UnsoundExtension(
             f"the matrix of the correlation {name} lets an example change more than is charged: "
-            "divide its coefficients by privlearn.core.mechanisms.correlated.scale(column, separation)"
+            "divide its coefficients by "
+            "privlearn.core.mechanisms.correlated.scale(column, separation)"
         )
     first = np.convolve(whole[:_ROWS], inverse[:_ROWS])[: min(steps, _ROWS)]
     first[0] -= 1
