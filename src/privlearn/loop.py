@@ -1,28 +1,18 @@
-"""Private training in a loop of your own: `make_private` takes a model, an optimizer and a loader
-as they are.
-"""
+"""`make_private` makes a private run of a model, an optimizer and a loader, as they are."""
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Unpack, final
+from typing import Any, Unpack
 
-from filelock import Timeout
 from torch import Tensor, nn, optim
 
 from privlearn._checks import checked
-from privlearn._display import Described, Summary
-from privlearn.core.accounting.accountant import guarantee
-from privlearn.core.accounting.events import Event, compose, walk
-from privlearn.core.accounting.guarantee import Adjacency, Guarantee, hollow
+from privlearn.core.accounting.guarantee import Adjacency, hollow
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.core.accounting.ledgers.ledger_state import first
 from privlearn.core.clipping.clips import Clip, Flat
-from privlearn.core.clipping.losses import ModelLoss
+from privlearn.core.clipping.losses import of_model
 from privlearn.core.mechanisms import matrices
 from privlearn.core.mechanisms.correlated import Correlation
 from privlearn.core.plan import Plan
@@ -33,13 +23,10 @@ from privlearn.core.streams import Streams
 from privlearn.data.torch_rows import resampled
 from privlearn.descent import best_sampling
 from privlearn.descent.dpsgd import Run
-from privlearn.descent.task import Batch, Epoch
 from privlearn.errors import BadInput, warn
-from privlearn.publishing.publish import publish
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import ComputeArguments, require_optimizer_of, world_of
-from privlearn.runs.result import SCRIPTS_RATES, PrivateDiagnostics, Result
 
 
 class LoopSettings(ComputeArguments, total=False):
@@ -103,9 +90,13 @@ def make_private(
     delta: float | None = None,
     max_grad_norm: float | None = None,
     **settings: Unpack[LoopSettings],
-) -> PrivateLoop:
-    """Train in a loop of your own: batches are drawn from the loader's rows, each step is clipped,
+) -> Run:
+    """Make a run for your own loop: batches are drawn from the loader's rows, each step is clipped,
     charged and noised.
+
+    `for batch in private.batches(): private.step(batch, loss)`, then `private.publish(folder)`. A
+    function as a loss is one of (model, batch), where `batch` is what the loader's collate function
+    makes; losses of torch.nn are of (outputs, targets).
 
     Guarantee: that of `descent.dpsgd.Run`, for the model after the last step (and after each):
     `plan.guarantee(delta)`. What `step` returns, the batches and the rows are private.
@@ -145,261 +136,26 @@ def make_private(
     plan = _plan(
         own, epochs, epsilon, delta, max_grad_norm, batch_size, len(rows), correlated=correlated
     )
-    loss, rates = own["loss"], own["learning_rate_schedule"] or Constant()
+    loss = own["loss"]
     run = Run(
         plan,
         model,
-        None if loss is None else _of_model(loss),
+        None if loss is None else of_model(loss),
         rows,
-        optimizer=lambda parameters: optimizer,
-        learning_rate_schedule=rates,
+        optimizer=optimizer,
+        learning_rate_schedule=own["learning_rate_schedule"] or Constant(),
         ledger=own["ledger"],
         streams=own["streams"],
         checkpoint=own["checkpoint"],
+        delta=delta,
         config=config,
     )
-    if (plan.budget or run.session.ledger.budget) is None:
+    run.task.losses_take_model = True
+    if (plan.budget or run.ledger.budget) is None:
         # of a target the session warns
         for warning in hollow(None, delta, own["examples"] or len(rows)):
             warn(warning)
-    return PrivateLoop(
-        run, plan, model, optimizer, delta, scripts_rates=isinstance(rates, Constant)
-    )
-
-
-@final
-class PrivateLoop(Described):
-    """A loop that a user writes around a run of DP-SGD:
-    `for batch in private.batches(): private.step(batch, loss)`.
-
-    Or epoch by epoch, `for epoch in private: for batch in epoch: private.step(batch, loss)`. As a
-    context manager it is closed however the block ends.
-
-    Attributes:
-        run: the `descent.dpsgd.Run` that it drives.
-        plan: what is spent, and how.
-        ledger: what is charged.
-        model: what is trained.
-        optimizer: the one that was given.
-        steps_per_epoch: batches in an epoch.
-        steps: batches in all, for learning-rate schedulers that ask.
-        taken: steps that were taken, also before the run was interrupted.
-        epoch: epochs that are complete.
-    """
-
-    def __init__(
-        self,
-        run: Run,
-        plan: Plan,
-        model: nn.Module,
-        optimizer: Any,
-        delta: float | None = None,
-        *,
-        scripts_rates: bool = False,
-    ) -> None:
-        self.run, self.plan, self.model, self.optimizer, self._delta = (
-            run,
-            plan,
-            model,
-            optimizer,
-            delta,
-        )
-        self.steps_per_epoch = run.task.steps
-        self.steps = plan.epochs * self.steps_per_epoch
-        self._rates = {"learning_rate_schedule": SCRIPTS_RATES} if scripts_rates else {}
-        saved = run.session.saved
-        self._kept: int = (
-            saved.plain["epoch"] * self.steps_per_epoch + saved.plain["step"] if saved else 0
-        )
-        self._epoch: Epoch | None = None  # the one that was handed out last
-        self._result: Result | None = None
-
-    @property
-    def ledger(self) -> Ledger:
-        """What is charged."""
-        return self.run.session.ledger
-
-    @property
-    def taken(self) -> int:
-        """How many steps were taken."""
-        return max(self.run.session.taken, self._kept)
-
-    @property
-    def epoch(self) -> int:
-        """How many epochs are complete."""
-        return self.taken // self.steps_per_epoch
-
-    def __iter__(self) -> Iterator[Epoch]:
-        """The epochs that are still to come, each an iterable of batches.
-
-        Raises:
-            BadInput: the run is over; or an epoch is asked for, and no batch was of the one before.
-        """
-        if _state(iter(self.run)) == inspect.GEN_CLOSED:
-            raise BadInput(
-                "all epochs are over, or the run was ended: batches() goes through all "
-                f"{self.plan.epochs} epochs, once. For one epoch at a time: `for epoch in private: "
-                "for batch in epoch: private.step(batch, loss)`"
-            )
-        handed = None
-        while (epoch := self._next_epoch()) is not None:
-            if epoch is handed:
-                raise BadInput(
-                    "the next epoch was asked for before any batch of this one: make_private gives "
-                    "one loop, not a model, an optimizer and a loader. Write private = "
-                    "pv.make_private(...), then `for epoch in private: for batch in epoch: "
-                    "private.step(batch, loss)`"
-                )
-            handed = epoch
-            yield epoch
-
-    def _next_epoch(self) -> Epoch | None:
-        """The next one, or again the last one if no batch of it was asked for: none is lost."""
-        if self._epoch is not None and _state(iter(self._epoch)) == inspect.GEN_CREATED:
-            return self._epoch
-        try:
-            self._epoch = next(iter(self.run), None)
-        except BadInput as error:
-            if not isinstance(error.__cause__, Timeout):
-                raise
-            raise BadInput(
-                "the run in this checkpoint is under way, in another process or in a loop of this "
-                "one that was not closed: let it end, or call its close(), as `with "
-                "pv.make_private(...) as private:` does by itself"
-            ) from error
-        return self._epoch
-
-    def batches(self) -> Iterator[Batch]:
-        """The batches of all epochs that are still to come, each for one step; empty ones, too,
-        take a step.
-
-        Raises:
-            BadInput: the run is over.
-        """
-        for epoch in self:
-            yield from epoch
-
-    def step(self, batch: Batch, loss: Callable[..., Tensor] | None = None) -> PrivateDiagnostics:
-        """Clip each example's gradient, charge the ledger, add noise, and let the optimizer take a
-        step.
-
-        Args:
-            batch: from `batches`, once.
-            loss: a function of (model, batch) to one value for each example, shape (batch,), where
-                `batch` is what the loader's collate function makes; or a loss of torch.nn with
-                reduction="none" for batches (inputs, targets). It is called with parts of the
-                batch, and with made-up rows before the first step. None: the one before.
-
-        Returns:
-            Private figures of the batch, for the curator's eyes: "loss" (its mean),
-            "clipped_share", "examples", "left_out".
-
-        Raises:
-            NotPerExample, BadInput: the loss couples examples, or can't be computed; before
-                anything is spent on the batch.
-            SampleReused: a second step on one batch.
-        """
-        if not isinstance(batch, Batch):
-            raise BadInput(
-                f"step was given a {type(batch).__name__}: expected a batch of private.batches(), "
-                "drawn at random and good for one step. The loss is called with its rows: "
-                "step(batch, loss), loss(model, rows)"
-            )
-        return self.run.step(batch, None if loss is None else _of_model(loss))
-
-    def keep(self, *schedulers: Any) -> None:
-        """Let the checkpoint hold the state of learning-rate schedulers: a resumed run goes on with
-        their rates.
-
-        To be called before the first batch, with what has a `state_dict` and a `load_state_dict`.
-        """
-        for number, scheduler in enumerate(schedulers):
-            self.run.session.parts[f"scheduler {number}"] = scheduler
-
-    def spent(self, delta: float | None = None) -> Guarantee:
-        """What was charged so far, priced as if the number of steps had been fixed beforehand: an
-        estimate, for a log.
-
-        What a resumed run spent before its interruption is in it, also before the first batch. A
-        ledger in a file has all of the run set aside from its first batch to `close()`, and that
-        counts as charged. The guarantee, which a certificate claims however early the loop is left,
-        is `plan.guarantee(delta)`.
-
-        Raises:
-            BadInput: at no delta.
-        """
-        stated, plan = delta or self._delta, self.plan
-        if stated is None:
-            raise BadInput(
-                "nothing says at which delta epsilon is stated: give one, for example delta=1e-5"
-            )
-        event = compose([self.ledger.event, *self._to_charge_again()])
-        priced = guarantee(event, plan.neighbours, stated, plan.unit.group_size)
-        return replace(priced, kind="estimate", rows_per_person=plan.unit.rows_per_person)
-
-    def _to_charge_again(self) -> list[Event]:
-        """What the steps in a checkpoint cost, as far as the ledger is charged for it again only
-        with the first batch.
-
-        A ledger in a file has all of the run set aside.
-        """
-        session, plan = self.run.session, self.plan
-        if self.ledger.path or session.complete or session.taken >= self._kept:
-            return []
-        if plan.filter is not None:
-            return [plan.filter] if session.first == (0, 0) else []
-        epoch, step = divmod(self._kept, self.steps_per_epoch)
-        noise = plan.noise_multipliers()
-        whole = [plan.epoch_event(own) for own in noise[:epoch]] if session.first == (0, 0) else []
-        if not step:
-            return whole
-        event = compose([plan.epoch_event(noise[epoch])])
-        # of steps, cycles or the epoch, each made at its first batch
-        charges = sum(times for _, times in walk(event))
-        return [*whole, first(event, math.ceil(step * charges / self.steps_per_epoch))]
-
-    def result(self) -> Result:
-        """The trained model, and what can be published of it; ends the run. One that is left early
-        says so.
-        """
-        if self._result is None:
-            result = self.run.result()
-            self._result = replace(result, facts=result.facts | self._rates)
-        return self._result
-
-    def publish(self, out: str | Path, **options: Any) -> Path:
-        """End the run and write the model with its certificate by `pv.publish`, whose other
-        arguments are `options`.
-        """
-        return publish(self.result(), out, **{"delta": self._delta, **options})
-
-    def close(self) -> None:
-        """End the run: what was not charged is given back. One with a checkpoint keeps it, and can
-        be continued.
-        """
-        iter(self.run).close()
-
-    def __enter__(self) -> PrivateLoop:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.run.__exit__(*error)
-
-    def _summary(self) -> Summary:
-        rows = self.run._summary().rows[:-1]
-        loop = (
-            "for batch in private.batches(): private.step(batch, loss); then "
-            "private.publish(folder)"
-        )
-        return Summary(
-            f"Private training loop: {self.taken} of {self.steps} steps taken",
-            [*rows, ("use", loop)],
-        )
-
-
-def _state(generator: Any) -> str:
-    """Whether a generator was begun, and is over."""
-    return inspect.getgeneratorstate(generator)
+    return run
 
 
 def _unwrapped(model: Any) -> nn.Module:
@@ -416,16 +172,6 @@ def _unwrapped(model: Any) -> nn.Module:
             "clipped: give the module in it, model.module"
         )
     return model
-
-
-def _of_model(loss: Any) -> Any:
-    """Functions are of (model, batch); torch's own losses are of (outputs, targets)."""
-    if not callable(loss):
-        raise BadInput(
-            f"loss is {repr(loss)[:60]}: expected a function of (model, batch) to one value for "
-            "each example, not its value. It is called by step, on parts of the batch"
-        )
-    return loss if isinstance(loss, nn.Module | ModelLoss) else ModelLoss(loss)
 
 
 def _plan(

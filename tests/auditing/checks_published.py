@@ -99,7 +99,7 @@ def scripted(steps: int) -> Callable[[Any], Result]:
         )
         for batch in private.batches():
             private.step(batch)
-            if private.taken == steps:
+            if private.steps_done == steps:
                 break
         return private.result()
 

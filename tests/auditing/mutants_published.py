@@ -72,8 +72,8 @@ MUTANTS = [
     Mutant(
         "a run that was left goes on a step later",
         session.TrainingSession.keep_end,
-        "self.taken - self._epoch * self._steps",
-        "self.taken - self._epoch * self._steps + 1",
+        "self.steps_done - self._epoch * self._steps",
+        "self.steps_done - self._epoch * self._steps + 1",
         ON,
     ),
     Mutant(

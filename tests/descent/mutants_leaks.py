@@ -34,7 +34,7 @@ MUTANTS = [
         "empty batches are skipped",
         dpsgd.Run.step,
         STEP,
-        " " * 8 + "if not len(batch.sample): session.taken += 1; return\n" + STEP,
+        " " * 8 + "if not len(batch.sample): session.steps_done += 1; return\n" + STEP,
         ALIKE,
     ),
     Mutant(

@@ -165,7 +165,7 @@ def test_a_sampler_and_a_matrix_are_taken_as_they_are() -> None:
         pv.train(digits, **chosen | {"sampling": 5})
 
 
-def loop(optimizer: Any = optim.SGD, **chosen: Any) -> pv.PrivateLoop:
+def loop(optimizer: Any = optim.SGD, **chosen: Any) -> pv.Run:
     model = nn.Linear(4, 2)
     loader = DataLoader(TensorDataset(torch.zeros(240, 4), torch.zeros(240).long()), batch_size=10)
     usual = {"epsilon": 4.0, "delta": 1e-3, "epochs": 2, "max_grad_norm": 1.0}

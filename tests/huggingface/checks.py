@@ -286,7 +286,7 @@ def check_an_authors_texts_are_one_example() -> None:
             examples=1,
         )
         trainer.train()
-        task = trainer.private.run.task
+        task = trainer.private.task
         assert task.present == 1
         assert task.persons.shape == (1, 5)
 

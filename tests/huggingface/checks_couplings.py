@@ -56,7 +56,7 @@ def by_trainer(
             streams=pv.Streams.new(0),
         )
         trainer.train()
-    return trainer.private.run.task.gradients.way
+    return trainer.private.task.gradients.way
 
 
 @check

@@ -14,7 +14,7 @@ from privlearn.core.clipping import gradients  # noqa: E402
 from privlearn.descent import gradient_check  # noqa: E402
 from privlearn.huggingface import example_losses, fixed_length, trainer, unsupported  # noqa: E402
 
-STEP = "    seen = self.private.step(inputs)\n"
+STEP = "    seen = self.private.step(drawn_batch(inputs))\n"
 EMPTY, ADAPTER = (
     "check_an_empty_batch_is_a_step_of_the_trainer",
     "check_an_adapters_example_moves_the_sum_by_at_most_the_norm",
@@ -25,7 +25,7 @@ MUTANTS = [
         trainer.PrivateTrainer.training_step,
         STEP,
         (
-            "    if not len(inputs.batch.sample): self.private._session.taken += 1; return "
+            "    if not len(inputs.batch.sample): self.private.session.steps_done += 1; return "
             "torch.tensor(0.0)\n"
         )
         + STEP,
@@ -35,7 +35,7 @@ MUTANTS = [
         "the trainer steps without a release",
         trainer.PrivateTrainer.training_step,
         STEP,
-        '    self.private._session.taken += 1; seen = {"loss": 0.0}\n',
+        '    self.private.session.steps_done += 1; seen = {"loss": 0.0}\n',
         EMPTY,
     ),
     Mutant(

@@ -186,7 +186,7 @@ def descent(folder: Path) -> dict[str, Call]:
     given = {"optimizer": sgd, "learning_rate_schedule": rates}
     return {
         "dpsgd": Call(pv.dpsgd, dataset=Made(doubles), **own, **given),
-        "Run": Call(pv.Run, data=Made(doubles), **own, **given),
+        "Run": Call(pv.Run, data=Made(doubles), delta=1e-5, **own, **given),
         "make_private": Call(
             lambda **given: pv.make_private(**in_a_loop(("model", "loader"), **given)),
             more=["model", "optimizer", "loader", *get_type_hints(LoopSettings)],

@@ -81,7 +81,7 @@ def _loop(**named: Any) -> ComputeConfig:
         max_grad_norm=1.0,
         **named,
     )
-    return private.run.task.compute
+    return private.task.compute
 
 
 def _opacus(**named: Any) -> ComputeConfig:
@@ -95,7 +95,7 @@ def _opacus(**named: Any) -> ComputeConfig:
         epochs=1,
         **named,
     )
-    return engine.loop.run.task.compute
+    return engine.run.task.compute
 
 
 def _strategy(**named: Any) -> ComputeConfig:

@@ -75,7 +75,7 @@ def by_strategy(
             callbacks=[Moves()],
         )
         trainer.fit(Module(), DataLoader(data, batch_size=len(data)))
-    return private.private.run.task.gradients.way
+    return private.private.task.gradients.way
 
 
 @check

@@ -12,7 +12,7 @@ from privlearn.data import torch_rows
 from privlearn.descent import gradient_check
 from privlearn.lightning import step_loss, strategy
 
-STEP = "    seen = self.private.step(args[0])\n"
+STEP = "    seen = self.private.step(drawn_batch(args[0]))\n"
 MUTANTS = [
     Mutant(
         "a training step is given the batch",
@@ -38,7 +38,7 @@ MUTANTS = [
     Mutant(
         "the training loss reaches callbacks",
         strategy.PrivateStrategy.training_step,
-        'self._logs.to_loggers(_PRIVATE_LOSS, plain(seen["loss"]), taken)',
+        'self._logs.to_loggers(_PRIVATE_LOSS, plain(seen["loss"]), steps)',
         'self._logs.publicly(_PRIVATE_LOSS, plain(seen["loss"]))',
         "check_the_training_loss_goes_to_loggers_alone",
     ),
@@ -75,7 +75,7 @@ MUTANTS = [
         strategy.PrivateStrategy.training_step,
         STEP,
         (
-            "    if not len(args[0].batch.sample): self.private._session.taken += 1; return "
+            "    if not len(args[0].batch.sample): self.private.session.steps_done += 1; return "
             "torch.tensor(0.0)\n"
         )
         + STEP,

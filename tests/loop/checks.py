@@ -217,7 +217,7 @@ def check_empty_batches_take_a_noisy_step() -> None:
         if len(sizes) == 20:
             break
     assert sizes.count(0) > 10
-    assert loop.taken == 20
+    assert loop.steps_done == 20
 
 
 @check
@@ -260,14 +260,14 @@ def check_another_loss_is_checked_like_the_first() -> None:
     batches = loop.batches()
     batch = next(batches)
     must_raise(NotPerExample, lambda: loop.step(batch, coupled))
-    assert loop.taken == 0
+    assert loop.steps_done == 0
     assert not loop.ledger.spent(1e-5).epsilon
     loop.step(batch, loss)
     batch = next(batches)
     must_raise(NotPerExample, lambda: loop.step(batch, coupled))
     loop.step(batch)  # by the one before
     loop.step(next(batches), lambda model, batch: 2 * loss(model, batch))
-    assert loop.taken == 3
+    assert loop.steps_done == 3
 
 
 @check
@@ -374,7 +374,7 @@ def check_workers_and_interruptions_change_no_row() -> None:
         with private(**given) as first:
             for batch in first.batches():
                 first.step(batch)
-                if first.taken == 5:
+                if first.steps_done == 5:
                     break
         again = private(**given)
         assert torch.equal(gone_through(again, None), expected)
@@ -425,7 +425,7 @@ def check_a_loop_left_early_claims_its_limit() -> None:
         loop = private()
         for batch in loop.batches():
             loop.step(batch, loss)
-            if loop.taken == 3:
+            if loop.steps_done == 3:
                 break
         out = loop.publish(Path(folder) / "model")
         verified = pv.verify(out)
@@ -575,7 +575,7 @@ def check_hooks_that_are_put_in_on_the_way_are_looked_at() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for batch in loop.batches():
-                if loop.taken == 1:
+                if loop.steps_done == 1:
                     change(model)
                 before, expected = weights(model), torch.zeros(len(weights(model)))
                 for row in range(60):
@@ -590,7 +590,7 @@ def check_hooks_that_are_put_in_on_the_way_are_looked_at() -> None:
                 torch.testing.assert_close(
                     before - weights(model), 0.5 * expected / 60, rtol=5e-3, atol=1e-6
                 )
-        assert loop.run.task.gradients.way == way
+        assert loop.task.gradients.way == way
         assert sum("training will be slow" in str(own.message) for own in caught) == warned
     loop = private()
     batches = loop.batches()

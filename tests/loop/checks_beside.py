@@ -102,7 +102,7 @@ def check_weights_that_something_else_changed_are_not_published() -> None:
             def train(model: nn.Module = model, loop: Any = loop, when: int = when) -> None:
                 for batch in loop.batches():
                     loop.step(batch, loss)
-                    if loop.taken == when:
+                    if loop.steps_done == when:
                         step_beside(model, sgd(model))
                 loop.result()
 
@@ -230,14 +230,14 @@ def interrupted(
             if kept:
                 loop.keep(scheduler)
             for batch in loop.batches():
-                if loop.taken == 3 and at < STEPS:
-                    loop.run.session.keep(batch.step, now=True)
+                if loop.steps_done == 3 and at < STEPS:
+                    loop.save_checkpoint()
                 loop.step(batch)
                 scheduler.step()
                 seen.append(weights(model).clone())
-                if beside and loop.taken == 1:
+                if beside and loop.steps_done == 1:
                     step_beside(model, sgd(model))
-                if loop.taken == at:
+                if loop.steps_done == at:
                     raise KeyboardInterrupt
             loop.publish(checkpoint.with_suffix(".model"))
     except KeyboardInterrupt:
@@ -269,10 +269,10 @@ def on_rows(checkpoint: Path, at: int, labels: torch.Tensor, of: Callable[..., A
     given = torch.utils.data.DataLoader(rows, batch_size=len(rows) // 4)
     with private(network(), given, checkpoint=checkpoint, epochs=2, loss=of) as loop:
         for batch in loop.batches():
-            if loop.taken == 3 and at < STEPS:
-                loop.run.session.keep(batch.step, now=True)
+            if loop.steps_done == 3 and at < STEPS:
+                loop.save_checkpoint()
             loop.step(batch)
-            if loop.taken == at:
+            if loop.steps_done == at:
                 raise KeyboardInterrupt
         loop.publish(checkpoint.with_suffix(".model"))
 

@@ -58,7 +58,7 @@ def by_make_private(
     for batch in private.batches():
         move(network)
         private.step(batch, losses_of_batch(losses))
-    return private.run.task.gradients.way
+    return private.task.gradients.way
 
 
 def by_dpsgd(

@@ -289,9 +289,9 @@ def check_a_restart_forgets_no_use_of_a_private_figure() -> None:
         loop = private(model, optimizer=optimizer, loss=loss, checkpoint=place)
         for batch in loop.batches():
             losses.append(loop.step(batch)["loss"])
-            if loop.taken == at:
+            if loop.steps_done == at:
                 use(losses, scheduler, optimizer)
-                loop.run._epochs.close()  # as a process that is killed leaves it
+                loop._epochs.close()  # as a process that is killed leaves it
                 return None
         return loop
 
@@ -313,7 +313,7 @@ def check_a_restart_forgets_no_use_of_a_private_figure() -> None:
         again = private(network(), loss=loss, checkpoint=place / "compared")
         for batch in again.batches():
             again.step(batch)
-            if again.taken == 5:
+            if again.steps_done == 5:
                 break
         assert "left early" in str(must_raise(BadInput, lambda: again.publish(place / "b")))
         assert list(place.glob("compared*"))

@@ -7,7 +7,7 @@ from privlearn.core import sampling
 from privlearn.core.clipping import gradients, losses
 from privlearn.core.clipping import model_check as check
 from privlearn.data import dataset_rows, torch_rows
-from privlearn.descent import dpsgd, task
+from privlearn.descent import base_run, dpsgd, task
 from privlearn.publishing import publish
 from privlearn.runs import optimizers, result, session
 from tests.support.mutant import Mutant, suite_of
@@ -92,20 +92,18 @@ MUTANTS = [
     ),
     Mutant(
         "the door skips empty batches",
-        loop.PrivateLoop.batches,
-        "yield from epoch",
-        "for batch in epoch:\n            if len(batch.sample):\n                yield batch\n"
-        "            else:\n                self.run.session.taken += 1",
+        base_run.BaseRun.batches,
+        "return chain.from_iterable(self)",
+        "for batch in chain.from_iterable(self):\n"
+        "            if len(batch.sample): yield batch\n"
+        "            else: self.session.steps_done += 1",
         EMPTY,
     ),
     Mutant(
         "the door takes no step on empty batches",
-        loop.PrivateLoop.step,
-        "return self.run.step(",
-        (
-            "if not len(batch.sample):\n        self.run.session.taken += 1; return None\n    "
-            "return self.run.step("
-        ),
+        dpsgd.Run.step,
+        "require_batch(batch)",
+        "if not len(batch.sample): session.steps_done += 1; return None\n    require_batch(batch)",
         EMPTY,
     ),
     Mutant(
@@ -204,7 +202,7 @@ MUTANTS = [
     Mutant(
         "a step can be left out",
         task.Epoch._drawn,
-        "if session.taken != batch.number + 1:",
+        "if session.steps_done != batch.number + 1:",
         "if False:",
         "check_no_batch_is_left_out_or_used_twice",
     ),
@@ -238,30 +236,30 @@ MUTANTS = [
     ),
     Mutant(
         "the steps before an interruption cost nothing",
-        loop.PrivateLoop.spent,
+        base_run.BaseRun.spent,
         "*self._to_charge_again()",
         "",
         SPENT,
     ),
     Mutant(
         "epochs before an interruption count twice",
-        loop.PrivateLoop._to_charge_again,
-        "if session.first == (0, 0) else []",
+        base_run.BaseRun._to_charge_again,
+        "if new else []",
         "",
         SPENT,
     ),
     Mutant(
         "the epoch under way costs nothing",
-        loop.PrivateLoop._to_charge_again,
+        base_run.BaseRun._to_charge_again,
         "first(event, math.ceil(step * charges / self.steps_per_epoch))",
         "first(event, 0)",
         SPENT,
     ),
     Mutant(
         "what is spent is for other neighbours",
-        loop.PrivateLoop.spent,
+        base_run.BaseRun.spent,
         "plan.neighbours",
-        "Adjacency.ADD_REMOVE",
+        "type(plan.neighbours).ADD_REMOVE",
         SPENT,
     ),
     Mutant(

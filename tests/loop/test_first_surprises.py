@@ -47,7 +47,7 @@ def test_rates_that_the_script_may_change_are_stated_as_its_own(tmp_path: Path) 
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=loop.steps)
     for batch in loop.batches():
         loop.step(batch, loss)
-        if loop.taken < loop.steps:
+        if loop.steps_done < loop.steps:
             scheduler.step()
     schedule, line = stated(loop.publish(tmp_path / "model"))
     assert schedule == "the script's own"
@@ -81,7 +81,7 @@ def test_batches_are_gone_through_once() -> None:
     for batch in loop.batches():
         loop.step(batch, loss)
     for again in (loop.batches, lambda: iter(loop)):
-        with pytest.raises(BadInput, match="for epoch in private: for batch in epoch"):
+        with pytest.raises(BadInput, match="for epoch in run: for batch in epoch"):
             next(again())
     assert loop.result().facts.get("left_early") is None
 
@@ -127,7 +127,7 @@ def test_a_batch_is_not_taken_apart(name: str, make: Callable[[], Any]) -> None:
     with pytest.raises(TypeError, match="goes whole into a step") as caught:
         TAKEN_APART[name](loop)
     assert "def loss(model, rows)" in str(caught.value)
-    assert loop.taken == 0
+    assert loop.steps_done == 0
 
 
 @pytest.mark.parametrize("make", [private, of_changing_rows])
@@ -146,7 +146,7 @@ def test_a_batch_is_brought_to_a_device_by_the_step(make: Callable[[], Any]) -> 
 def test_a_loop_is_one_and_no_epoch_is_lost(epochs: int) -> None:
     loop = private(epochs=epochs)
     with pytest.raises(
-        BadInput, match="make_private gives one loop, not a model, an optimizer and a loader"
+        BadInput, match="make_private gives one run, not a model, an optimizer and a loader"
     ) as caught:
         unpacked(loop)
     assert len(str(caught.value)) <= 300
@@ -167,26 +167,26 @@ def test_a_resumed_loop_says_how_far_it_was(tmp_path: Path) -> None:
     spent = loop.spent().epsilon
     loop.close()
     again = private(loss=loss, checkpoint=tmp_path / "run")
-    assert (again.taken, again.epoch) == (5, 1)
+    assert (again.steps_done, again.epoch) == (5, 1)
     assert "5 of 8 steps" in str(again)
     assert again.spent().epsilon == spent
     batches = again.batches()
     batch = next(batches)
-    assert (again.taken, again.spent().epsilon) == (5, spent)
+    assert (again.steps_done, again.spent().epsilon) == (5, spent)
     again.step(batch)
-    assert again.taken == 6
+    assert again.steps_done == 6
     for batch in batches:
         again.step(batch)
     assert torch.equal(weights(again.result().model), gone_through(private()))
     over = private(loss=loss, checkpoint=tmp_path / "run")
     assert list(over.batches()) == []
-    assert (over.taken, over.spent().epsilon) == (8, again.spent().epsilon)
+    assert (over.steps_done, over.spent().epsilon) == (8, again.spent().epsilon)
 
 
 def test_a_loop_that_was_not_closed_holds_its_checkpoint(tmp_path: Path) -> None:
     loop, _ = interrupted(tmp_path / "run", 2)
     again = private(loss=loss, checkpoint=tmp_path / "run")
-    with pytest.raises(BadInput, match=r"close\(\), as `with pv.make_private\(...\) as private:`"):
+    with pytest.raises(BadInput, match=r"close\(\), as `with run:` does"):
         next(again.batches())
     loop.close()
     with pytest.raises(BadInput, match="the run was ended"):

@@ -120,7 +120,7 @@ def check_a_script_is_dpsgd() -> None:
     for make in makers:
         model = network(0.3)
         made = private(model, optimizer=make(model.parameters()))
-        ours, loop = trained(made), made[0].loop
+        ours, loop = trained(made), made[0].run
         result = pv.dpsgd(
             loop.plan,
             network(0.3),
@@ -184,7 +184,7 @@ def check_empty_batches_are_handed_out_and_take_a_noisy_step() -> None:
         before = weights(model)
     assert len(sizes) == len(batches) == len(engine.accountant) == 20
     assert sizes.count(0) > 10
-    assert engine.loop.ledger.event == engine.loop.plan.event()
+    assert engine.run.ledger.event == engine.run.plan.event()
 
 
 @check
@@ -248,7 +248,7 @@ def check_nothing_is_drawn_before_it_is_charged() -> None:
     engine, model, optimizer, batches = private()
     x, y = next(iter(batches))
     mean(model, x, y).backward()
-    session, before = engine.loop.run.session, weights(model)
+    session, before = engine.run.session, weights(model)
     noise = session.streams.state()["noise"]
 
     class Refuses:
@@ -320,7 +320,7 @@ def apart(loss: ScriptsLoss, **options: Any) -> ScriptLoss:
     """What a loss is taken apart into."""
     made = private(**options)
     loss(*handed(made)).backward()
-    taken: ScriptLoss = made[0]._run._turn.loss
+    taken: ScriptLoss = made[0]._script._turn.loss
     return taken
 
 
@@ -368,7 +368,7 @@ def check_what_couples_rows_is_refused() -> None:
     for loss in losses:
         made = private()
         must_raise(PrivlearnError, lambda: (loss(*handed(made)).backward(), made[2].step()))  # noqa: B023
-        assert not made[0].loop.ledger.event.events
+        assert not made[0].run.ledger.event.events
 
 
 @check
@@ -408,7 +408,7 @@ def check_numbers_of_a_batch_do_not_come_into_the_loss() -> None:
     for loss in (by_value, without_gradient, written, in_place, branched):
         made = private()
         must_raise(PrivlearnError, lambda: (loss(*handed(made)).backward(), made[2].step()))  # noqa: B023
-        assert not made[0].loop.ledger.event.events
+        assert not made[0].run.ledger.event.events
     made = private()
     must_raise(BadInput, lambda: trained(made, lambda m, x, y: mean(m, x, y) * len(x)))
     seen: list[Any] = []
@@ -516,7 +516,7 @@ def check_a_run_left_early_claims_its_limit() -> None:
             out = engine.publish(Path(folder) / str(epochs))
             verified = pv.verify(out)
             assert verified.ok
-            assert verified.epsilon == engine.loop.plan.guarantee(1e-5).epsilon >= spent
+            assert verified.epsilon == engine.run.plan.guarantee(1e-5).epsilon >= spent
             assert ("left early" in (out / "README.md").read_text()) == (epochs == 1)
             must_raise(BadInput, lambda: trained(made))  # noqa: B023
 
@@ -555,4 +555,4 @@ def check_what_a_scripts_forward_writes_is_undone() -> None:
         warnings.simplefilter("always")
         made[2].step()
     assert not [own for own in said if issubclass(own.category, pv.errors.PrivacyWarning)]
-    assert not engine.loop.run.session.unclaimed
+    assert not engine.run.session.unclaimed

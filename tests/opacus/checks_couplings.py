@@ -39,7 +39,7 @@ def by_script(
         optimizer.zero_grad()
         losses_of_batch(losses)(model, batch).mean().backward()
         optimizer.step()
-    way: str | None = engine._run.loop.run.task.gradients.way
+    way: str | None = engine.run.task.gradients.way
     return way
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from privlearn.core import sampling
 from privlearn.core.clipping import gradients
 from privlearn.core.mechanisms import release
-from privlearn.descent import dpsgd
+from privlearn.descent import base_run, dpsgd
 from privlearn.opacus import privacy_engine, recorded, script_loss, script_run
 from tests.support.mutant import Mutant, suite_of
 
-STEP = "self.loop.step(batch, loss)\n"
+STEP = "self.run.step(batch, loss)\n"
 MEAN = "check_a_mean_is_divided_once_and_micro_batches_are_clipped"
 EMPTY = "check_empty_batches_are_handed_out_and_take_a_noisy_step"
 ONCE = "check_a_batch_is_good_for_one_step_and_one_backward"
@@ -55,7 +55,7 @@ MUTANTS = [
         "empty batches are skipped",
         script_run.ScriptRun.epoch,
         "        yield self._handed(batch)\n",
-        "        if not len(batch.sample):\n            self.loop.run.session.taken += 1\n         "
+        "        if not len(batch.sample):\n            self.run.session.steps_done += 1\n         "
         "   batch = next(self._current, None)\n            continue\n        yield "
         "self._handed(batch)\n",
         EMPTY,
@@ -64,7 +64,7 @@ MUTANTS = [
         "no step is taken on an empty batch",
         script_run.ScriptRun.step,
         STEP,
-        "if turn.rows: self.loop.step(batch, loss)\n    else: self.loop.run.session.taken += 1\n",
+        "if turn.rows: self.run.step(batch, loss)\n    else: self.run.session.steps_done += 1\n",
         EMPTY,
     ),
     Mutant(
@@ -85,14 +85,14 @@ MUTANTS = [
         "the optimizer steps before the charge",
         script_run.ScriptRun.step,
         STEP,
-        "[own.data.mul_(0.9) for own in self.loop.model.parameters()]\n    " + STEP,
+        "[own.data.mul_(0.9) for own in self.run.model.parameters()]\n    " + STEP,
         CHARGED,
     ),
     Mutant(
         "two steps are taken for one batch",
         script_run.ScriptRun.step,
         STEP,
-        STEP + "    batch.sample._used = False; self.loop.run.session.taken -= 1\n    " + STEP,
+        STEP + "    batch.sample._used = False; self.run.session.steps_done -= 1\n    " + STEP,
         SAME,
     ),
     Mutant(
@@ -216,9 +216,9 @@ MUTANTS = [
     ),
     Mutant(
         "a run that was left is complete",
-        script_run.ScriptRun.finish,
-        "if self.loop.taken == self.loop.steps:",
-        "self.loop.run.session.complete = True\n    if self.loop.taken == self.loop.steps:",
+        base_run.BaseRun.result,
+        "self.session.stop(",
+        "self.session.complete = True; self.session.stop(",
         LEFT,
     ),
     Mutant(

@@ -218,7 +218,7 @@ def test_schedulers_state_dicts_and_closures_are_the_optimizers() -> None:
         model.state_dict()
     )
     copied = network()
-    copied.load_state_dict(engine.loop.model.state_dict())
+    copied.load_state_dict(engine.run.model.state_dict())
     assert torch.equal(weights(copied), weights(module))
 
 
@@ -236,8 +236,8 @@ def test_evaluation_is_the_models_own() -> None:
 
 def test_poisson_sampling_false_is_priced_as_shuffling() -> None:
     engine = private(poisson_sampling=False)[0]
-    assert engine.loop.plan.sampling.kind == "shuffle"
-    assert engine.loop.plan.noise_multipliers()[0] > private()[0].loop.plan.noise_multipliers()[0]
+    assert engine.run.plan.sampling.kind == "shuffle"
+    assert engine.run.plan.noise_multipliers()[0] > private()[0].run.plan.noise_multipliers()[0]
 
 
 def test_ghost_mode_hands_the_criterion_back() -> None:
@@ -286,7 +286,7 @@ def test_a_class_of_its_own_is_not_needed_for_the_accountant() -> None:
     engine = step_on(mean)[0]
     assert engine.accountant.get_epsilon(delta=1e-5) == engine.get_epsilon(1e-5) > 0
     assert len(engine.accountant) == 1
-    assert isinstance(engine.loop.ledger, pv.Ledger)
+    assert isinstance(engine.run.ledger, pv.Ledger)
     with pytest.raises(BadInput):
         engine.load_checkpoint(path="x")
 

@@ -28,7 +28,7 @@ from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.mechanisms import noise, release
 from privlearn.core.streams import Streams
 from privlearn.core.temperature import Temperature
-from privlearn.descent.driven import Driven
+from privlearn.descent.epoch_loader import EpochLoader, drawn_batch
 from privlearn.errors import BadInput, BudgetExceeded, ProcessLost
 from privlearn.runs import process_group, ranks
 from privlearn.runs.ranks import Ranks, Slice
@@ -395,7 +395,7 @@ def check_hooks_that_are_put_in_on_the_way_are_refused() -> None:
             for epoch in run:
                 for batch in epoch:
                     run.step(batch)
-                    if run.session.taken == 3:
+                    if run.session.steps_done == 3:
                         next(run.task.network.children()).register_forward_hook(
                             lambda module, given, out: 2 * out
                         )
@@ -638,13 +638,13 @@ def check_processes_of_another_loop_are_not_waited_for() -> None:
     """A trainer's loop that fails in one process ends the others."""
 
     def work(world: Ranks) -> None:
-        private = Driven(
-            pv.Run(plan(), network(), cross_entropy, rows(), streams=Streams.new(0), world=world)
+        private = pv.Run(
+            plan(), network(), cross_entropy, rows(), streams=Streams.new(0), world=world
         )
         private.begin()
         try:
-            for drawn in private:
-                private.step(drawn)
+            for drawn in EpochLoader(private):
+                private.step(drawn_batch(drawn))
                 if world.rank == 1:
                     raise Stopped
         except Stopped as error:

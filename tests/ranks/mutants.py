@@ -7,7 +7,7 @@ from privlearn.core.clipping import kernels
 from privlearn.core.clipping import model_check as models_check
 from privlearn.core.mechanisms import noise, release
 from privlearn.data import torch_rows
-from privlearn.descent import dpsgd, driven, task
+from privlearn.descent import base_run, dpsgd, task
 from privlearn.opacus import privacy_engine
 from privlearn.publishing import publish
 from privlearn.runs import process_group, ranks, session
@@ -331,9 +331,9 @@ MUTANTS = [
     ),
     Mutant(
         "who fails in another loop is waited for",
-        driven.Driven.close,
-        "type(error), error",
-        "",
+        base_run.BaseRun.close,
+        "self.session.leave(error)",
+        "pass",
         "check_processes_of_another_loop_are_not_waited_for",
     ),
     Mutant(

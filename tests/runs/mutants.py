@@ -7,7 +7,7 @@ from __future__ import annotations
 from privlearn.core import rows
 from privlearn.core.clipping import gradients, losses
 from privlearn.data import dataset_rows
-from privlearn.descent import dpsgd, task, whole_run
+from privlearn.descent import base_run, dpsgd, task, whole_run
 from privlearn.runs import optimizers, session
 from tests.runs.checks_resuming import Stopped
 from tests.support.mutant import Mutant, suite_of
@@ -48,8 +48,8 @@ MUTANTS = [
     ),
     Mutant(
         "a run that was left keeps what it did not spend",
-        dpsgd.Run.result,
-        "session.stop(self._epochs)",
+        base_run.BaseRun.result,
+        "self.session.stop(self._epochs)",
         "pass",
         LEFT,
     ),
@@ -76,7 +76,7 @@ MUTANTS = [
     ),
     Mutant(
         "the end of a block settles nothing",
-        dpsgd.Run.__exit__,
+        base_run.BaseRun.__exit__,
         "self.session.close(self._epochs, error[1] if error else None)",
         "pass",
         LOOP,
@@ -84,7 +84,7 @@ MUTANTS = [
     Mutant(
         "batches may be left out",
         task.Epoch._drawn,
-        "if session.taken != batch.number + 1:",
+        "if session.steps_done != batch.number + 1:",
         "if False:",
         "check_batches_are_stepped_on_one_after_the_other",
     ),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from privlearn import _display
 from privlearn.core.accounting import ledger
-from privlearn.descent import task
+from privlearn.descent import base_run, task
 from privlearn.publishing import verify
 from privlearn.runs import checkpoint, result
 from tests.support.mutant import Mutant, suite_of
@@ -68,9 +68,9 @@ MUTANTS = [
     ),
     Mutant(
         "a run says that it is over",
-        task.DescribedRun._summary,
-        "{session.taken}",
-        "{session.taken + 1}",
+        base_run.BaseRun._summary,
+        "{self.steps_done}",
+        "{self.steps_done + 1}",
         SAYS,
     ),
     Mutant(

@@ -378,7 +378,7 @@ MUTANTS = [
         dpsgd.Run.step,
         " " * 8 + "clipped = task.gradients(",
         " " * 8
-        + "if not len(batch.sample): session.taken += 1; return\n"
+        + "if not len(batch.sample): session.steps_done += 1; return\n"
         + " " * 8
         + "clipped = task.gradients(",
         "check_every_step_is_noisy_and_paid",

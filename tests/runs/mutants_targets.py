@@ -39,7 +39,7 @@ MUTANTS = [
     Mutant(
         "a custom loop warns of its target beside the session",
         loop.make_private,
-        "(plan.budget or run.session.ledger.budget) is None",
+        "(plan.budget or run.ledger.budget) is None",
         "True",
         DOORS,
     ),

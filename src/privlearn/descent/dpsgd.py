@@ -22,20 +22,21 @@ from privlearn.core.schedules import Constant, Schedule
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.descent.after_training import AfterTraining
+from privlearn.descent.base_run import BaseRun
 from privlearn.descent.epoch_noise import epoch_noise
-from privlearn.descent.task import Batch, DescribedRun, Epoch, Task
+from privlearn.descent.task import Batch, Epoch, Task, require_batch
 from privlearn.runs import given
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.given import ComputeArguments, Given, OptimizerFactory
 from privlearn.runs.optimizers import Descent
-from privlearn.runs.result import PrivateDiagnostics, Result
+from privlearn.runs.result import SCRIPTS_RATES, PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
 
 
 @final
-class Run(DescribedRun):
-    """A run of DP-SGD, driven by hand: `for epoch in run: for batch in epoch: run.step(batch)`,
-    then `run.result()`.
+class Run(BaseRun):
+    """A run of DP-SGD, step by step: `for batch in run.batches(): run.step(batch)`, then
+    `run.result()` or `run.publish(folder)`.
 
     Guarantee: the result's model (its weights and the transforms in front of it) is
     `plan.guarantee(delta)`-DP for the plan's adjacency and `plan.unit`. The ledger is charged
@@ -53,16 +54,22 @@ class Run(DescribedRun):
         data: rows: see `runs.given`.
         compute: how to compute: `config`, or the fields of `runs.compute.ComputeConfig` by their
             names; and `average`.
-        optimizer: makes one of torch.optim from the parameters; by default SGD at a public rate.
+        optimizer: one of torch.optim, made from the model's parameters; or a function that makes
+            it of them. By default SGD at a public rate.
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its
-            value at epoch 0.
+            value at epoch 0. By default an optimizer that was given keeps the script's own rates,
+            which a scheduler of torch may change.
         validation: for `schedules.Validation` without noise: rows declared public,
             `Dataset(..., public=True)`.
+        delta: where `spent` and `publish` state epsilon; by default at the plan's.
 
     Attributes:
+        plan: what is spent, and how.
+        model: the network that is trained.
         optimizer: what descends.
-        session, task: for what drives the run: what is charged and drawn, and what is trained on
-            what.
+        examples: the public number of examples, declared or counted.
+        steps, steps_per_epoch: how many there are; at most, where the noise follows validations.
+        session, task: its inner parts: what is charged and drawn, and what is trained on what.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
@@ -78,36 +85,29 @@ class Run(DescribedRun):
         loss: Loss | None,
         data: Given,
         *,
-        optimizer: OptimizerFactory | None = None,
+        optimizer: OptimizerFactory | torch.optim.Optimizer | None = None,
         learning_rate_schedule: Schedule = Constant(),  # noqa: B008
         validation: Dataset | None = None,
         ledger: Ledger | None = None,
         streams: Streams | None = None,
         checkpoint: Checkpoint | str | Path | None = None,
+        delta: float | None = None,
         **compute: Unpack[ComputeArguments],
     ) -> None:
         config = given.require_kinds(
-            plan, model, loss, learning_rate_schedule, ledger, streams, compute
+            plan, model, loss, learning_rate_schedule, ledger, streams, compute, delta
         )
-        self.session = session = TrainingSession(
-            plan, ledger, streams, checkpoint, world=given.world_of(config)
-        )
-        self.task = task = Task(
-            session, model, loss, data, learning_rate_schedule, config, validation
-        )
+        session = TrainingSession(plan, ledger, streams, checkpoint, world=given.world_of(config))
+        task = Task(session, model, loss, data, learning_rate_schedule, config, validation)
+        BaseRun.__init__(self, session, task, self._run(), delta)
         self.optimizer = task.optimizer(optimizer)
         self._descent = Descent(self.optimizer, learning_rate_schedule, task.parameters, session)
         self._noise = epoch_noise(task, session)
         self._after = AfterTraining(task, self._descent, config.post_processing)
         session.parts |= {"optimizer": self._descent, **self._after.parts}
         self._facts = task.facts(session, self.optimizer, learning_rate_schedule)
-        self._epochs = self._run()
-
-    def __iter__(self) -> Generator[Epoch]:
-        """The epochs that are still to run, each an iterable of batches; what was released before
-        is charged again.
-        """
-        return self._epochs
+        if self.optimizer is optimizer and isinstance(learning_rate_schedule, Constant):
+            self._facts["learning_rate_schedule"] = SCRIPTS_RATES
 
     def _run(self) -> Generator[Epoch]:
         session, task = self.session, self.task
@@ -125,10 +125,24 @@ class Run(DescribedRun):
                 session.end(self._noise.epochs)
 
     def step(self, batch: Batch, loss: Loss | None = None) -> PrivateDiagnostics:
-        """Clip, release, descend, by `loss` from now on; once for each batch, else `SampleReused`.
-        Private figures.
+        """Clip each example's gradient, charge the ledger, add noise, and let the optimizer step.
+
+        Args:
+            batch: of this run, for one step.
+            loss: from now on; None: the one before. It is called with parts of the batch, and with
+                made-up rows before the first step.
+
+        Returns:
+            Private figures of the batch: "loss" (its mean), "clipped_share", "examples" and
+            "left_out".
+
+        Raises:
+            NotPerExample, BadInput: the loss couples examples, or can't be computed. Nothing was
+                spent on the batch.
+            SampleReused: a step was taken on the batch already.
         """
         session, task = self.session, self.task
+        require_batch(batch)
         batch.require_unused(session)
         task.use(loss, session)
         with session.generators(), self._descent.step(task.sums):
@@ -148,12 +162,8 @@ class Run(DescribedRun):
         session.record(batch.sample, noisy)
         return PrivateDiagnostics(task.watch.batch())
 
-    def result(self) -> Result:
-        """The trained model, and what can be published of it. A run that was left early ends here
-        and says so.
-        """
+    def _outcome(self) -> Result:
         session, task = self.session, self.task
-        session.stop(self._epochs)
         self._after.end()
         return Result(
             model=task.model(),
@@ -172,12 +182,3 @@ class Run(DescribedRun):
             checkpoint=session.file,
             world=session.world,
         )
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """However the block ends, what was not charged is given back; an interrupted run keeps its
-        checkpoint.
-        """
-        self.session.close(self._epochs, error[1] if error else None)

@@ -7,9 +7,10 @@ Its epochs and batches, for a run that is driven by hand.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
@@ -19,11 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from privlearn._display import Described, Summary
 from privlearn.core.clipping.gradients import ClippedGradients, clipped_gradients
-from privlearn.core.clipping.losses import BatchShape, Loss, Losses, same_loss
+from privlearn.core.clipping.losses import BatchShape, Loss, Losses, of_model, same_loss
 from privlearn.core.clipping.model_check import require_per_example, require_separate
-from privlearn.core.clipping.separation.meeting import name_meeting
 from privlearn.core.clipping.sharded.models import is_sharded, require_plain
 from privlearn.core.plan import Plan
 from privlearn.core.processes import World
@@ -44,6 +43,7 @@ from privlearn.runs.given import (
     optimizer_from,
     require_changeable,
     require_finite,
+    require_optimizer_of,
     require_public_numbers,
     require_rows_once,
     require_same_examples,
@@ -83,6 +83,8 @@ class Task:
         gradients: the clipped sums, once there is a loss.
         sums: where they are put.
         watch: private diagnostics.
+        losses_take_model: whether a function that is given as a loss is one of (model, batch),
+            whatever its parameters are called.
 
     Raises:
         NotPerExample: the model or the loss couples examples.
@@ -90,6 +92,7 @@ class Task:
     """
 
     gradients: ClippedGradients
+    losses_take_model = False
 
     def __init__(
         self,
@@ -173,6 +176,8 @@ class Task:
         Raises:
             NotPerExample, BadInput: as for the first one; nothing was spent on it.
         """
+        if loss is not None and self.losses_take_model:
+            loss = of_model(loss)
         if loss is None and self.loss is None:
             raise BadInput(
                 "the run was given no loss: give one to each step, step(batch, loss), or loss= once"
@@ -244,10 +249,10 @@ class Task:
         elif shape.whole or shape.inputs > 1 or len(like) != 2:
             losses = Losses(self.network, self.loss, shape)
             require_per_example(
-                losses, *single, what="the loss", made_up=shape.made_up, explain=name_meeting
+                losses, *single, what="the loss", made_up=shape.made_up, explain=_name_meeting
             )
         else:
-            require_per_example(self.network, single[0], explain=name_meeting)
+            require_per_example(self.network, single[0], explain=_name_meeting)
         if not self.indexed:
             with self.gradients.fixed.holding():
                 require_usable(
@@ -273,7 +278,9 @@ class Task:
             "accuracies": Scalars(self.accuracies),
         }
 
-    def optimizer(self, given: OptimizerFactory | None) -> torch.optim.Optimizer:
+    def optimizer(
+        self, given: OptimizerFactory | torch.optim.Optimizer | None
+    ) -> torch.optim.Optimizer:
         """The optimizer that the caller chose, or SGD at the learning rate of the rules for a
         custom network.
 
@@ -282,8 +289,12 @@ class Task:
         run gets the same rate.
 
         Raises:
-            BadInput: it is none, or needs a closure or sparse gradients.
+            BadInput: it is none, or needs a closure or sparse gradients; or it was made of other
+                parameters.
         """
+        if isinstance(given, torch.optim.Optimizer):
+            require_optimizer_of(given, self.network)
+            return optimizer_from(lambda parameters: given, self.parameters)
         if given is not None:
             return optimizer_from(given, self.parameters)
         from privlearn.descent.rules import learning_rate  # a default, which no guarantee rests on
@@ -376,6 +387,14 @@ class Task:
             shape = own = self.indexed.stated[0]  # lengths are private
         shapes = {"input_shape": list(shape), "network_input_shape": list(own)}
         return shapes | self.data.origin()
+
+
+def _name_meeting(model: nn.Module, rows: Sequence[Tensor]) -> str:
+    from privlearn.core.clipping.separation.meeting import (
+        name_meeting,  # for the words of a refusal
+    )
+
+    return name_meeting(model, rows)
 
 
 def _digested(rows: Rows) -> Leaves:
@@ -479,6 +498,16 @@ class Batch(Whole):
         )
 
 
+def require_batch(batch: object) -> None:
+    """Raise `BadInput` for what is no batch of a run: its rows, say."""
+    if not isinstance(batch, Batch):
+        raise BadInput(
+            f"step was given a {type(batch).__name__}: expected a batch of the run, as in `for "
+            "batch in private.batches(): private.step(batch, loss)`. It was drawn at random, and "
+            "is good for one step. The loss is called with its rows, as loss(model, rows)"
+        )
+
+
 @final
 class Epoch:
     """One epoch of a run: its batches, each for one step.
@@ -503,6 +532,11 @@ class Epoch:
     def __len__(self) -> int:
         return self.steps
 
+    @property
+    def begun(self) -> bool:
+        """Whether a batch was asked for."""
+        return inspect.getgeneratorstate(self._batches) != inspect.GEN_CREATED
+
     def require_done(self) -> None:
         """Raise `BadInput` if the next epoch is asked for before all batches of this one were."""
         if not self.done:
@@ -517,7 +551,7 @@ class Epoch:
             f"{self.noise_multiplier:.4g})"
         )
 
-    def _drawn(self, session: TrainingSession, task: Task) -> Iterator[Batch]:
+    def _drawn(self, session: TrainingSession, task: Task) -> Generator[Batch]:
         drawn = session.drawn(self.number, self.noise_multiplier, task.present)
         for step, sample, rows in _with_rows(drawn, task, self.number, session.world):
             session.keep(step)
@@ -530,36 +564,13 @@ class Epoch:
                 self.noise_multiplier,
             )
             yield batch
-            if session.taken != batch.number + 1:
+            if session.steps_done != batch.number + 1:
                 raise BadInput(
                     f"no step was taken on {batch}: call run.step(batch) once, before the next "
                     "batch is asked for"
                 )
         session.end_batches()
         self.done = True
-
-
-class DescribedRun(Described):
-    """A run that says how far it is."""
-
-    session: TrainingSession
-    task: Task
-
-    def _summary(self) -> Summary:
-        session, plan = self.session, self.session.plan
-        steps = (
-            f"{session.taken} of "
-            f"{'at most ' * bool(plan.filter)}{plan.epochs * self.task.steps} steps"
-        )
-        rows = plan._summary().rows
-        return Summary(
-            f"Run of DP-SGD, {session.state}: {steps}",
-            [
-                ("plan", "; ".join(" ".join(row) for row in rows[:2])),
-                *rows[-2:],
-                ("use", "for epoch in run: for batch in epoch: run.step(batch); then run.result()"),
-            ],
-        )
 
 
 def _with_rows(

@@ -33,6 +33,6 @@ def dpsgd(
     calls = Callbacks(callbacks)
     require_loss(loss)
     with Run(plan, model, loss, dataset, **arguments) as run:
-        for batch in calls.around(run, run.session, run.task.steps, run.optimizer):
+        for batch in calls.around(run, run.session, run.steps_per_epoch, run.optimizer):
             run.step(batch)
         return calls.ended(run.result())

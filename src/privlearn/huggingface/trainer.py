@@ -26,7 +26,7 @@ from privlearn.core.sampling import Sampler, named
 from privlearn.core.streams import Streams
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.descent.dpsgd import Run
-from privlearn.descent.driven import Driven
+from privlearn.descent.epoch_loader import EpochLoader, drawn_batch
 from privlearn.descent.gradient_check import require_gradients
 from privlearn.errors import BadInput
 from privlearn.huggingface.example_losses import ExampleLoss
@@ -143,7 +143,8 @@ class PrivateTrainer(Trainer):
         self._privacy, self._precision = privacy, "bf16" if given.bf16 else "float32"
         self._groups = privacy.get("groups")
         self.plan = self._planned(given.max_grad_norm)
-        self.private: Driven | None = None
+        self.private: Run | None = None
+        self._epochs: EpochLoader | None = None
         self._result: Result | None = None
         self._state = _TrainerPart(self)
         self.add_callback(_TrueEpochs(self))
@@ -203,12 +204,14 @@ class PrivateTrainer(Trainer):
             lambda: _require_progress(path, expected=bool(resume_from_checkpoint)), "progress"
         )
         self.create_optimizer()
-        self.private = private = Driven(self._made(path), {"trainer": self._state})
+        self.private = private = self._made(path)
+        self._epochs = EpochLoader(private)
+        private.keep(trainer=self._state)
         try:
             private.begin()
             with tempfile.TemporaryDirectory() as folder:
                 output = super().train(self._state.written(folder), **more)
-            result = private.finish()
+            result = private.result()
             self._result = replace(
                 result, facts=result.facts | {"learning_rate_schedule": self._rates}
             )
@@ -257,7 +260,7 @@ class PrivateTrainer(Trainer):
             model,
             loss,
             rows,
-            optimizer=lambda parameters: self.optimizer,
+            optimizer=self.optimizer,
             config=ComputeConfig(microbatch=self._microbatch, precision=self._precision),
             ledger=given.get("ledger"),
             streams=given.get("streams"),
@@ -289,14 +292,14 @@ class PrivateTrainer(Trainer):
         model.train()
         if callable(switch := getattr(self.optimizer, "train", None)):
             switch()
-        seen = self.private.step(inputs)
+        seen = self.private.step(drawn_batch(inputs))
         loss = plain(seen["loss"]) if self._logs_loss else 0.0
         # of an empty batch no number, which the trainer leaves out
         return torch.tensor(loss, device=self.args.device)
 
     def get_train_dataloader(self) -> Any:
         """The batches of the run while it is under way."""
-        return super().get_train_dataloader() if self.private is None else self.private
+        return super().get_train_dataloader() if self._epochs is None else self._epochs
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """As the trainer does, on public rows: callbacks and schedulers follow the metrics.
@@ -310,13 +313,10 @@ class PrivateTrainer(Trainer):
 
     def num_examples(self, dataloader: Any) -> int:
         """The number of examples that is public: of the training set the declared one."""
-        if dataloader is self.private and self.plan.examples is not None:
-            return self.plan.examples
-        return (
-            len(self.train_dataset)
-            if dataloader is self.private
-            else int(super().num_examples(dataloader))
-        )
+        if dataloader is not self._epochs:
+            return int(super().num_examples(dataloader))
+        declared = self.plan.examples
+        return len(self.train_dataset) if declared is None else declared
 
     def floating_point_ops(self, inputs: Any) -> int:
         """0: the true number follows from how many examples were drawn, which is private."""
@@ -328,7 +328,7 @@ class PrivateTrainer(Trainer):
         """
         public = self._displayed(logs)
         if self.private is not None and self._result is None:
-            public["epsilon_spent"] = self.private.spent(self._delta)
+            public["epsilon_spent"] = self.private.spent(self._delta).epsilon
         super().log(public, start_time)
 
     @property
@@ -367,7 +367,7 @@ class PrivateTrainer(Trainer):
         """As the trainer does, and then the private run's own: the only one that can be resumed."""
         super()._save_checkpoint(model, trial)
         if self.private is not None:
-            self.private.keep()
+            self.private.save_checkpoint()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Nothing: the private checkpoint has brought the weights back already."""
@@ -455,7 +455,7 @@ class _TrueEpochs(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, _control: Any, **more: Any) -> None:
         """After each step."""
         if self._trainer.private is not None:
-            state.epoch = state.global_step / len(self._trainer.private)
+            state.epoch = state.global_step / self._trainer.private.steps_per_epoch
 
 
 def _own_arguments(args: Any) -> Any:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from privlearn._figures import plain
 from privlearn.core.processes import require_one_process
 from privlearn.data.torch_rows import share_rows
-from privlearn.descent.driven import Driven
-from privlearn.descent.gradient_check import require_gradients
+from privlearn.descent.dpsgd import Run
+from privlearn.descent.epoch_loader import EpochLoader, drawn_batch
 from privlearn.errors import BadInput
 from privlearn.lightning.step_loss import StepLoss, TrainingLogs, no_metrics_in
 from privlearn.loop import make_private
@@ -66,7 +66,8 @@ class _PrivateSteps(Strategy):
                 "pv.make_private"
             )
         self._loss, self._logs_loss, self._settings = loss, log_private_loss, settings
-        self.private: Driven | None = None
+        self.private: Run | None = None
+        self._epochs: EpochLoader | None = None
         self._trained_on: Any = None
         self._trainer: Any = None
         self._result: Result | None = None
@@ -133,16 +134,15 @@ class _PrivateSteps(Strategy):
                 private = make_private(
                     module, self.optimizers[0], dataloader, epochs=trainer.max_epochs, **settings
                 )
-                task = private.run.task
-                require_gradients(module, task.loss, task.rows)
+                private.require_gradients()
             self._logs.require_public_monitors(_PRIVATE_LOSS)
         except BaseException:
             self._logs.close()
             raise
         self._logs.hidden = False
-        self.private = Driven(private.run)
-        self.private.begin()
-        return self.private
+        self.private, self._epochs = private, EpochLoader(private)
+        private.begin()
+        return self._epochs
 
     def _require_public_validation(self) -> None:
         """Refuse validation on training rows, whose metrics callbacks would follow."""
@@ -161,7 +161,7 @@ class _PrivateSteps(Strategy):
     def on_train_start(self) -> None:
         """Refuse several training loaders."""
         super().on_train_start()
-        if self._trainer.train_dataloader is not self.private:
+        if self._trainer.train_dataloader is not self._epochs:
             raise BadInput(
                 "there are several training loaders: give one, whose rows the batches are drawn "
                 "from"
@@ -182,12 +182,12 @@ class _PrivateSteps(Strategy):
         assert self.private is not None
         assert self._logs is not None
         with self._logs.in_a_step():
-            seen = self.private.step(args[0])
-        taken, every = self.private.taken, self._trainer.log_every_n_steps
-        if taken % max(1, every) == 0 or taken % len(self.private) == 0:
-            self._logs.publicly("epsilon_spent", self.private.spent(self._delta))
+            seen = self.private.step(drawn_batch(args[0]))
+        steps, every = self.private.steps_done, self._trainer.log_every_n_steps
+        if steps % max(1, every) == 0 or steps % self.private.steps_per_epoch == 0:
+            self._logs.publicly("epsilon_spent", self.private.spent(self._delta).epsilon)
             if self._logs_loss:
-                self._logs.to_loggers(_PRIVATE_LOSS, plain(seen["loss"]), taken)
+                self._logs.to_loggers(_PRIVATE_LOSS, plain(seen["loss"]), steps)
         return torch.tensor(math.nan, device=self.root_device)
 
     def backward(self, closure_loss: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -221,7 +221,7 @@ class _PrivateSteps(Strategy):
         if self._logs is not None:
             self._logs.close()
         if self.private is not None and self._result is None:
-            result = self.private.finish()
+            result = self.private.result()
             schedulers = [
                 type(own.scheduler).__name__ for own in self._trainer.lr_scheduler_configs
             ]

@@ -17,8 +17,9 @@ from privlearn.core.clipping.clips import Clip, Flat, PerLayer
 from privlearn.core.clipping.model_check import require_separate
 from privlearn.core.processes import require_one_process
 from privlearn.core.streams import Streams
+from privlearn.descent.dpsgd import Run
 from privlearn.errors import BadInput
-from privlearn.loop import PrivateLoop, make_private
+from privlearn.loop import make_private
 from privlearn.opacus.module_validator import ModuleValidator
 from privlearn.opacus.script_run import PrivateLoader, PrivateModule, PrivateOptimizer, ScriptRun
 
@@ -52,7 +53,7 @@ class PrivacyEngine:
                 f"accountant is {quoted(accountant)}: expected 'prv', 'rdp' or 'gdp'; leave it out"
             )
         self._secure = secure_mode
-        self._run: ScriptRun | None = None
+        self._script: ScriptRun | None = None
 
     @checked
     def make_private(
@@ -127,7 +128,7 @@ class PrivacyEngine:
         given: dict[str, Any],
     ) -> tuple[Any, ...]:
         require_one_process("an engine of pv.opacus")
-        if self._run is not None:
+        if self._script is not None:
             raise BadInput(
                 "this engine has a run already: make another PrivacyEngine for another module. "
                 "Runs on one data set belong on one ledger, ledger=pv.Ledger(budget)"
@@ -154,32 +155,32 @@ class PrivacyEngine:
         if self._secure:
             given.setdefault("streams", Streams.new(discrete=True))
         rows = loader if asked["batch_first"] else _rows_first(loader)
-        loop = make_private(module, optimizer, rows, **given)
-        self._run = run = ScriptRun(loop, batch_first=asked["batch_first"])
+        run = make_private(module, optimizer, rows, **given)
+        self._script = script = ScriptRun(run, batch_first=asked["batch_first"])
         criterion = (
             (asked["criterion"] or nn.CrossEntropyLoss(),)
             if asked["grad_sample_mode"] == "ghost"
             else ()
         )
         return (
-            PrivateModule(run),
-            PrivateOptimizer(run, optimizer),
+            PrivateModule(script),
+            PrivateOptimizer(script, optimizer),
             *criterion,
-            PrivateLoader(run, loader.dataset),
+            PrivateLoader(script, loader.dataset),
         )
 
     @property
-    def loop(self) -> PrivateLoop:
-        """The run underneath, with its plan and its ledger.
+    def run(self) -> Run:
+        """The run whose steps the script takes, with its plan and its ledger.
 
         Raises:
             BadInput: nothing was made private yet.
         """
-        if self._run is None:
+        if self._script is None:
             raise BadInput(
                 "nothing was made private yet: call make_private or make_private_with_epsilon first"
             )
-        return self._run.loop
+        return self._script.run
 
     @property
     def accountant(self) -> PrivacyEngine:
@@ -189,24 +190,21 @@ class PrivacyEngine:
         return self
 
     def __len__(self) -> int:
-        return self.loop.taken
+        return self.run.steps_done
 
     def get_epsilon(self, delta: float, **options: Any) -> float:
         """The epsilon of what was charged so far, as if the number of steps had been fixed
         beforehand: an estimate.
 
-        The guarantee, which a certificate claims, is for all epochs: `loop.plan.guarantee(delta)`.
+        The guarantee, which a certificate claims, is for all epochs: `run.plan.guarantee(delta)`.
         """
-        return self.loop.spent(delta).epsilon
+        return self.run.spent(delta).epsilon
 
     def publish(self, out: str | Path, **options: Any) -> Path:
         """End the run and write the module with its certificate; `options` are those of
         `pv.publish`.
         """
-        loop = self.loop
-        assert self._run is not None
-        self._run.finish()
-        return loop.publish(out, **options)
+        return self.run.publish(out, **options)
 
     @staticmethod
     def get_compatible_module(module: nn.Module) -> nn.Module:

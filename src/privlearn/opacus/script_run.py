@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -18,9 +17,9 @@ from privlearn._checks import checked, count
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.rows import nested
 from privlearn.data.padding import Padding
+from privlearn.descent.dpsgd import Run
 from privlearn.descent.task import Batch, Epoch
 from privlearn.errors import BadInput
-from privlearn.loop import PrivateLoop
 from privlearn.opacus.recorded import Recorded, Turn, Watch, computed
 from privlearn.opacus.script_loss import ScriptLoss, taken_apart
 
@@ -38,7 +37,7 @@ class ScriptRun:
     """A run whose steps are taken by a script in Opacus's form.
 
     Args:
-        loop: the run.
+        run: whose steps the script takes.
         batch_first: whether the script expects rows along the first axis of inputs; else along the
             second.
 
@@ -47,10 +46,10 @@ class ScriptRun:
         noise_multiplier: of the epoch under way, or of the first one.
     """
 
-    def __init__(self, loop: PrivateLoop, *, batch_first: bool) -> None:
-        self.loop, self._batch_first = loop, batch_first
-        self.divisor: float = loop.run.task.divisor
-        self.noise_multiplier = loop.plan.noise_multipliers()[0]
+    def __init__(self, run: Run, *, batch_first: bool) -> None:
+        self.run, self._batch_first = run, batch_first
+        self.divisor = run.plan.sampling.expected_batch_size(run.examples)
+        self.noise_multiplier = run.plan.noise_multipliers()[0]
         self._fixed: FrozenState | None = None  # what the model holds beside trained weights
         self._watch = Watch()
         self._batch: Batch | None = None
@@ -58,7 +57,7 @@ class ScriptRun:
         self._turn: Turn | None = None
         self._loss: ScriptLoss | None = None
         self._numbers = frozenset[Any]()  # of losses that were made of a batch of public size
-        self._epochs: Iterator[Epoch] = iter(loop)
+        self._epochs: Iterator[Epoch] = iter(run)
         self._current: Iterator[Batch] = iter(())
 
     def epoch(self) -> Iterator[Any]:
@@ -85,7 +84,7 @@ class ScriptRun:
             batch = next(self._current, None)
         if batch is None:
             raise BadInput(
-                f"the run has {self.loop.plan.epochs} epochs, and all of them are over: what they "
+                f"the run has {self.run.plan.epochs} epochs, and all of them are over: what they "
                 "cost is spent. Give make_private as many epochs= as there are passes over the "
                 "loader"
             )
@@ -98,15 +97,9 @@ class ScriptRun:
         if epoch is not None:
             self.noise_multiplier = epoch.noise_multiplier
 
-    def finish(self) -> None:
-        """Nothing more is to come; a run whose steps were all taken is complete."""
-        if self.loop.taken == self.loop.steps:
-            next(self._current, None)
-            self._begin_next()
-
     def _handed(self, batch: Batch) -> Any:
         """The rows of a batch, recorded, in the nest that the collate function makes."""
-        self._fixed = self._fixed or FrozenState(self.loop.model)
+        self._fixed = self._fixed or FrozenState(self.run.model)
         padding = getattr(batch.rows, "padding", None)
         self._first_length = (
             _public_length(batch.rows.like, padding) if self._loss is None else None
@@ -127,7 +120,7 @@ class ScriptRun:
         """The model's output; of a batch of the run it is computed without a graph, and what the
         model holds stays.
         """
-        turn, model = self._turn, self.loop.model
+        turn, model = self._turn, self.run.model
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Recorded)]
         if any(leaf.turn.is_open and leaf.turn is not turn for leaf in given):
             raise BadInput(
@@ -172,7 +165,7 @@ class ScriptRun:
             self._require_new(loss)
         else:
             loss = self._loss
-        self.loop.step(batch, loss)
+        self.run.step(batch, loss)
         self._loss = loss
         turn.close()
         self._turn = self._batch = None
@@ -205,13 +198,12 @@ class ScriptRun:
         Raises:
             BadInput: a step was taken with another number.
         """
-        task = self.loop.run.task
-        if task.compute.microbatch != rows and self._loss is not None:
+        if self.run.config.microbatch != rows and self._loss is not None:
             raise BadInput(
                 f"max_physical_batch_size is {rows}, and steps were taken with another number: "
                 "give microbatch= to make_private, or one number for the whole run"
             )
-        task.compute = replace(task.compute, microbatch=rows)
+        self.run.set_microbatch(rows)
 
 
 def _without_step() -> BadInput:
@@ -275,14 +267,14 @@ class PrivateModule(nn.Module):
     `_module`.
     """
 
-    def __init__(self, run: ScriptRun) -> None:
+    def __init__(self, script: ScriptRun) -> None:
         super().__init__()
-        self._module = run.loop.model
-        self.__dict__["_run"] = run
+        self._module = script.run.model
+        self.__dict__["_script"] = script
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's output."""
-        return self.__dict__["_run"].forward(args, kwargs)
+        return self.__dict__["_script"].forward(args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -306,9 +298,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         max_grad_norm: the clipping norm.
     """
 
-    def __init__(self, run: ScriptRun, optimizer: torch.optim.Optimizer) -> None:
-        self.original_optimizer, self._run = optimizer, run
-        self.expected_batch_size, self.max_grad_norm = run.divisor, run.loop.plan.clip.clip_norm
+    def __init__(self, script: ScriptRun, optimizer: torch.optim.Optimizer) -> None:
+        self.original_optimizer, self._script = optimizer, script
+        self.expected_batch_size = script.divisor
+        self.max_grad_norm = script.run.plan.clip.clip_norm
         self.defaults = optimizer.defaults
         self._follow()
 
@@ -321,7 +314,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     @property
     def noise_multiplier(self) -> float:
         """The noise multiplier of the epoch."""
-        return self._run.noise_multiplier
+        return self._script.noise_multiplier
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of the optimizer that was given: between steps there are no gradients."""
@@ -335,7 +328,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._run.step()
+        self._script.step()
         return loss
 
     def state_dict(self) -> Any:
@@ -361,20 +354,20 @@ class PrivateLoader:
         batch_size: the expected one.
     """
 
-    def __init__(self, run: ScriptRun, dataset: Any) -> None:
-        self._run, self.dataset = run, dataset
-        self.batch_size = max(1, round(run.divisor))
+    def __init__(self, script: ScriptRun, dataset: Any) -> None:
+        self._script, self.dataset = script, dataset
+        self.batch_size = max(1, round(script.divisor))
 
     def __iter__(self) -> Iterator[Any]:
-        return self._run.epoch()
+        return self._script.epoch()
 
     def __len__(self) -> int:
-        return self._run.loop.steps_per_epoch
+        return self._script.run.steps_per_epoch
 
     @property
     def sample_rate(self) -> float:
         """The expected share of the rows in a batch."""
-        return float(self._run.divisor / self._run.loop.run.task.examples)
+        return float(self._script.divisor / self._script.run.examples)
 
 
 @final
@@ -402,7 +395,7 @@ class BatchMemoryManager:
         )
 
     def __enter__(self) -> PrivateLoader:
-        self._loader._run.compute_at_once(self._size)
+        self._loader._script.compute_at_once(self._size)
         return self._loader
 
     def __exit__(self, *error: object) -> None:

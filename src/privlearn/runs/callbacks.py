@@ -217,8 +217,8 @@ class Callbacks:
         """Call `on_end`, and return `result`. What a callback raises becomes a warning."""
         if not self._active or not self._session.keeps:
             return result
-        plan, taken = self._session.plan, self._session.taken
-        progress = self._last or self._progress(plan.epochs - 1, taken, None)
+        plan, steps_done = self._session.plan, self._session.steps_done
+        progress = self._last or self._progress(plan.epochs - 1, steps_done, None)
         for own in self._all:
             try:
                 getattr(own, "on_end", _nothing)(progress)

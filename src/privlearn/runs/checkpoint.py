@@ -219,7 +219,7 @@ class Checkpoint:
         except Timeout as error:
             raise BadInput(
                 f"the run in {self.path} is under way, in another process or in a run of this one "
-                "that was not closed: let it end, or close it (`with pv.Run(...) as run:` does)"
+                "that was not closed: let it end, or call its close(), as `with run:` does"
             ) from error
         except OSError as error:
             raise BadInput(f"{self._lock} cannot be written: {error.strerror or error}") from error

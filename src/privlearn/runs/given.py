@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from privlearn._checks import quoted
+from privlearn._checks import fits, quoted, require_public
 from privlearn._display import shortened
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.augmentation import Augmentation
@@ -51,6 +51,7 @@ def require_kinds(
     ledger: Any,
     streams: Any,
     arguments: Mapping[str, Any],
+    delta: Any = None,
 ) -> ComputeConfig:
     """Refuse, before anything is done, arguments that are something else altogether.
 
@@ -72,7 +73,7 @@ def require_kinds(
         callable(getattr(ledger, name, None))
         for name in ("require_room", "begin", "charge", "settle")
     )
-    for name, value, fits, expected in (
+    for name, value, is_fit, expected in (
         (
             "plan",
             plan,
@@ -105,6 +106,12 @@ def require_kinds(
             "Streams.new(), or None for new ones",
         ),
         (
+            "delta",
+            delta,
+            delta is None or (fits(delta, float) and 0 < delta < 1),
+            "a number in (0, 1), or None for the plan's",
+        ),
+        (
             "world",
             config.world,
             config.world is None or hasattr(config.world, "once"),
@@ -117,7 +124,8 @@ def require_kinds(
             "a pv.clipping.Augmentation, or None",
         ),
     ):
-        if not fits:
+        require_public(name, value)
+        if not is_fit:
             raise BadInput(
                 f"{name} is {shortened(repr(value), 60)}: expected {expected}", name=name
             )
@@ -453,7 +461,7 @@ class ComputeArguments(PostProcessed, total=False):
 class RunArguments(ComputeArguments, total=False):
     """The named arguments of `descent.dpsgd.Run`."""
 
-    optimizer: OptimizerFactory | None
+    optimizer: OptimizerFactory | torch.optim.Optimizer | None
     learning_rate_schedule: Schedule
     validation: Dataset | None
     ledger: Ledger | None

@@ -201,7 +201,7 @@ class TrainingSession(Session):
             follow from them, too.
         account: what releases are charged to: the ledger, or the filter of a plan that reacts.
         first: the epoch and the step that a checkpoint goes on with.
-        taken: how many steps were released.
+        steps_done: how many steps were released.
         complete: whether nothing is left to release.
         left: whether a recorded run, which is taken again, was left at the state that this one is
             at.
@@ -244,7 +244,7 @@ class TrainingSession(Session):
         self.first, self._epoch, self._drawn_from = (0, 0), 0, None
         self._steps = 0  # of an epoch, once one was begun
         self._generators: list[Tensor] | None = None
-        self.taken, self.complete, self.unclaimed, self.figure_use = 0, False, "", ""
+        self.steps_done, self.complete, self.unclaimed, self.figure_use = 0, False, "", ""
         self.repeats = self._notes_of(file)
         self._open = self._stopped = self.left = False
         self._draws: Draws | None = None
@@ -528,11 +528,11 @@ class TrainingSession(Session):
         """
         self._epoch, self._drawn_from = epoch, self.streams.state()["sampling"]
         self._steps = self.plan.sampling.steps(present)
-        self.taken = epoch * self._steps
+        self.steps_done = epoch * self._steps
         for step, sample in enumerate(self.draws(present).epoch(self.streams.sampling)):
             if (epoch, step) < self.first:
                 sample.spend(Gaussian(noise_multiplier), self.plan.neighbours, self.account)
-                self.taken += 1
+                self.steps_done += 1
                 continue
             yield step, sample
 
@@ -553,12 +553,14 @@ class TrainingSession(Session):
         """Where several processes train: end all if one has other parameters; every `COMPARED`
         steps, or `now`.
         """
-        if self.world.size > 1 and (now or self.taken % COMPARED == 0):
+        if self.world.size > 1 and (now or self.steps_done % COMPARED == 0):
             here = [
                 own.detach().cpu().contiguous().view(-1) for own in parameters if not is_shard(own)
             ]
             bits = (own.view(torch.uint8).numpy().tobytes() for own in here)
-            self.world.require_alike(f"the parameters after {self.taken} steps", b"".join(bits))
+            self.world.require_alike(
+                f"the parameters after {self.steps_done} steps", b"".join(bits)
+            )
 
     def batches(
         self, epoch: int, noise_multiplier: float, present: int
@@ -575,7 +577,7 @@ class TrainingSession(Session):
         """All batches of an epoch were released. A recorded run that is taken again may have been
         left here.
         """
-        if self.file and self.file.left_at == self.taken:
+        if self.file and self.file.left_at == self.steps_done:
             self.keep_end()
 
     def keep_end(self) -> None:
@@ -583,21 +585,23 @@ class TrainingSession(Session):
         compared with that.
         """
         if self._open and not self.complete and self.file and self.file.keeps_ends:
-            step = self.first[1] if self.left else self.taken - self._epoch * self._steps
+            step = self.first[1] if self.left else self.steps_done - self._epoch * self._steps
             self._save(step, left=True)
 
     def record(self, sample: Sample, released: Sequence[Tensor]) -> None:
         """A step was taken."""
         if self.file and self.keeps:
             self.file.record(sample.indices, released)
-        self.taken += 1
+        self.steps_done += 1
 
     @property
     def state(self) -> str:
         """How far the run is, in words."""
         if self._open:
             return "under way"
-        return "over" if self.complete or self._stopped else "not begun"
+        if self.complete or self._stopped:
+            return "over"
+        return "interrupted" if self.saved else "not begun"
 
     def require_open(self) -> None:
         """Raise `BadInput` unless the run is under way: what is released after its end is not part
@@ -621,7 +625,9 @@ class TrainingSession(Session):
         unclaimed = {"unclaimed": self.unclaimed} if self.unclaimed else {}
         unclaimed |= self.file.facts() if self.file and self.keeps else {}
         return (
-            unclaimed if self.complete else {"steps": self.taken, "left_early": True, **unclaimed}
+            unclaimed
+            if self.complete
+            else {"steps": self.steps_done, "left_early": True, **unclaimed}
         )
 
     def stop(self, epochs: Generator[Any]) -> None:
@@ -631,7 +637,9 @@ class TrainingSession(Session):
         Raises:
             ProcessLost: another process took more or fewer steps, or has other parameters.
         """
-        self.world.require_alike("the number of steps that were taken", str(self.taken).encode())
+        self.world.require_alike(
+            "the number of steps that were taken", str(self.steps_done).encode()
+        )
         if network := self.parts.get("network"):
             self.compare(list(network.state_dict().values()), now=True)
         self.keep_end()
@@ -728,7 +736,7 @@ class TrainingSession(Session):
         self.figure_use = marks.get("figure_use", "")
         self._generators = whole(saved.plain["generators"], saved.tensors)
         if (end := self.file.left_at) is not None and saved.plain.get("left"):
-            self.left, self.taken, self._epoch = True, end, self.first[0]
+            self.left, self.steps_done, self._epoch = True, end, self.first[0]
 
 
 @final

@@ -119,6 +119,21 @@ class ModelLoss:
         return self.function(model, batch)
 
 
+def of_model(loss: Any) -> Loss:
+    """A loss for a loop whose functions are losses of (model, batch); modules, as those of torch,
+    are of (outputs, targets).
+
+    Raises:
+        BadInput: it is no function.
+    """
+    if not callable(loss):
+        raise BadInput(
+            f"loss is {repr(loss)[:60]}: expected a function of (model, batch) to one value for "
+            "each example, not its value. It is called by step, on parts of the batch"
+        )
+    return loss if isinstance(loss, nn.Module | ModelLoss) else ModelLoss(loss)
+
+
 def same_loss(one: Loss | None, other: Loss | None) -> bool:
     """Whether two losses are one: also a function that is made anew each time, of the same code and
     values.

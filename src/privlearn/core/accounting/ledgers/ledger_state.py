@@ -13,6 +13,7 @@ from __future__ import annotations
 import getpass
 import math
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import final
@@ -40,7 +41,6 @@ from privlearn.core.accounting.filters import (
     within,
 )
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit, require_same
-from privlearn.core.accounting.ledgers.room import still_fits
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 
 NOTHING = Composed(())
@@ -353,7 +353,7 @@ class LedgerState:
                 budget=budget,
             )
         assert self.adjacency is not None
-        room = still_fits(
+        room = _still_fits(
             lambda own: share(limit, compose([before, own])), 1.0, event, budget, self.adjacency
         )
         raise BudgetExceeded(
@@ -408,7 +408,7 @@ def require_covered(budget: Budget, before: Event, event: Event, adjacency: Adja
         def together(own: Event) -> float:
             return budget.spent(compose([before, own]), adjacency)
 
-        room = "" if first else still_fits(together, budget.limit, event, budget, adjacency)
+        room = "" if first else _still_fits(together, budget.limit, event, budget, adjacency)
         raise BudgetExceeded(
             f"this charge would take the total to {budget.figure(spent)}, past the budget of "
             f"{budget}{already}. Nothing was charged or drawn. Use more noise, fewer releases "
@@ -416,6 +416,18 @@ def require_covered(budget: Budget, before: Event, event: Event, adjacency: Adja
             budget=budget,
             would_be=spent,
         )
+
+
+def _still_fits(
+    share: Callable[[Event], float],
+    limit: float,
+    event: Event,
+    budget: Budget,
+    adjacency: Adjacency,
+) -> str:
+    from privlearn.core.accounting.ledgers.room import still_fits  # for the words of a refusal
+
+    return still_fits(share, limit, event, budget, adjacency)
 
 
 def first(event: Composed, charges: int) -> Composed:
