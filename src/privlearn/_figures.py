@@ -223,7 +223,7 @@ def _use(what: str, *, silent: bool) -> FigureUse:
     ):
         frame = frame.f_back
     script = frame
-    while script is not None and _in_library(script):
+    while script is not None and in_library(script.f_code):
         script = script.f_back
     line = script or frame
     place = f"{Path(line.f_code.co_filename).name}:{line.f_lineno}" if line else "an unknown place"
@@ -238,6 +238,6 @@ def first_argument(frame: types.FrameType) -> object:
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 
 
-def _in_library(frame: types.FrameType) -> bool:
-    name = frame.f_code.co_filename
-    return name.startswith((*_LIBRARIES, "<frozen"))
+def in_library(code: types.CodeType) -> bool:
+    """Whether code is Python's own, or an installed package's."""
+    return code.co_filename.startswith((*_LIBRARIES, "<frozen"))

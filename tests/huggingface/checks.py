@@ -320,3 +320,49 @@ def check_repeated_rows_and_tables_that_rescale_are_refused_by_the_trainer() -> 
     model.transformer.wte.max_norm = 0.5
     error = must_raise(NotPerExample, lambda: train(rows, model))
     assert "Embedding at 'transformer.wte' has max_norm=0.5" in str(error), error
+
+
+@check
+def check_a_trainers_schedulers_follow_counts_and_public_metrics() -> None:
+    """No callback hands a training loss to one, and none sets a rate by it."""
+    made.require_transformers()
+    from transformers import TrainerCallback
+
+    class Sets(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **of: Any) -> None:
+            if float(str(logs.get("loss", 200.0))) < 100.0:
+                of["optimizer"].param_groups[0]["lr"] *= 0.5
+
+    class Gives(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **of: Any) -> None:
+            if "loss" in logs:
+                of["lr_scheduler"].step(int(float(str(logs["loss"])) * 10))
+
+    def facts(callbacks: list[Any], **changes: Any) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer = pv.huggingface.PrivateTrainer(
+                made.still_gpt2(),
+                made.arguments(Path(folder) / "runs", logging_steps=1, **changes),
+                train_dataset=made.texts(),
+                eval_dataset=made.texts(6, 1),
+                data_collator=made.padded,
+                callbacks=callbacks,
+                epsilon=8.0,
+                delta=1e-3,
+                max_length=made.LENGTH,
+                log_private_loss=True,
+            )
+            trainer.train()
+            stated: dict[str, Any] = trainer.result.facts
+            return stated
+
+    assert "changed by hand" in facts([Sets()])["unclaimed"]
+    assert "a scheduler was given a number" in facts([Gives()])["unclaimed"]
+    plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 0}}
+    evaluated = {"eval_strategy": "steps", "eval_steps": 3, "metric_for_best_model": "loss"}
+    stated = facts([], **plateau, **evaluated)
+    assert "unclaimed" not in stated
+    assert stated.get("rates_declared_public") == ["metrics of the evaluation rows"]
+    restarts = {"lr_scheduler_type": "cosine_with_restarts", "warmup_steps": 2}
+    assert "unclaimed" not in facts([], **restarts)

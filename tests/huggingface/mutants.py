@@ -19,6 +19,7 @@ EMPTY, ADAPTER = (
     "check_an_empty_batch_is_a_step_of_the_trainer",
     "check_an_adapters_example_moves_the_sum_by_at_most_the_norm",
 )
+RATES = "check_a_trainers_schedulers_follow_counts_and_public_metrics"
 MUTANTS = [
     Mutant(
         "the trainer skips an empty batch",
@@ -135,6 +136,13 @@ MUTANTS = [
         "rows.groups = self._groups",
         "rows.groups = None",
         "check_an_authors_texts_are_one_example",
+    ),
+    Mutant(
+        "metrics of evaluation rows are not declared public",
+        trainer.PrivateTrainer.evaluate,
+        'return declare_metrics(metrics, because="metrics of the evaluation rows")',
+        "return metrics",
+        RATES,
     ),
 ]
 test_bug_is_caught, test_mutants_name_their_checks = suite_of(

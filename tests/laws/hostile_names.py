@@ -89,6 +89,7 @@ def front(folder: Path) -> dict[str, Call]:
             confidence=0.9,
         ),
         "evaluate": Call(pv.evaluate, model=Made(linear), data=X, targets=Y, paid=None),
+        "runs.declare_public": Call(pv.runs.declare_public, value=0.5, because="of public rows"),
         "evaluate, paid": Call(
             pv.evaluate,
             model=Made(linear),

@@ -285,3 +285,67 @@ def check_repeated_rows_and_tables_that_rescale_are_refused_by_the_strategy() ->
         NotPerExample, lambda: fitted(module=Texts(), train=DataLoader(texts, batch_size=8))
     )
     assert "EmbeddingBag at 'net.0' has max_norm=1.0" in str(error), error
+
+
+@check
+def check_a_trainers_rates_follow_counts_and_public_metrics() -> None:
+    """Nothing that a module keeps of its steps, and hands to a scheduler or to the optimizer."""
+    parts = _parts()
+    schedulers = torch.optim.lr_scheduler
+
+    class Keeping(parts.Classifier):  # type: ignore[misc,name-defined]
+        last = 1.0
+
+        def settings(self) -> dict[str, Any]:
+            return {"interval": "step"}
+
+        def scheduler(self, optimizer: Any) -> Any:
+            return schedulers.StepLR(optimizer, 3)
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            scheduler = {"scheduler": self.scheduler(optimizer), **self.settings()}
+            return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            self.last *= 0.9  # stands for what it kept of a step
+
+    class Sets(Keeping):
+        def on_train_batch_end(self, *_: Any) -> None:
+            self.trainer.optimizers[0].param_groups[0]["lr"] *= 0.9
+
+    class Reads(Keeping):
+        def scheduler(self, optimizer: Any) -> Any:
+            return schedulers.LambdaLR(optimizer, lambda step: self.last)
+
+    class Seldom(Keeping):
+        def settings(self) -> dict[str, Any]:
+            return {"interval": "epoch", "frequency": 2}
+
+    class Gives(Keeping):
+        def settings(self) -> dict[str, Any]:
+            return {"monitor": "right"}
+
+        def scheduler(self, optimizer: Any) -> Any:
+            return schedulers.ReduceLROnPlateau(optimizer, patience=0)
+
+        def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+            scheduler.step(self.last)
+
+    class Passes(Gives):
+        def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+            scheduler.step(metric)
+
+    for module, said in (
+        (Keeping(), ""),
+        (Seldom(), ""),
+        (Passes(), ""),
+        (Sets(), "changed by hand"),
+        (Reads(), "a scheduler or its function reads"),
+        (Gives(), "a scheduler was given a number"),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            _, _, private = parts.fitted(Path(folder), module, max_epochs=5)
+        unclaimed = private.result.facts.get("unclaimed", "")
+        assert said in unclaimed, module
+        assert bool(said) == bool(unclaimed), module

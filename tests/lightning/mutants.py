@@ -13,6 +13,7 @@ from privlearn.descent import gradient_check
 from privlearn.lightning import step_loss, strategy
 
 STEP = "    seen = self.private.step(drawn_batch(args[0]))\n"
+RATES = "check_a_trainers_rates_follow_counts_and_public_metrics"
 MUTANTS = [
     Mutant(
         "a training step is given the batch",
@@ -94,6 +95,27 @@ MUTANTS = [
         "if gradient is None]",
         "if False]",
         "check_weights_that_the_step_does_not_use_are_named",
+    ),
+    Mutant(
+        "what a module hands to a scheduler is public",
+        step_loss.TrainingLogs._stepping,
+        "usual(scheduler, metric)",
+        "usual(scheduler, metric); scheduler.optimizer.param_groups[0].unknown.clear()",
+        RATES,
+    ),
+    Mutant(
+        "the Trainer's metrics are not declared public",
+        step_loss.TrainingLogs._stepping,
+        'metric = declare_public(metric, because="a metric of the validation rows")',
+        "pass",
+        RATES,
+    ),
+    Mutant(
+        "schedulers that a Trainer steps seldom are not declared public",
+        step_loss.TrainingLogs._declare_frequency,
+        "config.frequency > 1",
+        "False",
+        RATES,
     ),
 ]
 test_bug_is_caught, test_mutants_name_their_checks = suite_of(

@@ -149,7 +149,8 @@ def check_a_public_metric_may_steer_a_scheduler() -> None:
     def public(losses: list[Any], scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
         shows(losses)
         with torch.no_grad():
-            scheduler.step(torch.nn.functional.cross_entropy(network()(X[:9]), Y[:9]))
+            metric = torch.nn.functional.cross_entropy(network()(X[:9]), Y[:9])
+        scheduler.step(pv.runs.declare_public(metric, because="of public rows"))
 
     def scheduled(losses: list[Any], scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
         shows(losses)
@@ -262,16 +263,19 @@ def check_a_scripts_losses_are_private_figures() -> None:
             "a scheduler was given a number"
             in published_by_a_script(in_scheduler(metric), patient)[0]
         )
+        leaves = published_by_a_script(lambda losses, *_, read=metric: read(losses) is not None)
+        assert "left early" in leaves[0]
     refused, warned = published_by_a_script(lambda losses, *_: losses[-1] < 100.0)
     assert "left early" in refused
     assert any("was compared at checks_figures.py" in each for each in warned)
 
-    def logs(losses: list[Any], scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
+    def logs(losses: list[Any], scheduler: Any, optimizer: torch.optim.Optimizer) -> bool:
         assert (
             f"{losses[-1]:.3f} {losses[-1].item():.3f} "
             f"{sum(one.item() for one in losses) / len(losses)}"
         )
-        scheduler.step(1.0)
+        scheduler.step(pv.runs.declare_public(1.0, because="a constant"))
+        return len(losses) == 3  # and leaves, which it may not after a use
 
     assert published_by_a_script(logs, plateau) == ("", [])
 

@@ -47,15 +47,15 @@ MUTANTS = [
     Mutant("plain numbers are not noted", _figures.as_figures, "note(PLAIN)", "pass", TRACED),
     Mutant(
         "a scheduler that is given a number passes",
-        traced_settings._is_given_nothing,
-        "all(value is None for value in given)",
-        "True",
+        traced_settings.SettingsTrace._denied_call,
+        "return NUMBER",
+        "return str()",
         TRACED,
     ),
     Mutant(
         "a scheduler that leaves a rate as it is passes",
-        traced_settings.TracedSettings.__getitem__,
-        "self.may_follow = True",
+        traced_settings.SettingsTrace.note_read,
+        "group.deny(name, reason)",
         "pass",
         TRACED,
     ),
@@ -68,9 +68,9 @@ MUTANTS = [
     ),
     Mutant(
         "every scheduler counts as given a number",
-        traced_settings._is_given_nothing,
-        "all(value is None for value in given)",
-        "False",
+        traced_settings.SettingsTrace._denied_call,
+        "if _declared_among(arguments) or",
+        "if arguments and",
         PUBLIC,
     ),
     Mutant(
@@ -90,19 +90,16 @@ MUTANTS = [
     ),
     Mutant(
         "rates that are set by hand are not looked at",
-        traced_settings.follows_a_number,
-        (
-            'if getattr(settings, "may_follow", False) or settings.keys() != before.keys():\n      '
-            "  return True"
-        ),
-        "return False",
+        traced_settings.SettingsTrace.note_write,
+        "group.deny(name, BY_HAND)",
+        "group.accept(name, value)",
         COMPARED,
     ),
     Mutant(
         "the run's own rates count as set by hand",
-        optimizers.Descent.step,
-        "self._trace()",
-        "pass",
+        traced_settings.SettingsTrace.in_a_step,
+        "self.listens, self._call = False, None",
+        "self._call = None",
         COMPARED,
     ),
     Mutant(

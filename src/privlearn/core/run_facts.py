@@ -81,6 +81,7 @@ class GradientFacts(RunFacts, total=False):
     processes: Annotated[int, Within(1, 1e6)]
     optimizer: Open
     learning_rate_schedule: str
+    rates_declared_public: list[str]
     precision: Literal["float32", "bf16"]
     augmentation_copies: Annotated[int, Within(1, 1e6)]
     augmentation: str

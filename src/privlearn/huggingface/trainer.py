@@ -41,6 +41,7 @@ from privlearn.huggingface.unsupported import (
 )
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
+from privlearn.runs.public_numbers import declare_metrics
 from privlearn.runs.ranks import launched
 from privlearn.runs.result import Result
 
@@ -309,7 +310,7 @@ class PrivateTrainer(Trainer):
         """
         require_public(self.train_dataset, eval_dataset)
         metrics: dict[str, float] = super().evaluate(eval_dataset, *args, **kwargs)
-        return metrics
+        return declare_metrics(metrics, because="metrics of the evaluation rows")
 
     def num_examples(self, dataloader: Any) -> int:
         """The number of examples that is public: of the training set the declared one."""

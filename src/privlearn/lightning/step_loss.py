@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from privlearn._checks import quoted
 from privlearn.errors import BadInput, NotPerExample
+from privlearn.runs.public_numbers import declare_public
 
 
 @final
@@ -58,7 +59,7 @@ class TrainingLogs:
     it. What is logged in validation goes where it always does.
 
     Args:
-        module: whose `log` is taken over, until `close`.
+        module: whose `log` and `lr_scheduler_step` are taken over, until `close`.
         trainer: whose loggers there are.
 
     Attributes:
@@ -69,8 +70,9 @@ class TrainingLogs:
     def __init__(self, module: nn.Module, trainer: Any) -> None:
         self._module, self._trainer = module, trainer
         self.hidden, self.in_steps = True, set[str]()
-        self._before = vars(module).get("log")
+        self._before = {name: vars(module).get(name) for name in ("log", "lr_scheduler_step")}
         module.__dict__["log"] = self._logging()
+        module.__dict__["lr_scheduler_step"] = self._stepping()
 
     def _logging(self) -> Callable[..., None]:
         """What takes the place of the module's `log`: a function, which copies of the module
@@ -87,6 +89,33 @@ class TrainingLogs:
                 self.to_loggers(name, float(value), self._trainer.global_step)
 
         return log
+
+    def _stepping(self) -> Callable[..., None]:
+        """What takes the place of the module's `lr_scheduler_step`: metrics that schedulers monitor
+        are of public rows, and the Trainer steps schedulers when its settings say so.
+        """
+        usual: Any = self._module.lr_scheduler_step
+
+        def lr_scheduler_step(scheduler: Any, metric: Any) -> None:
+            if metric is not None:
+                metric = declare_public(metric, because="a metric of the validation rows")
+            usual(scheduler, metric)
+            self._declare_frequency(scheduler, usual)
+
+        return lr_scheduler_step
+
+    def _declare_frequency(self, scheduler: Any, method: Any) -> None:
+        """Declare the rates of a scheduler that the Trainer steps at every n-th turn alone."""
+        (config,) = [
+            each for each in self._trainer.lr_scheduler_configs if each.scheduler is scheduler
+        ]
+        trainers = str(method.__module__).partition(".")[0] in ("lightning", "pytorch_lightning")
+        if trainers and config.frequency > 1:
+            for group in scheduler.optimizer.param_groups:
+                because = (
+                    f"the Trainer steps a scheduler every {config.frequency} {config.interval}s"
+                )
+                group["lr"] = declare_public(group["lr"], because=because)
 
     def to_loggers(self, name: str, value: float, step: int) -> None:
         """Log where nothing but people can read it."""
@@ -133,10 +162,11 @@ class TrainingLogs:
                 )
 
     def close(self) -> None:
-        """Give `log` back."""
-        self._module.__dict__.pop("log", None)
-        if self._before is not None:
-            self._module.__dict__["log"] = self._before
+        """Give the module's methods back."""
+        for name, before in self._before.items():
+            self._module.__dict__.pop(name, None)
+            if before is not None:
+                self._module.__dict__[name] = before
 
 
 @contextmanager

@@ -326,6 +326,9 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "class_weights": lambda stated, _: iter(
         [("weights of the classes", ", ".join(f"{own:.4g}" for own in stated))]
     ),
+    "rates_declared_public": lambda stated, _: iter(
+        [("learning rates follow numbers that the publisher declares public", "; ".join(stated))]
+    ),
     "label_smoothing": lambda stated, _: iter([("label smoothing", f"{stated:g}")]),
     "fitted_temperature": lambda stated, _: iter(
         [("scores were divided by", f"{stated:.4g}, the temperature")]

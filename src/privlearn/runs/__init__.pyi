@@ -5,3 +5,4 @@ from privlearn.runs.loggers import MLflow as MLflow
 from privlearn.runs.loggers import ProgressBar as ProgressBar
 from privlearn.runs.loggers import TensorBoard as TensorBoard
 from privlearn.runs.loggers import WandB as WandB
+from privlearn.runs.public_numbers import declare_public as declare_public

@@ -24,7 +24,7 @@ from privlearn.core.clipping.trained_state import versions
 from privlearn.core.schedules import Constant, Schedule
 from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.runs.session import TrainingSession
-from privlearn.runs.traced_settings import TracedSettings, copied, follows_a_number
+from privlearn.runs.traced_settings import SettingsTrace
 
 
 @final
@@ -115,9 +115,9 @@ class Descent:
     noise, has to have the same settings of the optimizer (`repeats`).
 
     Private figures must not steer it. Nothing is claimed where one goes into the optimizer, a
-    scheduler or a step. Once one was compared, or became a plain number that is not followed,
-    nothing is claimed for a run that is left early, nor for one whose optimizer gets other settings
-    than by the run's schedule or a scheduler that is given no number.
+    scheduler or a step. Nor is anything claimed where a setting of the optimizer is not known to
+    follow from public numbers alone (`traced_settings`), nor for a run that is left early once a
+    figure was compared, or became a plain number that is not followed.
 
     Args:
         optimizer: of the parameters.
@@ -139,8 +139,7 @@ class Descent:
         self._versions: list[int] | None = None
         self._stepping = False
         self._values: list[Any] = []  # of the settings, when a step began
-        # the settings as they were seen last, once a figure was used
-        self._traced: list[dict[str, Any]] | None = None
+        self.trace = SettingsTrace(optimizer, lambda: (session.taken, session.epoch_steps))
         self._places: set[str] = set()  # of uses that were warned of
         watch_figures(self)
         self._look_for_earlier_runs()
@@ -191,13 +190,15 @@ class Descent:
             parameter.grad = total
         self._stepping = True
         try:
-            yield
+            with self.trace.in_a_step():
+                yield
         finally:
             self._stepping = False
             for parameter in self._parameters:
                 parameter.grad = None
             self.seen()
-            self._trace()
+            if self.trace.denied_in_a_step:
+                self._session.claim_nothing(self.trace.denied_in_a_step)
 
     def at(self, epochs: float) -> None:
         """Set the learning rates for a moment of the run, in the midst of a step."""
@@ -240,7 +241,6 @@ class Descent:
             return
         if not session.figure_use:
             session.note_figure_use(str(use))
-            self._trace()
         if not use.silent and use.place not in self._places:
             self._places.add(use.place)
             advice = (
@@ -255,31 +255,16 @@ class Descent:
                 stacklevel=6,
             )
 
-    def _trace(self) -> None:
-        """Once a private figure was used: remember the settings, and who changes them from here
-        on.
-        """
-        if not self._session.figure_use:
-            return
-        groups = self._optimizer.param_groups
-        groups[:] = [TracedSettings(group) for group in groups]
-        self._traced = [copied(group) for group in groups]
-
     def _look_at_settings(self) -> None:
-        """Claim nothing for settings that are private figures, or may follow from one."""
-        groups, before = self._optimizer.param_groups, self._traced
+        """Claim nothing for settings that are private figures, or are not known to be public."""
         if any(isinstance(value, PrivateFigure) for value in _values(self._optimizer)):
             self._session.claim_nothing(
                 f"a setting of the optimizer is a private figure: {_STEERED}"
             )
-        if not self._session.figure_use or before is None:
-            return
-        if len(groups) != len(before) or any(map(follows_a_number, groups, before)):
-            self._session.claim_nothing(
-                f"{self._session.figure_use}, and then settings of the optimizer were changed by "
-                "hand, or a scheduler was given a number, which may follow from the figure. Don't "
-                "use the figure, or use learning_rate_schedule= in place of the scheduler"
-            )
+        use = self._session.figure_use
+        if denial := self.trace.denial(clean=not use):
+            self._session.claim_nothing(f"{use}, and then {denial}" if use else denial)
+        self._session.note_declared_rates(self.trace.reasons)
 
     def state_dict(self) -> dict[str, Any]:
         """That of the optimizer, for a checkpoint."""
@@ -288,7 +273,7 @@ class Descent:
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Let the optimizer go on from a state."""
         self._optimizer.load_state_dict(state)
-        self._traced = [copied(group) for group in self._optimizer.param_groups]
+        self.trace.watch()
 
     def refuse_foreign_gradients(self) -> None:
         """Raise `BadInput` for a step that is not the run's, on gradients without clipping and

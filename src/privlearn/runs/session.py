@@ -208,6 +208,8 @@ class TrainingSession(Session):
         unclaimed: why nothing can be claimed for the model; empty if something can.
         figure_use: where a private figure first became a plain value that is not followed; empty
             where none did.
+        declared_rates: why the numbers that learning rates follow are public, as a script declared
+            it.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any data is touched.
@@ -245,6 +247,7 @@ class TrainingSession(Session):
         self._steps = 0  # of an epoch, once one was begun
         self._generators: list[Tensor] | None = None
         self.steps_done, self.complete, self.unclaimed, self.figure_use = 0, False, "", ""
+        self.declared_rates: list[str] = []
         self.repeats = self._notes_of(file)
         self._open = self._stopped = self.left = False
         self._draws: Draws | None = None
@@ -389,6 +392,11 @@ class TrainingSession(Session):
         """Whether this process writes the checkpoint, if there is one."""
         return self.world.rank == 0
 
+    @property
+    def epoch_steps(self) -> int:
+        """How many steps an epoch has; 0 before the first one was begun."""
+        return self._steps
+
     def claim_nothing(self, reason: str) -> None:
         """Nothing can be claimed for the model, nor after an interruption. Of several reasons the
         first one is kept.
@@ -407,10 +415,24 @@ class TrainingSession(Session):
             self.figure_use = use
             self._mark()
 
+    def note_declared_rates(self, reasons: Sequence[str]) -> None:
+        """Numbers that were declared public steer learning rates: the run states why."""
+        if new := [reason for reason in reasons if reason not in self.declared_rates]:
+            self.declared_rates += new
+            self._mark()
+
     def _mark(self) -> None:
         """Write down at once what must not be forgotten: the next checkpoint may never come."""
         if self.file and self.keeps and self._open:
-            self.file.mark({"unclaimed": self.unclaimed, "figure_use": self.figure_use})
+            self.file.mark(self._marks())
+
+    def _marks(self) -> dict[str, str]:
+        """What must not be forgotten, as texts."""
+        return {
+            "unclaimed": self.unclaimed,
+            "figure_use": self.figure_use,
+            "declared_rates": "\n".join(self.declared_rates),
+        }
 
     def leave(self, error: object) -> None:
         """A process whose run ends by an error of its own is not waited for by the others."""
@@ -622,8 +644,10 @@ class TrainingSession(Session):
                 f"{self.figure_use}, and the run was left early: when may follow from private "
                 "rows. Take all steps, or let a metric of public rows decide"
             )
-        unclaimed = {"unclaimed": self.unclaimed} if self.unclaimed else {}
+        unclaimed: dict[str, Any] = {"unclaimed": self.unclaimed} if self.unclaimed else {}
         unclaimed |= self.file.facts() if self.file and self.keeps else {}
+        if self.declared_rates:
+            unclaimed |= {"rates_declared_public": self.declared_rates}
         return (
             unclaimed
             if self.complete
@@ -688,8 +712,7 @@ class TrainingSession(Session):
         plain = {
             "facts": self.facts,
             "run": self.ledger.run,
-            "unclaimed": self.unclaimed,
-            "figure_use": self.figure_use,
+            **self._marks(),
             "epoch": self._epoch,
             "step": step,
             "streams": now | drawn,
@@ -734,6 +757,7 @@ class TrainingSession(Session):
         marks = {**saved.plain, **(self.file.marks() if self.keeps else {})}
         self.unclaimed = marks.get("unclaimed", "")
         self.figure_use = marks.get("figure_use", "")
+        self.declared_rates = marks.get("declared_rates", "").splitlines()
         self._generators = whole(saved.plain["generators"], saved.tensors)
         if (end := self.file.left_at) is not None and saved.plain.get("left"):
             self.left, self.steps_done, self._epoch = True, end, self.first[0]

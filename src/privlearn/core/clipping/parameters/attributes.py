@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 #: Bytes up to which a tensor is copied anew whenever attributes are taken down.
-_SMALL = 1 << 20
+SMALL = 1 << 20
 #: Attributes of every module: what they hold is restored, or compared, elsewhere.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _NUMBERS = (Tensor, float, complex, np.ndarray, np.generic)
@@ -111,7 +111,7 @@ class PlainAttributes:
             same = values.get(id(value))
             if (place := _memory(value)) is None or place in memory:
                 return
-            if same is not None and same.version == value._version and value.nbytes > _SMALL:
+            if same is not None and same.version == value._version and value.nbytes > SMALL:
                 self._values[id(value)] = same
             else:
                 self._values[id(value)] = _Value(value, value.detach().clone(), value._version)
@@ -138,7 +138,7 @@ class PlainAttributes:
                 )
         for key, (tensor, copy, version) in self._values.items():
             if tensor._version != version or (
-                tensor.nbytes <= _SMALL and not torch.equal(tensor, copy)
+                tensor.nbytes <= SMALL and not torch.equal(tensor, copy)
             ):
                 with torch.no_grad():
                     tensor.copy_(copy)

@@ -9,11 +9,8 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from privlearn.core.clipping.parameters.attributes import PlainAttributes
+from privlearn.core.clipping.parameters.attributes import SMALL, PlainAttributes
 from privlearn.core.clipping.trained_state import TrainedState
-
-#: Bytes up to which a tensor is put back without asking whether it changed.
-_SMALL = 1 << 20
 
 
 @final
@@ -83,7 +80,7 @@ class FrozenState:
             module._buffers.update(buffers)
         for entry in self._values:
             tensor, value, version = entry
-            if thoroughly or tensor.nbytes <= _SMALL or tensor._version != version:
+            if thoroughly or tensor.nbytes <= SMALL or tensor._version != version:
                 with torch.no_grad():
                     tensor.copy_(value)
                 entry[2] = tensor._version
