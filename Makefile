@@ -1,6 +1,7 @@
 # Each command makes the environment that it needs first: `make demo` the package alone, the others its tests, too. `make check`
-# is for each commit: what changed, in under 90 seconds. `make test` is everything but the long tests (marked nightly), which
-# `make nightly` runs. Tests that need real data sets skip where these are not, and are counted last.
+# is for each commit: what changed, for a minute; it names what it left out. `make test` is everything but the long tests (marked
+# nightly), planted bugs and sweeps that no change reaches: of these it draws some by the commit's hash. `make nightly` runs all of
+# them. Tests that need real data sets skip where these are not, and are counted last.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,6 +10,10 @@ READY := $(VENV)/.ready
 DEMO := runs/digits-demo
 # Noise by a compiled kernel, where there is a C compiler that works: the same draws.
 export PRIVLEARN_COMPILE := $(shell cc -include math.h -include stdint.h -x c -shared -o /dev/null /dev/null 2> /dev/null && echo 1)
+# Compiled files are kept, or each new process of a test would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+# One thread for each worker: two that share two cores lose time.
+TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo check test nightly coverage wheel docs lint clean
@@ -19,13 +24,13 @@ demo: $(BASE)
 	$(BIN)/privlearn verify $(DEMO)
 
 check: $(READY) lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --maxfail 5 -m "not nightly" --changed --seconds 40
+	$(TESTS) -n 2 --maxfail 5 -m "not nightly" --changed --seconds 60
 
 test: $(READY) lint
-	$(BIN)/python -m pytest -q -n 2 -m "not nightly"
+	$(TESTS) -n 2 --dist worksteal -m "not nightly"
 
 nightly: $(READY)
-	$(BIN)/python -m pytest -q -m nightly
+	$(TESTS) -m "nightly or planted_bug or one_of"
 
 # Branch coverage of the rooms that a guarantee rests on, by their own tests, the laws on layers and all named checks; at
 # least 95 % of each.

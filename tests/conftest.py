@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.changed import (  # noqa: F401 - pytest calls them by their names
-    pytest_addoption,
-    pytest_collection_modifyitems,
-    pytest_runtest_setup,
-)
+from tests.support import changed, left_out, planted, seeded
 from tests.support.vision import make_torchvision_importable
 
 torch.set_num_threads(1)
 make_torchvision_importable()  # or transformers would not be, either
 
 ROOT = Path(__file__).parents[1]
+
+
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    for plugin in (seeded, planted, changed, left_out):
+        pluginmanager.register(plugin)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ from privlearn.core.accounting import (
     filters,
     mechanisms,
     pld,
-    rdp,
     searches,
     trees,
     zcdp,
@@ -238,6 +237,4 @@ MUTANTS = [
     ),
 ]
 
-test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
-    MUTANTS, caches=[rdp._poisson]
-)
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

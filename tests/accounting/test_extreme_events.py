@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from privlearn.cli import main
+from privlearn.core import accounting
 from privlearn.core.accounting import accountant, comparisons, pld
 from privlearn.core.accounting.comparisons import lower_bound
 from privlearn.core.accounting.events import Composed, Event, Repeated
@@ -29,6 +30,10 @@ from privlearn.core.accounting.mechanisms import (
 from privlearn.core.accounting.pld import partition
 from privlearn.core.accounting.trees import Filter, GaussianFilter, OneOf, Parallel, RepeatAndSelect
 from privlearn.errors import BadInput, PrivlearnError, UnsupportedEvent
+
+#: A fifth of these tests run where nothing that prices releases changed.
+pytestmark = pytest.mark.one_of(5, accounting)
+
 
 SIGMAS = (1e-6, 0.05, 1.0, 1e6, 1e12)
 EPSILONS = (1e-12, 1.0, 1e6)

@@ -27,7 +27,7 @@ from privlearn.core.clipping import per_example
 from privlearn.core.sampling import FullBatch, Sampler
 from privlearn.errors import PrivlearnError
 from tests.conftest import ROOT
-from tests.support.mutant import Mutant, _forget
+from tests.support.mutant import Mutant, forget_results
 
 #: What came of each audit of each build, as the program below measured it last.
 MEASURED = ROOT / "docs" / "measured" / "broken-builds.json"
@@ -192,7 +192,7 @@ def effort(build: Build, audit: str, efforts: tuple[int, ...] = EFFORTS) -> str:
     came instead.
     """
     patch = pytest.MonkeyPatch()
-    _forget(())
+    forget_results()
     try:
         build.mutant().plant(patch)
         for trials in efforts:
@@ -202,7 +202,7 @@ def effort(build: Build, audit: str, efforts: tuple[int, ...] = EFFORTS) -> str:
         return f"stopped: {type(error).__name__}"
     finally:
         patch.undo()
-        _forget(())
+        forget_results()
     return "no"
 
 

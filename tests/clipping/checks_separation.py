@@ -266,12 +266,14 @@ def denied(net: nn.Module) -> bool:
 @check
 def check_the_gate_denies_each_mix_by_itself() -> None:
     for name, mix in MIXES.items():
+        torch.manual_seed(0)
         assert denied(Marked(mix).double()), name
 
 
 @check
 def check_the_gate_passes_what_stays_apart() -> None:
     for name, mix in HARMLESS.items():
+        torch.manual_seed(0)
         assert not denied(Marked(mix).double()), name
 
 

@@ -115,9 +115,9 @@ def test_a_category_of_rules_that_loses_the_axis_is_caught(
     assert planted
     for name in planted:
         monkeypatch.setitem(rules.RULES, name, bug)
-    tracker._KINDS.clear()
+    tracker._kind.cache_clear()
     try:
         with pytest.raises(AssertionError):
             check_the_gate_denies_each_mix_by_itself()
     finally:
-        tracker._KINDS.clear()
+        tracker._kind.cache_clear()

@@ -46,6 +46,12 @@ def sources() -> dict[str, str]:
     }
 
 
+@cache
+def tree(file: str) -> ast.Module:
+    """The syntax tree of a file of the package."""
+    return ast.parse(sources()[file])
+
+
 def _module(file: str) -> str:
     name = "privlearn." + file.removesuffix(".py").replace("/", ".")
     return name.removesuffix(".__init__")
@@ -111,8 +117,8 @@ def graph(*, types: bool = False) -> Graph:
     too.
     """
     edges = {}
-    for file, text in sources().items():
-        targets = [imported(statement) for statement in statements(ast.parse(text), types=types)]
+    for file in sources():
+        targets = [imported(statement) for statement in statements(tree(file), types=types)]
         edges[file] = frozenset(set().union(*targets) - {file})
     return edges
 
@@ -162,9 +168,8 @@ def private_accesses(file: str) -> Iterator[str]:
     name, or where a method reaches its object (`self`, `cls`, `super()`). What torch's own classes
     have by the name doesn't count.
     """
-    tree = ast.parse(sources()[file])
-    defined = _private_definitions(tree)
-    for node in ast.walk(tree):
+    defined = _private_definitions(file)
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.Attribute) and _is_private(node.attr) and node.attr not in defined:
             root = ast.unparse(node.value)
             if root not in ("self", "cls", "super()") and node.attr in _private_names():
@@ -175,19 +180,24 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def _private_definitions(tree: ast.AST) -> set[str]:
+@cache
+def _private_definitions(file: str) -> frozenset[str]:
     """The private names that a file gives to functions, classes, fields and attributes of
     `self`.
     """
     names = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
-        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls"):
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in ("self", "cls")
+        ):
             names.add(node.attr)
-    return {name for name in names if _is_private(name)}
+    return frozenset(name for name in names if _is_private(name))
 
 
 @cache
@@ -203,7 +213,7 @@ def _private_names() -> frozenset[str]:
         torch.ops.aten.add.default,
         namedtuple("Pair", "x"),
     )
-    defined = set().union(*(_private_definitions(ast.parse(text)) for text in sources().values()))
+    defined = set().union(*map(_private_definitions, sources()))
     return frozenset(defined.difference(*map(dir, foreign)))
 
 

@@ -93,7 +93,12 @@ def _below(path: Path) -> str:
 
 
 def nodes(name: str, *kinds: type[Any]) -> Iterator[Any]:
-    return (node for node in ast.walk(trees()[name]) if isinstance(node, kinds))
+    return (node for node in _all_nodes(name) if isinstance(node, kinds))
+
+
+@cache
+def _all_nodes(name: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(trees()[name]))
 
 
 def functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, Function]]:

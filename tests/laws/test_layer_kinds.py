@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, rnn
 from torch.utils.checkpoint import checkpoint
 
+from privlearn.core import clipping
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping import kernels
 from privlearn.core.clipping.bounded import kept
@@ -49,8 +50,8 @@ def used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels.Scratch, "empty", spoilt)
 
 
-#: Together with the micro-batches 1, 2, 3 and 7 and the batches 4, 5 and 6, every batch size up to
-#: this one is met, and with them the sequence lengths and channel counts below.
+#: Every batch size up to this one is met, and with them the sequence lengths and channel counts
+#: below.
 ROWS = 8
 
 
@@ -1751,7 +1752,19 @@ def composed(seed: int) -> Kind:
 
 SEEDS = 30
 KINDS |= {f"composition {seed}": composed(seed) for seed in range(SEEDS)}
-everywhere = pytest.mark.parametrize("name", KINDS)
+#: Where nothing in `clipping` changed, a fifth of the tests of kinds run by day.
+drawn = pytest.mark.one_of(5, clipping)
+by_kind = pytest.mark.parametrize("name", KINDS)
+
+
+def everywhere(test: Callable[[str], None]) -> Callable[[str], None]:
+    return drawn(by_kind(test))
+
+
+def rounded(test: Callable[[str], None]) -> Callable[[str], None]:
+    """For each kind that is not exact by its nature."""
+    names = [name for name, kind in KINDS.items() if not kind.exact]
+    return drawn(pytest.mark.parametrize("name", names)(test))
 
 
 # The truth.
@@ -1951,29 +1964,56 @@ def untouched(net: nn.Module) -> Iterator[None]:
     assert picture(net) == before
 
 
-@everywhere
-def test_the_clipped_sum_is_the_loops(name: str) -> None:
+def require_the_loops_sum(name: str, clip: Clip, microbatch: int | None) -> None:
     net, x, y = made(name)
-    flat, layer = at_the_median(Flat, name), at_the_median(PerLayer, name)
-    for clip, microbatch in (
-        *[(flat, None), (layer, None), (flat, 1), (layer, 2), (flat, 3), (layer, 7)],
-        (Flat(1e6), 100),
-    ):
-        with untouched(net):
-            found = engine(name, clip, microbatch=microbatch)(one_sample(examples=ROWS), x, y)
-        assert error(found.values, name, clip) <= 1e-10
+    with untouched(net):
+        found = engine(name, clip, microbatch=microbatch)(one_sample(examples=ROWS), x, y)
+    assert error(found.values, name, clip) <= 1e-10
+
+
+#: Clips and microbatches. Each kind meets one of the first by its number; at night each kind meets
+#: all.
+WAYS: list[tuple[type[Flat] | type[PerLayer] | None, int | None]] = [
+    (PerLayer, 2),
+    (PerLayer, None),
+    (PerLayer, 7),
+    (PerLayer, 1),
+    (Flat, 3),
+    (Flat, None),
+    (None, 100),  # nothing is clipped
+]
+FIRST_WAYS = 4
+
+
+def clip_of(kind: type[Flat] | type[PerLayer] | None, name: str) -> Clip:
+    return Flat(1e6) if kind is None else at_the_median(kind, name)
+
+
+@drawn
+@pytest.mark.parametrize(("number", "name"), list(enumerate(KINDS)), ids=KINDS)
+def test_the_clipped_sum_is_the_loops(number: int, name: str) -> None:
+    kind, microbatch = WAYS[number % FIRST_WAYS]
+    require_the_loops_sum(name, clip_of(kind, name), microbatch)
+
+
+@pytest.mark.nightly
+@by_kind
+def test_the_clipped_sum_is_the_loops_by_every_clip_and_microbatch(name: str) -> None:
+    for kind, microbatch in WAYS:
+        require_the_loops_sum(name, clip_of(kind, name), microbatch)
 
 
 @everywhere
 def test_batches_of_other_sizes(name: str) -> None:
-    _, x, y = made(name)
+    net, x, y = made(name)
     clipper = prepared(name)
-    for rows in (4, 5, 6):
-        found = clipper(one_sample(examples=rows), x[:rows], y[:rows])
+    for rows in range(1, ROWS + 1):
+        with untouched(net):
+            found = clipper(one_sample(examples=rows), x[:rows], y[:rows])
         assert error(found.values, name, clipper.clip, rows) <= 1e-10
 
 
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if not kind.exact])
+@rounded
 def test_single_precision(name: str) -> None:
     """To 1e-5, or where the loop in single precision is less exact, to a few times its own
     error.
@@ -1995,7 +2035,7 @@ def test_one_example_moves_the_sum_by_at_most_the_sensitivity(name: str) -> None
     require_bounded(name, torch.float64, 1 + 1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if not kind.exact])
+@rounded
 def test_one_example_moves_the_sum_by_at_most_the_sensitivity_in_single_precision(
     name: str,
 ) -> None:
@@ -2030,7 +2070,8 @@ class Interrupted(Exception):
     pass
 
 
-@everywhere
+@pytest.mark.one_of(5)
+@by_kind
 def test_a_loss_that_fails_leaves_the_model_as_it_was(name: str) -> None:
     """On made-up rows it is refused; from there on, rows on which it fails add nothing."""
     net, x, y = made(name)

@@ -288,6 +288,4 @@ MUTANTS = [
     ),
 ]
 
-test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
-    MUTANTS, caches=[banded._optimised]
-)
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -304,6 +304,4 @@ MUTANTS = [
     ),
 ]
 
-test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
-    MUTANTS, caches=[blt._fitted]
-)
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

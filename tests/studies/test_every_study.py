@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import privlearn_studies
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn_studies import best, correlated, data, persons, registry, runs
@@ -230,6 +231,7 @@ def _require_whole(study: registry.Study, findings: Findings, folder: Path) -> N
     assert {path.suffix for path in folder.glob(f"{study.name}.*")} == {".json", ".md", ".png"}
 
 
+@pytest.mark.one_of(5, privlearn_studies)
 @pytest.mark.parametrize("study", registry.STUDIES, ids=lambda study: study.name)
 def test_every_study_runs_in_small(study: registry.Study, little: None, tmp_path: Path) -> None:
     _require_whole(study, study.run(quick=True, seeds=1), tmp_path)

@@ -18,6 +18,7 @@ import pytest
 import torch
 from scipy import stats
 
+import privlearn_studies
 from privlearn.cli import main
 from privlearn.core.schedules import parse
 from privlearn.errors import BadInput
@@ -171,6 +172,7 @@ class MadeUp(runs.Runs):
         )
 
 
+@pytest.mark.one_of(5, privlearn_studies)
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("name", TRAINED)
 def test_files_and_words(

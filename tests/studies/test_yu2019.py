@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import privlearn_studies
 from privlearn.cli import main
 from privlearn.core.accounting import rdp
 from privlearn.core.schedules import Constant, Exponential, Polynomial, Schedule, Step, Time
@@ -40,6 +41,7 @@ def ours(name: str, label: str, metric: str) -> float:
     return float(rows(name)[label, metric]["ours"])
 
 
+@pytest.mark.one_of(5, privlearn_studies)
 @pytest.mark.parametrize("name", COMPUTED)
 def test_the_command_writes_three_files(
     name: str,

@@ -3,49 +3,29 @@
 
 A changed test file counts as a whole. A changed file of the package counts by its planted bugs, by
 the checks that catch them, and by the tests of its room (`tests/<room>`), which also follow what
-they share. The laws of the house always count.
+they share. The laws of the house always count. What is left out is said at the end
+(`tests.support.left_out`).
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.history import ROOT, changed_on_branch
+from tests.support.left_out import NO_TIME
+from tests.support.planted import is_affected, planted_bug
+
 _LAWS = "tests/laws/test_house.py"
 
 
-def changed_files() -> set[str]:
-    """What differs from the branch's beginning on `main`, and new files that git does not
-    ignore.
-    """
-    base = next(
-        (base for name in ("main", "origin/main") if (base := _git("merge-base", name, "HEAD"))),
-        "HEAD",
-    )
-    return {
-        *_git("diff", "--name-only", base).splitlines(),
-        *_git("ls-files", "-o", "--exclude-standard").splitlines(),
-    }
-
-
-def _git(*arguments: str) -> str:
-    answer = subprocess.run(
-        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return answer.stdout.strip() if answer.returncode == 0 else ""
-
-
 def rank(file: str, parameters: dict[str, Any], changed: set[str], checks: set[str]) -> int | None:
-    """How near a test is to what changed, nearest first; None: it has nothing to do with it."""
-    mutant = parameters.get("mutant")
-    if mutant is not None:
-        return 2 if _home(mutant) in changed else None
+    """How near a test that plants no bug is to what changed, nearest first; None: it has nothing
+    to do with it.
+    """
     if file.endswith("test_checks.py"):
         return 1 if parameters.get("name") in checks else None
     if file == _LAWS or file in changed:
@@ -65,19 +45,14 @@ def _is_source(name: str) -> bool:
     return name.startswith("src/privlearn/")
 
 
-def _home(mutant: Any) -> str:
-    """The file of what a planted bug changes."""
-    target = getattr(mutant.target, "fget", None) or mutant.target
-    module = sys.modules[getattr(target, "__func__", target).__module__]
-    return Path(str(module.__file__)).relative_to(ROOT).as_posix()
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--changed", action="store_true", help="only the tests of what changed since main"
     )
     parser.addoption(
-        "--seconds", type=float, help="begin no test after so many seconds; the others are skipped"
+        "--seconds",
+        type=float,
+        help="begin no test after so many seconds of tests, and name those that are left out",
     )
 
 
@@ -85,25 +60,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--changed"):
         return
-    changed = changed_files()
-    parameters = {item: getattr(item, "callspec", None) for item in items}
-    values = {item: {} if spec is None else spec.params for item, spec in parameters.items()}
-    mutants = [own["mutant"] for own in values.values() if "mutant" in own]
-    checks = {mutant.caught_by for mutant in mutants if _home(mutant) in changed}
-    ranks = {
-        item: rank(item.path.relative_to(ROOT).as_posix(), values[item], changed, checks)
+    changed = changed_on_branch()
+    affected = {
+        item: mutant
         for item in items
+        if (mutant := planted_bug(item)) and is_affected(mutant, item.path, changed)
     }
+    checks = {mutant.caught_by for mutant in affected.values()}
+    ranks: dict[pytest.Item, int | None] = {}
+    for item in items:
+        if planted_bug(item):
+            ranks[item] = 2 if item in affected else None
+        else:
+            spec = getattr(item, "callspec", None)
+            file = item.path.relative_to(ROOT).as_posix()
+            ranks[item] = rank(file, spec.params if spec else {}, changed, checks)
     config.hook.pytest_deselected(items=[item for item in items if ranks[item] is None])
     items[:] = sorted(
         (item for item in items if ranks[item] is not None), key=lambda item: ranks[item] or 0
     )
 
 
-_BEGAN = time.monotonic()
+_BEGAN = pytest.StashKey[float]()
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.stash[_BEGAN] = time.monotonic()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Leave a test out for want of time, without its fixtures and without a traceback."""
     limit = item.config.getoption("--seconds")
-    if limit is not None and time.monotonic() - _BEGAN > limit:
-        pytest.skip("no time was left: `make test` runs it")
+    if limit is None or time.monotonic() - item.config.stash[_BEGAN] <= limit:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reason = str(item.path), item.location[1] or 0, f"Skipped: {NO_TIME}"
+    report = pytest.TestReport(item.nodeid, item.location, {}, "skipped", reason, "setup")
+    item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True

@@ -8,7 +8,7 @@ are seeded. Tests run them on the code as it is; planted bugs must make them fai
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ def must_raise(kind: type[Exception], action: Callable[[], Any]) -> Exception:
     raise AssertionError(f"expected {kind.__name__}")
 
 
+@cache
 def every_check() -> dict[str, Callable[[], None]]:
     """All checks of all rooms, by name."""
     for path in sorted(TESTS.glob("*/checks*.py")):

@@ -8,18 +8,13 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import _lru_cache_wrapper
 from typing import Any
 
 import pytest
 
-from privlearn.core.accounting import filters, rdp, trees
-from privlearn.core.accounting.pld import pairs
 from privlearn.errors import PrivlearnError
 from tests.support.checks import every_check
-
-#: Cached functions that prices go through: what a bug made of them must not be there for the next
-#: test.
-_PRICES = (filters._widest_in_rho, filters.of_ledger, pairs.sketch, rdp._poisson, trees.gamma)
 
 
 @dataclass(frozen=True)
@@ -59,6 +54,12 @@ class Mutant:
         patch.setattr(owner, name, mutated)
         if owner is module:
             _replace_imports(patch, replaced, mutated)
+
+    def files(self) -> set[str]:
+        """The files of the code that the bug changes and of the check that catches it."""
+        function, _, _ = self._place()
+        check = inspect.unwrap(every_check()[self.caught_by])
+        return {str(sys.modules[source.__module__].__file__) for source in (function, check)}
 
     def _place(self) -> tuple[Any, Any, str]:
         """The plain function (or class), and where it is to be replaced: a module or class, and the
@@ -155,21 +156,21 @@ def suite_of(
 
     Args:
         mutants: the bugs.
-        caches: cached functions that may remember what a mutant computed, besides those of prices.
+        caches: cached functions outside of privlearn that may remember what a mutant computed.
         errors: what a check may raise besides an AssertionError or one of privlearn's own. Anything
             else, a NameError say, would be a broken mutant, not a catch.
     """
 
     @pytest.mark.parametrize("mutant", mutants, ids=lambda mutant: mutant.name.replace(" ", "-"))
     def is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-        _forget(caches)
+        forget_results(caches)
         try:
             mutant.plant(monkeypatch)
             with pytest.raises((AssertionError, PrivlearnError, *errors)):
                 every_check()[mutant.caught_by]()
         finally:
             monkeypatch.undo()
-            _forget(caches)
+            forget_results(caches)
 
     def names_a_check() -> None:
         assert {mutant.caught_by for mutant in mutants} <= set(every_check())
@@ -177,10 +178,22 @@ def suite_of(
     return is_caught, names_a_check
 
 
-def _forget(caches: Sequence[Any]) -> None:
-    for cached in {*_PRICES, *caches}:
-        cached.cache_clear()
-    # A compiled kernel that was compared with sound operations would draw in place of a bug in
-    # these.
-    if noise := sys.modules.get("privlearn.core.mechanisms.noise"):
-        noise.kernel.cache_clear()
+def forget_results(others: Sequence[Any] = ()) -> None:
+    """Clear all cached functions of privlearn, and `others`.
+
+    What sound code computed would hide a bug, and what a bug computed would fail the next test. A
+    compiled kernel that was compared with sound operations would draw in place of a bug in these.
+    """
+    modules = [
+        module
+        for name, module in sys.modules.copy().items()
+        if name.partition(".")[0] == "privlearn" and module is not None
+    ]
+    functions = {
+        value
+        for module in modules
+        for value in vars(module).copy().values()
+        if isinstance(value, _lru_cache_wrapper)
+    }
+    for function in {*functions, *others}:
+        function.cache_clear()

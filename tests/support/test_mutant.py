@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import sys
+from functools import cache, lru_cache
+from types import ModuleType
 
 import pytest
 
-from tests.support.mutant import changed
+from tests.support.mutant import changed, forget_results
 
 SOURCE = """
 def total(x, noise):
@@ -73,3 +76,17 @@ def test_the_text_of_strings_counts_as_it_is(source: str) -> None:
 def test_what_is_not_there_is_an_error(old: str) -> None:
     with pytest.raises(LookupError):
         changed("a = b + c  # e", old, "d")
+
+
+def test_what_sound_code_computed_does_not_hide_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cached function of the package is cleared, also one that was written today."""
+    module = ModuleType("privlearn.written_today")
+    module.square = cache(lambda x: x * x)  # type: ignore[attr-defined]
+    module.cube = lru_cache(lambda x: x**3)  # type: ignore[attr-defined]
+    elsewhere = cache(lambda x: x + 1)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    functions = [module.square, module.cube, elsewhere]
+    for function in functions:
+        function(2)
+    forget_results([elsewhere])
+    assert [function.cache_info().currsize for function in functions] == [0, 0, 0]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -613,30 +614,26 @@ def _tells(call: _Call) -> bool:
     )
 
 
-_KINDS: dict[Any, tuple[bool, Rule | None]] = {}
-
-
+@cache
 def _kind(func: Any) -> tuple[bool, Rule | None]:
     """Whether an operation only gives views or only changes how its tensor lies; and its rule."""
-    if func not in _KINDS:
-        schema = func._schema
-        namespace, _, name = schema.name.partition("::")
-        is_view = any(
-            own.alias_info is not None and not own.alias_info.is_write for own in schema.returns
+    schema = func._schema
+    namespace, _, name = schema.name.partition("::")
+    is_view = any(
+        own.alias_info is not None and not own.alias_info.is_write for own in schema.returns
+    )
+    is_view = is_view or name in _SAME_MEMORY or torch.Tag.inplace_view in func.tags
+    plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
+    known = namespace == "aten" or (namespace, plain) == ("mkldnn", "_linear_pointwise")
+    own_rule = RULES.get(plain) if known else None
+    if own_rule is None and namespace == "aten":
+        packet = getattr(torch.ops.aten, plain, None)
+        overloads = (
+            [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
         )
-        is_view = is_view or name in _SAME_MEMORY or torch.Tag.inplace_view in func.tags
-        plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
-        known = namespace == "aten" or (namespace, plain) == ("mkldnn", "_linear_pointwise")
-        own_rule = RULES.get(plain) if known else None
-        if own_rule is None and namespace == "aten":
-            packet = getattr(torch.ops.aten, plain, None)
-            overloads = (
-                [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
-            )
-            if any(torch.Tag.pointwise in overload.tags for overload in (func, *overloads)):
-                own_rule = pointwise
-        _KINDS[func] = (is_view and namespace == "aten", own_rule)
-    return _KINDS[func]
+        if any(torch.Tag.pointwise in overload.tags for overload in (func, *overloads)):
+            own_rule = pointwise
+    return is_view and namespace == "aten", own_rule
 
 
 #: Types of arguments that are numbers. Python's numbers are also given in place of tensors.
