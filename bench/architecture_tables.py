@@ -1,5 +1,5 @@
-"""What became of each architecture, as JSON, and the tables of docs/models.md that are written from
-it.
+"""What became of each architecture, as JSON, and the tables of
+docs/measured/architectures.md that are written from it.
 """
 
 from __future__ import annotations

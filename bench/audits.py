@@ -4,7 +4,7 @@ what canaries cost.
 `python bench/audits.py [--part dpsgd|again|dpmac|boosting|pate|lira|steps] [--canaries N]
 [--quick]`
 prints a line of JSON for each audit. MNIST and Adult have to be there (`PRIVLEARN_DATA`). Tables
-made of it are on docs/auditing.md.
+made of it are on docs/measured/audits.md.
 """
 
 from __future__ import annotations

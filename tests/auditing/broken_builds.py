@@ -2,8 +2,8 @@
 with how many trials.
 
 `python -m tests.auditing.broken_builds` writes docs/measured/broken-builds.json and prints the
-table of docs/auditing.md. The bugs are those of the rooms' own `mutants*.py`, by name; what no
-audit finds is caught by the named check that they are planted for.
+table of docs/measured/audits.md. The bugs are those of the rooms' own `mutants*.py`, by name; what
+no audit finds is caught by the named check that they are planted for.
 """
 
 from __future__ import annotations

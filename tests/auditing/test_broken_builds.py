@@ -58,7 +58,7 @@ def test_the_page_has_the_table_of_all() -> None:
         (each["build"], [*each["audits"]], each["check"], each["why"]) for each in measured
     ] == [(build.name, [*build.audits], build.mutant().caught_by, build.why) for build in BUILDS]
     table = [*rows(measured)]
-    assert "\n".join(table) in (ROOT / "docs" / "auditing.md").read_text("utf-8")
+    assert "\n".join(table) in (ROOT / "docs" / "measured" / "audits.md").read_text("utf-8")
     assert all(any(build.name in row for row in table) for build in BUILDS)
 
 

@@ -3,8 +3,9 @@ each.
 
 Every row says how its model is made, what a batch of three examples is, what loss each example has,
 and what becomes of it: by which way its gradients are computed, or what it is refused for. Nothing
-is downloaded. When rows have changed, `python bench/architectures.py --write docs/models.md` writes
-the page's tables and the JSON beside it again.
+is downloaded. When rows have changed,
+`python bench/architectures.py --write docs/measured/architectures.md` writes the page's tables and
+the JSON beside it again.
 """
 
 from __future__ import annotations

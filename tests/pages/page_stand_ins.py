@@ -251,7 +251,7 @@ class Page:
 
 
 NEEDS: dict[str, Page] = {
-    "docs/command-line.md": Page(files=patients, toml="tune.toml"),
+    "docs/command-line.md": Page(files=patients),
     "docs/data.md": Page(names=pairs, files=people, toml="people.toml"),
     "docs/settings.md": Page(toml="tune.toml"),
     "docs/pate.md": Page(after=segments),

@@ -130,9 +130,7 @@ def test_the_number_of_orders() -> None:
 
 
 def test_the_price_of_a_step_is_that_of_the_table() -> None:
-    """The page of what is covered and the page's first lines say of each network what was
-    measured.
-    """
+    """The page's first lines say of each network what was measured."""
     text = page("docs/performance.md")
     rows = json.loads((ROOT / "docs" / "forty-networks.json").read_text(encoding="utf-8"))
     forty = [row["private_over_plain"] for row in rows]
@@ -149,7 +147,7 @@ def test_the_price_of_a_step_is_that_of_the_table() -> None:
         for row in table("docs/performance.md", "| network | plain step, ms |")
     ]
     assert f"takes {min(noisy):.1f} to {max(noisy):.1f} times as long as a plain one" in page(
-        "docs/accounting.md"
+        "docs/performance.md"
     )
     assert not any("costs little more" in page(name) for name in PAGES)
 
@@ -158,9 +156,10 @@ def test_the_table_of_architectures_is_that_of_the_tests(monkeypatch: pytest.Mon
     """privlearn's outcomes are what `tests/clipping/test_architectures.py` holds; the page is up to
     date.
     """
+    page_of_all = "docs/measured/architectures.md"
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    results = json.loads((ROOT / "docs" / "architectures.json").read_text("utf-8"))
-    assert importlib.import_module("architecture_tables").table(results) in _TEXTS["docs/models.md"]
+    results = json.loads((ROOT / "docs" / "measured" / "architectures.json").read_text("utf-8"))
+    assert importlib.import_module("architecture_tables").table(results) in _TEXTS[page_of_all]
     outcomes = {"layers": "right", "vmap": "right", "loop": "right, loop"}
     held = {
         row.name: "right, changed"
@@ -170,8 +169,8 @@ def test_the_table_of_architectures_is_that_of_the_tests(monkeypatch: pytest.Mon
     }
     stated = results["architectures"]
     assert {row[0]: row[2] for row in stated} == held
-    counts = {row[0]: row[1:] for row in table("docs/models.md", "| | privlearn | Opacus, hooks |")}
-    listed = table("docs/models.md", "| privlearn | package | architectures |")
+    counts = {row[0]: row[1:] for row in table(page_of_all, "| | privlearn | Opacus, hooks |")}
+    listed = table(page_of_all, "| privlearn | package | architectures |")
     by_outcome = [(row[0], row[1], name) for row in listed for name in row[2].split("; ")]
     assert sorted(by_outcome) == sorted(
         (row[2], row[1], row[0].removesuffix(f" ({row[1]})")) for row in stated
@@ -198,6 +197,37 @@ def test_what_the_three_ways_to_draw_batches_cost() -> None:
         )
         assert f"{figure}" in page("docs/accounting.md")
         assert f"{figure}" in page("docs/command-line.md")
+
+
+def test_what_an_epsilon_means_for_attackers() -> None:
+    """The table by which readers choose an epsilon is that of the default plan."""
+    success, detected = table("docs/concepts.md", "| epsilon | 0.5 | 1 |")
+    for epsilon, right, found in zip(
+        ("0.5", "1", "3", "8"), success[1:], detected[1:], strict=True
+    ):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            assert main(["budget", "--examples", "60000", "--epsilon", epsilon, "--json"]) == 0
+        attack = json.loads(printed.getvalue())["attack"]
+        for cell, figure in ((right, "success"), (found, "true_positive_rate_at_0.01")):
+            assert 0 <= float(cell.split()[0]) - 100 * attack[figure] < 0.1  # rounded up
+
+
+def test_epsilon_beside_that_of_opacus() -> None:
+    """privlearn's figures, and those of Opacus where it is installed."""
+    costs, noises = table("docs/coming-from-opacus.md", "| | privlearn | Opacus 1.6, `prv`")
+    priced = pv.Plan(pv.Poisson(0.01), 10, pv.schedules.Constant(1.0), examples=60_000)
+    assert f"{priced.guarantee(1e-5).epsilon:.3f}" == costs[1]
+    solved = pv.Plan(pv.Poisson(0.01), 30, examples=60_000).calibrate(epsilon=3, delta=1e-5)
+    assert f"{solved.schedule.start:.3f}" == noises[1]
+    accountants = pytest.importorskip("opacus.accountants", reason="Opacus is not installed")
+    utils = importlib.import_module("opacus.accountants.utils")
+    target = {"target_epsilon": 3.0, "target_delta": 1e-5, "sample_rate": 0.01, "steps": 3000}
+    for column, name in ((2, "prv"), (3, "rdp")):
+        accountant = accountants.create_accountant(name)
+        accountant.history = [(1.0, 0.01, 1000)]
+        assert accountant.get_epsilon(1e-5) == pytest.approx(float(costs[column]), abs=1e-3)
+        noise = utils.get_noise_multiplier(**target, accountant=name, epsilon_tolerance=1e-3)
+        assert noise == pytest.approx(float(noises[column]), abs=1e-3)
 
 
 def test_poisson_sampling_is_no_bound_for_partitions() -> None:

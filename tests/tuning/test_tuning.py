@@ -431,7 +431,7 @@ def test_too_many_mechanisms_are_refused_by_name() -> None:
 
 
 def test_figures_of_the_documentation() -> None:
-    """docs/accounting.md: a block by its privacy loss distribution, and the price of a choice by
+    """docs/decisions/proofs-of-prices.md: a block by its privacy loss distribution, and a choice by
     random stopping.
     """
     run = Repeated(PoissonSampled(0.1, Gaussian(2.0)), 300)

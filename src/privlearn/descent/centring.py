@@ -49,10 +49,10 @@ def clip_norm(request: TrainRequest, facts: Facts, usual: float) -> float:
 def centred(request: TrainRequest, facts: Facts) -> tuple[Centre, ...]:
     """Numbers that are not below 0 have 0 brought to the middle of their bounds.
 
-    Most values lie on one side of 0 otherwise, and what the classes have in common drowns what they
-    differ in. Left are numbers that reach below 0, which are scaled around it, and those with
-    bounds 0 and 1, most of which say whether a row is of a category: they would be -1 nearly
-    everywhere, and noise grows with the length of rows.
+    Otherwise most values lie on one side of 0, and what the classes have in common outweighs their
+    differences. Columns with a negative lower bound stay as they are. So do columns with bounds 0
+    and 1: most of them say whether a row is of a category. They would be -1 nearly everywhere, and
+    noise grows with the length of rows.
     """
     if not is_table(request, facts):
         return ()
