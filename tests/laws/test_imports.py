@@ -36,7 +36,6 @@ DOORS = ("huggingface/", "lightning/", "opacus/", "sklearn/")
 INNER_PARTS = {"session", "task"}
 
 
-
 @pytest.mark.parametrize("name", measure.CLOSURES)
 def test_closures_only_shrink(name: str) -> None:
     lines, files = measure.closure_size(name)

@@ -139,7 +139,7 @@ class Descent:
         self._versions: list[int] | None = None
         self._stepping = False
         self._values: list[Any] = []  # of the settings, when a step began
-        self.trace = SettingsTrace(optimizer, lambda: (session.taken, session.epoch_steps))
+        self.trace = SettingsTrace(optimizer, lambda: (session.steps_done, session.epoch_steps))
         self._places: set[str] = set()  # of uses that were warned of
         watch_figures(self)
         self._look_for_earlier_runs()
