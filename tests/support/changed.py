@@ -18,6 +18,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 _LAWS = "tests/laws/test_house.py"
+#: Folders of the source whose tests have another name.
+_TESTED = {
+    "privlearn_studies": ("studies",),
+    "privlearn_segmentation": ("volumes", "scans"),
+    "privlearn/methods/dpmac": ("mac",),
+    "privlearn/methods/pate": ("teachers",),
+    "privlearn/methods/statistics": ("statistics",),
+    "privlearn/methods/boosting": ("boosting",),
+    "privlearn/methods/tuning": ("tuning",),
+}
 
 
 def changed_files() -> set[str]:
@@ -55,7 +65,12 @@ def rank(file: str, parameters: dict[str, Any], changed: set[str], checks: set[s
         for name in changed
         if name.startswith("src/privlearn/")
     }
-    rooms |= {"studies" for name in changed if name.startswith("src/privlearn_studies/")}
+    rooms |= {
+        room
+        for folder, tested in _TESTED.items()
+        if any(name.startswith(f"src/{folder}/") for name in changed)
+        for room in tested
+    }
     parts = [
         Path(name).parts for name in changed if name.startswith("tests/") and name.count("/") > 1
     ]
