@@ -20,10 +20,10 @@ import privlearn as pv
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.bounded import kept
 from privlearn.core.sampling import FullBatch
-from privlearn.mac.coordinates import arguments, forward
-from privlearn.mac.expansion import SQUARED, hidden_first, hidden_second
-from privlearn.mac.network import Layer, layers_of, with_ones
-from privlearn.mac.sums import DerivativeSums, Products
+from privlearn.methods.dpmac.coordinates import arguments, forward
+from privlearn.methods.dpmac.expansion import SQUARED, hidden_first, hidden_second
+from privlearn.methods.dpmac.network import Layer, layers_of, with_ones
+from privlearn.methods.dpmac.sums import DerivativeSums, Products
 
 THRESHOLD = 0.3
 #: How far the norm of the sums may be from the one found with every example's matrices.

@@ -20,12 +20,12 @@ from common import Case, Variant
 from torch import Tensor
 
 import privlearn as pv
-from privlearn import teachers
-from privlearn import teachers as teachers_module
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.accounting.ledger import Ledger
-from privlearn.teachers.answers import release_answers, sum_answers
-from privlearn.teachers.sums import clip_to_ball
+from privlearn.methods import pate as teachers
+from privlearn.methods import pate as teachers_module
+from privlearn.methods.pate.answers import release_answers, sum_answers
+from privlearn.methods.pate.sums import clip_to_ball
 
 RADIUS = 5.0
 

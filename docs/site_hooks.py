@@ -182,7 +182,11 @@ def public_classes() -> dict[str, dict[str, str]]:
     """The public classes by package or module, each with the first sentence of its docstring (or nothing)."""
     packages = [
         path.parent.relative_to(PACKAGE.parent)
-        for path in sorted(PACKAGE.rglob("__init__.py"))
+        for package in (
+            PACKAGE,
+            PACKAGE.with_name("privlearn_segmentation"),
+        )
+        for path in sorted(package.rglob("__init__.py"))
     ]
     modules = [
         ".".join(path.parts) for path in packages if "cli" not in path.parts

@@ -1,17 +1,12 @@
-from privlearn import boosting as boosting
+import privlearn_segmentation as _segmentation
 from privlearn import errors as errors
 from privlearn import huggingface as huggingface
 from privlearn import lightning as lightning
-from privlearn import mac as mac
 from privlearn import models as models
 from privlearn import opacus as opacus
 from privlearn import runs as runs
 from privlearn import sklearn as sklearn
-from privlearn import statistics as statistics
-from privlearn import teachers as teachers
 from privlearn import transforms as transforms
-from privlearn import tuning as tuning
-from privlearn import volumes as volumes
 from privlearn.auditing.steps import audit as audit
 from privlearn.core import accounting as accounting
 from privlearn.core import clipping as clipping
@@ -31,17 +26,26 @@ from privlearn.core.streams import Streams as Streams
 from privlearn.data import Dataset as Dataset
 from privlearn.data import load as load
 from privlearn.descent.dpsgd import Run as Run
-from privlearn.descent.train import train as train
 from privlearn.descent.whole_run import dpsgd as dpsgd
 from privlearn.loop import make_private as make_private
-from privlearn.mac.dpmac import dpmac as dpmac
+from privlearn.methods import boosting as boosting
+from privlearn.methods import dpmac as _dpmac
+from privlearn.methods import pate as _pate
+from privlearn.methods import statistics as statistics
+from privlearn.methods import tuning as tuning
+from privlearn.methods.dispatch import train as train
+from privlearn.methods.dpmac.dpmac import dpmac as dpmac
+from privlearn.methods.pate.pate import pate as pate
+from privlearn.methods.tuning.tune import tune as tune
 from privlearn.metrics import evaluate as evaluate
 from privlearn.publishing.model import load_model as load_model
 from privlearn.publishing.publish import publish as publish
 from privlearn.publishing.verify import verify as verify
 from privlearn.runs.compute import ComputeConfig as ComputeConfig
 from privlearn.runs.result import Result as Result
-from privlearn.teachers.pate import pate as pate
-from privlearn.tuning.tune import tune as tune
+
+mac = _dpmac
+teachers = _pate
+volumes = _segmentation
 
 __version__: str

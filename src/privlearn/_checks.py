@@ -272,14 +272,15 @@ def in_words(kind: Any) -> str:
 
 def _public(own: Any, name: str) -> str:
     """The name under which users know a class of privlearn's."""
-    if getattr(own, "__module__", "").partition(".")[0] != "privlearn":
+    from privlearn._lazy import PLACES  # only for an error
+
+    if not getattr(own, "__module__", "").startswith("privlearn"):
         return name
-    for module in (
-        "privlearn",
-        *(f"privlearn.{room}" for room in sys.modules["privlearn"].__all__),
-    ):
-        if name in getattr(sys.modules.get(module), "__all__", ()):
-            return f"{module.replace('privlearn', 'pv')}.{name}"
+    if name in sys.modules["privlearn"].__all__:
+        return f"pv.{name}"
+    for room, place in PLACES["privlearn"].items():
+        if name in getattr(sys.modules.get(".".join(filter(None, place))), "__all__", ()):
+            return f"pv.{room}.{name}"
     return name
 
 

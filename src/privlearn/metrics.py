@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from privlearn._checks import require_fit
+from privlearn._checks import checked, count, require_fit
 from privlearn._display import shortened
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
@@ -33,18 +33,28 @@ from privlearn.core.streams import Streams
 from privlearn.core.tensors import as_tensor
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
+from privlearn.methods.statistics.metric_figures import (
+    Metrics,
+    MetricsPlan,
+    NoisyMetrics,
+    ValueMetricsPlan,
+)
+from privlearn.methods.statistics.sums import (
+    PredictedValues,
+    Probabilities,
+    error_sums,
+    metric_sums,
+)
 from privlearn.models.heads import Head, stated_head
 from privlearn.publishing.model import PublishedModel
 from privlearn.runs.front import encoded
 from privlearn.runs.result import Result
 from privlearn.runs.session import Session
-from privlearn.statistics.metric_figures import Metrics, MetricsPlan, NoisyMetrics, ValueMetricsPlan
-from privlearn.statistics.sums import PredictedValues, Probabilities, error_sums, metric_sums
 from privlearn.transforms.modules import RowTransform
-from privlearn.volumes.training import dice
 
 #: Rows, and volumes, that a network is given at once.
 _ROWS_AT_ONCE, _VOLUMES_AT_ONCE = 4096, 4
+_MOST_CLASSES = 1 << 16
 #: Bins of confidences for the calibration error (Guo et al. 2017).
 _BINS = 15
 #: Expected counts are at least this, so that a deviance is finite.
@@ -124,7 +134,7 @@ def evaluate(
             for each class (a value for each row where it has one output).
         data: a data set, whose test rows are taken; or rows, with `targets`.
         targets: classes, whole numbers from 0, shape (rows,); maps of classes; or values.
-        paid: a settled `privlearn.statistics.MetricsPlan`, for a classifier, or `ValueMetricsPlan`,
+        paid: a settled `pv.statistics.MetricsPlan`, for a classifier, or `ValueMetricsPlan`,
             for a model of numbers; None: metrics are exact.
         ledger: what to charge; None: a new one with the plan's budget. Only with `paid`, as
             `streams`.
@@ -374,7 +384,7 @@ def of_released(
     rows: int,
     deviation: float,
 ) -> dict[str, float]:
-    """Metrics from what `privlearn.statistics.sums.metric_sums` adds up, with noise of this
+    """Metrics from what `methods.statistics.sums.metric_sums` adds up, with noise of this
     standard deviation.
     """
     recalls = np.diag(matrix) / np.maximum(matrix.sum(1), 1)
@@ -403,7 +413,7 @@ def of_released(
 def of_released_values(
     totals: Floats, plan: ValueMetricsPlan, rows: int, deviation: float, *, least: float = 0.0
 ) -> dict[str, float]:
-    """Metrics from what `privlearn.statistics.sums.error_sums` adds up, with noise of this standard
+    """Metrics from what `methods.statistics.sums.error_sums` adds up, with noise of this standard
     deviation.
 
     Errors of figures are taken from figures that may be below 0 (`least=-1`), or they would be
@@ -491,3 +501,37 @@ def _rows(data: Any, targets: Any) -> tuple[Tensor, Tensor]:
     if data.x_test is None:
         raise BadInput("the data set has no test rows: give evaluate(model, rows, targets)")
     return data.test_tensors()
+
+
+@checked
+def dice(
+    predicted: Tensor | NDArray[Any], truth: Tensor | NDArray[Any], classes: int
+) -> list[float]:
+    """The Dice coefficient (Dice 1945): how well two maps of classes agree, class by class.
+
+    It is the mean over volumes of 2 |A and B| / (|A| + |B|), for each class but the background,
+    class 0.
+
+    A class that is in neither map of a volume counts as predicted there: 1.
+
+    Args:
+        predicted: classes, whole numbers, shape (volumes, *size); a tensor or an array.
+        truth: the same.
+        classes: how many there are, the background included.
+
+    Raises:
+        BadInput: maps of different shapes, or none.
+    """
+    predicted, truth = as_tensor(predicted, "predicted maps"), as_tensor(truth, "true maps")
+    if predicted.shape != truth.shape or len(predicted) == 0:
+        raise BadInput(
+            f"maps of shape {tuple(predicted.shape)} and {tuple(truth.shape)} can't be compared: "
+            "expected the same, not empty"
+        )
+    count("classes", classes, most=_MOST_CLASSES)
+    values = []
+    for label in range(1, classes):
+        one, other = (predicted == label).flatten(1), (truth == label).flatten(1)
+        both, all_ = (one & other).sum(1).double(), (one.sum(1) + other.sum(1)).double()
+        values.append(float((2 * both / all_.clamp(min=1)).where(all_ > 0, 1.0).mean()))
+    return values

@@ -26,11 +26,11 @@ from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.descent.train import train as train_by_default
 from privlearn.descent.whole_run import dpsgd
+from privlearn.methods.statistics.classifiers import fisher
+from privlearn.methods.statistics.plan import FisherPlan
 from privlearn.models import networks
 from privlearn.runs.front import Front
 from privlearn.runs.result import Result
-from privlearn.statistics.classifiers import fisher
-from privlearn.statistics.plan import FisherPlan
 from privlearn.transforms import PublicTransform, feature_cache, read_features, usual
 from privlearn_studies.charts import BLUE, GREEN, GREY, RED, SKY, Curve, Figure, Mark, Panel
 from privlearn_studies.fay2020 import votes

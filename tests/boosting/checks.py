@@ -14,10 +14,6 @@ import torch
 from torch import Tensor
 
 import privlearn as pv
-from privlearn.boosting import rounds
-from privlearn.boosting.plan import BoostingPlan, Interval, Levels, columns_of
-from privlearn.boosting.sums import CURVATURE_WEIGHT, gradient_histogram
-from privlearn.boosting.targets import Counts, Labels, Target, Values
 from privlearn.core.accounting import zcdp
 from privlearn.core.accounting.events import tally, walk
 from privlearn.core.accounting.guarantee import Adjacency
@@ -25,6 +21,10 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.clipping.bounded import Bounded
 from privlearn.errors import BudgetExceeded
+from privlearn.methods.boosting import rounds
+from privlearn.methods.boosting.plan import BoostingPlan, Interval, Levels, columns_of
+from privlearn.methods.boosting.sums import CURVATURE_WEIGHT, gradient_histogram
+from privlearn.methods.boosting.targets import Counts, Labels, Target, Values
 from privlearn.publishing import publish
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws, one_sample

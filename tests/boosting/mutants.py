@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.boosting import plan, rounds, sums, targets
+from privlearn.methods.boosting import plan, rounds, sums, targets
 from tests.support.mutant import Mutant, suite_of
 
 MOVES = "check_one_row_moves_a_histogram_by_at_most_the_sensitivity"

@@ -14,10 +14,10 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import privlearn as pv
-from privlearn.boosting.plan import BoostingPlan, Interval, Levels
-from privlearn.boosting.shrinkage import ShapeFilter
-from privlearn.boosting.targets import Counts, Labels, Values
 from privlearn.errors import BadInput
+from privlearn.methods.boosting.plan import BoostingPlan, Interval, Levels
+from privlearn.methods.boosting.shrinkage import ShapeFilter
+from privlearn.methods.boosting.targets import Counts, Labels, Values
 from privlearn.publishing import certificate
 from tests.boosting import checks
 from tests.support.checks import CHECKS

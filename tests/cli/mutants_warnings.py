@@ -6,8 +6,8 @@ from privlearn.cli import methods, screen
 from privlearn.cli import pate as pate_command
 from privlearn.core import schedules
 from privlearn.core.accounting import guarantee
+from privlearn.methods.pate import chances, pate
 from privlearn.publishing import signing, verify
-from privlearn.teachers import chances, pate
 from tests.support.mutant import Mutant, suite_of
 
 GIVEN, CAUSE = "check_every_warning_is_given", "check_warnings_need_a_cause"
@@ -93,7 +93,7 @@ MUTANTS = [
     ),
     Mutant(
         "commands warn of noise twice",
-        pate_command._warned_before,
+        pate_command.warned_before,
         "the (noise|threshold) o",
         "the noises",
         "check_python_warns_of_noise_as_the_command_line_does",

@@ -22,13 +22,13 @@ from torch.utils.data import (
 )
 
 import privlearn as pv
-from privlearn.boosting.plan import BoostingPlan, Interval
-from privlearn.boosting.targets import Labels
 from privlearn.core.clipping.derivative_bounds import Derivatives
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.origins import Origins, require_once
 from privlearn.errors import BadInput
-from privlearn.mac.expansion import SOFTMAX
+from privlearn.methods.boosting.plan import BoostingPlan, Interval
+from privlearn.methods.boosting.targets import Labels
+from privlearn.methods.dpmac.expansion import SOFTMAX
 from privlearn.opacus import PrivacyEngine
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy, flat_norm

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from privlearn.boosting import rounds
 from privlearn.data import origins, torch_rows
 from privlearn.data.origins import Origins
 from privlearn.descent.task import Task
-from privlearn.mac.dpmac import MacTask
-from privlearn.statistics import opening
-from privlearn.tuning.tune import tune
+from privlearn.methods.boosting import rounds
+from privlearn.methods.dpmac.dpmac import MacTask
+from privlearn.methods.statistics import opening
+from privlearn.methods.tuning.tune import tune
 from tests.support.mutant import Mutant, suite_of
 
 COUNTED, DOORS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import privlearn_segmentation as segmentation
 from privlearn import (
     Budget,
     Dataset,
@@ -23,9 +24,6 @@ from privlearn import (
     tune,
     verify,
 )
-from privlearn import teachers as reducers
-from privlearn import volumes as segmentation
-from privlearn.boosting import BoostingPlan, Counts, Interval, Labels, Levels, Values, boost
 from privlearn.cli import main, screen
 from privlearn.core import schedules
 from privlearn.core.accounting import Adjacency
@@ -33,11 +31,11 @@ from privlearn.core.accounting.accountant import guarantees
 from privlearn.core.accounting.events import from_json, to_json
 from privlearn.core.clipping import Augmentation, Automatic, PerLayer, Quantile
 from privlearn.core.sampling import FixedOrder, FullBatch
-from privlearn.mac import Analytic, Coordinates, Derivatives, Histogram
-from privlearn.models import networks as models
-from privlearn.runs.checkpoint import Checkpoint
-from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier
-from privlearn.statistics import (
+from privlearn.methods import pate as reducers
+from privlearn.methods.boosting import BoostingPlan, Counts, Interval, Labels, Levels, Values, boost
+from privlearn.methods.dpmac import Analytic, Coordinates, Derivatives, Histogram
+from privlearn.methods.pate import Ball, Box, ConfidentVotes, PatePlan, Spread, Student, Votes
+from privlearn.methods.statistics import (
     FisherPlan,
     LeastSquaresPlan,
     RowsPlan,
@@ -48,11 +46,13 @@ from privlearn.statistics import (
     release_features,
     select_features,
 )
-from privlearn.teachers import Ball, Box, ConfidentVotes, PatePlan, Spread, Student, Votes
+from privlearn.methods.tuning import Blocks, Candidate, RandomStopping
+from privlearn.models import networks as models
+from privlearn.runs.checkpoint import Checkpoint
+from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier
 from privlearn.transforms import Moments, RowNorm, Scatter, save_features
 from privlearn.transforms import PrivatePCA as PCA  # noqa: N814
 from privlearn.transforms import SelectFeatures as Select
-from privlearn.tuning import Blocks, Candidate, RandomStopping
 
 __all__ = [
     "PCA",

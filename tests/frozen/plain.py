@@ -25,7 +25,7 @@ MOST, MOST_NUMBERS = 40, 12
 #: How many sums with fixed factors stand for the numbers of a larger array.
 SUMS = 6
 #: Which module of the library a class lives in may change.
-_MODULE = re.compile(r"\bprivlearn(\.\w+)+:")
+_MODULE = re.compile(r"\bprivlearn(_segmentation)?(\.\w+)+:")
 #: A digest of weights that were trained, whose last digits are the processor's.
 _OF_WEIGHTS = re.compile(r"(a public reference) \(SHA-256 [0-9a-f]{16}\)")
 

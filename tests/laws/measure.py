@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from privlearn._lazy import names_of
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "privlearn"
 #: The files whose closures are measured, by the place that each has or will have, and the most
@@ -64,13 +66,10 @@ def _files() -> dict[str, str]:
     names = {}
     for stub in PACKAGE.rglob("__init__.pyi"):
         package = ".".join(("privlearn", *stub.parent.relative_to(PACKAGE).parts))
-        for node in ast.parse(stub.read_text("utf-8")).body:
-            if (
-                isinstance(node, ast.ImportFrom)
-                and node.module in modules
-                and node.module != package
-            ):
-                names |= {f"{package}.{alias.name}": modules[node.module] for alias in node.names}
+        for name, (home, original) in names_of(ast.parse(stub.read_text("utf-8"))).items():
+            file = modules.get(f"{home}.{original}") or modules.get(home)
+            if file is not None and home != package:
+                names[f"{package}.{name}"] = file
     return names | modules
 
 

@@ -161,7 +161,10 @@ def _dpmac(**named: Any) -> ComputeConfig:
         settings.append(arguments[-1])
         raise SeenError
 
-    with mock.patch("privlearn.mac.dpmac.MacTask.__init__", see), pytest.raises(SeenError):
+    with (
+        mock.patch("privlearn.methods.dpmac.dpmac.MacTask.__init__", see),
+        pytest.raises(SeenError),
+    ):
         pv.dpmac(
             plan(clip=pv.mac.Derivatives(0.3)),
             nn.Sequential(nn.Linear(4, 3)),

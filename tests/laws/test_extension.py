@@ -1,15 +1,17 @@
 """One place each: what can be added is one class or function and one line that registers it.
 
 Made up here: a sampler, a mechanism, a clip, a schedule and one that reacts, the rule of an
-operation, a transform, a recipe for teachers, a study, an option of DP-SGD and a method. All are
-trained with, priced, published, verified and predicted with. If one of them ever needs a second
-place, this cannot be written.
+operation, a transform, a recipe for teachers, a study, an option of DP-SGD and a method; another
+method comes from another package, by its entry point. All are trained with, priced, published,
+verified and predicted with. If one of them ever needs a second place, this cannot be written.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,18 +49,20 @@ from privlearn.core.run_facts import RunFacts
 from privlearn.core.sampling import Sample, Sampler
 from privlearn.core.schedules import ReactingSchedule, Schedule
 from privlearn.core.transform import PrivateTransform
-from privlearn.errors import BadInput
-from privlearn.methods import METHODS, Method
+from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.methods import BUILT_IN, METHODS, Method
+from privlearn.methods.installed import find_method, installed_methods, method_names
+from privlearn.methods.pate import recipes
 from privlearn.publishing import certificate
 from privlearn.runs import post_processing
 from privlearn.runs.front import scaled
 from privlearn.runs.post_processing import PostProcessing
 from privlearn.runs.result import PrivateDiagnostics
-from privlearn.teachers import recipes
 from privlearn.transforms.modules import RowTransform
 from privlearn_studies import registry
 from privlearn_studies.charts import Curve, Figure, Panel
 from privlearn_studies.report import Findings, Row
+from tests.support.installed import write_distribution
 
 ROWS, FEATURES, CLASSES = 60, 5, 3
 
@@ -673,6 +677,117 @@ def test_a_made_up_method(
             assert main([*rows, *target, *options, "--out", str(tmp_path / "no")]) == 2
             assert said in " ".join(capsys.readouterr().err.split())
     assert not pv.verify(out).ok  # it is unknown, once it is forgotten
+
+
+THIRD_PARTY = Path(__file__).parent / "third_party"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The package `class_sums`, as if it were installed: it and its metadata are on the path, also
+    of processes that are started.
+    """
+    groups = {"privlearn.methods": {"class-sums": "class_sums:METHOD"}}
+    write_distribution(tmp_path / "installed", "class_sums", groups)
+    for folder in (THIRD_PARTY, tmp_path / "installed"):
+        monkeypatch.syspath_prepend(str(folder))
+    path = [str(THIRD_PARTY), str(tmp_path / "installed"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    tables: tuple[Any, ...] = (METHODS, _public._KINDS, _public._HOMES, sys.modules)
+    patches = [mock.patch.dict(table) for table in tables]
+    for patch in patches:
+        patch.start()
+    try:
+        yield tmp_path
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+def test_a_method_of_another_package_by_train(installed: Path) -> None:
+    x, y = data()
+    rows = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES, low=-1.0, high=2.0)
+    assert "class-sums" in method_names()
+    assert "class_sums" not in sys.modules  # it is imported when it is asked for
+    settings = {"epsilon": 4.0, "radius": 1.5, "streams": pv.Streams.new(0)}
+    result = pv.train(rows, method="class-sums", **settings)  # type: ignore[arg-type]
+    assert result.ledger.event == result.plan.event()
+    assert 3.9 < result.plan.guarantee(1e-5).epsilon <= 4.0
+    out = pv.publish(result, installed / "model")
+    assert pv.verify(out).ok
+    model = pv.load_model(out)
+    torch.testing.assert_close(model(x), result.model(x))
+    assert (model.predict(x) == y).float().mean() > 0.9
+    for wrong in ({"batch_size": 3}, {"clip": "flat"}, {"checkpoint": "kept.pt"}):
+        with pytest.raises(BadInput, match=rf"{next(iter(wrong))} .*class-sums.*one release"):
+            pv.train(rows, method="class-sums", **settings, **wrong)  # type: ignore[arg-type]
+    # Verified by its kind alone, where nobody has asked for the method.
+    verify = [sys.executable, "-m", "privlearn", "verify", str(out)]
+    assert subprocess.run(verify, check=False, capture_output=True).returncode == 0
+    without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    without["PYTHONPATH"] = str(Path(pv.__file__).parents[1])
+    assert subprocess.run(verify, check=False, capture_output=True, env=without).returncode != 0
+
+
+def test_a_method_of_another_package_on_the_command_line(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out, (x, y) = installed / "rows.npz", installed / "model", data()
+    np.savez(file, x=x.numpy(), y=y.numpy(), x_test=x.numpy() + 0.1, y_test=y.numpy())
+    target = ["--method", "class-sums", "--epsilon", "4", "--radius", "1.5", "--json"]
+    facts = ["--examples", "60", "--numbers", str(FEATURES), "--classes", str(CLASSES)]
+    assert main(["budget", *target, *facts]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    rows = ["train", "--data", str(file), "--classes", str(CLASSES), "--range=-1,2"]
+    assert main([*rows, *target, "--seed", "0", "--out", str(out)]) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert trained["plan"] == planned["plan"]
+    assert trained["test_accuracy"] > 0.9
+    assert main(["verify", str(out)]) == 0
+    capsys.readouterr()
+    np.savez(installed / "new.npz", x=x.numpy())
+    assert main(["predict", str(out), "--data", str(installed / "new.npz")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == ROWS + 1
+    assert main([*rows, *target, "--batch-size", "3", "--out", str(installed / "no")]) == 2
+    assert "--method class-sums does not go with --batch-size" in flat(capsys)
+    assert main([*rows, "--method", "class-sum", "--epsilon", "4", "--out", "no"]) == 2
+    assert "invalid choice: 'class-sum'" in flat(capsys)
+    # Segmentation is what --method pate does with maps, and no --method of its own.
+    assert main([*rows, "--method", "segmentation", "--epsilon", "4", "--out", "no"]) == 2
+    assert "invalid choice: 'segmentation'" in flat(capsys)
+
+
+def flat(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_a_broken_package_does_not_break_the_methods_of_others(installed: Path) -> None:
+    broken = {
+        "broken": "no_such_module:METHOD",
+        "odd": "json:loads",
+        "renamed": "class_sums:METHOD",
+    }
+    write_distribution(installed / "installed", "broken_package", {"privlearn.methods": broken})
+    with pytest.warns(PrivacyWarning) as caught:
+        assert {*BUILT_IN, "class-sums", "segmentation"} == installed_methods().keys()
+    said = [str(warning.message) for warning in caught]
+    assert len(said) == len(broken)
+    for name in broken:
+        assert any(f"entry point {name!r}" in text for text in said), said
+        with pytest.raises(BadInput, match=f"entry point {name!r}"):
+            find_method(name)
+    assert any("no_such_module:METHOD of broken_package" in text for text in said), said
+    assert find_method("class-sums").name == "class-sums"
+    with pytest.raises(BadInput, match=r"expected one of dpsgd, .*class-sums, broken"):
+        find_method("guessing")
+
+
+def test_two_packages_with_a_method_of_one_name_are_refused(installed: Path) -> None:
+    other = {"privlearn.methods": {"class-sums": "other:METHOD", "dpsgd": "other:METHOD"}}
+    write_distribution(installed / "installed", "other_package", other)
+    with pytest.raises(BadInput, match=r"two installed packages .* of class_sums and .*other"):
+        find_method("class-sums")
+    assert find_method("dpsgd") is METHODS["dpsgd"]  # those of privlearn itself come first
 
 
 def test_teachers_of_a_made_up_recipe(made_up: SimpleNamespace, tmp_path: Path) -> None:

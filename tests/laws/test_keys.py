@@ -26,8 +26,8 @@ from privlearn._public import enter_expected, kinds
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
-from privlearn.mac.dpmac import MacOptions
-from privlearn.mac.network import TANH
+from privlearn.methods.dpmac.dpmac import MacOptions
+from privlearn.methods.dpmac.network import TANH
 from privlearn.runs import compute
 from privlearn.runs.checkpoint import whole_text
 from privlearn.runs.compute import ComputeConfig

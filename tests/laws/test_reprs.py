@@ -14,8 +14,8 @@ from torch import nn
 import privlearn as pv
 from privlearn.core import plan as plans
 from privlearn.core.accounting.budget import Budget
+from privlearn.methods.pate.plan import ConfidentVotes, PatePlan
 from privlearn.runs.result import PrivateDiagnostics
-from privlearn.teachers.plan import ConfidentVotes, PatePlan
 from privlearn.transforms.select import SelectFeatures
 from tests.runs.checks_reprs import require_short, settled, trained
 from tests.support.nets import cross_entropy, small_data, small_net

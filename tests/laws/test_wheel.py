@@ -51,7 +51,11 @@ def test_the_wheel_is_reproducible_and_holds_the_package_alone(tmp_path: Path) -
     names = zipfile.ZipFile(one).namelist()
     assert "privlearn/py.typed" in names
     assert "privlearn/__init__.pyi" in names
+    (points,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
+    text = zipfile.ZipFile(one).read(points).decode()
+    assert "segmentation = privlearn_segmentation.method:SEGMENTATION" in text
     assert {name.split("/")[0].split("-")[0] for name in names} == {
         "privlearn",
+        "privlearn_segmentation",
         "privlearn_studies",
     }

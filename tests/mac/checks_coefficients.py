@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.mac import coordinates as coordinates_module
-from privlearn.mac.coordinates import Coordinates
-from privlearn.mac.expansion import (
+from privlearn.methods.dpmac import coordinates as coordinates_module
+from privlearn.methods.dpmac.coordinates import Coordinates
+from privlearn.methods.dpmac.expansion import (
     BINARY,
     SOFTMAX,
     SQUARED,
@@ -20,7 +20,7 @@ from privlearn.mac.expansion import (
     hidden_first,
     hidden_second,
 )
-from privlearn.mac.network import layers_of
+from privlearn.methods.dpmac.network import layers_of
 from tests.mac.nets import ACTIVATIONS, TANH, derivatives, made_up, net, sample_of, values
 from tests.support.checks import check
 

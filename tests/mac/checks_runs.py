@@ -23,12 +23,12 @@ from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.clipping.derivative_bounds import shares_of_parts
 from privlearn.core.mechanisms import release as release_module
 from privlearn.errors import UnsupportedEvent
-from privlearn.mac import dpmac as dpmac_module
-from privlearn.mac.coordinates import Coordinates
-from privlearn.mac.dpmac import MacSteps
-from privlearn.mac.expansion import BINARY
-from privlearn.mac.network import layers_of, with_ones
-from privlearn.mac.sums import DerivativeSums, histogram
+from privlearn.methods.dpmac import dpmac as dpmac_module
+from privlearn.methods.dpmac.coordinates import Coordinates
+from privlearn.methods.dpmac.dpmac import MacSteps
+from privlearn.methods.dpmac.expansion import BINARY
+from privlearn.methods.dpmac.network import layers_of, with_ones
+from privlearn.methods.dpmac.sums import DerivativeSums, histogram
 from privlearn.publishing import certificate, publish, verify
 from privlearn.runs.checkpoint import Checkpoint
 from tests.descent.checks_leaks import PRICED, ROWS, data_with

@@ -11,11 +11,18 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn.core.clipping.derivative_bounds import Layerwise
-from privlearn.mac import analytic
-from privlearn.mac.coordinates import Coordinates
-from privlearn.mac.expansion import BINARY, OUTPUTS, SOFTMAX, SQUARED, hidden_first, hidden_second
-from privlearn.mac.network import IDENTITY, RELU, SOFTPLUS, Activation
-from privlearn.mac.sums import DerivativeSums, Products
+from privlearn.methods.dpmac import analytic
+from privlearn.methods.dpmac.coordinates import Coordinates
+from privlearn.methods.dpmac.expansion import (
+    BINARY,
+    OUTPUTS,
+    SOFTMAX,
+    SQUARED,
+    hidden_first,
+    hidden_second,
+)
+from privlearn.methods.dpmac.network import IDENTITY, RELU, SOFTPLUS, Activation
+from privlearn.methods.dpmac.sums import DerivativeSums, Products
 from tests.descent.checks_leaks import ROWS
 from tests.mac.nets import ADD, REPLACE, TANH, derivatives, made_up, net, sample_of, values
 from tests.support.checks import check
@@ -303,7 +310,7 @@ def check_suprema_of_softplus_are_above_every_value() -> None:
     """On points that are not the table's, up to each of many radii, tiny and huge ones included; to
     a relative 2e-6.
     """
-    from privlearn.mac import network
+    from privlearn.methods.dpmac import network
 
     radii = torch.cat(
         [torch.tensor([0.0, 1e-9, 39.9995, 41.0, 1e3]), torch.logspace(-4, 2, 40)]

@@ -7,7 +7,7 @@ import pytest
 from privlearn.core import plan, sampling
 from privlearn.core.clipping import derivative_bounds
 from privlearn.core.mechanisms import release
-from privlearn.mac import analytic, coordinates, dpmac, expansion, network, sums
+from privlearn.methods.dpmac import analytic, coordinates, dpmac, expansion, network, sums
 from privlearn.runs import session
 from tests.mac.checks_coefficients import STILL, ZSTEPS, _moved
 from tests.support.mutant import Mutant, suite_of

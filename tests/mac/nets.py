@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from privlearn.core import sampling
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.derivative_bounds import Layerwise
-from privlearn.mac import sums as batch_module
-from privlearn.mac.coordinates import Coordinates
-from privlearn.mac.expansion import BINARY, Output
-from privlearn.mac.network import RELU, SOFTPLUS, TANH, Activation, layers_of
+from privlearn.methods.dpmac import sums as batch_module
+from privlearn.methods.dpmac.coordinates import Coordinates
+from privlearn.methods.dpmac.expansion import BINARY, Output
+from privlearn.methods.dpmac.network import RELU, SOFTPLUS, TANH, Activation, layers_of
 from tests.support.nets import one_sample
 
 ADD, REPLACE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE

@@ -21,8 +21,8 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import NonPrivate
 from privlearn.core.clipping.derivative_bounds import shares_of_parts
 from privlearn.errors import BadInput, BudgetExceeded
-from privlearn.mac.network import SOFTPLUS, layers_of
-from privlearn.mac.sums import DerivativeSums
+from privlearn.methods.dpmac.network import SOFTPLUS, layers_of
+from privlearn.methods.dpmac.sums import DerivativeSums
 from tests.mac import checks_sensitivities as mac_sensitivity_checks
 from tests.mac import nets as mac_nets
 from tests.mac.checks_runs import settled

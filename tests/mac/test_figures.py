@@ -15,7 +15,7 @@ from privlearn.core.accounting.events import Event, Repeated, compose
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.core.clipping.derivative_bounds import shares_of_parts
-from privlearn.mac import analytic, network
+from privlearn.methods.dpmac import analytic, network
 
 DELTA = 1e-5
 

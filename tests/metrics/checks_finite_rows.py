@@ -19,8 +19,8 @@ import privlearn as pv
 from privlearn import metrics
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
+from privlearn.methods.statistics import MetricsPlan, ValueMetricsPlan
 from privlearn.models.heads import BOUNDS, CLASSES, HEADS, LABELS
-from privlearn.statistics import MetricsPlan, ValueMetricsPlan
 from tests.sklearn.checks_fits import DECLARED, fitted, targets
 from tests.support.checks import check, must_raise
 
@@ -156,8 +156,8 @@ def check_paid_figures_count_rows_that_are_not_finite_as_wrong_or_absent() -> No
 @check
 def check_candidates_are_not_better_by_rows_that_are_not_finite() -> None:
     """In a private choice a row without an answer counts the largest loss, by every metric."""
-    from privlearn.tuning.stopping import OF_CLASSES, OF_VALUES
-    from privlearn.tuning.sums import _losses
+    from privlearn.methods.tuning.stopping import OF_CLASSES, OF_VALUES
+    from privlearn.methods.tuning.sums import _losses
 
     half = X.copy()
     half[::2] = math.nan

@@ -19,8 +19,8 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.sampling import FullBatch
 from privlearn.errors import BadInput, BudgetExceeded
-from privlearn.statistics import FisherPlan, MetricsPlan
-from privlearn.statistics.sums import Probabilities, metric_sums
+from privlearn.methods.statistics import FisherPlan, MetricsPlan
+from privlearn.methods.statistics.sums import Probabilities, metric_sums
 from tests.support.checks import check, must_raise
 
 RNG = np.random.default_rng(0)

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.boosting import plan_for
 from privlearn.cli import main
 from privlearn.core.accounting.events import compose, tally
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.sampling import FullBatch
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded
-from privlearn.statistics import FisherPlan, MetricsPlan, ValueMetricsPlan
-from privlearn.statistics.sums import PredictedValues, error_sums
-from privlearn.tuning import Candidate, RandomStopping
+from privlearn.methods.boosting import plan_for
+from privlearn.methods.statistics import FisherPlan, MetricsPlan, ValueMetricsPlan
+from privlearn.methods.statistics.sums import PredictedValues, error_sums
+from privlearn.methods.tuning import Candidate, RandomStopping
 from tests.support.checks import check, must_raise
 
 RNG = np.random.default_rng(0)

@@ -5,9 +5,9 @@ must catch.
 from __future__ import annotations
 
 from privlearn import metrics
+from privlearn.methods.statistics import sums
+from privlearn.methods.tuning import sums as tuning_sums
 from privlearn.sklearn import estimator
-from privlearn.statistics import sums
-from privlearn.tuning import sums as tuning_sums
 from tests.support.mutant import Mutant, suite_of
 
 TASKS = "check_exact_figures_of_every_task_refuse_rows_that_are_not_finite"

@@ -5,9 +5,9 @@ catch.
 from __future__ import annotations
 
 from privlearn import metrics
+from privlearn.methods.statistics import sums
+from privlearn.methods.statistics.metric_figures import MetricsPlan
 from privlearn.publishing import certificate, verify
-from privlearn.statistics import sums
-from privlearn.statistics.metric_figures import MetricsPlan
 from tests.support.mutant import Mutant, suite_of
 
 MOVED = "check_a_test_row_moves_paid_metrics_by_the_sensitivity_at_most"

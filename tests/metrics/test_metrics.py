@@ -17,8 +17,8 @@ from torch import nn
 import privlearn as pv
 from privlearn.cli import main
 from privlearn.errors import BadInput
+from privlearn.methods.statistics.metric_figures import Metrics
 from privlearn.metrics import calibration_error, of_classes, of_values
-from privlearn.statistics.metric_figures import Metrics
 
 RNG = np.random.default_rng(0)
 

@@ -41,7 +41,7 @@ EXPLAINED: dict[str, str] = {
     "clipping/sharded/groups.py: Groups.scattered: True -> False (2)": (
         "`zip` of two lists of one length"
     ),
-    "mac/sums.py: BatchDerivatives.histograms: True -> False (2)": (
+    "methods/dpmac/sums.py: BatchDerivatives.histograms: True -> False (2)": (
         "`zip` of two lists of one length"
     ),
 }

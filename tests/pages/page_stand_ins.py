@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 import privlearn as pv
 from privlearn.data import formats, named
-from privlearn.data import hippocampus as hippocampus_module
 from privlearn.transforms import made_up_images
-from privlearn.volumes import Start, Training, public_network
+from privlearn_segmentation import Start, Training, public_network
+from privlearn_segmentation import hippocampus as hippocampus_module
 
 _ROWS, _TEST_ROWS = 300, 60
 #: Of the hippocampus volumes: records; the other parts are as large as they are.
@@ -258,8 +258,11 @@ NEEDS: dict[str, Page] = {
     "docs/segmentation.md": Page(
         names=scans,
         files=nifti_files,
-        smaller={"epochs=40": "epochs=1"},
-        before={2: predictions_of_hospitals},
+        smaller={
+            "epochs=40": "epochs=1",
+            "epsilon=8, delta=1e-3)": "epsilon=8, delta=1e-3, teachers=3, queries=4)",
+        },
+        before={3: predictions_of_hospitals},
     ),
 }
 #: Commands that are too long for a test: their words are parsed.

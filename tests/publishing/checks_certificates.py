@@ -25,8 +25,8 @@ from privlearn.core.accounting.mechanisms import Gaussian, Partitioned
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.temperature import Temperature
 from privlearn.errors import BadInput
-from privlearn.mac.coordinates import Coordinates
-from privlearn.mac.expansion import BINARY
+from privlearn.methods.dpmac.coordinates import Coordinates
+from privlearn.methods.dpmac.expansion import BINARY
 from privlearn.publishing import certificate, folder, keys, publish, signing, verify
 from privlearn.publishing.folder import CERTIFICATE, Contents
 from privlearn.publishing.verify import Verification

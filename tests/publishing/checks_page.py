@@ -26,13 +26,13 @@ from privlearn.core.accounting import rdp
 from privlearn.core.accounting.events import compose, walk
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.accounting.mechanisms import ZCDP, Gaussian, Laplace, PoissonSampled
+from privlearn.methods.statistics.metric_figures import Metrics, MetricsPlan
 from privlearn.models import networks
 from privlearn.publishing import folder, page, publish
 from privlearn.publishing.accuracy import interval, of_one_answer
 from privlearn.publishing.costs import costs
 from privlearn.publishing.verify import Verification, verify_contents
 from privlearn.runs.result import PrivateDiagnostics
-from privlearn.statistics.metric_figures import Metrics, MetricsPlan
 from tests.publishing.checks import key_in, published, result, workplace
 from tests.support.checks import check
 from tests.support.nets import cross_entropy, small_data

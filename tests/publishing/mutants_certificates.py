@@ -8,9 +8,9 @@ import pytest
 
 from privlearn import _public
 from privlearn.core import plan
+from privlearn.methods.pate import plan as teachers_plan
+from privlearn.methods.tuning import blocks
 from privlearn.publishing import certificate, keys, verify
-from privlearn.teachers import plan as teachers_plan
-from privlearn.tuning import blocks
 from tests.publishing import checks_certificates as certificate_checks
 from tests.support.mutant import Mutant, suite_of
 

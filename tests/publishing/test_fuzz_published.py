@@ -42,13 +42,13 @@ from privlearn.core.accounting.trees import Filter, Parallel, RepeatAndSelect
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.sampling import FullBatch, Partition, Poisson, Shuffle
 from privlearn.errors import PrivlearnError
+from privlearn.methods.pate.plan import PatePlan, Votes
+from privlearn.methods.statistics.plan import FisherPlan
+from privlearn.methods.tuning.blocks import Blocks
+from privlearn.methods.tuning.stopping import Candidate, RandomStopping
 from privlearn.publishing import certificate, signing
 from privlearn.publishing.folder import Contents
 from privlearn.publishing.verify import Verification, verify_contents
-from privlearn.statistics.plan import FisherPlan
-from privlearn.teachers.plan import PatePlan, Votes
-from privlearn.tuning.blocks import Blocks
-from privlearn.tuning.stopping import Candidate, RandomStopping
 from tests.publishing.checks import body_of, published
 from tests.support import fuzz_json
 from tests.support.fuzz import mutations

@@ -12,10 +12,10 @@ import pytest
 import privlearn as pv
 from privlearn.core.accounting.guarantee import Adjacency, Guarantee
 from privlearn.errors import BadInput
+from privlearn.methods.statistics.metric_figures import Metrics
 from privlearn.publishing import card, keys
 from privlearn.publishing.accuracy import interval
 from privlearn.publishing.charts import Axis, interval_chart, number_axis
-from privlearn.statistics.metric_figures import Metrics
 from tests.publishing.checks import body_of, forge, key_in, published, workplace
 
 

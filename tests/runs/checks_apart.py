@@ -19,8 +19,8 @@ from privlearn.data import formats
 from privlearn.data.dataset import overlap
 from privlearn.data.schema import parse_schema
 from privlearn.errors import BadInput
-from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
-from privlearn.volumes import Seen
+from privlearn.methods.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
+from privlearn_segmentation import Seen
 from tests.runs.checks_size import (
     BOUNDS,
     CLASSES,

@@ -19,7 +19,7 @@ from privlearn.core.accounting.accountant import guarantee
 from privlearn.core.accounting.events import compose
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.mechanisms import Gaussian
-from privlearn.mac.coordinates import Coordinates
+from privlearn.methods.dpmac.coordinates import Coordinates
 from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.runs.checkpoint import Checkpoint
 from tests.mac.checks_runs import BINARY, made_up, net

@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
 from privlearn.errors import PrivacyWarning
-from privlearn.sklearn.estimator import PrivateEstimator
-from privlearn.statistics import (
+from privlearn.methods.pate import Estimator, PatePlan, Student, Trained, Votes
+from privlearn.methods.statistics import (
     FisherPlan,
     LeastSquaresPlan,
     MetricsPlan,
@@ -31,8 +31,8 @@ from privlearn.statistics import (
     RowsPlan,
     SelectionPlan,
 )
-from privlearn.teachers import Estimator, PatePlan, Student, Trained, Votes
-from privlearn.tuning import Candidate, RandomStopping
+from privlearn.methods.tuning import Candidate, RandomStopping
+from privlearn.sklearn.estimator import PrivateEstimator
 from tests.support.checks import check, must_raise
 from tests.support.vision import make_torchvision_importable
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.mac import dpmac
+from privlearn.methods.dpmac import dpmac
 from privlearn.runs import callbacks
 from tests.support.mutant import Mutant, suite_of
 

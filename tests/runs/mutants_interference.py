@@ -4,9 +4,9 @@ check.
 
 from __future__ import annotations
 
-from privlearn.boosting import rounds
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.descent import dpsgd
+from privlearn.methods.boosting import rounds
 from privlearn.transforms import pca
 from tests.support.mutant import Mutant, suite_of
 

@@ -13,12 +13,12 @@ from privlearn.core import processes as world
 from privlearn.data import dataset
 from privlearn.descent import choices, task, validation
 from privlearn.descent import train as descent
-from privlearn.mac import dpmac
+from privlearn.methods.dpmac import dpmac
+from privlearn.methods.pate import pate, trained
+from privlearn.methods.tuning import blocks, tune
 from privlearn.publishing import card
 from privlearn.runs import ranks
-from privlearn.teachers import pate, trained
-from privlearn.tuning import blocks, tune
-from privlearn.volumes import start
+from privlearn_segmentation import start
 from tests.support.mutant import Mutant, suite_of
 
 ALIKE = "check_neighbours_of_a_declared_number_publish_the_same_by_"
@@ -166,7 +166,7 @@ MUTANTS = [
     ),
     Mutant("a warning of the file's length", train.features_job, *DECLARED, ALIKE + "statistics"),
     Mutant(
-        "a warning of how many rows teachers share", pate_command._votes_job, *REAL, ALIKE + "pate"
+        "a warning of how many rows teachers share", pate_command.votes_job, *REAL, ALIKE + "pate"
     ),
     Mutant(
         "the progress of features counts rows",

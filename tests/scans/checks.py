@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 
 import privlearn as pv
-from privlearn.cli import starting
 from privlearn.cli.request import Request
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.descent.train import fit, settle_for
-from privlearn.scans import Grid, read_mask, read_scan, write_mask
-from privlearn.volumes import Start, Training, map_losses, public_network
+from privlearn_segmentation import Start, Training, map_losses, public_network
+from privlearn_segmentation.pages import starting
+from privlearn_segmentation.scans import Grid, read_mask, read_scan, write_mask
 from tests.support.checks import check, must_raise
 from tests.volumes.checks import CLASSES, scans_of, small_net
 
@@ -198,7 +198,7 @@ def begun(private: Dataset, labelled: Dataset, **more: Any) -> tuple[Any, dict[s
         epochs=1,
         **more,
     )
-    return settled, starting.starting(settled, private, labelled)()
+    return settled, starting.initial_weights(settled, private, labelled)()
 
 
 @check

@@ -4,10 +4,10 @@ catch.
 
 from __future__ import annotations
 
-from privlearn.cli import starting
 from privlearn.descent import train
-from privlearn.scans import grid, nifti
-from privlearn.volumes import start
+from privlearn_segmentation import start
+from privlearn_segmentation.pages import starting
+from privlearn_segmentation.scans import grid, nifti
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
@@ -83,7 +83,7 @@ MUTANTS = [
     ),
     Mutant(
         "DP-SGD's start learns from private volumes",
-        starting.starting,
+        starting.initial_weights,
         "public_network(labelled, built)",
         "public_network(replace(data, public=True), built)",
         "check_a_start_of_dpsgd_is_public",

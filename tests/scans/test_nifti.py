@@ -17,8 +17,16 @@ import torch
 import privlearn as pv
 from privlearn.cli import main
 from privlearn.errors import BadInput
-from privlearn.scans import Grid, nifti, prepared, read_mask, read_scan, segmented, write_mask
-from privlearn.volumes import Training, public_network
+from privlearn_segmentation import Training, public_network
+from privlearn_segmentation.scans import (
+    Grid,
+    nifti,
+    prepared,
+    read_mask,
+    read_scan,
+    segmented,
+    write_mask,
+)
 from tests.scans.checks import CLASSES, OBLIQUE, PLAIN, SPEC, folder_of, scan_file
 
 VALUES = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
@@ -296,7 +304,7 @@ def test_from_scans_to_masks(
     )
     assert pv.verify(model).ok
     loaded = pv.load_model(model)
-    assert loaded.grid == Grid.parse(SPEC)
+    assert Grid.parse(loaded.grid) == Grid.parse(SPEC)
 
     source = tmp_path / "private" / "images" / "s5.nii.gz"  # the oblique one
     masks = tmp_path / "masks"

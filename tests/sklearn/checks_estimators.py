@@ -16,8 +16,8 @@ from privlearn.core.accounting.events import tally, walk
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.errors import BudgetExceeded
+from privlearn.methods.statistics.plan import SelectionPlan
 from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
-from privlearn.statistics.plan import SelectionPlan
 from tests.statistics.checks import settled, some_rows
 from tests.support.checks import check, must_raise
 

@@ -13,7 +13,7 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.sampling import FullBatch
 from privlearn.core.streams import Streams
 from privlearn.descent.train import fit, settle_for
-from privlearn.statistics.sums import ridge_sums
+from privlearn.methods.statistics.sums import ridge_sums
 from tests.sklearn.checks_fits import DECLARED, X, targets
 from tests.support.checks import check
 

@@ -25,8 +25,8 @@ from privlearn.core.clipping.row_sums import bounded_rows, box_sums, class_stati
 from privlearn.core.mechanisms import selection as randomised_module
 from privlearn.core.mechanisms import selection as selection_module
 from privlearn.errors import BudgetExceeded, UnsupportedEvent
-from privlearn.statistics import features as rows_module
-from privlearn.statistics.plan import (
+from privlearn.methods.statistics import features as rows_module
+from privlearn.methods.statistics.plan import (
     FisherPlan,
     LeastSquaresPlan,
     RowsPlan,

@@ -18,8 +18,8 @@ from torch import Tensor
 import privlearn as pv
 from privlearn.core.accounting.events import walk
 from privlearn.errors import BadInput
+from privlearn.methods.statistics.plan import ChoosingPlan, FisherPlan, RowsPlan, SelectionPlan
 from privlearn.publishing import publish, verify
-from privlearn.statistics.plan import ChoosingPlan, FisherPlan, RowsPlan, SelectionPlan
 from privlearn.transforms import select as mechanism
 from privlearn.transforms.modules import Keep
 from privlearn.transforms.select import SelectFeatures, Statistics

@@ -15,7 +15,7 @@ import privlearn as pv
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.errors import BadInput
-from privlearn.statistics import Chunks
+from privlearn.methods.statistics import Chunks
 from tests.support.checks import check, must_raise
 
 ROWS, FEATURES = 2600, 4

@@ -17,8 +17,8 @@ from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.sampling import FullBatch
 from privlearn.data.schema import Category, Number, parse_schema
 from privlearn.errors import BudgetExceeded
-from privlearn.statistics import draft
-from privlearn.statistics.sums import cell_counts
+from privlearn.methods.statistics import draft
+from privlearn.methods.statistics.sums import cell_counts
 from tests.support.checks import check, must_raise
 
 RNG = np.random.default_rng(0)

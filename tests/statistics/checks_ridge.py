@@ -15,8 +15,8 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.clipping import row_sums
 from privlearn.core.clipping.row_sums import symmetric
-from privlearn.statistics.regression import RidgePlan, ridge
-from privlearn.statistics.sums import ridge_sums
+from privlearn.methods.statistics.regression import RidgePlan, ridge
+from privlearn.methods.statistics.sums import ridge_sums
 from tests.support.checks import check, must_raise
 from tests.support.nets import one_sample
 

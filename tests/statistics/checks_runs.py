@@ -22,10 +22,15 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.mechanisms import selection as randomised_module
 from privlearn.errors import UnsupportedEvent
+from privlearn.methods.statistics import features as rows_module
+from privlearn.methods.statistics.classifiers import fisher_weights
+from privlearn.methods.statistics.plan import (
+    LeastSquaresPlan,
+    RowsPlan,
+    SelectionPlan,
+    StatisticsPlan,
+)
 from privlearn.publishing import publish, verify
-from privlearn.statistics import features as rows_module
-from privlearn.statistics.classifiers import fisher_weights
-from privlearn.statistics.plan import LeastSquaresPlan, RowsPlan, SelectionPlan, StatisticsPlan
 from privlearn.transforms import select as mechanism
 from privlearn.transforms.select import SelectFeatures, Statistics
 from privlearn_studies.shen2021.published import literal_release

@@ -8,10 +8,10 @@ from privlearn.core.accounting import calibration
 from privlearn.core.clipping import row_sums
 from privlearn.core.mechanisms import selection
 from privlearn.data import dataset
+from privlearn.methods.statistics import classifiers, features, opening
+from privlearn.methods.statistics import plan as statistics_plan
 from privlearn.publishing import verify
 from privlearn.runs import session
-from privlearn.statistics import classifiers, features, opening
-from privlearn.statistics import plan as statistics_plan
 from privlearn.transforms import select
 from privlearn_studies.shen2021 import published
 from tests.support.mutant import Mutant, suite_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.core.clipping import row_sums
-from privlearn.statistics import chunks
+from privlearn.methods.statistics import chunks
 from tests.support.mutant import Mutant, suite_of
 
 SAME = "check_sums_over_chunks_are_those_over_rows_in_memory"

@@ -4,7 +4,7 @@ catch.
 
 from __future__ import annotations
 
-from privlearn.statistics import draft, sums
+from privlearn.methods.statistics import draft, sums
 from tests.support.mutant import Mutant, suite_of
 
 CHARGED = "check_a_draft_is_charged_to_its_ledger"

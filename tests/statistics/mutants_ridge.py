@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.statistics import regression, sums
+from privlearn.methods.statistics import regression, sums
 from tests.support.mutant import Mutant, suite_of
 
 MOVES = "check_one_row_moves_ridge_sums_by_at_most_the_sensitivity"

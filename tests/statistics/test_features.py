@@ -21,10 +21,10 @@ from privlearn.core.accounting.events import Composed, Repeated
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Selection
 from privlearn.errors import AdjacencyMismatch, BadInput
+from privlearn.methods.statistics import classifiers as fisher_module
+from privlearn.methods.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
 from privlearn.publishing import certificate
 from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
-from privlearn.statistics import classifiers as fisher_module
-from privlearn.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
 from privlearn.transforms import select as mechanism
 from privlearn_studies.shen2021.published import literal_release
 from tests.statistics.checks import K, settled, some_rows

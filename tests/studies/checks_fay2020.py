@@ -16,7 +16,7 @@ from torch import Tensor
 from privlearn.core.accounting import zcdp
 from privlearn.core.streams import Streams
 from privlearn.data.named import load
-from privlearn.teachers.answers import Answers
+from privlearn.methods.pate.answers import Answers
 from privlearn_studies import data
 from privlearn_studies.data import Images
 from privlearn_studies.fay2020 import pca, vectors, votes
@@ -153,7 +153,7 @@ def check_measured_losses_are_sums_over_pixels() -> None:
     """With hardly any noise what is lost is the variance in the directions that were left out."""
     parts = data.images(0)
     from privlearn import Dataset
-    from privlearn.teachers import Ball, PatePlan, PublicPCA
+    from privlearn.methods.pate import Ball, PatePlan, PublicPCA
 
     every = PublicPCA.fit(Dataset(parts.public, parts.public, public=True))
     said = parts.pool[:50]

@@ -15,9 +15,9 @@ import torch
 
 from privlearn.core.streams import Streams
 from privlearn.data.named import load
+from privlearn.methods.statistics.advice import advised
+from privlearn.methods.statistics.plan import FisherPlan
 from privlearn.models.networks import build
-from privlearn.statistics.advice import advised
-from privlearn.statistics.plan import FisherPlan
 from privlearn_studies.data import TASKS
 from privlearn_studies.runs import Outcome
 from privlearn_studies.shen2021 import grids, published, releases, sizes, toy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.statistics import advice
+from privlearn.methods.statistics import advice
 from privlearn_studies.shen2021 import grids, published, releases, sizes, toy
 from tests.studies import checks_shen2021 as dfs_study_checks
 from tests.support.mutant import Mutant, suite_of

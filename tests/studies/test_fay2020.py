@@ -118,7 +118,7 @@ def test_the_closed_form_is_what_is_measured_where_it_must_be() -> None:
         for rows in (4000, 1000)
     )
     from privlearn import Dataset
-    from privlearn.teachers import Ball, PatePlan, PublicPCA
+    from privlearn.methods.pate import Ball, PatePlan, PublicPCA
 
     every = PublicPCA.fit(Dataset(public, public, public=True))
     plan = PatePlan(1000, 40, Ball(20.0), noise_multiplier=0.8)

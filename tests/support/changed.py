@@ -20,6 +20,16 @@ from tests.support.left_out import NO_TIME
 from tests.support.planted import is_affected, planted_bug
 
 _LAWS = "tests/laws/test_house.py"
+#: Folders of the source whose tests have another name.
+_TESTED = {
+    "privlearn_studies": ("studies",),
+    "privlearn_segmentation": ("volumes", "scans"),
+    "privlearn/methods/dpmac": ("mac",),
+    "privlearn/methods/pate": ("teachers",),
+    "privlearn/methods/statistics": ("statistics",),
+    "privlearn/methods/boosting": ("boosting",),
+    "privlearn/methods/tuning": ("tuning",),
+}
 
 
 def rank(file: str, parameters: dict[str, Any], changed: set[str], checks: set[str]) -> int | None:
@@ -30,19 +40,21 @@ def rank(file: str, parameters: dict[str, Any], changed: set[str], checks: set[s
         return 1 if parameters.get("name") in checks else None
     if file == _LAWS or file in changed:
         return 0
-    below = (name.removeprefix("src/privlearn/") for name in changed if _is_source(name))
-    rooms = {name.removeprefix("core/").split("/")[0].removesuffix(".py") for name in below}
-    rooms |= {"studies" for name in changed if name.startswith("src/privlearn_studies/")}
+    source = (name.removeprefix("src/") for name in changed if name.startswith("src/privlearn/"))
+    below = (name.removeprefix("privlearn/").removeprefix("core/") for name in source)
+    rooms = {name.split("/")[0].removesuffix(".py") for name in below}
+    rooms |= {
+        room
+        for folder, tested in _TESTED.items()
+        if any(name.startswith(f"src/{folder}/") for name in changed)
+        for room in tested
+    }
     parts = [
         Path(name).parts for name in changed if name.startswith("tests/") and name.count("/") > 1
     ]
     # what its tests share
     rooms |= {room for _, room, *_, own in parts if not own.startswith("test_")}
     return 3 if Path(file).parts[1] in rooms else None
-
-
-def _is_source(name: str) -> bool:
-    return name.startswith("src/privlearn/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -25,8 +25,8 @@ from privlearn.core.plan import AbstractPlan
 from privlearn.core.sampling import Sampler
 from privlearn.core.schedules import NoiseSchedule, PerEpoch, Schedule, spec
 from privlearn.methods import METHODS
+from privlearn.methods.statistics import metric_figures
 from privlearn.models.heads import HEADS
-from privlearn.statistics import metric_figures
 
 #: Where kinds are registered that nothing above imports.
 HOMES = (matrices, METHODS, metric_figures)

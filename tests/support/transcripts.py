@@ -31,19 +31,19 @@ from torch.utils._pytree import tree_map_only
 
 from privlearn import metrics
 from privlearn.auditing import installation
-from privlearn.boosting import rounds
 from privlearn.core import streams as streams_module
 from privlearn.core.accounting.filters import PrivacyFilter
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.mechanisms import release as release_module
 from privlearn.descent import dpsgd, fitted_temperature, validation
-from privlearn.mac import dpmac
+from privlearn.methods.boosting import rounds
+from privlearn.methods.dpmac import dpmac
+from privlearn.methods.pate import answers
+from privlearn.methods.statistics import classifiers, draft, features, regression
+from privlearn.methods.tuning import tune
 from privlearn.runs.given import ABSENT
-from privlearn.statistics import classifiers, draft, features, regression
-from privlearn.teachers import answers
 from privlearn.transforms import pca, select
-from privlearn.tuning import tune
 
 #: All modules that release. Imported before a run is recorded: their calls of `release` are.
 RELEASING = (

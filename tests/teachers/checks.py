@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import teachers
 from privlearn.core.accounting import zcdp
 from privlearn.core.accounting.events import Event, Repeated, compose
 from privlearn.core.accounting.guarantee import Adjacency
@@ -23,8 +22,9 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, BudgetExceeded
-from privlearn.teachers import answers
-from privlearn.teachers import sums as codes_module
+from privlearn.methods import pate as teachers
+from privlearn.methods.pate import answers
+from privlearn.methods.pate import sums as codes_module
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws, one_sample
 

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import teachers
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
+from privlearn.methods import pate as teachers
+from privlearn.methods.pate import answers, recipes, trained
+from privlearn.methods.pate import pate as pate_module
 from privlearn.runs.checkpoint import Checkpoint, Saved
-from privlearn.teachers import answers, recipes, trained
-from privlearn.teachers import pate as pate_module
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws
 from tests.teachers.checks import SIZE, Said, public

@@ -22,16 +22,16 @@ from scipy import stats
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import teachers
 from privlearn.core.accounting.events import walk
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
+from privlearn.methods import pate as teachers
+from privlearn.methods.pate import answers, reducers
+from privlearn.methods.pate import recipes as recipes_module
+from privlearn.methods.pate import trained as shards_module
 from privlearn.publishing import certificate, publish
-from privlearn.teachers import answers, reducers
-from privlearn.teachers import recipes as recipes_module
-from privlearn.teachers import trained as shards_module
-from privlearn.volumes import Seen
+from privlearn_segmentation import Seen
 from tests.support.checks import check, must_raise
 from tests.support.nets import one_sample
 from tests.teachers.checks import ADD, REPLACE, SIZE, Said, public

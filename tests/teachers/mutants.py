@@ -5,9 +5,7 @@ from __future__ import annotations
 from privlearn.core import plan as plan_module
 from privlearn.core import streams
 from privlearn.core.clipping import randomness
-from privlearn.publishing import page, questions, verify
-from privlearn.runs import code_digest, workers
-from privlearn.teachers import (
+from privlearn.methods.pate import (
     answers,
     autoencoder,
     card_texts,
@@ -18,9 +16,11 @@ from privlearn.teachers import (
     sums,
     trained,
 )
-from privlearn.teachers import ensemble as teachers_ensemble
-from privlearn.teachers import plan as teachers_plan
-from privlearn.volumes import start
+from privlearn.methods.pate import ensemble as teachers_ensemble
+from privlearn.methods.pate import plan as teachers_plan
+from privlearn.publishing import page, questions, verify
+from privlearn.runs import code_digest, workers
+from privlearn_segmentation import start
 from tests.support.mutant import Mutant, suite_of
 
 MEAN = "check_noiseless_codes_are_the_mean_of_encode"

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import teachers
-from privlearn import teachers as teachers_module
 from privlearn.core.accounting.events import walk
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput, BudgetExceeded
-from privlearn.teachers.answers import Answers, sum_answers
+from privlearn.methods import pate as teachers
+from privlearn.methods import pate as teachers_module
+from privlearn.methods.pate.answers import Answers, sum_answers
 from tests.conftest import ROOT
 from tests.teachers.checks import ADD, SIZE, Said, all_reducers, public, released
 from tests.teachers.checks_teachers import private, run

@@ -14,10 +14,9 @@ import pytest
 
 import privlearn as pv
 from privlearn import cli
-from privlearn.cli import pate
 from privlearn.errors import BadInput
+from privlearn.methods.pate import chances, voting
 from privlearn.publishing import certificate
-from privlearn.teachers import chances
 
 PATE = ["train", "--method", "pate", "--data", "digits", "--epsilon", "8"]
 
@@ -73,7 +72,7 @@ def test_jobs_on_the_command_line(
         given.append(jobs)
         return made(*rest, jobs=min(jobs, 1), **more)
 
-    monkeypatch.setattr(pate, "Trained", trained)
+    monkeypatch.setattr(voting, "Trained", trained)
     for jobs in ((), ("--jobs", "3")):
         assert cli.main([*words, *jobs, "--out", str(tmp_path / f"m{len(jobs)}")]) == 0
     assert given == [1, 3]
@@ -125,7 +124,7 @@ def test_an_interrupted_student_costs_nothing_more(
     """Interrupted in the student, or while answers are released: the same model as in one go, for
     one charge.
     """
-    from privlearn.teachers import answers
+    from privlearn.methods.pate import answers
 
     def stop(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt

@@ -28,9 +28,9 @@ from privlearn.core.clipping.row_sums import least_squares_sums, symmetric
 from privlearn.descent import rules
 from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput, CertificateMismatch
+from privlearn.methods.statistics.classifiers import Squares, release_squares, solved
+from privlearn.methods.statistics.plan import FisherPlan, LeastSquaresPlan
 from privlearn.publishing import publish
-from privlearn.statistics.classifiers import Squares, release_squares, solved
-from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan
 from privlearn.transforms import FeatureFolder, Precomputed, read_features
 from privlearn.transforms.precomputed import PrecomputedRows, rows_digest
 from tests.statistics.checks import (

@@ -39,11 +39,11 @@ from privlearn.core.clipping.evaluation import CandidateScores
 from privlearn.core.mechanisms import selection
 from privlearn.data import Dataset
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError, UnsupportedEvent
+from privlearn.methods.tuning import sums
+from privlearn.methods.tuning import tune as tune_module
 from privlearn.publishing import folder as folder_module
 from privlearn.publishing import publish
 from privlearn.publishing.verify import verify_contents
-from privlearn.tuning import sums
-from privlearn.tuning import tune as tune_module
 from tests.descent.checks_leaks import data_with
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws, cross_entropy

@@ -21,7 +21,7 @@ from privlearn.core.streams import Streams
 from privlearn.data import Dataset
 from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
-from privlearn.tuning import Blocks, Candidate, RandomStopping, sums
+from privlearn.methods.tuning import Blocks, Candidate, RandomStopping, sums
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy
 

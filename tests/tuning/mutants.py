@@ -7,7 +7,7 @@ from privlearn.core import plan, sampling, streams
 from privlearn.core.accounting import accountant, ledger, mechanisms, trees
 from privlearn.core.mechanisms import selection
 from privlearn.data import dataset
-from privlearn.tuning import blocks, stopping, sums, tune
+from privlearn.methods.tuning import blocks, stopping, sums, tune
 from tests.support.mutant import Mutant, suite_of
 
 HELD = "check_candidates_are_held_to_their_plan"

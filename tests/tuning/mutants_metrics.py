@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.cli import tune as options
-from privlearn.tuning import stopping, sums, tune
+from privlearn.methods.tuning import stopping, sums, tune
 from tests.support.mutant import Mutant, suite_of
 
 MOVED = "check_an_example_moves_a_candidates_score_by_at_most_one"

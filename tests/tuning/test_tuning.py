@@ -27,9 +27,9 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.core.accounting.trees import OneOf, Parallel, RepeatAndSelect, one_of
 from privlearn.errors import AdjacencyMismatch, BadInput, UnsupportedEvent
+from privlearn.methods.tuning import sums
+from privlearn.methods.tuning import tune as tune_module
 from privlearn.runs.result import PrivateDiagnostics
-from privlearn.tuning import sums
-from privlearn.tuning import tune as tune_module
 from tests.support.nets import cross_entropy
 from tests.tuning.checks import ADD, EMPTY, REPLACE, both_ways, candidates, data, train
 

@@ -22,12 +22,10 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.streams import Streams
-from privlearn.data import hippocampus
 from privlearn.errors import BadInput
-from privlearn.scans import grid
-from privlearn.teachers import answers
-from privlearn.teachers.answers import Answers
-from privlearn.volumes import (
+from privlearn.methods.pate import answers
+from privlearn.methods.pate.answers import Answers
+from privlearn_segmentation import (
     Corrections,
     MapStudent,
     Pairs,
@@ -36,9 +34,11 @@ from privlearn.volumes import (
     Training,
     Warp,
     dice,
+    hippocampus,
     map_losses,
     maps_of,
 )
+from privlearn_segmentation.scans import grid
 from privlearn_studies.fay2020 import scans, segmenting
 from privlearn_studies.fay2020.scans import Settings
 from privlearn_studies.runs import Outcome

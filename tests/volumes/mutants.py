@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from privlearn.data import hippocampus
-from privlearn.scans import grid
-from privlearn.teachers import sums
-from privlearn.volumes import start, training
+from privlearn import metrics
+from privlearn.methods.pate import sums
+from privlearn_segmentation import hippocampus, start, training
+from privlearn_segmentation.scans import grid
 from privlearn_studies.fay2020 import scans, segmenting
 from privlearn_studies.fay2020 import scans as pate_scans
 from tests.support.mutant import Mutant, suite_of
@@ -39,7 +39,7 @@ MUTANTS = [
         "slice(0, size)",
         "check_grids_keep_the_middle",
     ),
-    Mutant("half of a Dice", training.dice, "2 * both", "both", "check_dice_by_hand"),
+    Mutant("half of a Dice", metrics.dice, "2 * both", "both", "check_dice_by_hand"),
     Mutant(
         "maps stay where they are",
         training.Warp.__call__,

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import teachers
 from privlearn.cli import main
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.clipping.model_check import require_per_example
 from privlearn.core.streams import Streams
 from privlearn.errors import BadInput
+from privlearn.methods import pate as teachers
 from privlearn.models import networks
-from privlearn.volumes import Corrections, Start, Training, Warp, map_losses, start
+from privlearn_segmentation import Corrections, Start, Training, Warp, map_losses, start
 from privlearn_studies import registry, runs
 from privlearn_studies.fay2020 import segmentation
 from privlearn_studies.fay2020.scans import Settings
@@ -107,7 +107,7 @@ def test_maps_are_learned() -> None:
     """A small network finds the parts of blocks that it never saw, and warps don't stand in the
     way.
     """
-    from privlearn.volumes import dice, maps_of, probabilities
+    from privlearn_segmentation import dice, maps_of, probabilities
 
     train, test = scans_of(12, 1), scans_of(8, 2)
     x, y = train.tensors()

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,24 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn.cli import jobs, main, request, starting
-from privlearn.cli import pate as pate_command
+from privlearn.cli import jobs, main, request
 from privlearn.cli.commands import predict
 from privlearn.cli.request import Request
-from privlearn.data import hippocampus
 from privlearn.descent import task
 from privlearn.errors import BadInput
 from privlearn.metrics import Metrics
 from privlearn.models import networks
 from privlearn.runs import checkpoint
-from privlearn.volumes import MapStudent, Start, Training, dice, maps_of, probabilities
+from privlearn_segmentation import (
+    MapStudent,
+    Start,
+    Training,
+    dice,
+    hippocampus,
+    maps_of,
+    probabilities,
+)
+from privlearn_segmentation.pages import corrections, starting
 from tests.volumes.checks import CLASSES, SIDE, on_files, scans_of, small_net, stored
 
 NOTHING = "nothing is kept, and nothing is spent. Begin again, without --resume"
@@ -86,6 +95,39 @@ def test_dpsgd_on_maps_explains_itself(
     code, _, err = run([*command, "--explain", "--out", str(tmp_path / "model")], capsys)
     assert code == 0, err
     assert "learning rate" in err
+
+
+def test_train_by_its_name_is_what_the_command_line_does_with_maps(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(pate(files, tmp_path, "--seed", "0"), capsys)
+    assert code == 0, err
+    data = pv.load(tmp_path / "private.npz", classes=3, value_range=(0, 1))
+    public = pv.load(tmp_path / "public.npz", classes=3, value_range=(0, 1), public=True)
+    settings = {"epsilon": 8.0, "delta": 1e-3, "teachers": 4, "model": "unet:8,16"}
+    result = pv.train(
+        data,
+        method="segmentation",
+        public=public,
+        queries=6,
+        streams=pv.Streams.new(0),
+        **settings,
+    )
+    inputs = data.test_tensors()[0]
+    torch.testing.assert_close(pv.load_model(tmp_path / "model")(inputs), result.model(inputs))
+    out = pv.publish(result, tmp_path / "by-name")
+    assert pv.verify(out).ok
+    one, other = (json.loads((at / "privacy.json").read_text()) for at in (out, tmp_path / "model"))
+    assert one["plan"] == other["plan"]
+    for wrong, said in (
+        ({"threshold": 2.0}, "threshold does not go with method='segmentation'"),
+        ({"queries": 10}, "queries is 10, and there are 9 public volumes"),
+        ({"public": None}, "give public="),
+        ({"public": replace(public, x=data.x[:3])}, "public"),
+        ({"public": replace(public, public=False)}, "give public="),
+    ):
+        with pytest.raises(BadInput, match=re.escape(said)):
+            pv.train(data, method="segmentation", **{"public": public, **settings, **wrong})
 
 
 @pytest.mark.parametrize("method", ["dpsgd", "dpmac"])
@@ -266,8 +308,8 @@ def test_students_that_bring_nothing_are_warned_of(
     )
     data = scans_of(6, x_test=scans_of(2).x, y_test=scans_of(2).y)
     answer: dict[str, Any] = {"plan": plan.to_json()}
-    result = pate_command._with_start(result, data, start, answer)
-    rows = pate_command._maps_rows(result, data, answer)
+    result = corrections._with_start(result, data, start, answer)
+    rows = corrections._maps_rows(result, data, answer)
     assert ("brought nothing" in " ".join(capsys.readouterr().err.split())) is warned
     assert next(iter(rows)) == "public network alone"
     assert answer["public_only"] == {"dice": 0.5}
@@ -343,7 +385,7 @@ def test_both_methods_are_tested_on_the_same_hippocampi(monkeypatch: pytest.Monk
     want = hippocampus.split(data).test
     assert np.array_equal(tested("dpsgd").x_test, want.x)
     assert np.array_equal(tested("dpsgd").y_test, want.y)
-    asked, _, pool = pate_command._volumes_apart(Request.of("train", method="pate"), tested("pate"))
+    asked, _, pool = corrections._volumes_apart(Request.of("train", method="pate"), tested("pate"))
     assert np.array_equal(asked.x_test, want.x)
     assert len(pool.x) == 40
 

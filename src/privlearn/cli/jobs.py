@@ -20,7 +20,7 @@ from privlearn._checks import count
 from privlearn._storage import cache
 from privlearn.cli import methods, screen
 from privlearn.cli.checkpoints import Kept
-from privlearn.cli.options import BOOSTING, DPSGD, PATE
+from privlearn.cli.options import DPSGD, PATE
 from privlearn.cli.request import Request
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.ledgers.ledger_file import LedgerFile
@@ -29,7 +29,7 @@ from privlearn.core.plan import AbstractPlan
 from privlearn.core.processes import World
 from privlearn.core.streams import Streams
 from privlearn.core.transform import PublicTransform
-from privlearn.data import NAMES, Dataset, hippocampus, load
+from privlearn.data import NAMES, Dataset, load
 from privlearn.data.dataset import overlap, require_others
 from privlearn.data.schema import read_schema
 from privlearn.descent import rules
@@ -37,16 +37,16 @@ from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Settled
 from privlearn.descent.train import facts_of, require_task
 from privlearn.errors import BadInput, PrivlearnError
+from privlearn.methods import METHODS
+from privlearn.methods.statistics.metric_figures import Metrics, NoisyMetrics
 from privlearn.metrics import evaluate
 from privlearn.models.heads import head_of
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.signing import SigningKey, read_private
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
-from privlearn.statistics.metric_figures import Metrics, NoisyMetrics
 from privlearn.transforms.chain import feature_cache, read_features
 from privlearn.transforms.precomputed import is_folder
-from privlearn.volumes.training import map_losses
 
 
 @final
@@ -237,7 +237,7 @@ def data_of(request: Request) -> Dataset:
             f"the task {head.task} is for --method dpsgd, labels without --tune: leave the other "
             "out"
         )
-    if data.target_bounds is not None and request.method not in (DPSGD, BOOSTING):
+    if data.target_bounds is not None and "values" not in METHODS[request.method].targets:
         raise BadInput(
             f"--method {request.method} is for classes, and the targets are numbers: leave it out"
         )
@@ -247,9 +247,8 @@ def data_of(request: Request) -> Dataset:
             "--pca"
         )
     # pate has use for the public volumes, too
-    if data.name == "hippocampus" and request.method == DPSGD:
-        tested = hippocampus.split(data).test
-        data = replace(data, x_test=tested.x, y_test=tested.y)
+    if has_maps(data) and request.method == DPSGD:
+        data = methods.map_pages().tested(data)
     return data
 
 
@@ -376,7 +375,8 @@ def loss_of(data: Dataset, chosen: TrainRequest) -> Callable[[Tensor, Tensor], T
             raise BadInput(
                 f"--{option} is for classes, and the targets are maps of them: leave it out"
             )
-    return map_losses
+    losses: Callable[[Tensor, Tensor], Tensor] = methods.map_pages().map_losses
+    return losses
 
 
 # Features

@@ -4,47 +4,36 @@ data or torch.
 
 from __future__ import annotations
 
-import math
 import signal
-from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from privlearn._checks import count, positive
 from privlearn.cli import screen
-from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
+from privlearn.cli.options import DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
-from privlearn.core.accounting.budget import Budget
-from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.core.clipping.derivative_bounds import Derivatives
+from privlearn.core.accounting.guarantee import PrivacyUnit
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.processes import World, require_one_process
-from privlearn.descent import rules
-from privlearn.descent.best_sampling import INDEPENDENT
 from privlearn.descent.choices import Facts, TrainRequest
-from privlearn.descent.rules import Settled
 from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
+from privlearn.methods.installed import method_of_maps
+from privlearn.methods.pate.chances import chance_to_be_answered, chance_to_win, drowned
+from privlearn.methods.pate.plan import PatePlan
+from privlearn.methods.statistics.advice import advised_classifier
+from privlearn.methods.statistics.metric_figures import MetricsPlan, ValueMetricsPlan
+from privlearn.methods.statistics.plan import ClassifierPlan
 from privlearn.runs import compute
 from privlearn.runs.compute import ComputeConfig
-from privlearn.statistics.advice import advised
-from privlearn.statistics.metric_figures import MetricsPlan, ValueMetricsPlan
-from privlearn.statistics.plan import ClassifierPlan, FisherPlan, LeastSquaresPlan, RowsPlan
-from privlearn.teachers.chances import chance_to_be_answered, chance_to_win, drowned
-from privlearn.teachers.plan import Ball, ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.pca import components_of
 
-#: DP-MAC's: the paper's settings for its classifier (Harder et al. 2019, Table 2).
-_MAC_THRESHOLD, _MAC_BATCHES, _MAC_LEAST_BATCH = 0.3, 60, 256
-#: PATE's teachers and queries for classes, and how many classes there are.
-TEACHERS, QUERIES, CLASSES = 250, 1000, 10
-#: The same for maps of classes; and numbers in a correction for each class but the background: as
-#: many products of cosines have at most 3 half waves over a volume in all (`volumes.Corrections`).
-MAP_TEACHERS, MAP_QUERIES, MAP_WAVES = 32, 20, math.comb(3 + 3, 3)
-#: Lengths of the teachers' mean correction, in radii, in tables.
-_LENGTHS = (0.25, 0.5, 1.0)
+#: How many classes teachers vote for, where that is not said.
+CLASSES = 10
 #: Shares of the teachers that agree, in tables.
 _SHARES = (0.6, 0.75, 0.9)
 _Plan = TypeVar("_Plan", bound=AbstractPlan)
@@ -74,15 +63,45 @@ def require_combinable(request: Request) -> None:
             f"--jobs {request.jobs} is for candidates of --tune and for teachers of --method pate, "
             "which are trained at once: leave it out, or see docs/distributed.md"
         )
-    if request.method in _COMBINABLE:
-        _COMBINABLE[request.method](request)
+    check = METHODS[request.method].check
+    if check is not None:
+        check(named_options(request))
+    elif request.method == DPSGD:
+        training_request(request)
 
 
 def method_plan(request: Request, facts: Facts) -> AbstractPlan:
-    """The plan of a method that has no page of its own."""
+    """The plan of a method, by the options of its row."""
     settle = METHODS[request.method].settle
     assert settle is not None
-    return settle(request, facts)
+    return settle(named_options(request), facts)
+
+
+def named_options(request: Request, **more: Any) -> SimpleNamespace:
+    """The options by their names in Python, as the rows of methods take them.
+
+    Args:
+        request: the options.
+        more: what is in none of them as it stands.
+
+    Raises:
+        BadInput: a value out of range.
+    """
+    computed = {name: request.values[name] for name in compute.names() if name in request}
+    computed |= {name: more.pop(name) for name in compute.names() if name in more}
+    values = {**request.values, "public": None}
+    values |= {name: request.values[key] for name, key in _PYTHON.items() if key in request}
+    # --config is another thing: a file of options
+    return SimpleNamespace(**{**values, "config": ComputeConfig.of(computed), **more})
+
+
+def map_pages() -> Any:
+    """The pages of the method that learns maps of classes, which an installed package brings.
+
+    Raises:
+        BadInput: no installed package has one.
+    """
+    return import_module(method_of_maps().pages)
 
 
 # DP-SGD and DP-MAC
@@ -111,60 +130,10 @@ def training_request(request: Request, **more: Any) -> TrainRequest:
     Raises:
         BadInput: choices that do not go together.
     """
-    computed = {name: request.values[name] for name in compute.names() if name in request}
-    computed |= {name: more.pop(name) for name in compute.names() if name in more}
-    more["config"] = ComputeConfig.of(computed)  # --config is another thing: a file of options
-    names = [field.name for field in fields(TrainRequest)]
-    options = {name: _PYTHON.get(name, name) for name in names if name not in more}
-    return TrainRequest(
-        **{name: request.values[option] for name, option in options.items() if option in request},
-        **more,
-    )
-
-
-def _require_descent(request: Request) -> None:
-    training_request(request)
-
-
-def _require_mac(request: Request) -> None:
-    if request.given("z_rate") and not request.given("z_steps"):
-        raise BadInput(
-            "--z-rate is that of Adam's steps on the coordinates: add --z-steps 30, or leave it out"
-        )
-    training_request(request)
-
-
-def mac_settled(request: Request, facts: Facts) -> Settled:
-    """DP-MAC's plan, settled: smaller batches than for DP-SGD unless their size is given;
-    derivatives are clipped.
-    """
-    size, examples = request.batch_size, facts.examples
-    if size is None and request.sampling != "full":
-        size = min(examples, max(_MAC_LEAST_BATCH, round(examples / _MAC_BATCHES)))
-    mechanism = request.mechanism or INDEPENDENT  # correlated noise is for a norm that stays
-    chosen = training_request(request, batch_size=size, temperature=0.0, mechanism=mechanism)
-    settled = rules.settle(chosen, facts)
-    threshold = _MAC_THRESHOLD if request.clip_norm is None else request.clip_norm
-    return replace(settled, plan=replace(settled.plan, clip=Derivatives(threshold)))
+    return TrainRequest.of(named_options(request, **more))
 
 
 # Class statistics
-
-
-def _require_features(request: Request) -> None:
-    if request.mode == "least-squares" and request.keep is not None:
-        raise BadInput(
-            "--mode least-squares takes all features: leave out --keep, or give rows of fewer"
-        )
-    if request.mode == "auto" and request.keep is not None:
-        raise BadInput(
-            "--mode auto says how many features to keep: leave out --keep, or --mode auto"
-        )
-    if request.mode == "auto" and request.examples is None:
-        raise BadInput(
-            "--mode auto goes by public numbers alone, the number of rows among them: declare it, "
-            "--examples N"
-        )
 
 
 def features_plan(request: Request, facts: Facts) -> tuple[ClassifierPlan, dict[str, str]]:
@@ -173,49 +142,11 @@ def features_plan(request: Request, facts: Facts) -> tuple[ClassifierPlan, dict[
     Raises:
         BadInput: numbers out of range, or not exactly one of a target and a noise multiplier.
     """
-    _require_one_target(
-        request,
-        (
-            "give what may be spent, --epsilon E or --rho R, or the noise of all together, "
-            "--noise-multiplier S"
-        ),
-    )
-    if facts.classes is None:
-        raise BadInput(
-            "features are selected by classes, and these data have other targets: declare them "
-            "with --classes"
-        )
-    norm, bound = rules.bounds(request, facts)
-    shared: dict[str, Any] = {
-        "classes": facts.classes,
-        "features": facts.numbers,
-        "row_norm": norm,
-        "noise_multiplier": request.noise_multiplier,
-        "group_size": request.group_size,
-        "front": facts.front,
-        "adjacency": None if request.adjacency is None else Adjacency.parse(request.adjacency),
-    }
-    if request.mode == "least-squares":
-        plan: ClassifierPlan = LeastSquaresPlan(**shared)
-    else:
-        shared |= {
-            "keep": facts.numbers if request.keep is None else request.keep,
-            "coordinate_bound": bound,
-        }
-        shared |= {"criterion": request.criterion or "distance"}
-        plan = (
-            RowsPlan(**shared, labels="randomised")
-            if request.mode == "rows"
-            else FisherPlan(**shared)
-        )
-    if request.noise_multiplier is None:
-        delta = None if request.epsilon is None else request.delta
-        plan = plan.calibrate(epsilon=request.epsilon, delta=delta, rho=request.rho)
-    if request.mode != "auto" or not isinstance(plan, FisherPlan):
+    plan, why = advised_classifier(named_options(request), facts)
+    if why is None:
         return plan, {}
-    advice = advised(plan, request.examples)
-    screen.notes.print(f"mode auto: {advice.why}")
-    return advice.plan, {"why": advice.why}
+    screen.notes.print(f"mode auto: {why}")
+    return plan, {"why": why}
 
 
 def declared_facts(request: Request) -> Facts:
@@ -241,73 +172,7 @@ def declared_facts(request: Request) -> Facts:
     )
 
 
-def _require_one_target(request: Request, advice: str) -> None:
-    target = request.epsilon is not None or request.rho is not None
-    if target is (request.noise_multiplier is not None):
-        raise BadInput(f"{advice}: one of them")
-
-
 # PATE
-
-
-def votes_plan(
-    request: Request, classes: int, pool: int | None = None, persons: bool = False
-) -> PatePlan:
-    """The plan of votes that the options describe, settled.
-
-    Args:
-        request: the options.
-        classes: how many there are to vote for.
-        pool: public inputs that there are; None: not known.
-        persons: whether the data have person ids.
-
-    Raises:
-        BadInput: numbers out of range or beyond the pool, or not exactly one of a target and a
-            noise multiplier.
-    """
-    queries = min(QUERIES, pool or QUERIES) if request.queries is None else request.queries
-    if pool is not None and isinstance(queries, int) and queries > pool:
-        raise BadInput(
-            f"--queries is {queries}, and there are {pool} public inputs to ask about: ask at most "
-            f"{pool}"
-        )
-    votes: Votes | ConfidentVotes = Votes(classes)
-    if request.threshold is not None:
-        votes = ConfidentVotes(classes, request.threshold, request.answers)
-    teachers = TEACHERS if request.teachers is None else request.teachers
-    return settled_votes(request, PatePlan(queries, teachers, votes), persons)
-
-
-def _require_votes(request: Request) -> None:
-    if (request.threshold is None) != (request.answers is None):
-        raise BadInput("--threshold and --answers go together: give both, or neither")
-
-
-def settled_votes(request: Request, plan: PatePlan, persons: bool = False) -> PatePlan:
-    """The plan with the neighbours and the unit that the options name, and with noise, given or
-    solved for.
-
-    Raises:
-        BadInput: numbers out of range, or not exactly one of a target and a noise multiplier.
-    """
-    adjacency = (
-        Adjacency.ADD_REMOVE if request.adjacency is None else Adjacency.parse(request.adjacency)
-    )
-    plan = replace(
-        plan,
-        noise_multiplier=request.noise_multiplier,
-        adjacency=adjacency,
-        group_size=request.group_size,
-        persons=persons and request.group_size == 1,
-    )
-    _require_one_target(
-        request,
-        "give what may be spent, --epsilon E or --rho R, or the noise, --noise-multiplier S",
-    )
-    if request.noise_multiplier is not None:
-        return plan.reachable()
-    budget = Budget(request.epsilon, request.delta, request.rho, request.group_size)
-    return plan.calibrate(epsilon=budget.epsilon, delta=budget.delta, rho=budget.rho)
 
 
 def votes_figures(plan: PatePlan, delta: float) -> dict[str, Any]:
@@ -323,58 +188,6 @@ def votes_figures(plan: PatePlan, delta: float) -> dict[str, Any]:
     ]
     numbers = plan.to_json() | plan.noise_figures()
     return screen.priced(plan, delta) | {"plan": numbers, "votes": table}
-
-
-def maps_plan(request: Request, pool: int | None = None, persons: bool = False) -> PatePlan:
-    """The plan of corrections of a public network's maps, settled, but for the radius, which that
-    network will tell.
-
-    Codes are in a ball of radius 1 until then. Noise multipliers and costs don't depend on it, so
-    that all that can be refused is refused before anything is trained.
-
-    Args:
-        request: the options.
-        pool: public volumes that there are; None: not known.
-        persons: whether the data have person ids.
-
-    Raises:
-        BadInput: as `votes_plan`.
-    """
-    queries = min(MAP_QUERIES, pool or MAP_QUERIES) if request.queries is None else request.queries
-    if pool is not None and queries > pool:
-        raise BadInput(
-            f"--queries is {queries}, and there are {pool} public volumes to ask about: ask about "
-            f"all of them at most, --queries {pool}"
-        )
-    plan = PatePlan(
-        queries, MAP_TEACHERS if request.teachers is None else request.teachers, Ball(1.0)
-    )
-    return settled_votes(request, plan, persons)
-
-
-def maps_figures(plan: PatePlan, classes: int, delta: float) -> dict[str, Any]:
-    """The guarantee of a plan of corrections and what its noise does, as the JSON object that
-    scripts rely on.
-
-    `kept_of_common` and `kept_of_own` are what a student keeps of a correction of that length in
-    what all queries have in common, and in what one of them has alone, on average over the noise,
-    if all numbers share in it alike.
-    """
-    numbers = (classes - 1) * MAP_WAVES
-    noise = plan.noise_std**2 * numbers  # the codes are in a ball of radius 1
-    table = [
-        {
-            "length": length,
-            "kept_of_common": length**2 / (length**2 + noise / plan.queries),
-            "kept_of_own": length**2 / (length**2 + noise),
-        }
-        for length in _LENGTHS
-    ]
-    said = {"numbers": numbers, "noise_in_radii": plan.noise_std, "kept": table}
-    return screen.priced(plan, delta) | {
-        "plan": plan.to_json() | plan.noise_figures(),
-        "corrections": said,
-    }
 
 
 def votes_warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:
@@ -395,14 +208,6 @@ def crowded(teachers: int, examples: int | None) -> Iterator[str]:
             f"{teachers} teachers share {examples} examples: most of them have one or none to "
             "learn from"
         )
-
-
-_COMBINABLE: dict[str, Callable[[Request], None]] = {
-    DPSGD: _require_descent,
-    DPMAC: _require_mac,
-    PATE: _require_votes,
-    FEATURES: _require_features,
-}
 
 
 # Test metrics

@@ -19,7 +19,8 @@ from privlearn.cli.option import (
     value_range,
 )
 from privlearn.errors import BadInput
-from privlearn.methods import METHODS
+from privlearn.methods import BUILT_IN, METHODS
+from privlearn.methods.installed import find_method
 from privlearn.models.heads import HEADS
 from privlearn.runs import compute
 from privlearn.runs.post_processing import ROWS
@@ -606,14 +607,31 @@ _OTHERS = (
 )
 
 
+class _Methods(tuple[str, ...]):
+    """The methods that `--method` takes: those of this package, which are listed, and those that
+    installed packages bring, which are looked up by their names.
+    """
+
+    __slots__ = ()
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            return True
+        try:
+            row = find_method(str(name))
+        except BadInput:
+            return False
+        return row.name == name and not row.command
+
+
 def _method() -> Option:
     return Option(
         "method",
         "NAME",
-        f"{', '.join(METHODS)} (default: dpsgd)",
+        f"{', '.join(BUILT_IN)} (default: dpsgd)",
         str,
         DPSGD,
-        choices=tuple(METHODS),
+        choices=_Methods(BUILT_IN),
         part="plan",
     )
 

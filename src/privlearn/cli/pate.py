@@ -4,7 +4,6 @@ published.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,29 +11,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, final
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-
-from privlearn.cli import methods, screen, starting
+from privlearn.cli import methods, screen
 from privlearn.cli.jobs import Job, Opened, has_maps, public_rows, seed_warning
 from privlearn.cli.request import Request
 from privlearn.core.accounting.guarantee import hollow, readable
 from privlearn.core.streams import Streams
-from privlearn.data import NAMES, Dataset, hippocampus
-from privlearn.descent.train import network
+from privlearn.data import NAMES, Dataset
+from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
-from privlearn.models import networks
+from privlearn.methods.pate import KeptFolder
+from privlearn.methods.pate.votes import settle_votes
+from privlearn.methods.pate.voting import train_by_votes
 from privlearn.publishing.verify import verify
 from privlearn.runs.result import Result
-from privlearn.teachers import Estimator, KeptFolder, Network, Recipe, Spreading, Trained
-from privlearn.teachers.pate import pate
-from privlearn.teachers.plan import Ball, PatePlan
-from privlearn.teachers.student import Spread, Student
-from privlearn.volumes import Start
-
-#: Of Adam, that a student takes at least.
-_STEPS = 1000
 
 
 def require_public(request: Request) -> None:
@@ -136,7 +125,7 @@ def kept_of(request: Request) -> KeptTeachers:
     return KeptTeachers(KeptFolder(f"{request.out}.teachers"), request.resume)
 
 
-def _paid(opened: Opened, answer: dict[str, Any]) -> KeptFolder:
+def kept_and_paid(opened: Opened, answer: dict[str, Any]) -> KeptFolder:
     """Where the run is kept; what is said of it when it is interrupted knows what its answers cost,
     if they do.
     """
@@ -146,7 +135,7 @@ def _paid(opened: Opened, answer: dict[str, Any]) -> KeptFolder:
 
 
 @contextmanager
-def _warned_before() -> Iterator[None]:
+def warned_before() -> Iterator[None]:
     """A block that does not repeat the warnings that were printed before the run."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the (noise|threshold) o")
@@ -159,14 +148,17 @@ def _warned_before() -> Iterator[None]:
 @contextmanager
 def pate_job(request: Request, data: Dataset) -> Iterator[Job]:
     """Teachers who vote on classes, or correct maps of them."""
-    yield _maps_job(request, data) if has_maps(data) else _votes_job(request, data)
+    if has_maps(data):
+        yield methods.map_pages().corrections_job(request, data)
+    else:
+        yield votes_job(request, data)
 
 
-def _votes_job(request: Request, data: Dataset) -> Job:
+def votes_job(request: Request, data: Dataset) -> Job:
+    """Teachers who vote on classes."""
     data, pool = _apart(request, data)
-    plan = methods.votes_plan(
-        request, data.classes or 0, len(pool.x), persons=data.groups is not None
-    )
+    options = methods.named_options(request, public=pool)
+    plan = settle_votes(options, facts_of(data, request.examples))
     answer = methods.votes_figures(plan, request.delta)
     cautions = (
         *hollow(request.epsilon, request.delta, request.examples or data.examples),
@@ -175,26 +167,16 @@ def _votes_job(request: Request, data: Dataset) -> Job:
     )
 
     def run(opened: Opened) -> Result:
-        kept = _paid(opened, answer)
-        recipe, jobs = _recipe(request, data, pool), 1 if request.jobs is None else request.jobs
-        teachers = Trained(data, recipe, plan.teachers, folder=kept.folder, jobs=jobs)
-        streams = opened.streams()
-        # Made beforehand: what is wrong with it must show before anything is spent.
-        built = network(
-            request.model, tuple(data.tensors()[0].shape[1:]), data.classes or 0, streams
-        )
-        student = _student(request, built, len(pool.x))
-        with _warned_before(), screen.progress_bar("training", "teachers") as progress:
-            return pate(
+        kept = kept_and_paid(opened, answer)
+        with warned_before(), screen.progress_bar("training", "teachers") as progress:
+            return train_by_votes(
                 plan,
-                teachers,
-                None,
-                pool,
-                student,
+                data,
+                options,
                 ledger=opened.ledger,
-                streams=streams,
+                streams=opened.streams(),
+                kept=kept,
                 progress=progress,
-                keep=kept.answers,
             )
 
     def rows(result: Result) -> dict[str, str]:
@@ -251,165 +233,3 @@ def _apart(request: Request, data: Dataset) -> tuple[Dataset, Dataset]:
         public=True,
     )
     return replace(data, x_test=data.x_test[cut:], y_test=data.y_test[cut:]), pool
-
-
-def _student(request: Request, built: nn.Module, inputs: int) -> Student:
-    """The student: by default enough steps for a small pool, and not more than 20 epochs of a large
-    one.
-    """
-    student = Student(lambda shape: built, spread=Spread())
-    usual = max(20, math.ceil(_STEPS / math.ceil(inputs / student.batch_size)))
-    rate = student.learning_rate if request.learning_rate is None else request.learning_rate
-    return replace(
-        student, epochs=usual if request.epochs is None else request.epochs, learning_rate=rate
-    )
-
-
-def _recipe(request: Request, data: Dataset, pool: Dataset) -> Recipe:
-    """How one teacher is trained: by spreading labels, by scikit-learn, or as a network by Adam."""
-    spec, classes = request.teacher or "spreading", data.classes
-    assert classes is not None
-    if spec == "spreading":
-        return Spreading(pool, classes)
-    if spec == "logistic":
-        from sklearn.linear_model import LogisticRegression
-
-        return Estimator(lambda: LogisticRegression(max_iter=200))
-    if spec == "forest":
-        from sklearn.ensemble import ExtraTreesClassifier
-
-        return Estimator(lambda: ExtraTreesClassifier(100))
-    if not networks.is_built_in(spec):
-        raise BadInput(
-            f"--teacher is {spec!r}: expected spreading, logistic, forest, linear, mlp:100 or cnn"
-        )
-    shape, streams = tuple(data.tensors()[0].shape[1:]), Streams.new(0)
-    return Network(lambda: networks.build(spec, shape, classes, streams.initialisation), _by_adam)
-
-
-def _by_adam(teacher: nn.Module, x: Tensor, y: Tensor) -> None:
-    descent = torch.optim.Adam(teacher.parameters(), lr=1e-3, weight_decay=1e-3)
-    for _ in range(50):
-        for rows in torch.randperm(len(x)).split(32):  # type: ignore[no-untyped-call]
-            descent.zero_grad()
-            nn.functional.cross_entropy(teacher(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
-            descent.step()
-
-
-# Maps of classes
-
-
-def _maps_job(request: Request, data: Dataset) -> Job:
-    """Learn from what is public, which takes long; then teachers correct it."""
-    _require_no_votes(request)
-    data, labelled, pool = _volumes_apart(request, data)
-    plan = methods.maps_plan(request, len(pool.x), persons=data.groups is not None)
-    answer: dict[str, Any] = screen.priced(plan, request.delta)
-    spec = "unet" if request.model == "linear" else str(request.model)
-
-    def run(opened: Opened) -> Result:
-        kept = _paid(opened, answer)
-        start = _start(spec, data, labelled, pool)
-        settled = replace(plan, aggregate=Ball(start.radius))
-        answer["plan"] = settled.to_json() | settled.noise_figures()
-        screen.notes.print(
-            f"plan: {settled.queries} volumes to {settled.teachers} teachers, noise of "
-            f"{_noise_in_radii(settled):.4g} radii on each of {start.corrections.size} numbers, "
-            f"epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
-            f"({answer['adjacency']})"
-        )
-        with _warned_before(), screen.progress_bar("training", "teachers") as progress:
-            result = pate(
-                settled,
-                start.correcting(start.teachers(data, settled.teachers, folder=kept.folder)),
-                start.reducer,
-                pool,
-                start.student(settled),
-                ledger=opened.ledger,
-                streams=opened.streams(),
-                progress=progress,
-                keep=kept.answers,
-            )
-        answer["answered"] = settled.queries
-        return _with_start(result, data, start, answer)
-
-    cautions = (
-        *hollow(request.epsilon, request.delta, request.examples or data.examples),
-        *seed_warning(request),
-        *methods.votes_warnings(plan, request.examples),
-    )
-    return Job(
-        data, answer, None, cautions, spec, run, lambda result: _maps_rows(result, data, answer)
-    )
-
-
-def _start(spec: str, data: Dataset, labelled: Dataset, pool: Dataset) -> Start:
-    """What is learned from public volumes, by one public seed: a run that is resumed begins with
-    the same network.
-    """
-    size = tuple(np.shape(data.y)[1:])
-    built = network(spec, tuple(np.shape(data.x)[1:]), data.classes or 0, Streams.new(0), size)
-    screen.notes.print(
-        f"a public network is trained first, on {starting.volumes(len(labelled.x))} with masks"
-    )
-    return Start.learn(labelled, pool, built)
-
-
-def _noise_in_radii(plan: PatePlan) -> float:
-    """The noise on each number of the mean of codes, over the radius that codes are clipped to."""
-    assert isinstance(plan.aggregate, Ball)
-    return plan.noise_std / plan.aggregate.radius
-
-
-def _with_start(result: Result, data: Dataset, start: Start, answer: dict[str, Any]) -> Result:
-    """The result with what is public of its start, for the certificate; its figures go into the
-    answer, too.
-    """
-    facts = {"volumes_with_masks": len(start.labelled.x), "student_began_as_it": True}
-    facts |= starting.figures_of(start.network, data, answer)
-    own = result.facts | {"public_start": facts}
-    return replace(result, facts=own, architecture=result.architecture | data.origin())
-
-
-def _maps_rows(result: Result, data: Dataset, answer: dict[str, Any]) -> dict[str, str]:
-    """What is said beside the student's figures."""
-    rows = starting.beside(result, data, answer, "student's", "answers")
-    return rows | {
-        "teachers": f"{answer['plan']['teachers']}, asked about {answer['plan']['queries']} volumes"
-    }
-
-
-def _require_no_votes(request: Request) -> None:
-    for name in ("teacher", "threshold", "answers", "epochs", "learning_rate"):
-        if request.given(name):
-            raise BadInput(
-                f"--{name.replace('_', '-')} is for votes on classes, and the targets are maps of "
-                "them: leave it out"
-            )
-
-
-def _volumes_apart(request: Request, data: Dataset) -> tuple[Dataset, Dataset, Dataset]:
-    """The data with the volumes to test on, the public volumes with masks, and those to ask
-    about.
-    """
-    if request.public is None:
-        if data.name != "hippocampus":
-            raise BadInput(
-                "teachers correct a public network on public volumes: give --public PATH, an .npz "
-                "with x and y, volumes with masks, and x_test, those to ask about"
-            )
-        own = hippocampus.split(data)
-        return replace(data, x_test=own.test.x, y_test=own.test.y), own.labelled, own.pool
-    public = public_rows(request, data)
-    if public.x_test is None:
-        raise BadInput(
-            f"{request.public} has no x_test: expected the public volumes that teachers are asked "
-            "about"
-        )
-    if public.y is None:
-        raise BadInput(
-            f"{request.public} has no y: expected the masks of x, which the public network learns "
-            "from"
-        )
-    pool = replace(public, x=public.x_test, y=None, x_test=None, y_test=None)
-    return data, replace(public, x_test=None, y_test=None), pool

@@ -15,6 +15,7 @@ from privlearn.cli.option import Option
 from privlearn.cli.options import COMMANDS, DPSGD, USUAL, options_of
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS
+from privlearn.methods.installed import find_method, method_names
 
 _EXAMPLES = """examples:
   privlearn budget --examples 60000 --epsilon 2
@@ -152,11 +153,27 @@ def parse(argv: list[str]) -> Request:
             "--help` names its options"
         )
     argv = _with_ranges(_with_config(argv))
+    _find_method(argv)
     _require_known(argv)
     values = vars(_parser(every="--help-all" in argv, dry="--dry-run" in argv).parse_args(argv))
     if values.get("examples") is not None:
         count("--examples", values["examples"])
     return Request(values.pop("command"), values)
+
+
+def _find_method(argv: Sequence[str]) -> None:
+    """Enter the method that `--method` names into the table, where an installed package brings it:
+    its options are known then.
+
+    Raises:
+        BadInput: that package cannot be imported.
+    """
+    for place, part in enumerate(argv):
+        flag, equals, name = part.partition("=")
+        if flag == "--method":
+            name = name if equals else "".join(argv[place + 1 : place + 2])
+            if name not in METHODS and name in method_names():
+                find_method(name)
 
 
 def _commands() -> str:

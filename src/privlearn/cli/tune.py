@@ -17,9 +17,15 @@ from privlearn.core.sampling import Shuffle
 from privlearn.descent import rules
 from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
+from privlearn.methods.tuning.blocks import Blocks
+from privlearn.methods.tuning.stopping import (
+    OF_CLASSES,
+    OF_VALUES,
+    Candidate,
+    RandomStopping,
+    scored_by,
+)
 from privlearn.models.heads import BOUNDS, head_of
-from privlearn.tuning.blocks import Blocks
-from privlearn.tuning.stopping import OF_CLASSES, OF_VALUES, Candidate, RandomStopping, scored_by
 
 _NUMBERS = {
     "blocks": ("share", "selection-epsilon"),

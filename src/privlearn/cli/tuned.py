@@ -24,13 +24,13 @@ from privlearn.data import Dataset
 from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Settled
 from privlearn.descent.train import facts_of, fit, network_for, optimizer_of
+from privlearn.methods.tuning.blocks import Blocks
+from privlearn.methods.tuning.stopping import Candidate
+from privlearn.methods.tuning.tune import tune as tuning_run
 from privlearn.models import networks
 from privlearn.models.heads import head_of
 from privlearn.runs.given import require_changeable, require_same_examples
 from privlearn.runs.result import Result
-from privlearn.tuning.blocks import Blocks
-from privlearn.tuning.stopping import Candidate
-from privlearn.tuning.tune import tune as tuning_run
 
 
 @contextmanager

@@ -15,12 +15,15 @@ import gzip
 import hashlib
 import os
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import final
 
 from privlearn import _storage
-from privlearn.data import formats, hippocampus
+from privlearn.data import formats
+from privlearn.data.dataset import Dataset
 from privlearn.data.formats import Reader
 from privlearn.errors import BadInput
 
@@ -103,6 +106,17 @@ def directories(data_dir: str | Path | None) -> list[Path]:
     """Where to look: the directory given, the one that PRIVLEARN_DATA names, the user's cache."""
     given = [data_dir, os.environ.get(DATA_VARIABLE), _storage.cache()]
     return [Path(place) for place in given if place]
+
+
+def _reader(place: str) -> Reader:
+    """A reader that is imported when it is called, of a place `package.module:function`."""
+    module, _, name = place.partition(":")
+
+    def read(files: Mapping[str, bytes]) -> Dataset:
+        dataset: Dataset = getattr(import_module(module), name)(files)
+        return dataset
+
+    return read
 
 
 def _mend(dataset: str, source: Source | None) -> str:
@@ -405,7 +419,7 @@ CATALOGUE: dict[str, Named] = {
         "msd-hippocampus",
         (
             Form(
-                hippocampus.hippocampus,
+                _reader("privlearn_segmentation.hippocampus:hippocampus"),
                 (
                     File(
                         "hippocampus.npz",

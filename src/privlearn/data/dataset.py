@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privlearn.data.schema import Schema
-    from privlearn.scans.grid import Grid
 
 
 #: So many rows of a memory-mapped array are looked at together.
@@ -71,8 +70,8 @@ class Dataset:
             rows.
         labels: names of the columns of targets of which several hold at once: y has shape (rows,
             labels), each 0 or 1. Empty: there is one target for each row.
-        grid: what scans in files were brought to, each by itself, to become rows; None: rows come
-            from none.
+        grid: the size that scans in files were brought to, each by itself, to become rows, as a
+            text; None: rows come from none.
     """
 
     x: Any
@@ -91,7 +90,7 @@ class Dataset:
     feature_names: tuple[str, ...] = ()
     target_bounds: tuple[float, float] | None = None
     labels: tuple[str, ...] = ()
-    grid: Grid | None = None
+    grid: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("labels", "feature_names"):
@@ -280,7 +279,7 @@ class Dataset:
         """
         from privlearn.data.schema import of_table
 
-        return of_table(self.schema) | ({} if self.grid is None else {"grid": self.grid.spec})
+        return of_table(self.schema) | ({} if self.grid is None else {"grid": self.grid})
 
     def bounds(self) -> tuple[Tensor, Tensor]:
         """The declared bounds as float32 tensors."""

@@ -6,14 +6,14 @@ curator declares. What is fetched and does not have the SHA-256 in the catalogue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from privlearn import _storage
+from privlearn import _entry_points, _storage
 from privlearn._checks import checked, count
 from privlearn.data.catalogue import CATALOGUE, DATA_VARIABLE, File, Named, Source, directories
 from privlearn.data.dataset import Dataset
@@ -29,12 +29,38 @@ from privlearn.data.packed import load_packed
 from privlearn.data.schema import Schema, read_schema, require_range
 from privlearn.data.tables import Table, is_frame, of_frame, read_table
 from privlearn.errors import BadInput
-from privlearn.scans import nifti
-from privlearn.scans.grid import Grid
 
 #: The named data sets.
 NAMES = tuple(CATALOGUE)
 _TABLES = (".csv", ".parquet")
+
+
+class FolderForm(Protocol):
+    """A form of folders that an installed package reads, by an entry point in the group
+    `privlearn.folders`.
+    """
+
+    def holds(self, folder: Path) -> bool:
+        """Whether a folder has this form."""
+
+    def read(
+        self,
+        folder: Path,
+        classes: int | None,
+        grid: str | None,
+        others: Collection[str],
+        *,
+        public: bool,
+    ) -> Dataset:
+        """The data set in a folder.
+
+        Args:
+            folder: of this form.
+            classes: the declared number of classes.
+            grid: the declared size of all rows.
+            others: what else was declared, as `value_range=`.
+            public: whether the rows are declared public.
+        """
 
 
 @checked
@@ -49,7 +75,7 @@ def load(
     public: bool = False,
     target_bounds: tuple[float, float] | None = None,
     targets: Sequence[str] = (),
-    grid: str | Grid | None = None,
+    grid: str | None = None,
 ) -> Dataset:
     """Load the data set called `name`, the .npz, .csv or .parquet file at that path, or a data
     frame.
@@ -58,8 +84,8 @@ def load(
         name: one of `NAMES`, the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`,
             and `groups` (a person's id for each row of x), that of a table, or a table itself: a
             data frame of pandas or polars, or a table of Arrow. Or a folder: of .npy files with
-            these names, whose rows stay on disk (`data.packed`), or of NIfTI scans and masks
-            (`scans.nifti.read_folder`).
+            these names, whose rows stay on disk (`data.packed`), or of a form that an installed
+            package reads (`FolderForm`), such as NIfTI scans and masks.
         data_dir: where to look for named data sets first; then come the variable PRIVLEARN_DATA and
             the user's cache.
         classes: the declared number of classes; needed for an .npz, and for a folder that `pack`
@@ -75,8 +101,8 @@ def load(
         targets: of a table, the columns to predict, in place of those that the schema's file names;
             several are labels that hold or don't, each 0 or 1. Of an .npz the names of the columns
             of y, in place of `classes`.
-        grid: of scans, the declared size that each is brought to, `40x56x40` or `40x56x40/2`
-            (`scans.Grid`).
+        grid: of scans, the declared size that each is brought to, `40x56x40` or
+            `40x56x40/2`.
 
     Raises:
         BadInput: an unknown name, a missing file, or contents that can't be used.
@@ -84,12 +110,9 @@ def load(
     given = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
     given |= {"target_bounds=": target_bounds}
     declared = [option for option, value in given.items() if value is not None]
-    if (
-        isinstance(name, str | Path)
-        and str(name) not in CATALOGUE
-        and nifti.is_folder_of_scans(name)
-    ):
-        return _load_scans(Path(name), classes, grid, {*declared} - {"classes="}, public=public)
+    if (form := _folder_form(name)) is not None:
+        others = {*declared} - {"classes="}
+        return form.read(Path(name), classes, grid, others, public=public).checked()
     if grid is not None:
         raise BadInput(_no_scans(name))
     schema = _with_targets(schema, tuple(targets), name)
@@ -155,6 +178,14 @@ def _require_own_form(path: Path, *, beside: bool) -> None:
         )
 
 
+def _folder_form(name: Any) -> FolderForm | None:
+    """The form that a folder has, of those that installed packages read."""
+    if not isinstance(name, str | Path) or str(name) in CATALOGUE or not Path(name).is_dir():
+        return None
+    forms = _entry_points.load_all(_entry_points.FOLDERS).values()
+    return next((form for form in forms if form.holds(Path(name))), None)
+
+
 def _no_scans(name: Any) -> str:
     """Why a grid is of no use to what is no folder of scans."""
     if isinstance(name, str | Path) and str(name) not in CATALOGUE and not Path(name).exists():
@@ -166,30 +197,6 @@ def _no_scans(name: Any) -> str:
         "grid= goes with a folder of NIfTI scans, in images, and their masks, in labels: leave "
         "it out"
     )
-
-
-def _load_scans(
-    path: Path, classes: int | None, grid: Any, declared: set[str], *, public: bool
-) -> Dataset:
-    if classes is None or grid is None or declared:
-        raise BadInput(
-            f"{path} is a folder of scans: declare the classes of its masks and one size for all, "
-            "classes=K and grid='40x56x40'; leave out "
-            f"{' and '.join(sorted(declared)) or 'the rest'}"
-        )
-    grid = grid if isinstance(grid, Grid) else Grid.parse(grid)
-    rows = nifti.read_folder(path, classes, grid, public=public)
-    note = f"scans scaled by their own 1st and 99th percentile, on a grid of {grid.spec} voxels"
-    return Dataset(
-        **rows,
-        classes=classes,
-        low=0.0,
-        high=1.0,
-        name=path.name,
-        note=note,
-        public=public,
-        grid=grid,
-    ).checked()
 
 
 def _with_targets(schema: Any, targets: tuple[str, ...], name: Any) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, final
 
 from privlearn._checks import between, checked, count, one_of, positive
@@ -48,6 +48,7 @@ class Facts:
         target_bounds: the declared bounds of targets that are numbers; None: they are classes.
         class_names: what the classes are called, in their order; empty if they have no names.
         labels: what labels are called of which several hold at once; empty: there are none.
+        persons: whether rows have person ids.
     """
 
     examples: int
@@ -61,6 +62,7 @@ class Facts:
     target_bounds: tuple[float, float] | None = None
     class_names: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    persons: bool = False
 
     @property
     def features(self) -> str | None:
@@ -253,6 +255,17 @@ class TrainRequest:
             raise BadInput(f"features={self.features} and pca={self.pca} {same}: give one of them")
         object.__setattr__(self, "features", None)
         object.__setattr__(self, "pca", components)
+
+    @classmethod
+    def of(cls, options: Any) -> TrainRequest:
+        """The request that options describe, by name; those that are none of its fields are passed
+        over.
+
+        Raises:
+            BadInput: choices out of range, or that do not go together.
+        """
+        names = [field.name for field in fields(cls) if hasattr(options, field.name)]
+        return cls(**{name: getattr(options, name) for name in names})
 
     @property
     def target(self) -> Budget | None:

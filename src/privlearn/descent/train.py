@@ -230,6 +230,7 @@ def facts_of(data: Dataset, declared: int | None, front: tuple[PublicTransform, 
         data.target_bounds,
         () if data.schema is None else data.schema.classes,
         data.labels,
+        data.groups is not None,
     )
 
 

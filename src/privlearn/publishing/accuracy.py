@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from privlearn._scipy import betaincinv, ndtri
-from privlearn.statistics.metric_figures import Metrics
+from privlearn.methods.statistics.metric_figures import Metrics
 
 _CONFIDENCE = 0.95
 

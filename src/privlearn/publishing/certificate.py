@@ -168,6 +168,11 @@ def read_plan(data: Any) -> AbstractPlan:
         UnsupportedEvent: it is not priced for its kind of neighbour.
     """
     transforms.kinds()  # which plans hold
+    known = [*(kind for method in METHODS.values() for kind in method.plans), *CHOICES]
+    if isinstance(data, dict) and data.get("kind") not in known:
+        from privlearn.methods.installed import installed_methods  # seldom needed
+
+        installed_methods()  # one of them may know the kind
     plan: AbstractPlan = from_json(data)
     known = [*(kind for method in METHODS.values() for kind in method.plans), *CHOICES]
     if not _is_plan(plan, known):

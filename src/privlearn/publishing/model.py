@@ -37,7 +37,6 @@ from privlearn.publishing.keys import read_public
 from privlearn.publishing.verify import Verification, verify_contents
 from privlearn.runs.optimizers import remember_loaded
 from privlearn.runs.result import Result
-from privlearn.scans.grid import Grid
 
 #: How a network can be given: its name, itself, or a function from the shape of one (transformed)
 #: example to it.
@@ -272,7 +271,8 @@ class PublishedModel(Described, nn.Sequential):
         labels: what is predicted, of a model of several labels; else empty.
         task: its name, where the folder says one (`models.heads`); else None.
         target_bounds: the bounds of the values that it predicts, where they were declared.
-        grid: what scans in files are brought to, where it was trained on such; else None.
+        grid: the size that scans in files are brought to, as a text, where it was trained on such;
+            else None.
         verification: what `verify` says of the folder, with its guarantee.
         config: what else the folder says of how the model is built.
     """
@@ -291,7 +291,7 @@ class PublishedModel(Described, nn.Sequential):
         self.task = None if self._head is None else self._head.task
         self.labels: tuple[str, ...] = tuple(config.get("labels", ()))
         self.target_bounds: list[float] | None = config.get("target_bounds")
-        self.grid = Grid.parse(str(config["grid"])) if "grid" in config else None
+        self.grid = str(config["grid"]) if "grid" in config else None
         self.verification, self.config = verification, dict(config)
         self.eval()
 

@@ -16,6 +16,7 @@ from privlearn._checks import checked, count, quoted
 from privlearn._figures import PrivateFigure
 from privlearn.core.accounting.events import Event, compose
 from privlearn.errors import BadInput
+from privlearn.methods.statistics.metric_figures import Metrics
 from privlearn.publishing import card, certificate, folder, model, page, signing
 from privlearn.publishing.folder import (
     ADAPTER,
@@ -36,7 +37,6 @@ from privlearn.publishing.statement import AuditReport, Statement
 from privlearn.publishing.verify import verify_contents
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.shards import whole_state
-from privlearn.statistics.metric_figures import Metrics
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,8 +12,8 @@ from privlearn.core.accounting.events import Event
 from privlearn.core.accounting.guarantee import Guarantee
 from privlearn.core.accounting.tradeoff import TradeOff, tradeoff
 from privlearn.core.plan import AbstractPlan
+from privlearn.methods.statistics.metric_figures import Metrics
 from privlearn.publishing.certificate import PAID
-from privlearn.statistics.metric_figures import Metrics
 
 
 class AuditReport(Protocol):

@@ -13,18 +13,18 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.plan import AbstractPlan
 from privlearn.data.dataset import Dataset
 from privlearn.descent.rules import SCALED_NORM
+from privlearn.methods.statistics.classifiers import fisher
+from privlearn.methods.statistics.features import select_features
+from privlearn.methods.statistics.plan import ChoosingPlan, FisherPlan, SelectionPlan
 from privlearn.sklearn.estimator import ADJACENCY, Array, PrivateClassifier, PrivateEstimator, Train
 from privlearn.sklearn.spending import require_plan
-from privlearn.statistics.classifiers import fisher
-from privlearn.statistics.features import select_features
-from privlearn.statistics.plan import ChoosingPlan, FisherPlan, SelectionPlan
 
 _Plan = TypeVar("_Plan", bound=ChoosingPlan)
 
 
 @final
 class DPFeatureSelector(SelectorMixin, PrivateEstimator):  # type: ignore[misc]
-    """Keeps the features that `privlearn.statistics.select_features` chooses, in the order that
+    """Keeps the features that `pv.statistics.select_features` chooses, in the order that
     they had.
 
     Guarantee: of each fit as that of `select_features`; of several, see `privacy_`.
@@ -120,12 +120,12 @@ class DPFeatureSelector(SelectorMixin, PrivateEstimator):  # type: ignore[misc]
 
 @final
 class DPFisherClassifier(PrivateClassifier):
-    """Fisher's classifier from released statistics, as `privlearn.statistics.fisher`.
+    """Fisher's classifier from released statistics, as `pv.statistics.fisher`.
 
     Guarantee: of each fit as that of `fisher`; of several, see `privacy_`.
 
     Args:
-        options: other fields of `privlearn.statistics.FisherPlan`, where no plan is given:
+        options: other fields of `pv.statistics.FisherPlan`, where no plan is given:
             `{"keep": 10}`.
         plan: a settled `FisherPlan`, in place of epsilon, delta and options.
         epsilon, delta, classes, bounds, ledger, random_state, preprocessing: as of

@@ -20,15 +20,15 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
+from privlearn.methods.pate.ensemble import Progress, Teachers
+from privlearn.methods.pate.pate import pate
+from privlearn.methods.pate.plan import PatePlan, Votes
+from privlearn.methods.pate.recipes import Estimator
+from privlearn.methods.pate.student import Student
+from privlearn.methods.pate.sums import Shapes
+from privlearn.methods.pate.trained import Trained
 from privlearn.models import networks
 from privlearn.sklearn.estimator import ADJACENCY, Array, PrivateClassifier
-from privlearn.teachers.ensemble import Progress, Teachers
-from privlearn.teachers.pate import pate
-from privlearn.teachers.plan import PatePlan, Votes
-from privlearn.teachers.recipes import Estimator
-from privlearn.teachers.student import Student
-from privlearn.teachers.sums import Shapes
-from privlearn.teachers.trained import Trained
 
 #: Teachers, and public rows that they are asked about.
 _TEACHERS, _QUERIES = 20, 200
@@ -51,7 +51,7 @@ class PATEClassifier(PrivateClassifier):
             are asked about rows as they are, and give the declared classes.
         epsilon, delta, classes, bounds, ledger, random_state, preprocessing: as of `DPClassifier`.
         options: `teachers` (20; not with a list), `queries` (200 at most, or all public rows),
-            `student` (`linear`, or `mlp:100`), and other fields of `privlearn.teachers.Student`
+            `student` (`linear`, or `mlp:100`), and other fields of `pv.teachers.Student`
             (`epochs`, `learning_rate`).
 
     Attributes:

@@ -18,6 +18,9 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput, first_line
+from privlearn.methods.tuning.blocks import Blocks
+from privlearn.methods.tuning.stopping import Candidate, RandomStopping, chosen_candidate
+from privlearn.methods.tuning.tune import tune
 from privlearn.runs.result import Result
 from privlearn.sklearn.class_statistics import DPFisherClassifier
 from privlearn.sklearn.estimator import Array, NetworkEstimator, PrivateEstimator
@@ -29,9 +32,6 @@ from privlearn.sklearn.supervised import (
     DPRidge,
     PrivateRegressor,
 )
-from privlearn.tuning.blocks import Blocks
-from privlearn.tuning.stopping import Candidate, RandomStopping, chosen_candidate
-from privlearn.tuning.tune import tune
 
 #: Candidates learn from rows as they are: public features would have to be chosen once for all of
 #: them.
@@ -93,7 +93,7 @@ class DPSearchCV(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
             is claimed.
         preprocessing: "public", or None: as of every estimator here (`PrivateEstimator`).
         metric: what candidates are judged by: `accuracy` or `log_loss`, of numbers `rmse` or `mae`
-            (`privlearn.tuning.RandomStopping`); None: the first.
+            (`pv.tuning.RandomStopping`); None: the first.
 
     Attributes:
         best_estimator_: the chosen one, fitted.

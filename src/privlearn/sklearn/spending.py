@@ -264,7 +264,7 @@ def budget_for(
             of range.
         AdjacencyMismatch: different kinds of neighbour.
 
-    >>> from privlearn.statistics import FisherPlan
+    >>> from privlearn.methods.statistics import FisherPlan
     >>> plan = FisherPlan(2, 30, 5, row_norm=2.7).calibrate(rho=0.02)
     >>> print(budget_for(plan, fits=16), "or", budget_for(plan, fits=16, delta=1e-5))
     rho 0.32 or epsilon 3.38693 at delta 1e-05

@@ -12,10 +12,8 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import column_or_1d
 
-from privlearn import boosting
 from privlearn._checks import one_of
 from privlearn._display import shortened
-from privlearn.boosting.plan import BoostingPlan
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.streams import Streams
@@ -23,6 +21,9 @@ from privlearn.data.dataset import Dataset
 from privlearn.descent.train import fit as fit_by_descent
 from privlearn.descent.train import require_task, settle_for
 from privlearn.errors import BadInput
+from privlearn.methods import boosting
+from privlearn.methods.boosting.plan import BoostingPlan
+from privlearn.methods.statistics.regression import RidgePlan, ridge
 from privlearn.runs.result import Result
 from privlearn.sklearn.estimator import (
     ADJACENCY,
@@ -33,7 +34,6 @@ from privlearn.sklearn.estimator import (
     Train,
     pair,
 )
-from privlearn.statistics.regression import RidgePlan, ridge
 
 #: What is learned by which loss, as scikit-learn calls them.
 _TASKS = {"squared_error": "regression", "poisson": "counts"}
@@ -323,11 +323,11 @@ class DPRidge(PrivateRegressor):
     """Ridge regression from one release of noisy sums of products, with a ridge that follows the
     noise.
 
-    Guarantee: of each fit as that of `privlearn.statistics.ridge`; of several, see `privacy_`.
+    Guarantee: of each fit as that of `pv.statistics.ridge`; of several, see `privacy_`.
 
     Args:
         target_bounds: as of `DPRegressor`.
-        options: other fields of `privlearn.statistics.RidgePlan`: `{"row_norm": 2.0}`, of rows
+        options: other fields of `pv.statistics.RidgePlan`: `{"row_norm": 2.0}`, of rows
             scaled by their bounds.
         epsilon, delta, bounds, ledger, random_state, preprocessing: as of `DPClassifier`.
 
@@ -400,10 +400,10 @@ class DPBoostingClassifier(PrivateClassifier):
     """Boosting over noisy histograms, with public splits: an additive model, with random trees if
     asked for.
 
-    Guarantee: of each fit as that of `privlearn.boosting.boost`; of several, see `privacy_`.
+    Guarantee: of each fit as that of `pv.boosting.boost`; of several, see `privacy_`.
 
     Args:
-        options: other fields of `privlearn.boosting.BoostingPlan`: `{"trees": 100, "bins": 8}`.
+        options: other fields of `pv.boosting.BoostingPlan`: `{"trees": 100, "bins": 8}`.
         epsilon, delta, classes, bounds, ledger, random_state, preprocessing: as of `DPClassifier`.
 
     Attributes:

@@ -25,7 +25,7 @@ from privlearn.core.plan import Plan
 from privlearn.core.sampling import Poisson
 from privlearn.core.streams import Streams
 from privlearn.core.transform import PrivateTransform
-from privlearn.mac.dpmac import dpmac
+from privlearn.methods.dpmac.dpmac import dpmac
 from privlearn.runs.session import Session
 from privlearn.sklearn.estimator import ADJACENCY, Array, PrivateEstimator
 from privlearn.transforms.modules import Project, Standardise

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from privlearn.teachers import unit_ball
+from privlearn.methods.pate import unit_ball
 from privlearn_studies.charts import BLUE, CYCLE, ORANGE, RED, Curve, Figure, Heat, Mark, Panel
 from privlearn_studies.report import Findings, Row, mean_row, page
 from privlearn_studies.runs import Runs

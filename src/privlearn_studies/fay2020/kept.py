@@ -11,9 +11,9 @@ from torch import Tensor
 
 from privlearn.core.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.core.streams import Streams
-from privlearn.teachers import Teachers
-from privlearn.teachers.ensemble import Progress
-from privlearn.teachers.sums import Shapes
+from privlearn.methods.pate import Teachers
+from privlearn.methods.pate.ensemble import Progress
+from privlearn.methods.pate.sums import Shapes
 
 
 @final

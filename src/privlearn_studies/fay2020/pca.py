@@ -15,9 +15,9 @@ from torch import Tensor
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.teachers import PublicPCA
-from privlearn.teachers.answers import release_answers, sum_answers
-from privlearn.teachers.plan import Ball, PatePlan
+from privlearn.methods.pate import PublicPCA
+from privlearn.methods.pate.answers import release_answers, sum_answers
+from privlearn.methods.pate.plan import Ball, PatePlan
 from privlearn_studies.charts import BLUE, GREY, RED, Across, Curve, Figure, Panel
 from privlearn_studies.data import images
 from privlearn_studies.fay2020.kept import Kept

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.data.dataset import Dataset
-from privlearn.data.hippocampus import LABELLED, POOL, Parts, split
 from privlearn.data.named import load
+from privlearn.methods.pate import PublicPCA
 from privlearn.models import networks
-from privlearn.teachers import PublicPCA
-from privlearn.volumes import Start, Training, Warp, dice
-from privlearn.volumes.start import public_maps
+from privlearn_segmentation import Start, Training, Warp, dice
+from privlearn_segmentation.hippocampus import LABELLED, POOL, Parts, split
+from privlearn_segmentation.start import public_maps
 from privlearn_studies.fay2020.tumours import tumours
 
 #: How many moved copies of the public maps reducers are fitted on, beside the public network's own

@@ -21,12 +21,12 @@ from privlearn.core.schedules import Constant
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.descent.whole_run import dpsgd
+from privlearn.methods.pate import Autoencoder, PublicPCA, Reducer
+from privlearn.methods.pate.answers import Answers
+from privlearn.methods.pate.pate import pate
+from privlearn.methods.pate.plan import Ball, PatePlan
 from privlearn.models.networks import volume_decoder, volume_encoder
-from privlearn.teachers import Autoencoder, PublicPCA, Reducer
-from privlearn.teachers.answers import Answers
-from privlearn.teachers.pate import pate
-from privlearn.teachers.plan import Ball, PatePlan
-from privlearn.volumes import (
+from privlearn_segmentation import (
     MapStudent,
     Pairs,
     Seen,
@@ -37,7 +37,7 @@ from privlearn.volumes import (
     maps_of,
     probabilities,
 )
-from privlearn.volumes.start import as_probabilities, public_maps
+from privlearn_segmentation.start import as_probabilities, public_maps
 from privlearn_studies.fay2020.kept import Kept
 from privlearn_studies.fay2020.scans import (
     HIPPOCAMPUS,

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, zoom
 
 from privlearn.data.dataset import Dataset
-from privlearn.data.hippocampus import LABELLED, POOL, PRIVATE, TEST
-from privlearn.scans.grid import prepared
+from privlearn_segmentation.hippocampus import LABELLED, POOL, PRIVATE, TEST
+from privlearn_segmentation.scans.grid import prepared
 
 #: The rest, the core that takes up no contrast agent, the swelling, and the part that takes it up.
 CLASSES = 4

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.teachers import Autoencoder, Identity, PublicPCA, Reducer, Trained
-from privlearn.teachers.answers import Answers
-from privlearn.teachers.pate import pate
-from privlearn.teachers.plan import Ball, PatePlan
+from privlearn.methods.pate import Autoencoder, Identity, PublicPCA, Reducer, Trained
+from privlearn.methods.pate.answers import Answers
+from privlearn.methods.pate.pate import pate
+from privlearn.methods.pate.plan import Ball, PatePlan
 from privlearn_studies.charts import BLUE, CYCLE, GREY, RED, Across, Curve, Figure, Mark, Panel
 from privlearn_studies.data import PRIVATE, Images, covered, images
 from privlearn_studies.fay2020.kept import Kept

@@ -16,11 +16,11 @@ from privlearn._checks import one_of
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn.teachers import Spreading, Trained
-from privlearn.teachers.answers import Answers
-from privlearn.teachers.pate import pate
-from privlearn.teachers.plan import PatePlan, Votes
-from privlearn.teachers.student import Spread, Student
+from privlearn.methods.pate import Spreading, Trained
+from privlearn.methods.pate.answers import Answers
+from privlearn.methods.pate.pate import pate
+from privlearn.methods.pate.plan import PatePlan, Votes
+from privlearn.methods.pate.student import Spread, Student
 from privlearn_studies.charts import BLUE, GREY, RED, SKY, Bars, Figure, Panel
 from privlearn_studies.fay2020.kept import Kept
 from privlearn_studies.report import Findings, each, interval, mean_row, page, signed, spread, table

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from privlearn.mac import analytic
-from privlearn.mac.expansion import BINARY, Surrogate, hidden_first, hidden_second
-from privlearn.mac.network import SOFTPLUS
+from privlearn.methods.dpmac import analytic
+from privlearn.methods.dpmac.expansion import BINARY, Surrogate, hidden_first, hidden_second
+from privlearn.methods.dpmac.network import SOFTPLUS
 from privlearn_studies.charts import (
     BLUE,
     GREY,

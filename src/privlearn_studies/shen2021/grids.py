@@ -8,8 +8,8 @@ from typing import Any, final
 
 import numpy as np
 
-from privlearn.statistics.advice import advised
-from privlearn.statistics.plan import FisherPlan
+from privlearn.methods.statistics.advice import advised
+from privlearn.methods.statistics.plan import FisherPlan
 from privlearn.transforms.select import CRITERIA
 from privlearn_studies.report import each, mean
 from privlearn_studies.runs import Call, Outcome, Runs

@@ -18,9 +18,9 @@ from privlearn.core.mechanisms.noise import add_gaussian
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.statistics.features import ReleasedRows
-from privlearn.statistics.opening import LabelledRows, Origin
-from privlearn.statistics.plan import RowsPlan
+from privlearn.methods.statistics.features import ReleasedRows
+from privlearn.methods.statistics.opening import LabelledRows, Origin
+from privlearn.methods.statistics.plan import RowsPlan
 from privlearn.transforms.modules import Scale
 from privlearn.transforms.select import require_classes
 

@@ -18,9 +18,9 @@ from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.descent.train import train
-from privlearn.statistics.classifiers import fisher
-from privlearn.statistics.features import release_features, select_features
-from privlearn.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
+from privlearn.methods.statistics.classifiers import fisher
+from privlearn.methods.statistics.features import release_features, select_features
+from privlearn.methods.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
 from privlearn.transforms.modules import Keep, Scale
 from privlearn.transforms.select import SPLIT
 from privlearn_studies.runs import cached

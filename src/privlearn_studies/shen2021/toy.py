@@ -16,9 +16,9 @@ from scipy import stats
 from torch import Tensor
 
 from privlearn.core.streams import Streams
-from privlearn.statistics.classifiers import fisher_weights
-from privlearn.statistics.features import release_features, select_features
-from privlearn.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
+from privlearn.methods.statistics.classifiers import fisher_weights
+from privlearn.methods.statistics.features import release_features, select_features
+from privlearn.methods.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
 from privlearn.transforms.select import Statistics
 from privlearn_studies.charts import (
     BLUE,

@@ -22,13 +22,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from privlearn import boosting
 from privlearn import sklearn as ours
-from privlearn.boosting.plan import Interval
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.descent.train import train as train_by_default
 from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.methods import boosting
+from privlearn.methods.boosting.plan import Interval
 from privlearn.metrics import of_classes, of_values
 from privlearn_studies.six_tables import elsewhere
 from privlearn_studies.six_tables.rows import Floats, Split

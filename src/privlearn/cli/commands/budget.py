@@ -23,8 +23,10 @@ from privlearn.descent import rules
 from privlearn.descent.best_sampling import BEST
 from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
-from privlearn.statistics.plan import ClassifierPlan, LeastSquaresPlan, RowsPlan
-from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
+from privlearn.methods.dpmac.layers import decide_layers
+from privlearn.methods.pate.plan import ConfidentVotes, PatePlan, Votes
+from privlearn.methods.pate.votes import settle_votes
+from privlearn.methods.statistics.plan import ClassifierPlan, LeastSquaresPlan, RowsPlan
 from privlearn.transforms.select import SelectFeatures
 
 _NAMES = {"pca": "a PCA", "moments": "means and variances of the features"}
@@ -97,7 +99,7 @@ def _descent(request: Request) -> None:
     releases = request.select is not None or request.normalise not in (None, "none")
     facts = methods.declared_facts(request) if releases else Facts(request.examples)
     if request.method == DPMAC:
-        plan = methods.mac_settled(request, facts).plan
+        plan = decide_layers(methods.named_options(request), facts).plan
     else:
         plan = rules.settle(methods.training_request(request), facts).plan
     answer = screen.figures(plan, request.delta, request.examples)
@@ -224,12 +226,12 @@ def _show_features(answer: dict[str, Any], plan: ClassifierPlan, request: Reques
 
 def _votes(request: Request) -> None:
     if request.maps:
-        _corrections(request)
+        methods.map_pages().show_cost(request)
         return
     classes = (
         methods.CLASSES if request.classes is None else count("--classes", request.classes, least=2)
     )
-    plan = methods.votes_plan(request, classes)
+    plan = settle_votes(methods.named_options(request), Facts(0, classes=classes))
     answer = methods.votes_figures(plan, request.delta)
     screen.warn(*methods.votes_warnings(plan, request.examples))
     if request.json:
@@ -268,50 +270,6 @@ def _show_votes(answer: dict[str, Any], plan: PatePlan) -> None:
             *answered,
             f"{row['wins_against_one']:.2f}",
             f"{row['wins_against_all']:.2f}",
-        )
-    out.print(table)
-    out.print(f"\n{screen.meaning(answer)}")
-
-
-def _corrections(request: Request) -> None:
-    if request.threshold is not None:
-        raise BadInput(
-            "--threshold is for votes on classes, and --maps for corrections of maps: leave one of "
-            "them out"
-        )
-    if request.classes is None:
-        raise BadInput(
-            "--maps needs the number of classes in a mask, the background included: give --classes "
-            "K"
-        )
-    plan = methods.maps_plan(request)
-    answer = methods.maps_figures(plan, count("--classes", request.classes, least=2), request.delta)
-    screen.warn(*methods.votes_warnings(plan, request.examples))
-    if request.json:
-        screen.print_json(answer)
-        return
-    out, noise = screen.answers, answer["corrections"]
-    out.print(
-        f"{screen.BOLD}{plan.queries}{screen.END} queries, whole volumes, to "
-        f"{screen.BOLD}{plan.teachers}{screen.END} teachers, who correct a public "
-        f"network's maps of {request.classes} classes"
-    )
-    screen.guarantee_lines(answer)
-    out.print(
-        f"\nnoise of {screen.BOLD}{noise['noise_in_radii']:.4g}{screen.END} radii on each of "
-        f"{noise['numbers']} numbers of the mean correction; a radius is the length of the longest "
-        "that counts. Twice the teachers, half the noise.\n"
-    )
-    table = screen.Table()
-    for name in (
-        "mean correction, in radii",
-        "kept where all queries share it",
-        "where one query has it",
-    ):
-        table.add_column(name, justify="right")
-    for row in noise["kept"]:
-        table.add_row(
-            f"{row['length']:g}", f"{row['kept_of_common']:.2f}", f"{row['kept_of_own']:.2f}"
         )
     out.print(table)
     out.print(f"\n{screen.meaning(answer)}")

@@ -169,7 +169,7 @@ def _draft(request: Request) -> int:
     """Release a draft of a schema, charged to a ledger that the training will be charged to as
     well.
     """
-    from privlearn.statistics.draft import draft_schema
+    from privlearn.methods.statistics.draft import draft_schema
 
     if request.ledger is None or request.target is None:
         raise BadInput(

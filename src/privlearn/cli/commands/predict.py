@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privlearn.cli import masks, screen
+from privlearn.cli import methods, screen
 from privlearn.cli.request import Request
 from privlearn.core.tensors import as_tensor
 from privlearn.data.dataset import require_finite
@@ -28,14 +28,18 @@ from privlearn.transforms import FeatureFolder
 from privlearn.transforms.precomputed import PrecomputedRows
 
 _ROWS_AT_ONCE = 4096
+#: Endings of files of rows; others may be scans.
+_FILES = (".npz", ".csv", ".parquet", ".npy")
 
 
 def run(request: Request) -> int:
     """Write index, prediction and scores of every row; of scans a mask each."""
-    if masks.are_scans(request):
-        return masks.write_masks(
-            request, load_model(request.folder, request.model, trusted=request.key)
-        )
+    if request.data not in NAMES and Path(request.data).suffix not in _FILES:
+        pages = methods.map_pages()
+        if pages.are_scans(request):
+            model = load_model(request.folder, request.model, trusted=request.key)
+            code: int = pages.write_masks(request, model)
+            return code
     if request.grid is not None:
         raise BadInput(f"--grid is for NIfTI scans, and --data is {request.data}: leave it out")
     if request.windows:

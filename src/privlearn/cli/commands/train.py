@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -11,9 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 
-from privlearn.cli import dry_run, methods, pate, screen, starting, tune
+from privlearn.cli import dry_run, methods, pate, screen, tune
 from privlearn.cli.checkpoints import KeptCheckpoint, kept_of
 from privlearn.cli.jobs import (
     Job,
@@ -29,7 +27,6 @@ from privlearn.cli.jobs import (
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.tuned import tuned_job
-from privlearn.core import schedules
 from privlearn.core.accounting.guarantee import Adjacency, hollow, readable
 from privlearn.core.plan import Plan
 from privlearn.core.streams import Streams
@@ -42,29 +39,20 @@ from privlearn.descent.train import (
     facts_of,
     fit,
     length_of,
-    network,
     network_for,
-    optimizer_at,
     optimizer_kind,
 )
-from privlearn.errors import BadInput
-from privlearn.mac.coordinates import Coordinates
-from privlearn.mac.dpmac import dpmac
 from privlearn.methods import METHODS
+from privlearn.methods.dpmac.layer_training import train_layers
+from privlearn.methods.dpmac.layers import decide_layers
+from privlearn.methods.statistics.features import train_classifier
 from privlearn.models import networks
 from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE
 from privlearn.publishing.publish import publish
 from privlearn.runs.given import require_same_examples
 from privlearn.runs.result import Result
-from privlearn.statistics.classifiers import fisher, least_squares
-from privlearn.statistics.features import release_features
-from privlearn.statistics.plan import LeastSquaresPlan, RowsPlan
 from privlearn.transforms.select import choice_lines
-
-#: DP-MAC's learning rate for the paper's 1,800 steps, and of its steps on the coordinates; mu where
-#: these are swept.
-_MAC_RATE, _MAC_STEPS, _MAC_LARGEST_RATE, _Z_RATE, _MU = 0.01, 1800, 0.05, 0.003, 100.0
 
 
 def run(request: Request) -> int:
@@ -111,7 +99,8 @@ def _require_known(request: Request) -> None:
     networks.require_known(request.model)
     if request.method == DPSGD:
         descent_request(request)
-        starting.require_startable(request)
+        if request.start is not None:
+            methods.map_pages().require_startable(request)
     if request.optimizer is not None:
         optimizer_kind(request.optimizer)
     if request.method == PATE:
@@ -226,7 +215,11 @@ def method_job(request: Request, data: Dataset) -> Iterator[Job]:
     def run(opened: Opened) -> Result:
         with screen.notes.status("training"):
             trained: Result = train(
-                plan, data, request, ledger=opened.ledger, streams=opened.streams()
+                plan,
+                data,
+                methods.named_options(request),
+                ledger=opened.ledger,
+                streams=opened.streams(),
             )
         return trained
 
@@ -261,18 +254,23 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
         public = None if request.public is None or request.start else public_rows(request, data)
         facts = facts_of(data, request.examples, front)
         mac = request.method == DPMAC
-        settled = methods.mac_settled(request, facts) if mac else rules.settle(chosen, facts)
+        settled = (
+            decide_layers(methods.named_options(request), facts)
+            if mac
+            else rules.settle(chosen, facts)
+        )
         settled = replace(settled, plan=methods.sharing(request, settled.plan, data))
-        labelled = None if request.start is None else starting.labelled_volumes(request, data)
-        initial = None if labelled is None else starting.starting(settled, data, labelled)
+        pages = None if request.start is None else methods.map_pages()
+        labelled = None if pages is None else pages.labelled_volumes(request, data)
+        initial = None if pages is None else pages.initial_weights(settled, data, labelled)
 
         def run(opened: Opened) -> Result:
-            if labelled is None or initial is None:
+            if pages is None or initial is None:
                 return _descend(settled, data, public, answer, opened)
             own = replace(settled, initial=initial())
-            return starting.stated(
-                _descend(own, data, None, answer, opened), own, data, labelled, answer
-            )
+            result = _descend(own, data, None, answer, opened)
+            begun: Result = pages.stated(result, own, data, labelled, answer)
+            return begun
 
         plan, examples = settled.plan, facts.examples
         require_same_examples(plan, data)
@@ -296,8 +294,8 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
                 _descent_rows(request, plan, answer, result)
                 | (
                     {}
-                    if labelled is None
-                    else starting.beside(result, data, answer, "trained model's", "volumes")
+                    if pages is None
+                    else pages.beside(result, data, answer, "trained model's", "volumes")
                 )
             ),
             (lambda: _say_more(request, settled, data, initial),),
@@ -316,7 +314,7 @@ def _drawn(request: Request, plan: Plan) -> str:
 
 
 def _say_more(
-    request: Request, settled: Settled, data: Dataset, initial: starting.Weights | None
+    request: Request, settled: Settled, data: Dataset, initial: Callable[[], dict[str, Any]] | None
 ) -> None:
     """What was chosen, where that is asked for; how exact validations are; and when the budget
     ends.
@@ -343,7 +341,15 @@ def _descend(
     checkpoint = cast(KeptCheckpoint, opened.kept).checkpoint
     with screen.progress_bar("training") as progress:
         if opened.request.method == DPMAC:
-            result = _descend_by_layers(settled, data, opened, progress)
+            result = train_layers(
+                settled.plan,
+                data,
+                methods.named_options(opened.request),
+                ledger=opened.ledger,
+                streams=opened.streams(),
+                callbacks=screen.Steps(progress),
+                checkpoint=checkpoint,
+            )
         else:
             result = fit(
                 settled,
@@ -362,47 +368,6 @@ def _descend(
             for name in ("epochs", "steps", "noise_multipliers", "validation")
         }
     return result
-
-
-def _descend_by_layers(
-    settled: Settled, data: Dataset, opened: Opened, progress: Callable[[int, int], None]
-) -> Result:
-    """DP-MAC, with Adam at the paper's learning rate for as many steps as it takes, and more for
-    fewer.
-    """
-    request, plan, streams, classes = opened.request, settled.plan, opened.streams(), data.classes
-    assert classes is not None
-    kind = optimizer_kind(settled.request.optimizer or "Adam")
-    if kind is torch.optim.SGD and request.learning_rate is None:
-        raise BadInput(
-            "--method dpmac has no rule for SGD's learning rate: give --learning-rate, or leave "
-            "out --optimizer"
-        )
-    steps = plan.epochs * plan.sampling.steps(settled.facts.examples)
-    usual = min(_MAC_LARGEST_RATE, _MAC_RATE * max(1.0, math.sqrt(_MAC_STEPS / steps)))
-    rate = usual if request.learning_rate is None else settled.learning_rate(kind.__name__, 1.0)
-    # to a fifth: the paper's 0.95 an epoch, over 30
-    falling = schedules.Exponential(k=math.log(5) / plan.epochs)
-    coordinates, mu = Coordinates(), _MU
-    if request.z_steps is not None:
-        coordinates, mu = Coordinates(request.z_steps, request.z_rate or _Z_RATE, "adam"), 1.0
-    return dpmac(
-        plan,
-        lambda shape: network(request.model, shape, classes, streams),
-        "binary_cross_entropy",
-        data,
-        optimizer=lambda parameters: optimizer_at(kind, parameters, rate, request.momentum),
-        learning_rate_schedule=falling
-        if request.lr_schedule is None
-        else settled.learning_rate_schedule,
-        coordinates=coordinates,
-        mu=mu,
-        streams=streams,
-        config=settled.request.config,
-        callbacks=screen.Steps(progress),
-        ledger=opened.ledger,
-        checkpoint=cast(KeptCheckpoint, opened.kept).checkpoint,
-    )
 
 
 def _descent_rows(
@@ -430,14 +395,8 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
         answer = screen.priced(plan, request.delta) | {"plan": plan.to_json()} | why
 
         def release(opened: Opened) -> Result:
-            streams = opened.streams()
-            if isinstance(plan, RowsPlan):
-                return release_features(
-                    plan, data, ledger=opened.ledger, streams=streams
-                ).classifier()
-            if isinstance(plan, LeastSquaresPlan):
-                return least_squares(plan, data, ledger=opened.ledger, streams=streams)
-            return fisher(plan, data, ledger=opened.ledger, streams=streams)
+            options, streams = methods.named_options(request), opened.streams()
+            return train_classifier(plan, data, options, ledger=opened.ledger, streams=streams)
 
         def rows(result: Result) -> dict[str, str]:
             chosen, listed = _chosen_features(result, f"{plan.keep} of {plan.features}")

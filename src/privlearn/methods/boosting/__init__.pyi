@@ -1,0 +1,11 @@
+from privlearn.methods.boosting.plan import BoostingPlan as BoostingPlan
+from privlearn.methods.boosting.plan import Interval as Interval
+from privlearn.methods.boosting.plan import Levels as Levels
+from privlearn.methods.boosting.plan import columns_of as columns_of
+from privlearn.methods.boosting.plan import plan_for as plan_for
+from privlearn.methods.boosting.rounds import FeatureShape as FeatureShape
+from privlearn.methods.boosting.rounds import boost as boost
+from privlearn.methods.boosting.rounds import shape as shape
+from privlearn.methods.boosting.targets import Counts as Counts
+from privlearn.methods.boosting.targets import Labels as Labels
+from privlearn.methods.boosting.targets import Values as Values

@@ -1,0 +1,143 @@
+"""A run of PATE by options: teachers are trained, vote on public inputs, and teach a student."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privlearn.core.accounting.ledger import Ledger
+from privlearn.core.streams import Streams
+from privlearn.data.dataset import Dataset
+from privlearn.descent.train import network
+from privlearn.errors import BadInput
+from privlearn.methods.pate.pate import pate
+from privlearn.methods.pate.plan import PatePlan
+from privlearn.methods.pate.recipes import Estimator, Network, Recipe, Spreading
+from privlearn.methods.pate.student import Spread, Student
+from privlearn.methods.pate.trained import KeptFolder, Trained
+from privlearn.models import networks
+from privlearn.runs.result import Result
+
+#: Of Adam, that a student takes at least.
+_STEPS = 1000
+
+
+def train_by_votes(
+    plan: PatePlan,
+    data: Dataset,
+    options: Any,
+    *,
+    ledger: Ledger | None,
+    streams: Streams,
+    kept: KeptFolder | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Result:
+    """Train teachers on parts of the data, release their votes on public inputs, and train a
+    student on these.
+
+    Args:
+        plan: with its noise.
+        data: the rows, with declared classes.
+        options: by name, those that `plan` was settled by; `public` are the public inputs.
+        ledger: what to charge; None: a new one.
+        streams: the random streams, which the student's initial weights are drawn from, too.
+        kept: the folder to keep teachers and their answers in.
+        progress: called with how many teachers are trained, and how many there are.
+
+    Raises:
+        BadInput: no public inputs, a teacher or student that is unknown, or anything that `pv.pate`
+            refuses.
+    """
+    pool, classes = options.public, data.classes
+    require_public(pool)
+    assert classes is not None  # or the plan could not be settled
+    jobs = 1 if options.jobs is None else options.jobs
+    folder = None if kept is None else kept.folder
+    recipe = recipe_of(options.teacher or "spreading", data, pool, classes)
+    teachers = Trained(data, recipe, plan.teachers, folder=folder, jobs=jobs)
+    # Built beforehand: what is wrong with it must show before anything is spent.
+    built = network(options.model, tuple(data.tensors()[0].shape[1:]), classes, streams)
+    result = pate(
+        plan,
+        teachers,
+        None,
+        pool,
+        _student(options, built, len(pool.x)),
+        ledger=ledger,
+        streams=streams,
+        progress=progress,
+        keep=None if kept is None else kept.answers,
+    )
+    return replace(result, model_spec=options.model, classes=classes)
+
+
+def require_public(pool: Any) -> None:
+    """Refuse inputs to ask teachers about that were not declared public.
+
+    Raises:
+        BadInput: there are none, or they were not.
+    """
+    if not isinstance(pool, Dataset) or not pool.public:
+        raise BadInput(
+            "teachers answer about public inputs, which get no protection: give "
+            "public=pv.Dataset(x, public=True), rows of the form of the data"
+        )
+
+
+def recipe_of(teacher: str, data: Dataset, pool: Dataset, classes: int) -> Recipe:
+    """How one teacher is trained: by spreading labels, by scikit-learn, or as a network by Adam.
+
+    Args:
+        teacher: its name.
+        data: the rows.
+        pool: the public inputs.
+        classes: how many there are.
+
+    Raises:
+        BadInput: an unknown name.
+    """
+    if teacher == "spreading":
+        return Spreading(pool, classes)
+    if teacher == "logistic":
+        from sklearn.linear_model import LogisticRegression
+
+        return Estimator(lambda: LogisticRegression(max_iter=200))
+    if teacher == "forest":
+        from sklearn.ensemble import ExtraTreesClassifier
+
+        return Estimator(lambda: ExtraTreesClassifier(100))
+    if not networks.is_built_in(teacher):
+        raise BadInput(
+            f"teacher is {str(teacher)[:60]!r}: expected spreading, logistic, forest, linear, "
+            "mlp:100 or cnn"
+        )
+    shape, streams = tuple(data.tensors()[0].shape[1:]), Streams.new(0)
+    return Network(
+        lambda: networks.build(teacher, shape, classes, streams.initialisation), _train_by_adam
+    )
+
+
+def _train_by_adam(teacher: nn.Module, x: Tensor, y: Tensor) -> None:
+    descent = torch.optim.Adam(teacher.parameters(), lr=1e-3, weight_decay=1e-3)
+    for _ in range(50):
+        for rows in torch.randperm(len(x)).split(32):  # type: ignore[no-untyped-call]
+            descent.zero_grad()
+            nn.functional.cross_entropy(teacher(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
+            descent.step()
+
+
+def _student(options: Any, built: nn.Module, inputs: int) -> Student:
+    """The student: by default enough steps for a small pool, and not more than 20 epochs of a large
+    one.
+    """
+    student = Student(lambda shape: built, spread=Spread())
+    usual = max(20, math.ceil(_STEPS / math.ceil(inputs / student.batch_size)))
+    rate = student.learning_rate if options.learning_rate is None else options.learning_rate
+    return replace(
+        student, epochs=usual if options.epochs is None else options.epochs, learning_rate=rate
+    )

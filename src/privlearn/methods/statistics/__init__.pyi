@@ -1,0 +1,15 @@
+from privlearn.methods.statistics.advice import advised as advised
+from privlearn.methods.statistics.chunks import Chunks as Chunks
+from privlearn.methods.statistics.classifiers import fisher as fisher
+from privlearn.methods.statistics.classifiers import least_squares as least_squares
+from privlearn.methods.statistics.draft import draft_schema as draft_schema
+from privlearn.methods.statistics.features import release_features as release_features
+from privlearn.methods.statistics.features import select_features as select_features
+from privlearn.methods.statistics.metric_figures import MetricsPlan as MetricsPlan
+from privlearn.methods.statistics.metric_figures import ValueMetricsPlan as ValueMetricsPlan
+from privlearn.methods.statistics.plan import FisherPlan as FisherPlan
+from privlearn.methods.statistics.plan import LeastSquaresPlan as LeastSquaresPlan
+from privlearn.methods.statistics.plan import RowsPlan as RowsPlan
+from privlearn.methods.statistics.plan import SelectionPlan as SelectionPlan
+from privlearn.methods.statistics.regression import RidgePlan as RidgePlan
+from privlearn.methods.statistics.regression import ridge as ridge

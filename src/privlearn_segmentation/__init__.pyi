@@ -1,0 +1,12 @@
+from privlearn.metrics import dice as dice
+from privlearn_segmentation.start import Corrections as Corrections
+from privlearn_segmentation.start import MapStudent as MapStudent
+from privlearn_segmentation.start import Seen as Seen
+from privlearn_segmentation.start import Start as Start
+from privlearn_segmentation.start import public_network as public_network
+from privlearn_segmentation.training import Pairs as Pairs
+from privlearn_segmentation.training import Training as Training
+from privlearn_segmentation.training import Warp as Warp
+from privlearn_segmentation.training import map_losses as map_losses
+from privlearn_segmentation.training import maps_of as maps_of
+from privlearn_segmentation.training import probabilities as probabilities

@@ -1,0 +1,7 @@
+"""What the command line shows of segmentation; each part is imported when it is needed."""
+
+from __future__ import annotations
+
+from privlearn._lazy import lazy
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

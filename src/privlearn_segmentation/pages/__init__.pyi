@@ -1,0 +1,11 @@
+from privlearn_segmentation.pages.corrections import corrections_job as corrections_job
+from privlearn_segmentation.pages.costs import show_cost as show_cost
+from privlearn_segmentation.pages.masks import are_scans as are_scans
+from privlearn_segmentation.pages.masks import write_masks as write_masks
+from privlearn_segmentation.pages.starting import beside as beside
+from privlearn_segmentation.pages.starting import initial_weights as initial_weights
+from privlearn_segmentation.pages.starting import labelled_volumes as labelled_volumes
+from privlearn_segmentation.pages.starting import require_startable as require_startable
+from privlearn_segmentation.pages.starting import stated as stated
+from privlearn_segmentation.pages.starting import tested as tested
+from privlearn_segmentation.training import map_losses as map_losses

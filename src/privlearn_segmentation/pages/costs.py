@@ -1,0 +1,58 @@
+"""`privlearn budget --method pate --maps`: what corrections of maps cost; without data or torch."""
+
+from __future__ import annotations
+
+from privlearn._checks import count
+from privlearn.cli import methods, screen
+from privlearn.cli.request import Request
+from privlearn.descent.choices import Facts
+from privlearn.errors import BadInput
+from privlearn_segmentation.plan import correction_figures, settle_corrections
+
+
+def show_cost(request: Request) -> None:
+    """Print what corrections of maps cost, and what their noise does to them."""
+    if request.threshold is not None:
+        raise BadInput(
+            "--threshold is for votes on classes, and --maps for corrections of maps: leave one of "
+            "them out"
+        )
+    if request.classes is None:
+        raise BadInput(
+            "--maps needs the number of classes in a mask, the background included: give --classes "
+            "K"
+        )
+    plan = settle_corrections(methods.named_options(request), Facts(0))
+    answer = screen.priced(plan, request.delta) | {
+        "plan": plan.to_json() | plan.noise_figures(),
+        "corrections": correction_figures(plan, count("--classes", request.classes, least=2)),
+    }
+    screen.warn(*methods.votes_warnings(plan, request.examples))
+    if request.json:
+        screen.print_json(answer)
+        return
+    out, noise = screen.answers, answer["corrections"]
+    out.print(
+        f"{screen.BOLD}{plan.queries}{screen.END} queries, whole volumes, to "
+        f"{screen.BOLD}{plan.teachers}{screen.END} teachers, who correct a public "
+        f"network's maps of {request.classes} classes"
+    )
+    screen.guarantee_lines(answer)
+    out.print(
+        f"\nnoise of {screen.BOLD}{noise['noise_in_radii']:.4g}{screen.END} radii on each of "
+        f"{noise['numbers']} numbers of the mean correction; a radius is the length of the longest "
+        "that counts. Twice the teachers, half the noise.\n"
+    )
+    table = screen.Table()
+    for name in (
+        "mean correction, in radii",
+        "kept where all queries share it",
+        "where one query has it",
+    ):
+        table.add_column(name, justify="right")
+    for row in noise["kept"]:
+        table.add_row(
+            f"{row['length']:g}", f"{row['kept_of_common']:.2f}", f"{row['kept_of_own']:.2f}"
+        )
+    out.print(table)
+    out.print(f"\n{screen.meaning(answer)}")
