@@ -24,7 +24,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import privlearn as pv
 from privlearn import cli
 from privlearn.cli import jobs, methods
-from privlearn.cli import pate as pate_command
 from privlearn.methods import pate as teachers
 from privlearn.metrics import Metrics
 from privlearn.opacus import PrivacyEngine
@@ -32,7 +31,7 @@ from privlearn.publishing import signing
 from privlearn.publishing import verify as verify_module
 from privlearn.publishing.verify import verify
 from privlearn.sklearn import DPFisherClassifier
-from privlearn_segmentation.pages import starting
+from privlearn_segmentation.pages import corrections, starting
 from tests.publishing import checks_shared_ledgers as shared_ledger_checks
 from tests.publishing.checks import published
 from tests.support.checks import check
@@ -135,8 +134,8 @@ def maps_that_bring_nothing(place: Path) -> str:
         contextlib.redirect_stderr(asides),
         mock.patch.object(starting, "evaluate", return_value=Metrics({"dice": 0.5}, 1)),
     ):
-        result = pate_command._with_start(result, data, start, answer)  # type: ignore[arg-type]
-        pate_command._maps_rows(result, data, answer)  # type: ignore[arg-type]
+        result = corrections._with_start(result, data, start, answer)  # type: ignore[arg-type]
+        corrections._maps_rows(result, data, answer)  # type: ignore[arg-type]
     return asides.getvalue()
 
 
