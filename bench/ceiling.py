@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 import privlearn as pv
 from privlearn.core.schedules import Constant, Polynomial
-from privlearn.descent import rules
+from privlearn.training import rules
 from privlearn.transforms import ScatterRandom
 from privlearn.transforms.made_up_images import projected
 

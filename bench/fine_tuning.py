@@ -25,8 +25,8 @@ from torch.nn import functional as F
 
 import privlearn as pv
 from privlearn._storage import cache
-from privlearn.descent.rules import learning_rate
 from privlearn.runs.front import Front
+from privlearn.training.rules import learning_rate
 from privlearn.transforms import drawn_encoder, feature_cache, read_features, usual
 
 MAPS, CLIP = (256, 4, 4), 0.1

@@ -25,8 +25,6 @@ from privlearn.core.sampling import Shuffle as Shuffle
 from privlearn.core.streams import Streams as Streams
 from privlearn.data import Dataset as Dataset
 from privlearn.data import load as load
-from privlearn.descent.dpsgd import Run as Run
-from privlearn.descent.whole_run import dpsgd as dpsgd
 from privlearn.loop import make_private as make_private
 from privlearn.methods import boosting as boosting
 from privlearn.methods import dpmac as _dpmac
@@ -43,6 +41,8 @@ from privlearn.publishing.publish import publish as publish
 from privlearn.publishing.verify import verify as verify
 from privlearn.runs.compute import ComputeConfig as ComputeConfig
 from privlearn.runs.result import Result as Result
+from privlearn.training.dpsgd import dpsgd as dpsgd
+from privlearn.training.run import Run as Run
 
 mac = _dpmac
 teachers = _pate

@@ -21,12 +21,12 @@ from privlearn.core.schedules import Constant, NoiseSchedule, Schedule
 from privlearn.core.solving import with_least_noise
 from privlearn.core.streams import Streams
 from privlearn.data.torch_rows import resampled
-from privlearn.descent import best_sampling
-from privlearn.descent.dpsgd import Run
 from privlearn.errors import BadInput, warn
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import ComputeArguments, require_optimizer_of, world_of
+from privlearn.training import best_sampling
+from privlearn.training.run import Run
 
 
 class LoopSettings(ComputeArguments, total=False):
@@ -98,7 +98,7 @@ def make_private(
     function as a loss is one of (model, batch), where `batch` is what the loader's collate function
     makes; losses of torch.nn are of (outputs, targets).
 
-    Guarantee: that of `descent.dpsgd.Run`, for the model after the last step (and after each):
+    Guarantee: that of `pv.Run`, for the model after the last step (and after each):
     `plan.guarantee(delta)`. What `step` returns, the batches and the rows are private.
 
     Args:

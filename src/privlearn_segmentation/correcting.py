@@ -11,12 +11,12 @@ import numpy as np
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.descent.train import network
 from privlearn.errors import BadInput
 from privlearn.methods.pate import KeptFolder
 from privlearn.methods.pate.pate import pate
 from privlearn.methods.pate.plan import Ball, PatePlan
 from privlearn.runs.result import Result
+from privlearn.training.train import network
 from privlearn_segmentation.start import Start
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
 from privlearn.methods.pate.plan import Ball, PatePlan
 from privlearn.methods.pate.votes import with_noise
+from privlearn.training.choices import Facts
 
 #: How many teachers there are, and how many volumes they are asked about.
 TEACHERS, QUERIES = 32, 20

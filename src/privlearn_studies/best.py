@@ -24,13 +24,13 @@ from privlearn.core.streams import Streams
 from privlearn.core.transform import shape_after
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn.descent.train import train as train_by_default
-from privlearn.descent.whole_run import dpsgd
 from privlearn.methods.statistics.classifiers import fisher
 from privlearn.methods.statistics.plan import FisherPlan
 from privlearn.models import networks
 from privlearn.runs.front import Front
 from privlearn.runs.result import Result
+from privlearn.training.dpsgd import dpsgd
+from privlearn.training.train import train as train_by_default
 from privlearn.transforms import PublicTransform, feature_cache, read_features, usual
 from privlearn_studies.charts import BLUE, GREEN, GREY, RED, SKY, Curve, Figure, Mark, Panel
 from privlearn_studies.fay2020 import votes

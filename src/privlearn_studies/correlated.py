@@ -16,7 +16,7 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.plan import Plan
 from privlearn.core.streams import Streams
 from privlearn.data.named import load
-from privlearn.descent.train import train as train_by_rule
+from privlearn.training.train import train as train_by_rule
 from privlearn.transforms import feature_cache
 from privlearn_studies.charts import CYCLE, Across, Curve, Figure, Panel
 from privlearn_studies.report import (

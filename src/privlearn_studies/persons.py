@@ -19,9 +19,9 @@ from privlearn.core.sampling import Poisson
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn.descent.rules import CLIP_NORM, batch_size, learning_rate
-from privlearn.descent.train import train as train_by_rule
 from privlearn.runs.front import Front
+from privlearn.training.rules import CLIP_NORM, batch_size, learning_rate
+from privlearn.training.train import train as train_by_rule
 from privlearn.transforms import feature_cache, read_features, usual
 from privlearn_studies.charts import CYCLE, Curve, Figure, Mark, Panel
 from privlearn_studies.report import Findings, Row, each, mean, mean_row, page, spread, table

@@ -30,12 +30,12 @@ from privlearn.cli.commands import replay as command
 from privlearn.cli.request import Request
 from privlearn.core.mechanisms.release import release
 from privlearn.core.streams import RandomStream, Streams
-from privlearn.descent import dpsgd
 from privlearn.errors import BadInput
 from privlearn.runs import transcript
 from privlearn.runs.checkpoint import Saved
 from privlearn.runs.result import Result
 from privlearn.runs.transcript import CommittedSecret, Recording
+from privlearn.training import run as dpsgd
 from tests.support.checks import check, must_raise
 from tests.support.steps import EachStep
 

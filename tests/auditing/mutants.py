@@ -7,8 +7,8 @@ from privlearn.core import sampling
 from privlearn.core.accounting import guarantee, mechanisms
 from privlearn.core.clipping import clips, gradients
 from privlearn.core.mechanisms import noise, release
-from privlearn.descent import dpsgd
 from privlearn.publishing import publish
+from privlearn.training import run as dpsgd
 from tests.support.mutant import Mutant, suite_of
 
 FULL, GRID = (

@@ -17,10 +17,10 @@ import privlearn as pv
 from privlearn.cli import main
 from privlearn.cli.options import options_of
 from privlearn.core.row_transform import Scale
-from privlearn.descent.choices import TrainRequest
-from privlearn.descent.train import _NOT_GIVEN
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.post_processing import ROWS
+from privlearn.training.choices import TrainRequest
+from privlearn.training.train import _NOT_GIVEN
 
 ROOT = Path(__file__).parents[2]
 

@@ -32,11 +32,11 @@ from privlearn.core.clipping.views import FlipAndShift
 from privlearn.core.plan import Plan
 from privlearn.core.rows import digests
 from privlearn.core.schedules import Validation
-from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput
 from privlearn.models.heads import ClassHead
 from privlearn.publishing import publish, verify
 from privlearn.runs.optimizers import MeanWeights
+from privlearn.training.choices import TrainRequest
 from tests.clipping.checks import Net, unruled
 from tests.runs.checks_resuming import RUNS, Run, Stopped, folder, weights
 from tests.support.checks import check, must_raise

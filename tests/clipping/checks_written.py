@@ -19,8 +19,8 @@ from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.clipping.model_check import require_per_example
 from privlearn.core.clipping.trained_state import TrainedState, versions
 from privlearn.core.rows import TensorRows
-from privlearn.descent.dpsgd import Run
 from privlearn.errors import NotPerExample
+from privlearn.training.run import Run
 from tests.clipping.checks import drawn
 from tests.support.checks import check, must_raise
 from tests.support.nets import clipped_by_the_loop, cross_entropy, one_sample, small_data

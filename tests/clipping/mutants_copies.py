@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from privlearn.core import streams
 from privlearn.core.clipping import backends, gradients, randomness, views
-from privlearn.descent import after_training, task
 from privlearn.models import heads
 from privlearn.publishing import card
 from privlearn.runs import checkpoint, given, optimizers, result, session
+from privlearn.training import after_training, task
 from tests.runs.checks_resuming import Stopped
 from tests.support.mutant import Mutant, suite_of
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from privlearn.core import rows, streams
 from privlearn.core.clipping import agreement, backends, evaluation, gradients, randomness, views
 from privlearn.core.clipping.parameters.frozen import FrozenState
-from privlearn.descent import task
+from privlearn.training import task
 from tests.support.mutant import Mutant, suite_of
 
 MASKS, PERSONS = "check_masks_of_other_rows_do_not_move", "check_masks_of_other_persons_do_not_move"

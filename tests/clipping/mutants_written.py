@@ -11,8 +11,8 @@ from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.clipping.parameters.attributes import PlainAttributes, _Module
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.clipping.trained_state import TrainedState
-from privlearn.descent.task import Task
 from privlearn.opacus.script_run import ScriptRun
+from privlearn.training.task import Task
 from tests.support.mutant import Mutant, suite_of
 
 UNDONE = "check_what_a_pass_writes_into_trained_parameters_is_undone"

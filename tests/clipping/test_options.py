@@ -27,8 +27,8 @@ from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.plan import Plan
-from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput
+from privlearn.training.dpsgd import dpsgd
 from tests.support.nets import (
     clipped_by_the_loop,
     cross_entropy,

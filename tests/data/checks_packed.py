@@ -23,9 +23,9 @@ from privlearn.core.sampling import Poisson
 from privlearn.data import dataset, pack, tables
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.schema import Category, Number, Schema
-from privlearn.descent import task
-from privlearn.descent.task import Task
 from privlearn.errors import BadInput
+from privlearn.training import task
+from privlearn.training.task import Task
 from tests.support.checks import check, must_raise
 
 SCHEMA = Schema(

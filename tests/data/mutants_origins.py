@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from privlearn.data import origins, torch_rows
 from privlearn.data.origins import Origins
-from privlearn.descent.task import Task
 from privlearn.methods.boosting import rounds
 from privlearn.methods.dpmac.dpmac import MacTask
 from privlearn.methods.statistics import opening
 from privlearn.methods.tuning.tune import tune
+from privlearn.training.task import Task
 from tests.support.mutant import Mutant, suite_of
 
 COUNTED, DOORS = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from privlearn.core import rows
 from privlearn.data import dataset, packed, tables
-from privlearn.descent import task
+from privlearn.training import task
 from tests.support.mutant import Mutant, suite_of
 
 PACKED, REFUSED = (

@@ -29,10 +29,10 @@ from privlearn.core.clipping import clips
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.mechanisms import release as release_module
 from privlearn.core.plan import Plan
-from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.errors import BadInput
 from privlearn.publishing import publish
 from privlearn.runs.given import ABSENT
+from privlearn.training import run as dpsgd_module
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws, bounded, cross_entropy, small_data
 from tests.support.registries import completed

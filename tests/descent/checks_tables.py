@@ -11,7 +11,7 @@ import torch
 from sklearn.metrics import log_loss
 
 import privlearn as pv
-from privlearn.descent.train import settle_for
+from privlearn.training.train import settle_for
 from privlearn.transforms import Centre
 from tests.support.checks import check
 

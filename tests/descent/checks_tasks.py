@@ -23,12 +23,12 @@ from privlearn.core.clipping.clips import Flat
 from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.rows import TensorRows
 from privlearn.core.sampling import FullBatch
-from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput
 from privlearn.models.heads import HEADS, PoissonLoss
 from privlearn.models.last_layers import CumulativeLogits
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import Result
+from privlearn.training.choices import TrainRequest
 from tests.support.checks import check, must_raise
 from tests.support.steps import EachStep
 

@@ -22,8 +22,8 @@ from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.clipping.evaluation import Gains
 from privlearn.core.rows import TensorRows
 from privlearn.core.temperature import GRID, NORM, Temperature
-from privlearn.descent import after_training, fitted_temperature
 from privlearn.errors import BadInput
+from privlearn.training import after_training, fitted_temperature
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy, one_sample, require_standard_deviation, small_data
 

@@ -40,9 +40,9 @@ from privlearn.core.accounting.trees import Filter, GaussianFilter
 from privlearn.core.clipping.evaluation import RightAnswers
 from privlearn.core.plan import Plan
 from privlearn.core.schedules import Schedule, Validation
-from privlearn.descent.validation import ReactingNoise
 from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.publishing import card, certificate, page, publish
+from privlearn.training.validation import ReactingNoise
 from tests.descent.checks_leaks import PICKY, PRICED, ROWS, Picky, require_neighbours_alike
 from tests.runs.checks_resuming import Run, folder, in_a_child, weights
 from tests.support.checks import check, must_raise

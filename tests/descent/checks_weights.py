@@ -16,10 +16,10 @@ from privlearn.core.clipping.clips import Flat
 from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.rows import TensorRows
 from privlearn.core.sampling import FullBatch
-from privlearn.descent.choices import TrainRequest, weights_of
 from privlearn.errors import BadInput
 from privlearn.models.heads import ClassHead
 from privlearn.runs.result import Result
+from privlearn.training.choices import TrainRequest, weights_of
 from tests.support.checks import check, must_raise
 
 

@@ -6,10 +6,11 @@ from privlearn.cli import jobs
 from privlearn.cli.commands import train
 from privlearn.core.clipping import backends, gradients
 from privlearn.core.mechanisms import release
-from privlearn.descent import dpsgd, task
-from privlearn.descent import train as descent
 from privlearn.publishing import publish
 from privlearn.runs import given, optimizers, session
+from privlearn.training import run as dpsgd
+from privlearn.training import task
+from privlearn.training import train as descent
 from tests.support.mutant import Mutant, suite_of
 
 ALIKE = "check_neighbouring_runs_look_the_same"

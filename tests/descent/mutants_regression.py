@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from privlearn.descent import rules, train
 from privlearn.models import heads
 from privlearn.publishing import model
+from privlearn.training import rules, train
 from tests.support.mutant import Mutant, suite_of
 
 UNITS = "check_regression_predicts_in_the_units_of_the_target"

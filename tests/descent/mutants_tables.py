@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.descent import centring, fitted_temperature
+from privlearn.training import centring, fitted_temperature
 from tests.support.mutant import Mutant, suite_of
 
 ROWS = "check_rows_have_no_part_in_how_tables_are_prepared"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from privlearn.descent import centring, rules
 from privlearn.models import heads, last_layers
 from privlearn.publishing import model
 from privlearn.runs import result
+from privlearn.training import centring, rules
 from tests.descent import checks_tasks
 from tests.support.mutant import Mutant, suite_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn.core import plan
 from privlearn.core.clipping import evaluation
-from privlearn.descent import fitted_temperature
+from privlearn.training import fitted_temperature
 from tests.support.mutant import Mutant, suite_of
 
 MOVES = "check_one_example_moves_the_gains_by_at_most_the_sensitivity"

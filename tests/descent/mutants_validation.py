@@ -5,8 +5,8 @@ from __future__ import annotations
 from privlearn.core import plan, schedules
 from privlearn.core.accounting import filters, searches, trees
 from privlearn.core.clipping import evaluation
-from privlearn.descent import validation
 from privlearn.runs import checkpoint, result
+from privlearn.training import validation
 from tests.support.mutant import Mutant, suite_of
 
 RULE, LIMIT = (

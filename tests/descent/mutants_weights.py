@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from privlearn.core.clipping import clips
-from privlearn.descent import centring, choices, rules, train
 from privlearn.models import heads
 from privlearn.runs import result
+from privlearn.training import centring, choices, rules, train
 from tests.support.mutant import Mutant, suite_of
 
 ROWS, OWN, MOVE, SAID = (

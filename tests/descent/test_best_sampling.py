@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import privlearn as pv
 from privlearn.core import solving
 from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.descent import best_sampling, rules
-from privlearn.descent.choices import Facts, TrainRequest
 from privlearn.errors import PrivlearnError
+from privlearn.training import best_sampling, rules
+from privlearn.training.choices import Facts, TrainRequest
 
 EXAMPLES = 60_000
 

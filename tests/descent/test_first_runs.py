@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn.descent.rules import learning_rate
 from privlearn.errors import NotPerExample, SampleReused
 from privlearn.runs.result import Diagnostics
+from privlearn.training.rules import learning_rate
 from tests.support.nets import cross_entropy, small_data, small_net
 from tests.support.steps import EachStep
 

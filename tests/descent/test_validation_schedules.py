@@ -23,8 +23,8 @@ from privlearn.core.accounting.filters import largest_filter, share
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.accounting.trees import Filter
 from privlearn.core.schedules import Constant, Exponential, Validation
-from privlearn.descent import rules
 from privlearn.errors import BadInput, UnsupportedEvent
+from privlearn.training import rules
 from tests.support.nets import cross_entropy, small_data, small_net
 
 SPEC = "validation:k=0.7,m=2,threshold=0.02,period=2"

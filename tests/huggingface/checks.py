@@ -19,8 +19,8 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.rows import TensorRows
 from privlearn.core.sampling import FullBatch
-from privlearn.descent.gradient_check import require_gradients
 from privlearn.errors import BadInput, NotPerExample
+from privlearn.training.gradient_check import require_gradients
 from tests.support import texts as made
 from tests.support.checks import check, must_raise
 

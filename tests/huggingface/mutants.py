@@ -11,8 +11,8 @@ made.require_transformers()
 pytest.importorskip("peft", reason="peft is not installed")
 
 from privlearn.core.clipping import gradients  # noqa: E402
-from privlearn.descent import gradient_check  # noqa: E402
 from privlearn.huggingface import example_losses, fixed_length, trainer, unsupported  # noqa: E402
+from privlearn.training import gradient_check  # noqa: E402
 
 STEP = "    seen = self.private.step(drawn_batch(inputs))\n"
 EMPTY, ADAPTER = (

@@ -14,10 +14,10 @@ from torch import nn
 import privlearn as pv
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.data.schema import Number, Schema
-from privlearn.descent.choices import TrainRequest
 from privlearn.loop import LoopSettings
 from privlearn.runs import compute
 from privlearn.runs.given import RunArguments
+from privlearn.training.choices import TrainRequest
 from tests.laws.hostile_calls import (
     BOOST,
     CLASSES,

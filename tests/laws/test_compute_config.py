@@ -20,12 +20,12 @@ import privlearn as pv
 from privlearn.cli.options import options_of
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.processes import World
-from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS
 from privlearn.runs import compute
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import ComputeArguments
+from privlearn.training.choices import TrainRequest
 
 FIELDS = {field.name: field for field in dataclasses.fields(ComputeConfig)}
 
@@ -132,7 +132,7 @@ def _seen(target: str, call: Callable[[], Any]) -> ComputeConfig:
 
 def _train(**named: Any) -> ComputeConfig:
     return _seen(
-        "privlearn.descent.train.dpsgd",
+        "privlearn.training.train.dpsgd",
         lambda: pv.train(
             rows(), noise_multiplier=3.0, epochs=1, batch_size=8, features="raw", **named
         ),
@@ -148,7 +148,7 @@ def _estimator(**named: Any) -> ComputeConfig:
         classes=[0, 1, 2],
         options={"epochs": 1, "batch_size": 8, **named},
     )
-    return _seen("privlearn.descent.train.dpsgd", lambda: estimator.fit(data.x, data.y))
+    return _seen("privlearn.training.train.dpsgd", lambda: estimator.fit(data.x, data.y))
 
 
 def _dpmac(**named: Any) -> ComputeConfig:

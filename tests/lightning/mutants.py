@@ -9,8 +9,8 @@ from tests.support.mutant import Mutant, suite_of
 pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
 from privlearn.data import torch_rows
-from privlearn.descent import gradient_check
 from privlearn.lightning import step_loss, strategy
+from privlearn.training import gradient_check
 
 STEP = "    seen = self.private.step(drawn_batch(args[0]))\n"
 RATES = "check_a_trainers_rates_follow_counts_and_public_metrics"

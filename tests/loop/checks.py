@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import privlearn as pv
 from privlearn.data.dataset_rows import DatasetRows
-from privlearn.descent.task import Batch
 from privlearn.errors import BadInput, NotPerExample, SampleReused
 from privlearn.methods.statistics.metric_figures import Metrics
 from privlearn.runs.checkpoint import Checkpoint
+from privlearn.training.task import Batch
 from tests.support.checks import check, must_raise
 
 X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))

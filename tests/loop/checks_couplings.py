@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import privlearn as pv
-from privlearn.descent import dpsgd
+from privlearn.training import run as dpsgd
 from tests.support.checks import check
 from tests.support.couplings import ExampleLosses, Row, losses_of_batch, require_apart
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.descent.epoch_loader import EpochLoader, drawn_batch
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint
+from privlearn.training.epoch_loader import EpochLoader, drawn_batch
 from tests.loop.checks import X, Y, gone_through, loss, network, private, sgd, weights
 from tests.support.checks import check, must_raise
 

@@ -7,9 +7,10 @@ from privlearn.core import sampling
 from privlearn.core.clipping import gradients, losses
 from privlearn.core.clipping import model_check as check
 from privlearn.data import dataset_rows, torch_rows
-from privlearn.descent import base_run, dpsgd, task
 from privlearn.publishing import publish
 from privlearn.runs import optimizers, result, session
+from privlearn.training import base_run, task
+from privlearn.training import run as dpsgd
 from tests.support.mutant import Mutant, suite_of
 
 SAME, MICRO = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from privlearn.core import streams
 from privlearn.core.mechanisms import release
-from privlearn.descent import after_training
 from privlearn.publishing import model, publish
 from privlearn.runs import checkpoint, optimizers, repeats, result, session
+from privlearn.training import after_training
 from tests.support.mutant import Mutant, suite_of
 
 OWN, TAKEN = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn.core.clipping import gradients
 from privlearn.data import dataset_rows, padding
-from privlearn.descent import task
+from privlearn.training import task
 from tests.support.mutant import Mutant, suite_of
 
 LOOP, OWN = (

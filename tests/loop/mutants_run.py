@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from privlearn import loop
-from privlearn.descent import base_run, dpsgd, epoch_loader, task
 from privlearn.runs import given
+from privlearn.training import base_run, epoch_loader, task
+from privlearn.training import run as dpsgd
 from tests.support.mutant import Mutant, suite_of
 
 COUNTS, LACKS = (

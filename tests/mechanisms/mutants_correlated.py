@@ -6,7 +6,7 @@ from privlearn.core import plan, sampling
 from privlearn.core.mechanisms import banded, release
 from privlearn.core.mechanisms.correlated_stream import CorrelatedStream
 from privlearn.core.sampling.sampler import CyclicSampler
-from privlearn.descent import epoch_noise
+from privlearn.training import epoch_noise
 from tests.support.mutant import Mutant, suite_of
 
 COVARIANCE = "check_correlated_noise_has_its_covariance"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from privlearn.core.mechanisms import covariance, release
 from privlearn.core.mechanisms.correlated_stream import CorrelatedStream
-from privlearn.descent import epoch_noise
 from privlearn.runs.session import TrainingSession
+from privlearn.training import epoch_noise
 from tests.support.mutant import Mutant, suite_of
 
 REFUSED = "check_a_correlation_that_breaks_its_matrix_is_refused_by_name"

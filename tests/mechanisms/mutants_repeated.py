@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn.core import plan
 from privlearn.core.mechanisms import bisr, blt, correlated, correlated_stream, release
-from privlearn.descent import epoch_noise
+from privlearn.training import epoch_noise
 from tests.support.mutant import Mutant, suite_of
 
 PRICE = "check_no_times_of_an_example_cost_more_than_is_claimed"

@@ -35,7 +35,7 @@ from privlearn.core.clipping import clips, row_sums
 from privlearn.core.mechanisms.noise import add_gaussian, add_on_grid
 from privlearn.core.plan import Plan
 from privlearn.core.streams import Streams
-from privlearn.descent import dpsgd as dpsgd_module
+from privlearn.training import run as dpsgd_module
 from privlearn.transforms import pca
 
 FALSE_ALARM, RUNS, COMPARISONS = 1e-6, 20, 400

@@ -22,10 +22,10 @@ import torch
 import privlearn as pv
 from privlearn import _entry_points
 from privlearn.cli import main
-from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput
 from privlearn.methods import BUILT_IN, METHODS, Method
 from privlearn.methods.installed import find_method, installed_methods, method_names
+from privlearn.training.choices import TrainRequest
 from tests.support.checks import check, must_raise
 
 ROWS, COLUMNS, CLASSES = 240, 6, 3

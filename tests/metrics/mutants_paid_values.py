@@ -7,8 +7,8 @@ from __future__ import annotations
 from privlearn import metrics
 from privlearn.cli import methods
 from privlearn.core import solving
-from privlearn.descent import train
 from privlearn.methods.statistics import sums
+from privlearn.training import train
 from tests.support.mutant import Mutant, suite_of
 
 MOVED = "check_a_test_row_moves_paid_metrics_of_numbers_by_the_sensitivity_at_most"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from privlearn.core import sampling
 from privlearn.core.clipping import gradients
 from privlearn.core.mechanisms import release
-from privlearn.descent import base_run, dpsgd
 from privlearn.opacus import privacy_engine, recorded, script_loss, script_run
+from privlearn.training import base_run
+from privlearn.training import run as dpsgd
 from tests.support.mutant import Mutant, suite_of
 
 STEP = "self.run.step(batch, loss)\n"

@@ -14,11 +14,11 @@ import torch
 from privlearn.core import sampling
 from privlearn.core import streams as streams_module
 from privlearn.core.plan import Plan
-from privlearn.descent import whole_run
 from privlearn.errors import (
     PrivlearnError,
 )
 from privlearn.publishing import certificate, publish, verify
+from privlearn.training import dpsgd as whole_run
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy, small_data, small_net
 

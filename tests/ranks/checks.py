@@ -28,10 +28,10 @@ from privlearn.core.clipping.gradients import ClippedGradients
 from privlearn.core.mechanisms import noise, release
 from privlearn.core.streams import Streams
 from privlearn.core.temperature import Temperature
-from privlearn.descent.epoch_loader import EpochLoader, drawn_batch
 from privlearn.errors import BadInput, BudgetExceeded, ProcessLost
 from privlearn.runs import process_group, ranks
 from privlearn.runs.ranks import Ranks, Slice
+from privlearn.training.epoch_loader import EpochLoader, drawn_batch
 from tests.ranks.forks import sharing
 from tests.ranks.threads import Threads, outcomes, together
 from tests.runs.checks_resuming import Stopped, number

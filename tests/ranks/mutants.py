@@ -7,11 +7,12 @@ from privlearn.core.clipping import kernels
 from privlearn.core.clipping import model_check as models_check
 from privlearn.core.mechanisms import noise, release
 from privlearn.data import torch_rows
-from privlearn.descent import base_run, dpsgd, task
 from privlearn.opacus import privacy_engine
 from privlearn.publishing import publish
 from privlearn.runs import process_group, ranks, session
 from privlearn.sklearn import spending
+from privlearn.training import base_run, task
+from privlearn.training import run as dpsgd
 from tests.support.mutant import Mutant, suite_of
 
 ALONE = "check_several_processes_train_what_one_does"

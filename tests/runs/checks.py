@@ -27,9 +27,9 @@ from privlearn.core.processes import World
 from privlearn.core.rows import TensorRows, ahead
 from privlearn.core.streams import NoiseStream, Streams
 from privlearn.data.dataset_rows import DatasetRows
-from privlearn.descent.dpsgd import Run
 from privlearn.errors import BadInput, NotPerExample, SampleReused
 from privlearn.runs.checkpoint import Checkpoint
+from privlearn.training.run import Run
 from tests.descent.checks_leaks import network, settled, training
 from tests.runs.checks_resuming import RUNS, Stopped, folder, number, weights
 from tests.runs.checks_resuming import Run as Small

@@ -43,7 +43,7 @@ def differing(one: Transcript, other: Transcript) -> list[bool]:
 def require_apart(
     act: Callable[[str], Any], before: int = 0, rows: tuple[str, ...] = ("far",)
 ) -> None:
-    """`act` trains on data with a row of `descent.ROWS`: one sum in four differs after the first
+    """`act` trains on data with a row of `training.ROWS`: one sum in four differs after the first
     `before`, and no more.
 
     Each of `rows` takes an ordinary one's place.

@@ -181,7 +181,7 @@ def check_an_interruption_between_epochs_gives_nothing_up() -> None:
     with folder() as here:
         for name in ("whole", "stopped"):
             Ledger.open(here / name, create=True)
-        with mock.patch("privlearn.descent.task.require_finite", side_effect=KeyboardInterrupt):
+        with mock.patch("privlearn.training.task.require_finite", side_effect=KeyboardInterrupt):
             must_raise(
                 KeyboardInterrupt,
                 lambda: run.go(here / "run", ledger=Ledger.open(here / "stopped")),

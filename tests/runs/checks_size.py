@@ -26,11 +26,11 @@ from privlearn.cli import jobs
 from privlearn.cli.request import Request
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.sampling import Sampler
-from privlearn.descent import rules
-from privlearn.descent.choices import TrainRequest
-from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
 from privlearn.publishing import publish
+from privlearn.training import rules
+from privlearn.training.choices import TrainRequest
+from privlearn.training.train import facts_of
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy
 from tests.support.registries import completed

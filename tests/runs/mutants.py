@@ -7,8 +7,10 @@ from __future__ import annotations
 from privlearn.core import rows
 from privlearn.core.clipping import gradients, losses
 from privlearn.data import dataset_rows
-from privlearn.descent import base_run, dpsgd, task, whole_run
 from privlearn.runs import optimizers, session
+from privlearn.training import base_run, task
+from privlearn.training import dpsgd as whole_run
+from privlearn.training import run as dpsgd
 from tests.runs.checks_resuming import Stopped
 from tests.support.mutant import Mutant, suite_of
 

@@ -4,8 +4,8 @@ silence.
 
 from __future__ import annotations
 
-from privlearn.descent import train
 from privlearn.runs import compute, result
+from privlearn.training import train
 from tests.support.mutant import Mutant, suite_of
 
 SAID = "check_how_a_run_computes_is_what_was_said"

@@ -5,8 +5,8 @@ check.
 from __future__ import annotations
 
 from privlearn.core.clipping.parameters.frozen import FrozenState
-from privlearn.descent import dpsgd
 from privlearn.methods.boosting import rounds
+from privlearn.training import run as dpsgd
 from privlearn.transforms import pca
 from tests.support.mutant import Mutant, suite_of
 

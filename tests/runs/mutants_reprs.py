@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from privlearn import _display
 from privlearn.core.accounting import ledger
-from privlearn.descent import base_run, task
 from privlearn.publishing import verify
 from privlearn.runs import checkpoint, result
+from privlearn.training import base_run, task
 from tests.support.mutant import Mutant, suite_of
 
 PRIVATE = "check_a_repr_of_a_result_keeps_private_figures_to_itself"

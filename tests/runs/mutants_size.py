@@ -11,13 +11,13 @@ from privlearn.cli.commands import train
 from privlearn.core import plan
 from privlearn.core import processes as world
 from privlearn.data import dataset
-from privlearn.descent import choices, task, validation
-from privlearn.descent import train as descent
 from privlearn.methods.dpmac import dpmac
 from privlearn.methods.pate import pate, trained
 from privlearn.methods.tuning import blocks, tune
 from privlearn.publishing import card
 from privlearn.runs import ranks
+from privlearn.training import choices, task, validation
+from privlearn.training import train as descent
 from privlearn_segmentation import start
 from tests.support.mutant import Mutant, suite_of
 

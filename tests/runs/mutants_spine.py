@@ -9,9 +9,10 @@ from privlearn.core.accounting.pld import rounding
 from privlearn.core.clipping import agreement, clips, gradients, per_example, row_norms, row_sums
 from privlearn.core.clipping import model_check as models_check
 from privlearn.core.mechanisms import noise, release
-from privlearn.descent import dpsgd, epoch_noise
 from privlearn.publishing import certificate, publish, verify
 from privlearn.runs import session
+from privlearn.training import epoch_noise
+from privlearn.training import run as dpsgd
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [

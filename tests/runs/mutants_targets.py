@@ -5,10 +5,10 @@ check.
 from __future__ import annotations
 
 from privlearn import loop
-from privlearn.descent import train
 from privlearn.methods.statistics import draft
 from privlearn.runs import session
 from privlearn.sklearn import transformers
+from privlearn.training import train
 from tests.support.mutant import Mutant, suite_of
 
 DOORS = "check_every_way_to_spend_warns_of_a_hollow_target_once"

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import privlearn as pv
 from privlearn.core.accounting import events
 from privlearn.core.accounting.pld.truncation import TruncatedPoissonSampled
-from privlearn.descent.choices import TrainRequest
 from privlearn.errors import UnsupportedEvent
 from privlearn.publishing import certificate
+from privlearn.training.choices import TrainRequest
 
 
 def test_a_run_is_published_and_verified(tmp_path: Path) -> None:

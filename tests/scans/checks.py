@@ -20,7 +20,7 @@ import privlearn as pv
 from privlearn.cli.request import Request
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.descent.train import fit, settle_for
+from privlearn.training.train import fit, settle_for
 from privlearn_segmentation import Start, Training, map_losses, public_network
 from privlearn_segmentation.pages import starting
 from privlearn_segmentation.scans import Grid, read_mask, read_scan, write_mask

@@ -4,7 +4,7 @@ catch.
 
 from __future__ import annotations
 
-from privlearn.descent import train
+from privlearn.training import train
 from privlearn_segmentation import start
 from privlearn_segmentation.pages import starting
 from privlearn_segmentation.scans import grid, nifti

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn.core.plan import Plan
 from privlearn.core.schedules import _require_computable
-from privlearn.descent.epoch_noise import PlannedNoise
+from privlearn.training.epoch_noise import PlannedNoise
 from tests.support.mutant import Mutant, suite_of
 
 REFUSED = "check_a_schedule_that_breaks_its_price_is_refused_by_name"

@@ -12,8 +12,8 @@ import privlearn as pv
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.sampling import FullBatch
 from privlearn.core.streams import Streams
-from privlearn.descent.train import fit, settle_for
 from privlearn.methods.statistics.sums import ridge_sums
+from privlearn.training.train import fit, settle_for
 from tests.sklearn.checks_fits import DECLARED, X, targets
 from tests.support.checks import check
 

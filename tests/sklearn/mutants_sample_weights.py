@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from privlearn.descent import weighted
 from privlearn.methods.statistics import sums
 from privlearn.sklearn import estimator
+from privlearn.training import weighted
 from tests.support.mutant import Mutant, suite_of
 
 SUMS = "check_a_weighted_row_moves_sums_of_products_by_the_sensitivity_at_most"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import privlearn as pv
-from privlearn.descent import rules
+from privlearn.training import rules
 from privlearn_studies import best
 from privlearn_studies.best import EXAMPLE, STATISTICS
 from privlearn_studies.others import PUBLISHED

@@ -22,6 +22,7 @@ from tests.support.planted import is_affected, planted_bug
 _LAWS = "tests/laws/test_house.py"
 #: Folders of the source whose tests have another name.
 _TESTED = {
+    "privlearn/training": ("descent",),
     "privlearn_studies": ("studies",),
     "privlearn_segmentation": ("volumes", "scans"),
     "privlearn/methods/dpmac": ("mac",),

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn.core.clipping.bounded import Bounded
-from privlearn.descent import dpsgd
 from privlearn.errors import BadInput, NotPerExample
+from privlearn.training import run as dpsgd
 from tests.clipping.checks_separation import HARMLESS, MIXES, Gated, Marked, mixing
 from tests.clipping.checks_separation import rows as marked_rows
 from tests.support.nets import cross_entropy, flat_norm

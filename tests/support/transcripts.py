@@ -36,13 +36,14 @@ from privlearn.core.accounting.filters import PrivacyFilter
 from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.mechanisms import release as release_module
-from privlearn.descent import dpsgd, fitted_temperature, validation
 from privlearn.methods.boosting import rounds
 from privlearn.methods.dpmac import dpmac
 from privlearn.methods.pate import answers
 from privlearn.methods.statistics import classifiers, draft, features, regression
 from privlearn.methods.tuning import tune
 from privlearn.runs.given import ABSENT
+from privlearn.training import fitted_temperature, validation
+from privlearn.training import run as dpsgd
 from privlearn.transforms import pca, select
 
 #: All modules that release. Imported before a run is recorded: their calls of `release` are.

@@ -25,12 +25,12 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.mechanisms import Gaussian
 from privlearn.core.clipping import row_sums as statistics_module
 from privlearn.core.clipping.row_sums import least_squares_sums, symmetric
-from privlearn.descent import rules
-from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.methods.statistics.classifiers import Squares, release_squares, solved
 from privlearn.methods.statistics.plan import FisherPlan, LeastSquaresPlan
 from privlearn.publishing import publish
+from privlearn.training import rules
+from privlearn.training.train import facts_of
 from privlearn.transforms import FeatureFolder, Precomputed, read_features
 from privlearn.transforms.precomputed import PrecomputedRows, rows_digest
 from tests.statistics.checks import (

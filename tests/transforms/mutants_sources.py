@@ -5,9 +5,9 @@ check must catch.
 from __future__ import annotations
 
 from privlearn.core.clipping import row_sums
-from privlearn.descent import rules
 from privlearn.methods.statistics import classifiers, opening, plan
 from privlearn.publishing import verify
+from privlearn.training import rules
 from privlearn.transforms import modules, moments, precomputed
 from tests.support.mutant import Mutant, suite_of
 

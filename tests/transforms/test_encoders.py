@@ -11,8 +11,8 @@ import pytest
 import privlearn as pv
 from privlearn.cli import main
 from privlearn.core.accounting.events import walk
-from privlearn.descent import rules
 from privlearn.runs.checkpoint import Checkpoint
+from privlearn.training import rules
 from privlearn.transforms import specs
 from tests.support.checks import CHECKS
 from tests.support.steps import EachStep

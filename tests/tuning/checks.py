@@ -934,7 +934,7 @@ def tuned(plan: Any, rows: Any, holder: dict[str, Any], replay: Any = None) -> A
         holder["record"] = record
         with replayed(record, replay):
             # The patched release of the transcript serves here, too.
-            from privlearn.descent import dpsgd as dpsgd_module
+            from privlearn.training import run as dpsgd_module
 
             with mock.patch.object(tune_module, "release", dpsgd_module.release):
                 result = pv.tune(
@@ -1035,7 +1035,7 @@ def check_losers_leave_no_trace() -> None:
         return result
 
     from privlearn.cli import tuned as command
-    from privlearn.descent import train as descent
+    from privlearn.training import train as descent
 
     real_train = descent.dpsgd
     for name, head in _TOML.items():

@@ -19,9 +19,9 @@ from privlearn.core.accounting.guarantee import Adjacency
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.streams import Streams
 from privlearn.data import Dataset
-from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
 from privlearn.methods.tuning import Blocks, Candidate, RandomStopping, sums
+from privlearn.training.train import facts_of
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy
 

@@ -21,11 +21,11 @@ import privlearn as pv
 from privlearn.cli import jobs, main, request
 from privlearn.cli.commands import predict
 from privlearn.cli.request import Request
-from privlearn.descent import task
 from privlearn.errors import BadInput
 from privlearn.metrics import Metrics
 from privlearn.models import networks
 from privlearn.runs import checkpoint
+from privlearn.training import task
 from privlearn_segmentation import (
     MapStudent,
     Start,

@@ -32,9 +32,9 @@ from privlearn.core.plan import Plan
 from privlearn.core.sampling import Poisson
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput
 from privlearn.runs.given import gradient_clip
+from privlearn.training.dpsgd import dpsgd
 
 #: How much longer than 1 a canary's gradient is: it is clipped at any usual norm.
 _LONG = 1e4

@@ -38,10 +38,10 @@ from privlearn.core.sampling import FullBatch, Partition, Poisson
 from privlearn.core.schedules import Constant
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BudgetExceeded, PrivlearnError
 from privlearn.publishing.publish import publish
 from privlearn.publishing.verify import verify
+from privlearn.training.dpsgd import dpsgd
 
 #: A statistical check fails beyond this, if all is well, less often than once in a million times.
 _CHANCE, _DEVIATIONS = 1e-7, 6.0

@@ -32,10 +32,10 @@ from privlearn.core.sampling import FullBatch, Partition, Poisson, Sampler
 from privlearn.core.schedules import Constant
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.runs.callbacks import Callback, TrainingProgress
 from privlearn.runs.given import gradient_clip
+from privlearn.training.dpsgd import dpsgd
 
 #: Trials by default: more where the noise hides more, within bounds of time.
 _FEWEST, _MOST, _BY_NOISE = 5_000, 40_000, 2_500.0

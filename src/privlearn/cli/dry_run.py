@@ -7,9 +7,9 @@ from typing import Any
 from privlearn.cli import screen
 from privlearn.cli.jobs import Job
 from privlearn.cli.request import Request
-from privlearn.descent.rehearsal import Rehearsal, rehearse
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing.folder import require_free
+from privlearn.training.rehearsal import Rehearsal, rehearse
 
 #: How gradients of single examples are computed, in words.
 _WAYS = {

@@ -32,10 +32,6 @@ from privlearn.core.transform import PublicTransform
 from privlearn.data import NAMES, Dataset, load
 from privlearn.data.dataset import overlap, require_others
 from privlearn.data.schema import read_schema
-from privlearn.descent import rules
-from privlearn.descent.choices import TrainRequest
-from privlearn.descent.rules import Settled
-from privlearn.descent.train import facts_of, require_task
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.methods import METHODS
 from privlearn.methods.statistics.metric_figures import Metrics, NoisyMetrics
@@ -45,6 +41,10 @@ from privlearn.publishing.folder import require_free
 from privlearn.publishing.signing import SigningKey, read_private
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
+from privlearn.training import rules
+from privlearn.training.choices import TrainRequest
+from privlearn.training.rules import Settled
+from privlearn.training.train import facts_of, require_task
 from privlearn.transforms.chain import feature_cache, read_features
 from privlearn.transforms.precomputed import is_folder
 

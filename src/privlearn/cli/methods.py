@@ -19,7 +19,6 @@ from privlearn.cli.request import Request
 from privlearn.core.accounting.guarantee import PrivacyUnit
 from privlearn.core.plan import AbstractPlan
 from privlearn.core.processes import World, require_one_process
-from privlearn.descent.choices import Facts, TrainRequest
 from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
 from privlearn.methods.installed import method_of_maps
@@ -30,6 +29,7 @@ from privlearn.methods.statistics.metric_figures import MetricsPlan, ValueMetric
 from privlearn.methods.statistics.plan import ClassifierPlan
 from privlearn.runs import compute
 from privlearn.runs.compute import ComputeConfig
+from privlearn.training.choices import Facts, TrainRequest
 from privlearn.transforms.pca import components_of
 
 #: How many classes teachers vote for, where that is not said.

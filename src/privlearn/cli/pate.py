@@ -17,13 +17,13 @@ from privlearn.cli.request import Request
 from privlearn.core.accounting.guarantee import hollow, readable
 from privlearn.core.streams import Streams
 from privlearn.data import NAMES, Dataset
-from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
 from privlearn.methods.pate import KeptFolder
 from privlearn.methods.pate.votes import settle_votes
 from privlearn.methods.pate.voting import train_by_votes
 from privlearn.publishing.verify import verify
 from privlearn.runs.result import Result
+from privlearn.training.train import facts_of
 
 
 def require_public(request: Request) -> None:

@@ -28,11 +28,11 @@ from privlearn.core.accounting.guarantee import Adjacency, Guarantee, hollow, re
 from privlearn.core.accounting.tradeoff import describe, tradeoff
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.solving import noise_in_weights
-from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
 from privlearn.methods.statistics.metric_figures import Metrics
 from privlearn.publishing.accuracy import of_one_answer
 from privlearn.runs.callbacks import Callback, TrainingProgress
+from privlearn.training.rules import Setting
 
 #: Examples times epsilon at which next to nothing was learned, and half of what is learned without
 #: privacy.

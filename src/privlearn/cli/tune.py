@@ -14,8 +14,6 @@ from privlearn.cli.options import options_of
 from privlearn.cli.request import Request, plain_options, read_toml
 from privlearn.core.plan import Plan
 from privlearn.core.sampling import Shuffle
-from privlearn.descent import rules
-from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
 from privlearn.methods.tuning.blocks import Blocks
 from privlearn.methods.tuning.stopping import (
@@ -26,6 +24,8 @@ from privlearn.methods.tuning.stopping import (
     scored_by,
 )
 from privlearn.models.heads import BOUNDS, head_of
+from privlearn.training import rules
+from privlearn.training.choices import Facts
 
 _NUMBERS = {
     "blocks": ("share", "selection-epsilon"),

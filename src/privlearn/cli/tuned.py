@@ -21,9 +21,6 @@ from privlearn.core.clipping.separation.meeting import name_meeting
 from privlearn.core.streams import Streams
 from privlearn.core.transform import shape_after
 from privlearn.data import Dataset
-from privlearn.descent.choices import TrainRequest
-from privlearn.descent.rules import Settled
-from privlearn.descent.train import facts_of, fit, network_for, optimizer_of
 from privlearn.methods.tuning.blocks import Blocks
 from privlearn.methods.tuning.stopping import Candidate
 from privlearn.methods.tuning.tune import tune as tuning_run
@@ -31,6 +28,9 @@ from privlearn.models import networks
 from privlearn.models.heads import head_of
 from privlearn.runs.given import require_changeable, require_same_examples
 from privlearn.runs.result import Result
+from privlearn.training.choices import TrainRequest
+from privlearn.training.rules import Settled
+from privlearn.training.train import facts_of, fit, network_for, optimizer_of
 
 
 @contextmanager

@@ -25,9 +25,6 @@ from privlearn.core.rows import nested
 from privlearn.core.sampling import Sampler, named
 from privlearn.core.streams import Streams
 from privlearn.data.dataset_rows import DatasetRows
-from privlearn.descent.dpsgd import Run
-from privlearn.descent.epoch_loader import EpochLoader, drawn_batch
-from privlearn.descent.gradient_check import require_gradients
 from privlearn.errors import BadInput
 from privlearn.huggingface.example_losses import ExampleLoss
 from privlearn.huggingface.fixed_length import Padded, padding_token, require_one_length, tokens_in
@@ -44,6 +41,9 @@ from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.public_numbers import declare_metrics
 from privlearn.runs.ranks import launched
 from privlearn.runs.result import Result
+from privlearn.training.epoch_loader import EpochLoader, drawn_batch
+from privlearn.training.gradient_check import require_gradients
+from privlearn.training.run import Run
 
 #: The private run's checkpoint, in the output folder. What begins with an underscore is never
 #: uploaded to a hub.

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from privlearn._figures import plain
 from privlearn.core.processes import require_one_process
 from privlearn.data.torch_rows import share_rows
-from privlearn.descent.dpsgd import Run
-from privlearn.descent.epoch_loader import EpochLoader, drawn_batch
 from privlearn.errors import BadInput
 from privlearn.lightning.step_loss import StepLoss, TrainingLogs, no_metrics_in
 from privlearn.loop import make_private
@@ -27,6 +25,8 @@ from privlearn.publishing.publish import publish
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import device_of
 from privlearn.runs.result import Result
+from privlearn.training.epoch_loader import EpochLoader, drawn_batch
+from privlearn.training.run import Run
 
 #: What the training loss is called in logs.
 _PRIVATE_LOSS = "private_loss"

@@ -33,7 +33,7 @@ class Method:
         after_steps: whether it takes the rows of `runs.post_processing`.
         fields: options of its own: name, what stands for the value in the help, help, and what
             reads it.
-        settle: from the options, by name, and the public facts of the rows (`descent.rules.Facts`)
+        settle: from the options, by name, and the public facts of the rows (`training.rules.Facts`)
             to a plan with its noise.
         train: from that plan, the rows, the options, the ledger to charge (None: its own) and the
             random streams to a result.

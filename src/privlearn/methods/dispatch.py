@@ -15,9 +15,6 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.streams import Streams
 from privlearn.core.transform import PublicTransform
 from privlearn.data.dataset import Dataset, require_others
-from privlearn.descent import train as descent
-from privlearn.descent.choices import TrainRequest
-from privlearn.descent.train import facts_of, require_task
 from privlearn.errors import BadInput, warn
 from privlearn.methods import METHODS, Method
 from privlearn.methods.installed import find_method
@@ -27,10 +24,13 @@ from privlearn.runs.callbacks import Callback
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.result import Result
+from privlearn.training import train as descent
+from privlearn.training.choices import TrainRequest
+from privlearn.training.train import facts_of, require_task
 from privlearn.transforms.chain import read_features
 from privlearn.transforms.pca import components_of
 
-#: The method of which `descent.train` knows the rules.
+#: The method of which `training.train` knows the rules.
 _DPSGD = "dpsgd"
 #: What every method takes.
 _COMMON = frozenset(
@@ -91,7 +91,7 @@ def train(
             `pv.statistics.MetricsPlan`: both together meet the target. It is approved with the run,
             and then charged to `result.ledger`.
         choices: anything else that `privlearn train` lets one choose for the method, by its name.
-            For DP-SGD these are the fields of `descent.choices.TrainRequest`: `features`,
+            For DP-SGD these are the fields of `training.choices.TrainRequest`: `features`,
             `normalise`, `pca`, `select`, `epochs`, `batch_size`, `sampling`, `schedule`, `clip`,
             `clip_norm`, `group_size`, `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`,
             `optimizer`, `learning_rate`, `task`, `class_weights`, `label_smoothing` and more; and
@@ -195,7 +195,7 @@ def _require_targets(row: Method, data: Dataset, task: str | None) -> None:
     """Refuse targets that the method does not learn.
 
     Raises:
-        BadInput: naming them, or as `descent.train.require_task`.
+        BadInput: naming them, or as `training.train.require_task`.
     """
     require_task(task, data)
     head = head_of(task, data)

@@ -125,7 +125,7 @@ class Head(ABC):
         """One value for each example, of outputs and targets.
 
         Args:
-            request: choices that change it (`descent.choices.TrainRequest`).
+            request: choices that change it (`training.choices.TrainRequest`).
         """
 
 

@@ -17,11 +17,11 @@ from privlearn.core.clipping.clips import Clip, Flat, PerLayer
 from privlearn.core.clipping.model_check import require_separate
 from privlearn.core.processes import require_one_process
 from privlearn.core.streams import Streams
-from privlearn.descent.dpsgd import Run
 from privlearn.errors import BadInput
 from privlearn.loop import make_private
 from privlearn.opacus.module_validator import ModuleValidator
 from privlearn.opacus.script_run import PrivateLoader, PrivateModule, PrivateOptimizer, ScriptRun
+from privlearn.training.run import Run
 
 #: Epochs that a run has at most where their number is not given.
 _MOST_EPOCHS = 100
@@ -35,7 +35,7 @@ class PrivacyEngine:
     """Takes a model, an optimizer and a loader, and makes them private, by the calls of Opacus's
     engine.
 
-    Guarantee: that of `descent.dpsgd.Run`, for the model after each step. The script keeps its
+    Guarantee: that of `pv.Run`, for the model after each step. The script keeps its
     form: `zero_grad`, the model on a batch of the loader, the loss, `backward`, `step`. Its loss is
     taken apart into one value for each example (`script_loss`), whose gradients are clipped,
     charged and noised in `optimizer.step()`. What the script sees of a batch, its loss included, is

@@ -17,11 +17,11 @@ from privlearn._checks import checked, count
 from privlearn.core.clipping.parameters.frozen import FrozenState
 from privlearn.core.rows import nested
 from privlearn.data.padding import Padding
-from privlearn.descent.dpsgd import Run
-from privlearn.descent.task import Batch, Epoch
 from privlearn.errors import BadInput
 from privlearn.opacus.recorded import Recorded, Turn, Watch, computed
 from privlearn.opacus.script_loss import ScriptLoss, taken_apart
+from privlearn.training.run import Run
+from privlearn.training.task import Batch, Epoch
 
 #: The public length of rows in a first batch: of tokens and images, and of sequences of floats.
 _LENGTHS = (64, 1024)

@@ -459,7 +459,7 @@ class ComputeArguments(PostProcessed, total=False):
 
 
 class RunArguments(ComputeArguments, total=False):
-    """The named arguments of `descent.dpsgd.Run`."""
+    """The named arguments of `pv.Run`."""
 
     optimizer: OptimizerFactory | torch.optim.Optimizer | None
     learning_rate_schedule: Schedule

@@ -12,12 +12,12 @@ from sklearn.utils.validation import check_is_fitted
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.plan import AbstractPlan
 from privlearn.data.dataset import Dataset
-from privlearn.descent.rules import SCALED_NORM
 from privlearn.methods.statistics.classifiers import fisher
 from privlearn.methods.statistics.features import select_features
 from privlearn.methods.statistics.plan import ChoosingPlan, FisherPlan, SelectionPlan
 from privlearn.sklearn.estimator import ADJACENCY, Array, PrivateClassifier, PrivateEstimator, Train
 from privlearn.sklearn.spending import require_plan
+from privlearn.training.rules import SCALED_NORM
 
 _Plan = TypeVar("_Plan", bound=ChoosingPlan)
 

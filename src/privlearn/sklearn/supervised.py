@@ -18,8 +18,6 @@ from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.plan import AbstractPlan, Plan
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.descent.train import fit as fit_by_descent
-from privlearn.descent.train import require_task, settle_for
 from privlearn.errors import BadInput
 from privlearn.methods import boosting
 from privlearn.methods.boosting.plan import BoostingPlan
@@ -34,6 +32,8 @@ from privlearn.sklearn.estimator import (
     Train,
     pair,
 )
+from privlearn.training.train import fit as fit_by_descent
+from privlearn.training.train import require_task, settle_for
 
 #: What is learned by which loss, as scikit-learn calls them.
 _TASKS = {"squared_error": "regression", "poisson": "counts"}

@@ -11,10 +11,10 @@ from privlearn.cli.pate import kept_and_paid, warned_before
 from privlearn.cli.request import Request
 from privlearn.core.accounting.guarantee import hollow, readable
 from privlearn.data import Dataset
-from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
 from privlearn.methods.pate.plan import Ball, PatePlan
 from privlearn.runs.result import Result
+from privlearn.training.train import facts_of
 from privlearn_segmentation import hippocampus
 from privlearn_segmentation.correcting import correct, learn_start, spec_of, with_radius
 from privlearn_segmentation.pages import starting

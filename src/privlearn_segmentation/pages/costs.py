@@ -5,8 +5,8 @@ from __future__ import annotations
 from privlearn._checks import count
 from privlearn.cli import methods, screen
 from privlearn.cli.request import Request
-from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
+from privlearn.training.choices import Facts
 from privlearn_segmentation.plan import correction_figures, settle_corrections
 
 

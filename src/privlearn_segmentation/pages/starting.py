@@ -18,11 +18,11 @@ from privlearn.cli.request import Request
 from privlearn.core.streams import Streams
 from privlearn.data import NAMES, Dataset, load
 from privlearn.data.dataset import require_others
-from privlearn.descent.rules import Settled
-from privlearn.descent.train import network
 from privlearn.errors import BadInput
 from privlearn.metrics import evaluate
 from privlearn.runs.result import Result
+from privlearn.training.rules import Settled
+from privlearn.training.train import network
 from privlearn.transforms.modules import Scale
 from privlearn_segmentation import hippocampus
 from privlearn_segmentation.start import public_network

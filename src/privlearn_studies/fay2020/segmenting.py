@@ -20,12 +20,12 @@ from privlearn.core.sampling import Poisson
 from privlearn.core.schedules import Constant
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.descent.whole_run import dpsgd
 from privlearn.methods.pate import Autoencoder, PublicPCA, Reducer
 from privlearn.methods.pate.answers import Answers
 from privlearn.methods.pate.pate import pate
 from privlearn.methods.pate.plan import Ball, PatePlan
 from privlearn.models.networks import volume_decoder, volume_encoder
+from privlearn.training.dpsgd import dpsgd
 from privlearn_segmentation import (
     MapStudent,
     Pairs,

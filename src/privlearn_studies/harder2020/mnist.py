@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from privlearn.core.accounting import accountant
-from privlearn.descent.rules import learning_rate
+from privlearn.training.rules import learning_rate
 from privlearn_studies.charts import BLUE, GREEN, GREY, RED, Across, Curve, Figure, Mark, Panel
 from privlearn_studies.harder2020.training import (
     DELTA,

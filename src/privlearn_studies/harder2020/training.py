@@ -19,10 +19,10 @@ from privlearn.core.plan import Plan
 from privlearn.core.sampling import FixedOrder, Partition, Poisson, Sampler
 from privlearn.core.schedules import Constant, parse_rates
 from privlearn.core.streams import Streams
-from privlearn.descent.whole_run import dpsgd
 from privlearn.methods.dpmac.coordinates import Coordinates
 from privlearn.methods.dpmac.dpmac import dpmac
 from privlearn.models.networks import build
+from privlearn.training.dpsgd import dpsgd
 from privlearn.transforms.pca import PrivatePCA
 from privlearn_studies.data import TASKS, Rows, Task, Watch, accuracy, descend, features, usps
 from privlearn_studies.runs import cached

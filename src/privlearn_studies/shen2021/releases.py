@@ -17,10 +17,10 @@ from privlearn._checks import one_of
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn.descent.train import train
 from privlearn.methods.statistics.classifiers import fisher
 from privlearn.methods.statistics.features import release_features, select_features
 from privlearn.methods.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
+from privlearn.training.train import train
 from privlearn.transforms.modules import Keep, Scale
 from privlearn.transforms.select import SPLIT
 from privlearn_studies.runs import cached

@@ -17,8 +17,8 @@ from privlearn.core.clipping.clips import Flat
 from privlearn.core.plan import Plan
 from privlearn.core.sampling import Poisson
 from privlearn.core.streams import Streams
-from privlearn.descent.whole_run import dpsgd
 from privlearn.models.networks import build
+from privlearn.training.dpsgd import dpsgd
 from privlearn_studies.charts import BLUE, CYCLE, RED, Curve, Figure, Mark, Panel
 from privlearn_studies.data import TASKS, accuracy
 from privlearn_studies.report import (

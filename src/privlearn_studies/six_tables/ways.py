@@ -25,11 +25,11 @@ from torch import nn
 from privlearn import sklearn as ours
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.descent.train import train as train_by_default
 from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.methods import boosting
 from privlearn.methods.boosting.plan import Interval
 from privlearn.metrics import of_classes, of_values
+from privlearn.training.train import train as train_by_default
 from privlearn_studies.six_tables import elsewhere
 from privlearn_studies.six_tables.rows import Floats, Split
 

@@ -19,8 +19,8 @@ from privlearn.core.sampling import FullBatch, Partition, Sampler, Shuffle
 from privlearn.core.schedules import parse, parse_rates, spec
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.descent.whole_run import dpsgd
 from privlearn.models.networks import build
+from privlearn.training.dpsgd import dpsgd
 from privlearn_studies.data import TASKS, Rows, Watch, accuracy, descend, features
 from privlearn_studies.runs import Call, cached
 

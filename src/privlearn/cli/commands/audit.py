@@ -31,9 +31,9 @@ from privlearn.core.sampling import FullBatch, named
 from privlearn.core.schedules import Constant
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.descent.best_sampling import BEST
-from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput
+from privlearn.training.best_sampling import BEST
+from privlearn.training.dpsgd import dpsgd
 
 #: Trials of a custom function, by default: each may be a whole training.
 _RUNS = 1_000

@@ -19,14 +19,14 @@ from privlearn.cli.screen import earliest_end
 from privlearn.core.accounting.guarantee import hollow
 from privlearn.core.plan import Plan
 from privlearn.core.schedules import Constant, ReactingSchedule, spec
-from privlearn.descent import rules
-from privlearn.descent.best_sampling import BEST
-from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
 from privlearn.methods.dpmac.layers import decide_layers
 from privlearn.methods.pate.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.methods.pate.votes import settle_votes
 from privlearn.methods.statistics.plan import ClassifierPlan, LeastSquaresPlan, RowsPlan
+from privlearn.training import rules
+from privlearn.training.best_sampling import BEST
+from privlearn.training.choices import Facts
 from privlearn.transforms.select import SelectFeatures
 
 _NAMES = {"pca": "a PCA", "moments": "means and variances of the features"}

@@ -12,10 +12,10 @@ from privlearn.cli.request import Request
 from privlearn.core import solving
 from privlearn.core.accounting.guarantee import hollow
 from privlearn.core.plan import Plan
-from privlearn.descent import rules
-from privlearn.descent.best_sampling import BEST, choices
-from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput, PrivlearnError
+from privlearn.training import rules
+from privlearn.training.best_sampling import BEST, choices
+from privlearn.training.choices import Facts
 
 
 def compare(request: Request) -> None:

@@ -32,16 +32,6 @@ from privlearn.core.plan import Plan
 from privlearn.core.streams import Streams
 from privlearn.core.transform import shape_after
 from privlearn.data import Dataset
-from privlearn.descent import rules
-from privlearn.descent.best_sampling import BEST
-from privlearn.descent.rules import Settled
-from privlearn.descent.train import (
-    facts_of,
-    fit,
-    length_of,
-    network_for,
-    optimizer_kind,
-)
 from privlearn.methods import METHODS
 from privlearn.methods.dpmac.layer_training import train_layers
 from privlearn.methods.dpmac.layers import decide_layers
@@ -52,6 +42,16 @@ from privlearn.publishing.folder import CERTIFICATE
 from privlearn.publishing.publish import publish
 from privlearn.runs.given import require_same_examples
 from privlearn.runs.result import Result
+from privlearn.training import rules
+from privlearn.training.best_sampling import BEST
+from privlearn.training.rules import Settled
+from privlearn.training.train import (
+    facts_of,
+    fit,
+    length_of,
+    network_for,
+    optimizer_kind,
+)
 from privlearn.transforms.select import choice_lines
 
 

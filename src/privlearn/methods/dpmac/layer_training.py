@@ -16,15 +16,15 @@ from privlearn.core.plan import Plan
 from privlearn.core.streams import Streams
 from privlearn.core.transform import PublicTransform
 from privlearn.data.dataset import Dataset
-from privlearn.descent.choices import TrainRequest
-from privlearn.descent.rules import Settled
-from privlearn.descent.train import facts_of, network, optimizer_at, optimizer_kind
 from privlearn.errors import BadInput
 from privlearn.methods.dpmac.coordinates import Coordinates
 from privlearn.methods.dpmac.dpmac import dpmac
 from privlearn.runs.callbacks import Callback
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import Result
+from privlearn.training.choices import TrainRequest
+from privlearn.training.rules import Settled
+from privlearn.training.train import facts_of, network, optimizer_at, optimizer_kind
 
 #: The learning rate for the paper's 1,800 steps, and of its steps on the coordinates; mu where
 #: these are swept.

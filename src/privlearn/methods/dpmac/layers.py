@@ -7,11 +7,11 @@ from typing import Any
 
 from privlearn.core.clipping.derivative_bounds import Derivatives
 from privlearn.core.plan import Plan
-from privlearn.descent import rules
-from privlearn.descent.best_sampling import INDEPENDENT
-from privlearn.descent.choices import Facts, TrainRequest
-from privlearn.descent.rules import Settled
 from privlearn.errors import BadInput
+from privlearn.training import rules
+from privlearn.training.best_sampling import INDEPENDENT
+from privlearn.training.choices import Facts, TrainRequest
+from privlearn.training.rules import Settled
 
 #: The paper's settings for its classifier (Harder et al. 2019, Table 2).
 _THRESHOLD, _BATCHES, _LEAST_BATCH = 0.3, 60, 256
@@ -39,7 +39,7 @@ def decide_layers(options: Any, facts: Facts) -> Settled:
         facts: what is public of the rows.
 
     Raises:
-        BadInput: as `descent.rules.settle`.
+        BadInput: as `training.rules.settle`.
     """
     size, examples = options.batch_size, facts.examples
     if size is None and options.sampling != "full":
@@ -60,6 +60,6 @@ def settle_layers(options: Any, facts: Facts) -> Plan:
         facts: what is public of the rows.
 
     Raises:
-        BadInput: as `descent.rules.settle`.
+        BadInput: as `training.rules.settle`.
     """
     return decide_layers(options, facts).plan

@@ -7,9 +7,9 @@ from typing import Any
 
 from privlearn.core.accounting.budget import Budget
 from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
 from privlearn.methods.pate.plan import ConfidentVotes, PatePlan, Votes
+from privlearn.training.choices import Facts
 
 #: How many teachers there are, and what they are asked about.
 TEACHERS, QUERIES = 250, 1000

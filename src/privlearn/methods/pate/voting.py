@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.descent.train import network
 from privlearn.errors import BadInput
 from privlearn.methods.pate.pate import pate
 from privlearn.methods.pate.plan import PatePlan
@@ -22,6 +21,7 @@ from privlearn.methods.pate.student import Spread, Student
 from privlearn.methods.pate.trained import KeptFolder, Trained
 from privlearn.models import networks
 from privlearn.runs.result import Result
+from privlearn.training.train import network
 
 #: Of Adam, that a student takes at least.
 _STEPS = 1000

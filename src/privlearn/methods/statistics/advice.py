@@ -10,8 +10,6 @@ from typing import Any, TypeVar, final
 
 from privlearn._checks import checked, count, one_of
 from privlearn.core.accounting.guarantee import Adjacency
-from privlearn.descent import rules
-from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
 from privlearn.methods.statistics.plan import (
     ClassifierPlan,
@@ -20,6 +18,8 @@ from privlearn.methods.statistics.plan import (
     RowsPlan,
     StatisticsPlan,
 )
+from privlearn.training import rules
+from privlearn.training.choices import Facts
 
 _Plan = TypeVar("_Plan", bound=StatisticsPlan)
 

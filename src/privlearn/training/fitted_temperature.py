@@ -12,12 +12,12 @@ from privlearn.core.mechanisms.release import release
 from privlearn.core.rows import TensorRows
 from privlearn.core.sampling import FullBatch
 from privlearn.core.temperature import Temperature
-from privlearn.descent.centring import CLIP_NORM
 from privlearn.errors import BadInput
+from privlearn.training.centring import CLIP_NORM
 
 if TYPE_CHECKING:
-    from privlearn.descent.task import Task
     from privlearn.runs.session import TrainingSession
+    from privlearn.training.task import Task
 
 
 @final

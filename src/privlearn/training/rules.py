@@ -23,11 +23,11 @@ from privlearn.core.mechanisms.correlated import Correlation
 from privlearn.core.plan import Plan
 from privlearn.core.temperature import SHARE, Temperature
 from privlearn.core.transform import shape_after
-from privlearn.descent import best_sampling, centring
-from privlearn.descent.choices import Facts, TrainRequest, weights_of
 from privlearn.errors import BadInput
 from privlearn.models.heads import CLASSIFICATION, HEADS, Head, head_of
 from privlearn.runs import post_processing
+from privlearn.training import best_sampling, centring
+from privlearn.training.choices import Facts, TrainRequest, weights_of
 from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures

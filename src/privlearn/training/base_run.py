@@ -1,7 +1,7 @@
 """What a training loop uses of a run: its epochs and batches, how far it is, what it has spent, and
 what it gives in the end.
 
-Nothing here is clipped, charged or noised: that is `descent.dpsgd`.
+Nothing here is clipped, charged or noised: that is `training.run`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from privlearn.core.accounting.events import Event, compose, walk
 from privlearn.core.accounting.guarantee import Guarantee
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.accounting.ledgers.ledger_state import first
-from privlearn.descent.task import Batch, Epoch, Task
 from privlearn.errors import BadInput
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.result import Result
 from privlearn.runs.session import Part, TrainingSession
+from privlearn.training.task import Batch, Epoch, Task
 
 
 class BaseRun(Described):
-    """The part of `descent.dpsgd.Run` that loops use.
+    """The part of `pv.Run` that loops use.
 
     Args:
         session: what is charged and drawn.
@@ -191,7 +191,7 @@ class BaseRun(Described):
             BadInput: a parameter is trained to which no gradient flows; or there is no loss yet.
             NotPerExample: the sums differ.
         """
-        from privlearn.descent.gradient_check import require_gradients  # for those who ask
+        from privlearn.training.gradient_check import require_gradients  # for those who ask
 
         self.task.use(None, self.session)
         require_gradients(self.model, self.task.loss, self.task.rows)

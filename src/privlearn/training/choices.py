@@ -1,5 +1,5 @@
 """`TrainRequest`: what was chosen of a run of DP-SGD, and `Facts`: what is public of its data, for
-`descent.rules`.
+`training.rules`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_SMOOTHING = 0.99
 @final
 @dataclass(frozen=True)
 class Facts:
-    """What is public of the data that a run learns from; `descent.train.facts_of` reads it off a
+    """What is public of the data that a run learns from; `training.train.facts_of` reads it off a
     data set.
 
     Attributes:

@@ -1,5 +1,5 @@
 """`train`: DP-SGD with settings that need not be given, by rules that look at public numbers
-(`descent.rules`).
+(`training.rules`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,6 @@ from privlearn.core.clipping.losses import Loss
 from privlearn.core.streams import Streams
 from privlearn.core.transform import PublicTransform, shape_after
 from privlearn.data.dataset import Dataset
-from privlearn.descent.choices import Facts, TrainRequest
-from privlearn.descent.rules import Settled, settle, usual_features
-from privlearn.descent.weighted import weighted
-from privlearn.descent.whole_run import dpsgd
 from privlearn.errors import BadInput, warn
 from privlearn.models import heads, networks
 from privlearn.runs import compute
@@ -35,6 +31,10 @@ from privlearn.runs.checkpoint import Checkpoint, streams_for
 from privlearn.runs.compute import ComputeConfig
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
+from privlearn.training.choices import Facts, TrainRequest
+from privlearn.training.dpsgd import dpsgd
+from privlearn.training.rules import Settled, settle, usual_features
+from privlearn.training.weighted import weighted
 from privlearn.transforms.chain import read_features
 
 
@@ -79,7 +79,7 @@ def train(
             `pv.statistics.MetricsPlan`: both together meet the target. It is approved with the run,
             and then charged to `result.ledger`.
         choices: anything else that `privlearn train` lets one choose, by its name in
-            `descent.choices.TrainRequest`: `features`, `normalise`, `pca`, `select`, `epochs`,
+            `training.choices.TrainRequest`: `features`, `normalise`, `pca`, `select`, `epochs`,
             `batch_size`, `sampling`, `schedule`, `clip`, `clip_norm`, `group_size`,
             `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`, `optimizer`, `learning_rate`,
             `task`, `class_weights`, `label_smoothing` and more; and how it computes, by

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import final
 
-from privlearn.descent.dpsgd import Run
-from privlearn.descent.task import Batch
 from privlearn.errors import BadInput
+from privlearn.training.run import Run
+from privlearn.training.task import Batch
 
 
 @final

@@ -29,8 +29,8 @@ from privlearn.errors import BadInput, first_line
 from privlearn.runs.front import through
 
 if TYPE_CHECKING:
-    from privlearn.descent.task import Task
     from privlearn.runs.session import TrainingSession
+    from privlearn.training.task import Task
 
 _PAY = "noise= in the schedule (validation:...,noise=200)"
 _GIVE = "Dataset(x, y, public=True) as validation="

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privlearn.core.mechanisms.correlated_stream import CorrelatedStream
-    from privlearn.descent.task import Task
     from privlearn.runs.session import TrainingSession
+    from privlearn.training.task import Task
 
 
 class EpochNoise(Protocol):
@@ -49,7 +49,7 @@ def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
     if not task.plan.reacts:
         return PlannedNoise(task.plan, _steps_stream(task, session))
     # for schedules that follow accuracies alone
-    from privlearn.descent.validation import reacting_noise
+    from privlearn.training.validation import reacting_noise
 
     return reacting_noise(task, session)
 

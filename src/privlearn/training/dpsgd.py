@@ -9,10 +9,10 @@ from torch import nn
 
 from privlearn.core.clipping.losses import Loss
 from privlearn.core.plan import Plan
-from privlearn.descent.dpsgd import Run
 from privlearn.runs.callbacks import Callback, Callbacks
 from privlearn.runs.given import Given, RunArguments, require_loss
 from privlearn.runs.result import Result
+from privlearn.training.run import Run
 
 
 def dpsgd(

@@ -29,10 +29,10 @@ from privlearn.core.schedules import Constant
 from privlearn.core.streams import Streams
 from privlearn.core.transform import shape_after
 from privlearn.data.dataset import Dataset
-from privlearn.descent.dpsgd import Run
-from privlearn.descent.rules import Settled
-from privlearn.descent.train import network_for, optimizer_of
 from privlearn.runs.given import device_of
+from privlearn.training.rules import Settled
+from privlearn.training.run import Run
+from privlearn.training.train import network_for, optimizer_of
 
 #: Epochs of two steps that are taken, and examples of a step, at most.
 _EPOCHS, _MOST_EXAMPLES = 3, 2048

@@ -11,9 +11,9 @@ from privlearn.runs.optimizers import Descent
 from privlearn.runs.post_processing import processors
 
 if TYPE_CHECKING:
-    from privlearn.descent.fitted_temperature import FittedTemperature
-    from privlearn.descent.task import Task
     from privlearn.runs.session import Part, TrainingSession
+    from privlearn.training.fitted_temperature import FittedTemperature
+    from privlearn.training.task import Task
 
 
 @final
@@ -22,7 +22,7 @@ class AfterTraining:
     of a checkpoint.
 
     Guarantee: post-processing sees nothing but weights, and costs nothing. What the temperature
-    costs is in the plan (`descent.fitted_temperature`).
+    costs is in the plan (`training.fitted_temperature`).
 
     Args:
         task: what is trained.
@@ -39,7 +39,7 @@ class AfterTraining:
         self._temperature: FittedTemperature | None = None
         if task.plan.temperature is not None:
             # for classifiers of rows in memory
-            from privlearn.descent.fitted_temperature import FittedTemperature
+            from privlearn.training.fitted_temperature import FittedTemperature
 
             self._temperature = FittedTemperature(task, task.plan.temperature)
 

@@ -21,16 +21,16 @@ from privlearn.core.plan import Plan
 from privlearn.core.schedules import Constant, Schedule
 from privlearn.core.streams import Streams
 from privlearn.data.dataset import Dataset
-from privlearn.descent.after_training import AfterTraining
-from privlearn.descent.base_run import BaseRun
-from privlearn.descent.epoch_noise import epoch_noise
-from privlearn.descent.task import Batch, Epoch, Task, require_batch
 from privlearn.runs import given
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.given import ComputeArguments, Given, OptimizerFactory
 from privlearn.runs.optimizers import Descent
 from privlearn.runs.result import SCRIPTS_RATES, PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
+from privlearn.training.after_training import AfterTraining
+from privlearn.training.base_run import BaseRun
+from privlearn.training.epoch_noise import epoch_noise
+from privlearn.training.task import Batch, Epoch, Task, require_batch
 
 
 @final

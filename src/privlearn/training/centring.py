@@ -12,7 +12,7 @@ from privlearn.models.heads import head_of
 from privlearn.transforms.specs import Centre
 
 if TYPE_CHECKING:
-    from privlearn.descent.choices import Facts, TrainRequest
+    from privlearn.training.choices import Facts, TrainRequest
 
 #: About the length of gradients, so that scores grow less than with a small one, and rare classes
 #: count as they come.

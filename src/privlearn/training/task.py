@@ -268,7 +268,7 @@ class Task:
         )
         if self.plan.reacts:
             # for schedules that follow accuracies alone
-            from privlearn.descent.validation import require_scores
+            from privlearn.training.validation import require_scores
 
             require_scores(self.network, single[0])
         session.parts |= {
@@ -297,7 +297,7 @@ class Task:
             return optimizer_from(lambda parameters: given, self.parameters)
         if given is not None:
             return optimizer_from(given, self.parameters)
-        from privlearn.descent.rules import learning_rate  # a default, which no guarantee rests on
+        from privlearn.training.rules import learning_rate  # a default, which no guarantee rests on
 
         norm = (
             math.sqrt(sum(own.shape[0] for own in self.parameters if own.dim() > 1) / 3) or math.inf
@@ -419,14 +419,14 @@ def _validation_rows(
     plan: Plan, validation: Dataset | None, data: Dataset, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor] | None:
     """The public rows that the plan's schedule looks at, if it does
-    (`descent.validation.public_rows`).
+    (`training.validation.public_rows`).
 
     Raises:
         BadInput: rows that nothing looks at, or that are not fit.
     """
     if plan.reacts:
         # for schedules that follow accuracies alone
-        from privlearn.descent.validation import public_rows
+        from privlearn.training.validation import public_rows
 
         return public_rows(plan, validation, data, x, y)
     if validation is not None:
