@@ -20,8 +20,8 @@ from tests.laws import measure, trusted_base
 #: Lines and files that importing a file brings.
 CLOSURES = {
     "training.run": (26_700, 106),
-    "publishing.verify": (11_750, 56),
-    "mechanisms.release": (5_300, 25),
+    "publishing.verify": (11_800, 56),
+    "mechanisms.release": (5_310, 25),
 }
 #: Files of each circle of imports, the largest first.
 CIRCLES: list[int] = []
