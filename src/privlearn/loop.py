@@ -48,7 +48,7 @@ class LoopSettings(ComputeArguments, total=False):
             `banded:bands=8,momentum=0.9` or `mechanisms.Banded(8)`, with `cyclic-partition`,
             `cyclic-poisson` or `fixed` sampling; `bisr:bands=8` or `blt:buffers=2`, with `fixed`
             sampling.
-        clip: another clip than `pv.Flat(max_grad_norm)`.
+        clip: in place of `max_grad_norm`, a clip such as `pv.clipping.PerLayer(1.0)`.
         loss: for every step; else each step is given it.
         ledger: what to charge; by default a new one with the target as its limit.
         streams: the random streams; by default seeded by the operating system.

@@ -788,20 +788,25 @@ def check_low_precision_keeps_the_bound() -> None:
 
 @check
 def check_one_example_moves_every_clip_by_at_most_its_sensitivity() -> None:
-    """The clips with more to them than a length: the bound is kept, and attained within 1%."""
+    """Each registered clip keeps its bound, and attains it within 1 % of where it is tight."""
     x, y = small_data()
-    for clip, norm in ((Automatic(0.5), 0.5), (Quantile(0.5, share=0.7), 0.5 * math.hypot(1, 0.7))):
+    clips = completed("clips", [Automatic(0.5), Quantile(0.5, share=0.7)], of=Clip)
+    for clip in clips:
+        tight = isinstance(clip, Automatic | Quantile)
         for adjacency, factor in ((Adjacency.ADD_REMOVE, 1), (Adjacency.REPLACE_ONE, 2)):
             bound = clipped(clip, adjacency, x, y).sensitivity
-            assert math.isclose(bound, factor * norm)
+            assert bound >= factor * clip.clip_norm * (1 - 1e-9)
             worst = max(
                 move
-                for scale in (1e-3, 1.0, 1e3, 1e6)
+                for scale in ((1e-3, 1.0, 1e3, 1e6) if tight else (1.0,))
                 for target in range(3)
                 for move in _moves(clip, adjacency, x, y, scale, target)
             )
             assert worst <= bound * (1 + 1e-9), (clip, adjacency, worst, bound)
-            assert adjacency is Adjacency.REPLACE_ONE or worst >= 0.99 * bound
+            if tight and adjacency is Adjacency.ADD_REMOVE:
+                assert worst >= 0.99 * bound
+    for clip, norm in ((Automatic(0.5), 0.5), (Quantile(0.5, share=0.7), 0.5 * math.hypot(1, 0.7))):
+        assert math.isclose(clipped(clip, Adjacency.ADD_REMOVE, x, y).sensitivity, norm)
 
 
 @check

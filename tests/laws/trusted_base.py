@@ -9,25 +9,29 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from privlearn import _public
+from privlearn.core import transform
 from tests.laws import measure
 
 PAGE = measure.ROOT / "docs" / "trusted-base.md"
 _HEAD = """# What a guarantee rests on
 
 An auditor reads these files first: a mistake in one of them can make an epsilon wrong. The lists
-follow from imports, so no file is left out by oversight. A script writes the page, and a test
-compares it with the code.
+follow from imports and calls. A script writes the page, and a test compares it with the code.
 
 - **Releases**: what `release` imports. A release checks the sensitivity, charges the account and
-  adds the noise. Private choices are drawn in `core/mechanisms/selection.py`.
+  adds the noise. The compiled noise is `core/mechanisms/noise_kernel.c`.
 - **Training runs**: what `pv.dpsgd` imports beyond that: plans, samplers, clipping, and the check
   that keeps examples apart.
-- **Verification**: what `privlearn verify` imports beyond both. It needs neither data nor torch.
-- **Read when needed**: files that the three import inside a function, for one kind of plan, model
-  or data; and the files of the kinds of plans, which are imported when a certificate names one.
+- **Verification**: what `privlearn verify` imports beyond both. In all, it imports the files with a
+  v. It needs neither data nor torch.
+- **Sensitivities and draws elsewhere**: other files that state a sensitivity, charge an account or
+  draw noise. Each method computes its sums and their sensitivities in one of them.
+- **Read when needed**: files that the others import inside a function, for one kind of plan, model
+  or data; and the files of the kinds of plans and transforms.
 
-Other methods, integrations, audits and the command line are not listed. Methods draw their noise
-by `release`, and integrations drive a run. The last column is the first sentence of each file.
+Imports within functions count in the first three lists if they lead to files of the core. The rest
+of the package is not listed: integrations, audits, the command line. The last column is the first
+sentence of each file.
 """
 #: The sections, each with what is imported for it.
 _SECTIONS = {
@@ -42,20 +46,54 @@ def sections() -> dict[str, list[str]]:
     listed: set[str] = set()
     files = {}
     for title, name in _SECTIONS.items():
-        reached = measure.closure(measure.entry(name)) - listed
+        reached = reached_from(name) - listed
         listed |= reached
         files[title] = sorted(reached)
+    sums = {file for file in measure.sources() if _bounds_or_draws(file)} - listed
+    listed |= sums
+    files["Sensitivities and draws elsewhere"] = sorted(sums)
     needed = set().union(*map(imported_anywhere, listed)) | _files_of_kinds()
     files["Read when needed"] = sorted(needed - listed)
     return files
 
 
-def rows(files: list[str]) -> Iterator[tuple[str, int, str]]:
-    """Each file, its lines, and what it is trusted for."""
+def reached_from(name: str) -> set[str]:
+    """The closure of an entry of `measure.CLOSURES`, with the files of the core, and the private
+    ones of the package, that it imports within functions.
+    """
+    reached = set(measure.closure(measure.entry(name)))
+    waiting = list(reached)
+    while waiting:
+        file = waiting.pop()
+        late = {f for f in imported_anywhere(file) if f.startswith(("core/", "_"))}
+        new = (late | measure.graph()[file]) - reached
+        reached |= new
+        waiting += new
+    return reached
+
+
+def _bounds_or_draws(file: str) -> bool:
+    """Whether a file states a sensitivity, charges an account or draws noise."""
+    calls = [
+        node.func
+        for node in ast.walk(ast.parse(measure.sources()[file]))
+        if isinstance(node, ast.Call)
+    ]
+    return any(
+        (isinstance(call, ast.Name) and call.id == "Bounded")
+        or (isinstance(call, ast.Attribute) and call.attr in ("charge", "words"))
+        for call in calls
+    )
+
+
+def rows(files: list[str]) -> Iterator[tuple[str, int, str, str]]:
+    """Each file, its lines, whether `verify` imports it, and what it does."""
+    by_verify = reached_from("publishing.verify")
     for file in files:
         text = measure.sources()[file]
         about = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0]
-        yield file, text.count("\n"), " ".join(about.split()).replace("|", "\\|")
+        mark = "v" if file in by_verify else ""
+        yield file, text.count("\n"), mark, " ".join(about.split()).replace("|", "\\|")
 
 
 def page() -> str:
@@ -65,19 +103,21 @@ def page() -> str:
         table = list(rows(files))
         lines = sum(row[1] for row in table)
         parts.append(f"## {title}\n\n{len(table)} files, {lines:,} lines.\n")
-        parts.append("| file | lines | trusted for |\n| --- | ---: | --- |")
-        parts += [f"| `{file}` | {size:,} | {about} |" for file, size, about in table]
+        parts.append("| file | lines | verify | what it does |\n| --- | ---: | --- | --- |")
+        parts += [f"| `{row[0]}` | {row[1]:,} | {row[2]} | {row[3]} |" for row in table]
         parts.append("")
     return "\n".join(parts)
 
 
 def _files_of_kinds() -> set[str]:
-    """The files that enter a kind of plan, or of a part of one, into the table of public values.
-    Kinds of other packages that happen to be imported are not privlearn's.
+    """The files of the registered kinds of plans and of their parts. Kinds of other packages that
+    happen to be imported are not privlearn's.
     """
     for module in ("privlearn.methods", "privlearn.core.plan"):
         import_module(module)  # it names the kinds of its parts
-    modules = set(_public._HOMES.values())
+    _public.enter_expected()
+    transform.kinds()
+    modules = {kind.__module__ for kind in _public.kinds(object).values()}
     return {measure.file_of(m) for m in modules if m.split(".")[0] == "privlearn"}
 
 

@@ -5,9 +5,10 @@ from the rows.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from privlearn._public import kinds
 from privlearn.cli.option import (
     BUDGET,
     TRAIN,
@@ -18,12 +19,20 @@ from privlearn.cli.option import (
     paid_budget,
     value_range,
 )
+from privlearn.core.clipping.clips import Clip
 from privlearn.errors import BadInput
 from privlearn.methods import BUILT_IN, METHODS
 from privlearn.methods.installed import find_method
 from privlearn.models.heads import HEADS
 from privlearn.runs import compute
 from privlearn.runs.post_processing import ROWS
+
+
+def _one_of(names: Iterable[str], default: str) -> str:
+    """The names of which an option takes one, as its help lists them."""
+    *first, last = [f"{name} (default)" if name == default else name for name in names]
+    return f"{', '.join(first)} or {last}"
+
 
 #: The methods that have pages of their own here.
 DPSGD, DPMAC, PATE, FEATURES, BOOSTING = "dpsgd", "dpmac", "pate", "features", "boosting"
@@ -248,9 +257,7 @@ _HOW = group_of(
         "constant",
         candidate=True,
     ),
-    Option(
-        "clip", "STYLE", "flat (default), layer, automatic or quantile", str, "flat", candidate=True
-    ),
+    Option("clip", "STYLE", _one_of(kinds(Clip), "flat"), str, "flat", candidate=True),
     Option("clip-norm", "C", "(default: 0.1; 1 for tables; 0.3 for dpmac)", float, candidate=True),
     Option("pca", "L", "project onto L private principal directions first", int, candidate=True),
     Option("pca-noise", "S", "their noise multiplier (default: 16)", float, candidate=True),

@@ -6,7 +6,7 @@ A private key is PEM (PKCS #8) or an OpenSSH file, a public key PEM or the one l
 
 Signatures on certificates: who says that this was the run, and that it was not edited since.
 
-Signed is the certificate as a whole (claim, event, settings, randomness, and the SHA-256 of
+Signed is the certificate as a whole (claim, plan, facts, events, randomness, and the SHA-256 of
 weights, configuration and card) in canonical form, together with algorithm and public key, behind a
 prefix that no other use of the key has.
 """

@@ -251,9 +251,7 @@ def _contradictions(guarantee: Guarantee, claim: dict[str, Any], more: float) ->
 
 
 def _bears_out(true: float, stated: Any, more: float) -> bool:
-    """Whether a price shows a stated epsilon to be true: it is that, or less by the share `more` at
-    most.
-    """
+    """Whether a stated epsilon is the price, or exceeds it by the share `more` at most."""
     return _agrees(stated, true) or (
         isinstance(stated, float) and true <= stated <= true * (1 + more)
     )
@@ -268,8 +266,8 @@ def _agrees(stated: Any, true: float) -> bool:
 def _card_contradictions(
     contents: Contents, claim: dict[str, Any], signed_by: str | None
 ) -> list[str]:
-    """The heads of both cards repeat the claim and name the key; they must not say something
-    else.
+    """The heads of both cards must repeat the claim and name the key. What follows the heads is
+    not read.
     """
     if not set(claim) >= _CLAIMS:
         return []  # reported already

@@ -1,8 +1,8 @@
 """`ComputeConfig` says how a run computes: nothing here decides a guarantee, and each option of it
 is declared here, once.
 
-A field carries its type, its default and what `privlearn train --help` says of it. The command line
-makes its options of the fields, and Python's functions take them by their names. Nothing here
+A field carries its type, its default and what `privlearn train --help-all` says of it. The command
+line makes its options of the fields, and Python's functions take them by their names. Nothing here
 imports torch.
 """
 
@@ -34,32 +34,46 @@ class Flag:
 
     Attributes:
         name: without dashes.
-        metavar: what stands for the value in the help.
-        help: a line.
+        metavar: what stands for the value in the help; None: a switch, with `read=bool`.
+        help: a line of `privlearn train --help-all`.
         read: the value of a text.
         candidate: whether a candidate of `--tune` may set it.
     """
 
     name: str
-    metavar: str
+    metavar: str | None
     help: str
     read: Callable[[str], Any] = str
     candidate: bool = False
 
 
 def _declared(
-    *flags: Flag, methods: tuple[str, ...], group: str = "", unit: str = "", why: str = ""
+    *flags: Flag,
+    methods: tuple[str, ...],
+    group: str = "",
+    unit: str = "",
+    why: str = "",
+    compared: str = "",
 ) -> dict[str, Any]:
     """The metadata of a field of `ComputeConfig`.
 
     Args:
         flags: what it is read from.
         methods: the methods that have it.
-        group: the heading of its flags in the help.
+        group: the heading of its flags in the help: one that `cli.options` has.
         unit: of its values, if they have one.
         why: why it has no flag, where it has none.
+        compared: why its value is not compared when a run is resumed. By default it is, because
+            the same noise must not serve sums that another value rounds differently.
     """
-    return {"flags": flags, "methods": methods, "group": group, "unit": unit, "why": why}
+    return {
+        "flags": flags,
+        "methods": methods,
+        "group": group,
+        "unit": unit,
+        "why": why,
+        "compared": compared,
+    }
 
 
 def _examples_at_once(text: str) -> int | None:
@@ -102,6 +116,7 @@ class ComputeConfig:
         TypeError: there is no such field.
     """
 
+    # These are checked below by their values, not by their annotations.
     _parsed: ClassVar[tuple[str, ...]] = ("microbatch", "precision")
 
     microbatch: int | None = field(
@@ -127,6 +142,7 @@ class ComputeConfig:
             Flag("device", "D", "where to compute: cpu (default) or cuda"),
             methods=("dpsgd", "dpmac"),
             group="the run",
+            compared="the device of the network is",
         ),
     )
     precision: str = field(
@@ -158,18 +174,23 @@ class ComputeConfig:
             ),
             methods=("dpsgd",),
             group="how it descends",
+            compared="its name and its code are",
         ),
     )
     world: World | None = field(
         default=None,
         metadata=_declared(
-            methods=("dpsgd",), why="torchrun starts the processes, and says how many there are"
+            methods=("dpsgd",),
+            why="torchrun starts the processes, and says how many there are",
+            compared="a checkpoint says how many processes wrote it",
         ),
     )
     post_processing: Mapping[str, Any] = field(
         default_factory=dict,
         metadata=_declared(
-            methods=("dpsgd",), why="each row of runs.post_processing is an option by its own name"
+            methods=("dpsgd",),
+            why="each row of runs.post_processing is an option by its own name",
+            compared="it follows the release, and no sum follows from it",
         ),
     )
 
@@ -184,6 +205,13 @@ class ComputeConfig:
         one_of("precision", self.precision, PRECISIONS)
         _require_known(self.post_processing, list(post_processing.ROWS))
         object.__setattr__(self, "post_processing", post_processing.chosen(self.post_processing))
+
+    def compared(self) -> dict[str, Any]:
+        """The values that a resumed run must have in common with its beginning, by name. The key of
+        its noise follows from them.
+        """
+        names = (known.name for known in fields(self) if not known.metadata["compared"])
+        return {name: getattr(self, name) for name in names}
 
     def of_method(self, method: str) -> ComputeConfig:
         """Itself, if a method's runs have all that is set.

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from privlearn._checks import fits, quoted, require_public
 from privlearn._display import shortened
+from privlearn._public import kinds
 from privlearn.core.accounting.ledger import Ledger
 from privlearn.core.clipping.augmentation import Augmentation
 from privlearn.core.clipping.clips import Clip
@@ -166,8 +167,8 @@ def gradient_clip(plan: Plan) -> Clip:
     if isinstance(plan.clip, Clip):
         return plan.clip
     raise BadInput(
-        f"the plan's clip is {plan.clip!r}, for dpmac: dpsgd clips gradients, with pv.Flat, "
-        "pv.clipping.PerLayer, pv.clipping.Automatic or pv.clipping.Quantile"
+        f"the plan's clip is {plan.clip!r}, for dpmac: dpsgd clips gradients, with one of "
+        f"{', '.join(cls.__name__ for cls in kinds(Clip).values())}, such as pv.Flat(0.1)"
     )
 
 

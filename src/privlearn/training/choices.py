@@ -116,7 +116,7 @@ class TrainRequest:
         batch_size: expected examples in a batch.
         epochs: how many, or at most.
         schedule: of the noise: `constant`, `exp:k=0.01`, ... (`schedules.parse`).
-        clip: `flat`, `layer`, `automatic` or `quantile`.
+        clip: the name of a registered clip, such as `flat` or `layer`.
         clip_norm: the clipping norm.
         model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
         features: public features, `scatter:J=2`, `norm:power=0.5`, `raw`, `package.module:function`

@@ -348,7 +348,8 @@ class Task:
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
         if session.file or session.world.size > 1:
-            # what a resumed run, or another process, must have in common
+            # A resumed run, or another process, must have these in common with this one. The key of
+            # the noise follows from them.
             from privlearn.runs.checkpoint import facts
             from privlearn.runs.code_digest import code_digest
 
@@ -360,8 +361,7 @@ class Task:
                 self.validation,
                 copies.transform if copies else None,
                 plan=self.plan,
-                microbatch=self.compute.microbatch,
-                **stated,
+                **{**self.compute.compared(), **stated},
             )
             session.code = {"code": code_digest(self.loss, copies, self.network)}
         return stated

@@ -30,7 +30,7 @@ class Clip:
     that the bound holds whatever the class does.
 
     Attributes:
-        clip_norm: the bound on one example's gradient, as the way defines it.
+        clip_norm: the bound on one example's gradient, in the sense of the class.
     """
 
     clip_norm: float
@@ -39,11 +39,22 @@ class Clip:
 
     @abstractmethod
     def norm(self, clip_norm: float, layers: int) -> float:
-        """The largest norm of what one example adds."""
+        """The largest norm of what one example adds.
+
+        Args:
+            clip_norm: the current one, in place of the attribute: a clip may move it during a run.
+            layers: how many groups of parameters are clipped by themselves; 1, but for `PerLayer`.
+        """
 
     @abstractmethod
     def weights(self, norms: Tensor, clip_norm: float) -> Tensor:
-        """Factors for gradients of these norms, each by itself."""
+        """Factors for gradients of these norms, each by itself.
+
+        Args:
+            norms: shape (groups, examples); 0 is possible.
+            clip_norm: the current one, in place of the attribute. It is a little smaller, to leave
+                room for rounding.
+        """
 
 
 @final
@@ -176,7 +187,7 @@ class Quantile(Clip):
 
 
 def named(name: str, clip_norm: float) -> Clip:
-    """`flat`, `layer`, `automatic` or `quantile`, at `clip_norm`."""
+    """The registered clip of a name, such as `flat`, at `clip_norm`."""
     known = kinds(Clip)
     clip: Clip = known[one_of("clip", name, known)](clip_norm)
     return clip
