@@ -154,9 +154,9 @@ class Convolution:
 
     def _weighted(self, x: Tensor, g: Tensor, weights: Tensor, into: Tensor) -> None:
         scaled = self._kernels.scaled(g.to(into.dtype), weights)
-        own = self._weight.to(into.dtype)  # for its shape
+        weight = self._weight.to(into.dtype)  # for its shape
         into += self._native(
-            scaled.flatten(0, 1), x.to(into.dtype).flatten(0, 1), own, self._groups, 1
+            scaled.flatten(0, 1), x.to(into.dtype).flatten(0, 1), weight, self._groups, 1
         )
 
 
