@@ -158,11 +158,11 @@ def along_dimension(call: Arguments) -> AxisLabels:
 def renormalised(call: Arguments) -> AxisLabels:
     """Slices along one dimension, each by its norm over all others."""
     tensor = call["self"]
-    kept = call["dim"] % tensor.dim()
+    dim = call["dim"] % tensor.dim()
     return AxisLabels(
         {("self", 0): range(tensor.dim())},
         [range(tensor.dim())],
-        _all(range(tensor.dim())) - {kept},
+        _all(range(tensor.dim())) - {dim},
     )
 
 
@@ -181,14 +181,14 @@ def _last(number: int | Callable[[Arguments], int]) -> Rule:
     def last_dimensions(call: Arguments) -> AxisLabels:
         dims = next(iter(call.tensors.values())).dim()
         worked_on = number if isinstance(number, int) else number(call)
-        kept = range(dims - worked_on)
+        others = range(dims - worked_on)
         inputs: dict[Argument, Sequence[Label]] = {}
         for name, tensor in call.tensors.items():
             if tensor.dim() == dims:
-                inputs[name] = [*kept, *(f"{name} {dim}" for dim in range(worked_on))]
+                inputs[name] = [*others, *(f"{name} {dim}" for dim in range(worked_on))]
         # What they give has no more dimensions than they were given; means and places may have
         # fewer.
-        return AxisLabels(inputs, [kept])
+        return AxisLabels(inputs, [others])
 
     return last_dimensions
 

@@ -175,10 +175,18 @@ class _Call:
         in_place = self.name.endswith("_") and not self.name.endswith("__")
         self.plain = self.name[:-1] if in_place else self.name
         self.func = func
-        self._values = {own.name: own.default_value for own in schema if own.has_default_value()}
-        self._values |= {own.name: value for own, value in zip(schema, args, strict=False)} | kwargs
+        self._values = {
+            argument.name: argument.default_value
+            for argument in schema
+            if argument.has_default_value()
+        }
+        self._values |= {
+            argument.name: value for argument, value in zip(schema, args, strict=False)
+        } | kwargs
         writes = {
-            own.name for own in schema if own.alias_info is not None and own.alias_info.is_write
+            argument.name
+            for argument in schema
+            if argument.alias_info is not None and argument.alias_info.is_write
         }
         self.written = [tensor for name in writes for _, tensor in _tensors(self._values.get(name))]
         #: Tensors that are written, in memory whose other parts are not the same for all examples.
@@ -187,12 +195,14 @@ class _Call:
         self.axes: dict[Argument, ExampleAxis] = {}
         self.constants: set[Argument] = set()
         self.met, self.of_batch, self.dims = "", False, 0
-        for own in schema:
-            for at, tensor in _tensors(self._values.get(own.name)):
-                self.dims = max(self.dims, tensor.dim() if own.name != "out" else 0)
-                if own.name in writes and (self.plain in _OVERWRITES or own.name != "self"):
+        for argument in schema:
+            for at, tensor in _tensors(self._values.get(argument.name)):
+                self.dims = max(self.dims, tensor.dim() if argument.name != "out" else 0)
+                if argument.name in writes and (
+                    self.plain in _OVERWRITES or argument.name != "self"
+                ):
                     continue  # what was there does not matter
-                self._read(tracker, (own.name, at), tensor)
+                self._read(tracker, (argument.name, at), tensor)
 
     def _read(self, tracker: AxisTracker, name: Argument, tensor: Tensor) -> None:
         mark = tracker.mark_of(tensor)
@@ -316,9 +326,11 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._from_python, self._is_asking = outer
         asks = asks_for_all(name, args) or asks_for_any(name, args)
         if self._calls == before and not asks and not _tells_nothing(func, name):
-            given = [tensor for value in (*args, *kwargs.values()) for _, tensor in _tensors(value)]
-            if not any(out is tensor for tensor in given):
-                for tensor in given:
+            tensors = [
+                tensor for value in (*args, *kwargs.values()) for _, tensor in _tensors(value)
+            ]
+            if not any(out is tensor for tensor in tensors):
+                for tensor in tensors:
                     mark = self.mark_of(tensor)
                     if (mark.period or mark.met) and self.examples > 1:
                         raise ReadsBatch(
@@ -418,12 +430,12 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for name, axis in call.axes.items():
             if name not in answer.inputs:
                 raise Denied(f"{_spoken(call.plain)} with the batch in its argument {name[0]!r}")
-            own = answer.inputs[name][axis.dim]
-            if own in answer.along:
+            dim_label = answer.inputs[name][axis.dim]
+            if dim_label in answer.along:
                 raise Denied(f"{_spoken(call.plain)} over the batch")
-            if shape is not None and (own, axis[1:]) != (label, shape[1:]):
+            if shape is not None and (dim_label, axis[1:]) != (label, shape[1:]):
                 raise Denied(f"{_spoken(call.plain)} puts examples beside others")
-            label, shape = own, axis
+            label, shape = dim_label, axis
         if shape is None or label is None:
             return [None]
         for name, tensor in call.tensors.items():
@@ -471,8 +483,8 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Keep the numbers that an operation on the batch is given."""
         if not call.of_batch or call.met or self._is_asking:
             return
-        for own, value in zip(func._schema.arguments, args, strict=False):
-            if isinstance(value, int | float) and str(own.type) in _NUMBERS:
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if isinstance(value, int | float) and str(argument.type) in _NUMBERS:
                 self.noted.append(float(value))
         for name, tensor in call.tensors.items():
             if (
@@ -620,7 +632,8 @@ def _kind(func: Any) -> tuple[bool, Rule | None]:
     schema = func._schema
     namespace, _, name = schema.name.partition("::")
     is_view = any(
-        own.alias_info is not None and not own.alias_info.is_write for own in schema.returns
+        result.alias_info is not None and not result.alias_info.is_write
+        for result in schema.returns
     )
     is_view = is_view or name in _SAME_MEMORY or torch.Tag.inplace_view in func.tags
     plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
