@@ -67,8 +67,8 @@ MUTANTS = [
     Mutant(
         "one view is not clipped",
         gradients.ClippedGradients._squares,
-        "own.squares",
-        "own.squares / self._copies**2",
+        "gradient.squares",
+        "gradient.squares / self._copies**2",
         CLIPPED,
     ),
     Mutant(

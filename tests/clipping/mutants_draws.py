@@ -65,7 +65,7 @@ MUTANTS = [
     Mutant(
         "persons by their place in the batch",
         gradients.ClippedGradients._named,
-        "digests(torch.from_numpy(own.view(np.int64).reshape(examples, -1)))",
+        "digests(torch.from_numpy(identities.view(np.int64).reshape(examples, -1)))",
         "np.arange(examples, dtype=np.uint64)",
         PERSONS,
     ),
@@ -123,8 +123,8 @@ MUTANTS = [
     Mutant(
         "wide noise",
         randomness._filled,
-        'given.get("std", 1.0)',
-        '1.03 * given.get("std", 1.0)',
+        'arguments.get("std", 1.0)',
+        '1.03 * arguments.get("std", 1.0)',
         LAWS,
     ),
     Mutant(
@@ -133,7 +133,7 @@ MUTANTS = [
     Mutant(
         "leaks where nothing leaks",
         randomness._filled,
-        'slopes.where(given["self"] <= 0, 1.0)',
+        'slopes.where(arguments["self"] <= 0, 1.0)',
         "slopes",
         LAWS,
     ),

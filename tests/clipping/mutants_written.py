@@ -70,7 +70,7 @@ MUTANTS = [
     Mutant(
         "a write through .data is missed",
         TrainedState.restore,
-        "not (same or own.is_same())",
+        "not (same or entry.is_same())",
         "False",
         UNDONE,
     ),
@@ -91,7 +91,7 @@ MUTANTS = [
     Mutant(
         "other memory stays",
         trained_state._Entry.put_back,
-        "own.data = self.memory",
+        "parameter.data = self.memory",
         "pass",
         UNDONE,
     ),
@@ -105,14 +105,14 @@ MUTANTS = [
     Mutant(
         "a parameter that was frozen stays so",
         trained_state._Entry.put_back,
-        "own.requires_grad_()",
+        "parameter.requires_grad_()",
         "pass",
         UNDONE,
     ),
     Mutant(
         "undone writes are counted",
         trained_state._Entry.put_back,
-        "writes := own._version - self._version",
+        "writes := parameter._version - self._version",
         "writes := 0",
         UNDONE,
     ),

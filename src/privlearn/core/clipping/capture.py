@@ -343,13 +343,13 @@ class Capture(TorchFunctionMode):
             low: whether autocast runs it in its low precision; otherwise in single precision.
         """
         call = self.call(x, operation.parameters[0].dtype)
-        own = [self.derived.leaf(p) for p in operation.parameters]
+        leaves = [self.derived.leaf(p) for p in operation.parameters]
         if not torch.is_autocast_enabled(x.device.type):
-            return cast(Tensor, _Through.apply(operation, call, x, *own))  # type: ignore[no-untyped-call]
+            return cast(Tensor, _Through.apply(operation, call, x, *leaves))  # type: ignore[no-untyped-call]
         if x.is_floating_point():
             x = x.to(torch.get_autocast_dtype(x.device.type) if low else torch.float32)
         with no_autocast(x):
-            return cast(Tensor, _Through.apply(operation, call, x, *own))  # type: ignore[no-untyped-call]
+            return cast(Tensor, _Through.apply(operation, call, x, *leaves))  # type: ignore[no-untyped-call]
 
 
 @final
@@ -384,8 +384,8 @@ def without_checkpoints() -> Iterator[None]:
     try:
         yield
     finally:
-        for name, own in held.items():
-            setattr(checkpoint, name, own)
+        for name, original in held.items():
+            setattr(checkpoint, name, original)
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[object]:

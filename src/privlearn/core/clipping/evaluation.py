@@ -83,8 +83,8 @@ class RightAnswers:
         with evaluating(self._model), self._trained.holding():
             answered = self._few if self._can_be_together(x, y) else self._one_by_one
             for start in range(0, len(rows), self._at_once):
-                own = rows[start : start + self._at_once]
-                right[start : start + len(own)] = answered(x, y, own)
+                part = rows[start : start + self._at_once]
+                right[start : start + len(part)] = answered(x, y, part)
         return right
 
     def count(
@@ -113,8 +113,8 @@ class RightAnswers:
             One tensor of shape (1,), in double precision.
         """
         indices = torch.from_numpy(sample.indices)
-        own = indices[:, None] if examples is None else examples.cpu()[indices]
-        each = in_steps((HALF * self(x, y, own.flatten()).double()).view(own.shape).mean(1))
+        places = indices[:, None] if examples is None else examples.cpu()[indices]
+        each = in_steps((HALF * self(x, y, places.flatten()).double()).view(places.shape).mean(1))
         added = Contributions.of(each.abs(), HALF, type(self).__name__)
         return Bounded(
             (each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample, added
@@ -240,23 +240,23 @@ class Gains(RightAnswers):
             One tensor of shape (temperatures,), in double precision.
         """
         indices = torch.from_numpy(sample.indices)
-        own = indices[:, None] if examples is None else examples.cpu()[indices]
+        places = indices[:, None] if examples is None else examples.cpu()[indices]
         total, added = self.answer.clone(), Contributions(1.0, type(self).__name__)
-        for start in range(0, len(own), _FETCHED):
-            part = own[start : start + _FETCHED]
+        for start in range(0, len(places), _FETCHED):
+            part = places[start : start + _FETCHED]
             gains = in_steps(self._of(rows, part.flatten()).view(*part.shape, len(GRID)).mean(1))
             added.see(torch.linalg.vector_norm(gains, dim=1))
             total += gains.sum(0)
         return Bounded((total,), adjacency.sum_sensitivity(1.0), adjacency, sample, added)
 
-    def _of(self, rows: Rows, own: Tensor) -> Tensor:
+    def _of(self, rows: Rows, places: Tensor) -> Tensor:
         try:
-            x, y = rows.fetch(own)
+            x, y = rows.fetch(places)
         except Exception:
             return (
                 self._none(1)
-                if len(own) == 1
-                else torch.cat([self._of(rows, half) for half in own.tensor_split(2)])
+                if len(places) == 1
+                else torch.cat([self._of(rows, half) for half in places.tensor_split(2)])
             )
         return self(x, y)
 
@@ -264,8 +264,8 @@ class Gains(RightAnswers):
         classes = scored.shape[1]
         declared = (labels >= 0) & (labels < classes)
         at = scored.double()[:, None] / torch.from_numpy(GRID)[:, None]
-        own = labels.clamp(0, classes - 1).long()[:, None, None].expand(-1, len(GRID), 1)
-        gains = math.log(classes) + at.log_softmax(2).gather(2, own)[:, :, 0]
+        index = labels.clamp(0, classes - 1).long()[:, None, None].expand(-1, len(GRID), 1)
+        gains = math.log(classes) + at.log_softmax(2).gather(2, index)[:, :, 0]
         norms = torch.linalg.vector_norm(gains, dim=1, keepdim=True)
         clipped = gains / norms.clamp(min=NORM) * kept(1.0, [torch.float64])
         usable: Tensor = declared[:, None] & clipped.isfinite()

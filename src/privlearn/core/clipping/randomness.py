@@ -183,8 +183,10 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         blocks = -(-size * 4 // _BLOCK)
         plain = np.empty((number, blocks, 2), np.uint64)
         plain[:, :, 0], plain[:, :, 1] = self._examples[:, None], np.arange(blocks, dtype=np.uint64)
-        own = _encrypted(self._key, name.to_bytes(_BLOCK, "little"))
-        bits = np.frombuffer(_encrypted(own, plain.data.cast("B")), np.uint32)[: plain.size * 2]
+        call_key = _encrypted(self._key, name.to_bytes(_BLOCK, "little"))
+        bits = np.frombuffer(_encrypted(call_key, plain.data.cast("B")), np.uint32)[
+            : plain.size * 2
+        ]
         bits = bits.reshape(number, blocks * 4)[:, :size]
         if layout.axis == 0:
             return bits.reshape(shape)
@@ -209,8 +211,8 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What has no fill is drawn for one example, from a seed of its own."""
         if len(self._examples) != 1:
             raise NotLayerwise(f"{func} draws for all examples at once")
-        own = _encrypted(self._key, self._examples.tobytes() + name.to_bytes(8, "little"))
-        seed = int.from_bytes(own[:8], "little") >> 1
+        seed_bytes = _encrypted(self._key, self._examples.tobytes() + name.to_bytes(8, "little"))
+        seed = int.from_bytes(seed_bytes[:8], "little") >> 1
         device = next(
             (value.device for value in args if isinstance(value, Tensor)), torch.device("cpu")
         )
@@ -266,33 +268,42 @@ def _unfilled(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
     return out
 
 
-def _filled(kind: str, out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Any:
+def _filled(kind: str, out: Tensor, bits: NDArray[np.uint32], arguments: dict[str, Any]) -> Any:
     """What a call of this kind draws, from uniform numbers of 32 bits.
 
     Args:
         kind: one of those in `_FILLS`.
         out: where to put it.
         bits: as many as `out` has numbers, in its shape.
-        given: the call's arguments, by name.
+        arguments: those of the call, by name.
     """
     if kind == "bernoulli":
-        share = given["p"] if "p" in given else given["self"].detach().cpu().double().numpy()
+        share = (
+            arguments["p"]
+            if "p" in arguments
+            else arguments["self"].detach().cpu().double().numpy()
+        )
         return out.copy_(torch.from_numpy(np.asarray(bits < share * 2.0**32)))
     if kind == "dropout":
-        kept = torch.from_numpy(np.asarray(bits >= given["p"] * 2.0**32)).to(out.device)
-        return given["input"] * kept * (0.0 if given["p"] == 1 else 1 / (1 - given["p"])), kept
+        mask = torch.from_numpy(np.asarray(bits >= arguments["p"] * 2.0**32)).to(out.device)
+        return arguments["input"] * mask * (
+            0.0 if arguments["p"] == 1 else 1 / (1 - arguments["p"])
+        ), mask
     if kind == "normal":
         return out.copy_(
-            torch.special.ndtri(_inner(bits)) * given.get("std", 1.0) + given.get("mean", 0.0)
+            torch.special.ndtri(_inner(bits)) * arguments.get("std", 1.0)
+            + arguments.get("mean", 0.0)
         )
     if kind == "exponential":
-        return out.copy_(-_inner(bits).log() / given["lambd"])
+        return out.copy_(-_inner(bits).log() / arguments["lambd"])
     # from [0, 1), in single precision exactly
     unit = torch.from_numpy(np.asarray((bits >> 8) * 2.0**-24))
     if kind == "leaks":
-        slopes = (unit * (given["upper"] - given["lower"]) + given["lower"]).to(out)
-        return given["self"] * given["noise"].copy_(slopes.where(given["self"] <= 0, 1.0))
-    low, high = given.get("from", 0.0), given.get("to", 1.0)
+        slopes = (unit * (arguments["upper"] - arguments["lower"]) + arguments["lower"]).to(out)
+        return arguments["self"] * arguments["noise"].copy_(
+            slopes.where(arguments["self"] <= 0, 1.0)
+        )
+    low, high = arguments.get("from", 0.0), arguments.get("to", 1.0)
     return out.copy_(unit * (high - low) + low)
 
 

@@ -63,10 +63,10 @@ class Views:
 
     def _one_by_one(self, rows: Tensor, random: RowRandom) -> Tensor:
         results = []
-        for number, own in enumerate(rows.tensor_split(random.examples)):
+        for number, example in enumerate(rows.tensor_split(random.examples)):
             seed = random.seed(number)
             with generators_at(seed), random.alone(number, purpose=1):
-                results.append(self._run(own, torch.Generator(rows.device).manual_seed(seed)))
+                results.append(self._run(example, torch.Generator(rows.device).manual_seed(seed)))
         return torch.cat(results)
 
     def _run(self, rows: Tensor, generator: torch.Generator) -> Tensor:
@@ -104,10 +104,10 @@ class Views:
         changed(larger(rows))
         require_same(changed(rows))
         for start in range(0, len(rows), size):
-            own = slice(start, start + size)
+            example = slice(start, start + size)
             others = rows.roll(size, 0)
-            others[own] = rows[own]
-            if not close(changed(others)[own], out[own], rounding_of(out[own])):
+            others[example] = rows[example]
+            if not close(changed(others)[example], out[example], rounding_of(out[example])):
                 raise NotPerExample(
                     "the augmentation mixes rows of different examples: give a transform that "
                     "changes each row by itself"
