@@ -308,14 +308,14 @@ MUTANTS = [
     ),
     Mutant(
         "another sequence of operations passes",
-        backends.PerOperation._computed,
+        backends.PerOperation._compute,
         "verdict = seen.verdicts.get(capture.program.key)",
         'verdict = ""',
         "check_a_program_that_batches_of_another_size_run_is_checked",
     ),
     Mutant(
         "a use without a rule passes",
-        backends.PerOperation._computed,
+        backends.PerOperation._compute,
         "if flow is not None:",
         "if False:",
         "check_branches_that_only_real_data_take_change_nothing",
@@ -331,7 +331,7 @@ MUTANTS = [
         "positions that all look up the same are left out",
         derived.Derived.hand_on,
         (
-            "keep(self._looked_up[id(tensor)][1], None, self._rows(tensor, self._formed(tensor, "
+            "keep(self._looked_up[id(tensor)][1], None, self._rows(tensor, self._form(tensor, "
             "gradients)))"
         ),
         "pass",

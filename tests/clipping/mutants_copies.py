@@ -74,7 +74,7 @@ MUTANTS = [
     Mutant(
         "rows are not changed",
         views.Views.__call__,
-        "self._changed(copied, random)",
+        "self._change(copied, random)",
         "copied",
         CLIPPED,
     ),

@@ -57,7 +57,7 @@ MUTANTS = [
     ),
     Mutant(
         "a run ends with what others hold",
-        FusedLayers._trimmed,
+        FusedLayers._trim,
         "isinstance(run[end - 1], nn.Flatten)",
         "False",
         HELD,
@@ -71,14 +71,14 @@ MUTANTS = [
     ),
     Mutant(
         "hooks are left out",
-        sequential._altered,
+        sequential._is_altered,
         "any(attributes.get(name) for name in _HOOKS)",
         "False",
         CHANGED,
     ),
     Mutant(
         "forwards of their own are left out",
-        sequential._altered,
+        sequential._is_altered,
         '"forward" in attributes',
         "False",
         CHANGED,

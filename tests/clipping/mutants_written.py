@@ -118,7 +118,7 @@ MUTANTS = [
     ),
     Mutant(
         "what one example writes reaches the others",
-        ClippedGradients._computed,
+        ClippedGradients._compute,
         "if trained.written and",
         "if False and",
         "check_what_one_example_writes_reaches_no_other",
@@ -146,14 +146,14 @@ MUTANTS = [
     ),
     Mutant(
         "what a model writes in evaluation stays",
-        RightAnswers._scored,
+        RightAnswers._score,
         "self._trained.restore()",
         "pass",
         "check_evaluations_write_nothing_into_trained_parameters",
     ),
     Mutant(
         "a model that writes in evaluation has answers",
-        RightAnswers._scored,
+        RightAnswers._score,
         "if self._trained.written:",
         "if False:",
         "check_evaluations_write_nothing_into_trained_parameters",

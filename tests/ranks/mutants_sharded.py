@@ -60,7 +60,7 @@ MUTANTS = [
     # Sums
     Mutant(
         "the norm of a shard for that of the whole",
-        ShardedGradients._weighted,
+        ShardedGradients._weigh,
         "self._squares(gradients, losses)",
         "self._squares(gradients, losses) / self._world.size",
         STEP,
@@ -82,7 +82,7 @@ MUTANTS = [
     Mutant("a coarse grid for sums", groups.Groups.scattered, "+ _STEP)", "+ _STEP / 6)", STEP),
     Mutant(
         "rows that stand in are counted",
-        ShardedGradients._weighted,
+        ShardedGradients._weigh,
         "part.counts & finite",
         "finite",
         STEP,

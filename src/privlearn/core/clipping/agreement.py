@@ -72,13 +72,13 @@ class Choice:
         device = next(iter(problem.parameters.values())).device
         plain = replace(problem, autocast=None)
 
-        def made_up(size: int) -> Leaves:
+        def make_up(size: int) -> Leaves:
             leaves = self._shape.made_up(
                 made_up_rows(like, self._shape.inputs, size * self._copies)
             )
             return tuple(leaf.to(device) for leaf in leaves)
 
-        batches, rows = [made_up(size) for size in SIZES], made_up(COMPARED)
+        batches, rows = [make_up(size) for size in SIZES], make_up(COMPARED)
 
         def layers(problem: Problem) -> PerOperation:
             return PerOperation(

@@ -283,17 +283,17 @@ class SeparationCheck:
         """
         examples = len(leaves[0]) // self._problem.copies
         others = list(range(examples // 2)) if examples > 3 else [*range(examples)] * 2
-        program, numbers = self._followed(leaves, list(range(examples)))
-        _, other_numbers = self._followed(leaves, others)
+        program, numbers = self._follow(leaves, list(range(examples)))
+        _, other_numbers = self._follow(leaves, others)
         verdict = ""
         # one example is computed as if alone
         if examples > 1 and not _same_numbers(numbers, other_numbers):
             verdict = "a number in the model or the loss depends on the size of the batch"
         self._seen.verdicts[program] = verdict
         if self._problem.any_process(bool(verdict)):
-            raise _denied(verdict)
+            raise _denial(verdict)
 
-    def _followed(self, leaves: Sequence[Tensor], examples: list[int]) -> tuple[int, list[float]]:
+    def _follow(self, leaves: Sequence[Tensor], examples: list[int]) -> tuple[int, list[float]]:
         """The name of the program that these examples run, and the numbers in it."""
         problem, seen, copies = self._problem, self._seen, self._problem.copies
         rows = torch.tensor(
@@ -356,7 +356,7 @@ def _require_known_gradients(losses: Tensor) -> None:
         waiting += [following for following, _ in node.next_functions]
 
 
-def _denied(verdict: str | None) -> Coupled:
+def _denial(verdict: str | None) -> Coupled:
     elsewhere = "a batch in another process does not keep its examples apart"
     return Coupled(verdict) if verdict else CoupledElsewhere(elsewhere)
 
@@ -400,7 +400,7 @@ class PerOperation:
         before = tuple(leaf.clone() for leaf in leaves) if self._writes else leaves
         versions = [leaf._version for leaf in before]
         try:
-            return self._computed(leaves)
+            return self._compute(leaves)
         except _NewProgram:
             if [leaf._version for leaf in before] != versions:
                 raise NotLayerwise(
@@ -415,13 +415,11 @@ class PerOperation:
                 f"whether its examples are kept apart can't be told: {first_line(error)}"
             ) from error
         try:
-            return self._computed(
-                tuple(leaf.clone() for leaf in before) if self._writes else before
-            )
+            return self._compute(tuple(leaf.clone() for leaf in before) if self._writes else before)
         except _NewProgram:
             raise NotLayerwise("the model runs another program on the same rows") from None
 
-    def _computed(self, leaves: Leaves) -> Gradients:
+    def _compute(self, leaves: Leaves) -> Gradients:
         """The same, if the batch runs a program that is known to keep examples apart."""
         problem, seen, copies = self._problem, self._seen, self._problem.copies
         batch = BatchExamples(leaves, len(leaves[0]) // copies, copies)
@@ -435,7 +433,7 @@ class PerOperation:
             if problem.any_process(verdict is None):
                 raise _NewProgram
             if problem.any_process(bool(verdict)):
-                raise _denied(verdict)
+                raise _denial(verdict)
             ends = [*self._trained, *capture.derived.leaves]
             flows: Sequence[Tensor | None] = torch.autograd.grad(total, ends, allow_unused=True)
             capture.derived.hand_on(capture.uses.of, capture.uses.keep)

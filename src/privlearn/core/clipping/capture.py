@@ -259,9 +259,9 @@ class Capture(TorchFunctionMode):
         """What `func` gives."""
         name = getattr(func, "__name__", "")
         if asks_for_all(name, args):
-            return self._all_hold and self._agreed(args[0], usual=True)
+            return self._all_hold and self._answer(args[0], usual=True)
         if asks_for_any(name, args):
-            return self._agreed(args[0], usual=False)
+            return self._answer(args[0], usual=False)
         self._calls += 1
         if self._shared and self._calls <= len(self._shared) and self._shared[self._calls - 1]:
             out = func(*args, **kwargs)
@@ -288,7 +288,7 @@ class Capture(TorchFunctionMode):
         """Whether the examples are followed through this pass."""
         return self._tracker is not None
 
-    def _agreed(self, answer: Tensor, *, usual: bool) -> bool:
+    def _answer(self, answer: Tensor, *, usual: bool) -> bool:
         """The usual answer to a question about all examples, if it is the right one; of one example
         the right one.
 

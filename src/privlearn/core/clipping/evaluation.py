@@ -131,7 +131,7 @@ class RightAnswers:
         drawn = drawn_by(device)
         try:
             with unmoved(device):
-                self._scored(self._together, *made_up, torch.arange(self._at_once))
+                self._score(self._together, *made_up, torch.arange(self._at_once))
                 return not self._apart or all(map(torch.equal, drawn, drawn_by(device)))
         except Exception:
             return False
@@ -146,24 +146,24 @@ class RightAnswers:
         few = len(rows)
         rows = torch.cat([rows, rows[-1:].expand(self._at_once - few)])
         try:
-            return self._scored(self._together, x, y, rows)[:few]
+            return self._score(self._together, x, y, rows)[:few]
         except Exception:
-            fine = ~self._failing(x, y, rows)
+            fine = ~self._find_failures(x, y, rows)
         try:
             # IndexError if there is none to stand in; and a model may fail at random.
-            right = self._scored(self._together, x, y, rows.where(fine, rows[fine][0]))
+            right = self._score(self._together, x, y, rows.where(fine, rows[fine][0]))
         except Exception:
             return self._none(few)
         return right.where(fine.view(-1, *[1] * self.answer.dim()), 0)[:few]
 
-    def _failing(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+    def _find_failures(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """On which of `rows` the model fails: halving finds them."""
         try:
-            self._scored(self._together, x, y, rows)
+            self._score(self._together, x, y, rows)
         except Exception:
             if len(rows) == 1:
                 return torch.ones(1, dtype=torch.bool)
-            return torch.cat([self._failing(x, y, half) for half in rows.tensor_split(2)])
+            return torch.cat([self._find_failures(x, y, half) for half in rows.tensor_split(2)])
         return torch.zeros(len(rows), dtype=torch.bool)
 
     def _one_by_one(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ class RightAnswers:
     def _alone(self, x: Tensor, y: Tensor, row: Tensor) -> Tensor:
         draw_from(0)
         try:
-            return self._scored(self._model, x, y, row)
+            return self._score(self._model, x, y, row)
         except Exception:
             return self._none(1)
 
@@ -186,7 +186,7 @@ class RightAnswers:
             return self._model(x)  # type: ignore[no-any-return]
         return vmap(lambda row: self._model(row[None])[0], randomness="different")(x)  # type: ignore[no-any-return]
 
-    def _scored(
+    def _score(
         self, scores: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Tensor
     ) -> Tensor:
         """The answers that are in the scores, of which there must be a row for each of `rows`."""

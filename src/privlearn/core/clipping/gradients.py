@@ -513,7 +513,7 @@ class ClippedGradients:
         """
         counts: Tensor | None = None
         for _ in range(STAND_INS):
-            gradients, losses = self._computed(data, rows)
+            gradients, losses = self._compute(data, rows)
             squares = self._squares(gradients, losses)
             if counts is None and math.isfinite(float(squares.sum() + losses.sum())):
                 return gradients, losses, squares, None
@@ -537,12 +537,12 @@ class ClippedGradients:
         norms = torch.tensor([self._norm_of[name] for name in gradients], device=squares.device)
         return squares.new_zeros(self._norms, len(losses)).index_add_(0, norms, squares)
 
-    def _computed(self, data: Rows, rows: Tensor) -> Gradients:
+    def _compute(self, data: Rows, rows: Tensor) -> Gradients:
         """Gradients and losses of the examples `rows`, of which the model is given copies: it can
         be done again.
         """
         assert self._way is not None
-        taken = self._taken(data, rows)
+        taken = self._take(data, rows)
         before = [] if self._random.active else drawn_by(self._device)
         trained = self.fixed.trained
         trained.written = ""
@@ -563,7 +563,7 @@ class ClippedGradients:
             reason = str(error)
         # The model went another way than on made-up rows.
         self._way, self.reason = Loop(self._problem(self._autocast)), reason
-        return self._computed(data, rows)
+        return self._compute(data, rows)
 
     def _require_rules(self, computed: Gradients, data: Rows, rows: Tensor) -> None:
         """Compare one example's gradient with its own by autograd: in the first batch of about each
@@ -583,7 +583,7 @@ class ClippedGradients:
         place = self._computations * 40503 % len(rows)  # another one each time
         squares = self._squares(*computed).sum(0)
         problem = self._problem(self._autocast)
-        ((alone, _),) = Loop(problem).each(*self._taken(data, rows[place : place + 1]))
+        ((alone, _),) = Loop(problem).each(*self._take(data, rows[place : place + 1]))
         expected = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in alone))
         norms, tolerance = squares.sqrt(), _UNLIKE_IN_16 if self._autocast else _UNLIKE
         room = tolerance * max(expected, _SMALL * float(norms.nan_to_num(0.0, 0.0, 0.0).max()))
@@ -592,16 +592,16 @@ class ClippedGradients:
                 "the rule of an operation gives another gradient than autograd for a single example"
             )
 
-    def _taken(self, data: Rows, rows: Tensor) -> Leaves:
+    def _take(self, data: Rows, rows: Tensor) -> Leaves:
         """The batch of the examples `rows`, in all their copies, in memory of their own."""
         examples = len(rows)
         if self._rows is not None:
             rows = self._rows[rows].flatten()
         if self._random.active or self._views.changes:
-            self._random.take(self._named(data, rows, examples))
+            self._random.take(self._identify(data, rows, examples))
         return self._views(tuple(leaf.to(self._device) for leaf in data.fetch(rows)), self._random)
 
-    def _named(self, data: Rows, rows: Tensor, examples: int) -> NDArray[np.uint64]:
+    def _identify(self, data: Rows, rows: Tensor, examples: int) -> NDArray[np.uint64]:
         """Digests of examples, whose rows are `rows`."""
         identities = data.identities(rows)
         return (

@@ -175,7 +175,7 @@ def _require_unwritten(model: nn.Module, trained: TrainedState, batch: Sequence[
                 )
         with trained.holding(), torch.random.fork_rng(), torch.enable_grad():
             with suppress(Exception):  # it may not run at such weights
-                out = _seeded(model, batch, 0)
+                out = _run_seeded(model, batch, 0)
                 torch.autograd.grad(out.nan_to_num().sum(), trained.parameters, allow_unused=True)
             trained.restore()
         if trained.written:
@@ -250,13 +250,13 @@ def _rows_depend_on_others(
     """Whether a row's output changes with the batch around it."""
     batch = made_up_rows(inputs, len(inputs), size)
     batch = made_up(batch) if made_up else batch
-    out = _seeded(model, batch, 0)
+    out = _run_seeded(model, batch, 0)
     if not isinstance(out, Tensor) or out.shape[:1] != (size,):
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         value = "one value for each example, such as with reduction='none'"
         expected = "one output tensor with a row for each example" if what == "the model" else value
         raise NotPerExample(f"{what} turns a batch of {size} into {shape}: expected {expected}")
-    draws = not _same(out, _seeded(model, batch, 1))
+    draws = not _same(out, _run_seeded(model, batch, 1))
     for row in sorted({0, 1, 2, min(3, size - 1), size // 2, size - 1}):
         if draws:
             # Its random numbers depend on the batch's shape: keep the shape, and change all other
@@ -264,15 +264,15 @@ def _rows_depend_on_others(
             others = [leaf.flip(0).roll(1, 0) for leaf in batch]
             for other, leaf in zip(others, batch, strict=True):
                 other[row] = leaf[row]
-            single = _seeded(model, others, 0)[row]
+            single = _run_seeded(model, others, 0)[row]
         else:
-            single = _seeded(model, [leaf[row : row + 1] for leaf in batch], 0)[0]
+            single = _run_seeded(model, [leaf[row : row + 1] for leaf in batch], 0)[0]
         if not _same(out[row], single):
             return True
     return False
 
 
-def _seeded(model: nn.Module, batch: Sequence[Tensor], seed: int) -> Any:
+def _run_seeded(model: nn.Module, batch: Sequence[Tensor], seed: int) -> Any:
     torch.manual_seed(seed)
     return model(*(leaf.clone() for leaf in batch))  # it may write into its input
 
@@ -296,14 +296,14 @@ def made_up_rows(like: Sequence[Tensor], inputs: int, size: int = 6) -> tuple[Te
     inputs.
     """
     made_up = torch.Generator().manual_seed(0)
-    parts = [_made_up_inputs(leaf, size, made_up) for leaf in like[:inputs]]
-    parts += [_made_up_targets(leaf, size, made_up) for leaf in like[inputs:]]
+    parts = [_make_up_inputs(leaf, size, made_up) for leaf in like[:inputs]]
+    parts += [_make_up_targets(leaf, size, made_up) for leaf in like[inputs:]]
     return tuple(
         part.to(leaf.dtype).to(leaf.device) for part, leaf in zip(parts, like, strict=True)
     )
 
 
-def _made_up_inputs(x: Tensor, size: int, made_up: torch.Generator) -> Tensor:
+def _make_up_inputs(x: Tensor, size: int, made_up: torch.Generator) -> Tensor:
     if not x.is_floating_point():
         return torch.randint(2, (size, *x.shape[1:]), generator=made_up)
     scales = torch.tensor([1.0, 0.0, 300.0, 0.01, 3.0, 1e-3]).repeat(size // 6 + 1)[:size]
@@ -312,7 +312,7 @@ def _made_up_inputs(x: Tensor, size: int, made_up: torch.Generator) -> Tensor:
     )
 
 
-def _made_up_targets(y: Tensor, size: int, made_up: torch.Generator) -> Tensor:
+def _make_up_targets(y: Tensor, size: int, made_up: torch.Generator) -> Tensor:
     if y.is_floating_point():
         return torch.rand((size, *y.shape[1:]), generator=made_up)
     return (torch.arange(size).view(-1, *[1] * (y.dim() - 1)) % 2).expand(size, *y.shape[1:])

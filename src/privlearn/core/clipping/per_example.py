@@ -315,13 +315,13 @@ def sum_of_outer(g: Tensor, a: Tensor, shape: Sequence[int], kernels: Kernels) -
         return OuterProduct(g[:, 0], a[:, 0], RowNorms(g[:, 0]), kernels)
     if not worth_forming(positions, outputs, inputs):
 
-        def weighted(weights: Tensor, into: Tensor) -> None:
+        def add_weighted(weights: Tensor, into: Tensor) -> None:
             scaled = kernels.scaled(g.to(into.dtype), weights)
             kernels.add_outer(
                 scaled.flatten(0, 1), a.to(into.dtype).flatten(0, 1), into.view(outputs, inputs)
             )
 
-        return GramNorms(g, a, shape, weighted)
+        return GramNorms(g, a, shape, add_weighted)
     return Dense(kernels.each_outer(g, a).view(len(g), *shape))
 
 

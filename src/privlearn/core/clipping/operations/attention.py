@@ -72,7 +72,7 @@ def attention(
     dropout = dropout_p if training else 0.0
     seen: Tensor | None = None
     if need_weights:
-        out, seen = _weighted(q, k, v, mask, dropout)
+        out, seen = _attend(q, k, v, mask, dropout)
         seen = seen.mean(1) if average_attn_weights else seen
     else:
         alone = is_causal and key_padding_mask is None
@@ -107,7 +107,7 @@ def _projections(
     )
 
 
-def _weighted(
+def _attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float
 ) -> tuple[Tensor, Tensor]:
     """Values by attention weights, and these."""

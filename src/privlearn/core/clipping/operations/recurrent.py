@@ -69,7 +69,7 @@ class _LSTM:
         states, squashed = (empty((batch, steps, width), x) for _ in range(2))
         new = slice(2 * width, 3 * width)
         gates[..., new] *= 2
-        weight = _doubled(weight, new)
+        weight = _double(weight, new)
         each = zip(
             gates.unbind(1), cells.unbind(1)[1:], squashed.unbind(1), states.unbind(1), strict=True
         )
@@ -133,7 +133,7 @@ class _GRU:
         products, states = (x.new_empty(batch, steps, width) for _ in range(2))
         new = slice(2 * width, 3 * width)
         gates[..., new] *= 2
-        weight, bias = _doubled(weight, new), None if biases is None else _doubled(biases[1], new)
+        weight, bias = _double(weight, new), None if biases is None else _double(biases[1], new)
         each = zip(gates.unbind(1), products.unbind(1), states.unbind(1), strict=True)
         for all_gates, candidate, state in each:
             product = self._kernels.linear(h, weight, bias)
@@ -162,7 +162,7 @@ class _GRU:
         return inputs, d, (dh,)
 
 
-def _doubled(t: Tensor, rows: slice) -> Tensor:
+def _double(t: Tensor, rows: slice) -> Tensor:
     t = t.clone()
     t[rows] *= 2
     return t

@@ -144,7 +144,7 @@ WITHOUT_PARAMETERS: dict[type[nn.Module], Parameterless] = {
 }
 
 
-def _convolved(spatial: int, tape: Any, layer: Any, x: Tensor) -> Any:
+def _convolve(spatial: int, tape: Any, layer: Any, x: Tensor) -> Any:
     sizes = layer.stride, layer.padding, layer.dilation, layer.groups
     return convolution(spatial, tape, x, layer.weight, layer.bias, *sizes)
 
@@ -152,9 +152,9 @@ def _convolved(spatial: int, tape: Any, layer: Any, x: Tensor) -> Any:
 #: Layers with parameters, and how each calls its rule.
 WITH_PARAMETERS: dict[type[nn.Module], Callable[[Any, Any, Tensor], Any]] = {
     nn.Linear: lambda tape, layer, x: linear(tape, x, layer.weight, layer.bias),
-    nn.Conv1d: partial(_convolved, 1),
-    nn.Conv2d: partial(_convolved, 2),
-    nn.Conv3d: partial(_convolved, 3),
+    nn.Conv1d: partial(_convolve, 1),
+    nn.Conv2d: partial(_convolve, 2),
+    nn.Conv3d: partial(_convolve, 3),
     nn.GroupNorm: lambda tape, layer, x: group_norm(
         tape, x, layer.num_groups, layer.weight, layer.bias, layer.eps
     ),
@@ -280,7 +280,7 @@ class FusedLayers:
         inner = set[int]()
         for module in model.modules():
             if id(module) not in inner and _is_container(module):
-                layers = list(_flattened(module, inner))
+                layers = list(_flatten(module, inner))
                 runs = self._runs(layers)
                 if any(len(run) > 1 for run in runs):
                     self._containers.append((module, runs))
@@ -297,11 +297,11 @@ class FusedLayers:
         """The shapes of what each container is called with."""
         shapes: list[list[tuple[int, ...]]] = [[] for _ in self._containers]
 
-        def watched(number: int, module: nn.Module, input: Any) -> Any:
+        def watch(number: int, module: nn.Module, input: Any) -> Any:
             shapes[number].append(tuple(getattr(input, "shape", ())))
             return nn.Sequential.forward(module, input)  # type: ignore[arg-type, no-untyped-call]
 
-        with self._instead(lambda number, module, runs: partial(watched, number, module)):
+        with self._instead(lambda number, module, runs: partial(watch, number, module)):
             compute()
         return shapes
 
@@ -318,9 +318,9 @@ class FusedLayers:
             else:
                 runs.append([layer])
                 open_run = begins
-        return [part for run in runs for part in self._trimmed(run)]
+        return [part for run in runs for part in self._trim(run)]
 
-    def _trimmed(self, run: list[nn.Module]) -> list[list[nn.Module]]:
+    def _trim(self, run: list[nn.Module]) -> list[list[nn.Module]]:
         """A run without reshapes at its end, which give a view of what is held; single layers if
         none has a rule.
         """
@@ -332,7 +332,7 @@ class FusedLayers:
         return [run[:end], *([layer] for layer in run[end:])]
 
     def _is_stock(self, layer: nn.Module) -> bool:
-        if _altered(layer):
+        if _is_altered(layer):
             return False
         if (known := WITHOUT_PARAMETERS.get(type(layer))) is not None:
             # What is computed in place would overwrite an input that is held.
@@ -398,7 +398,7 @@ def _through(
     return x
 
 
-def _altered(module: nn.Module) -> bool:
+def _is_altered(module: nn.Module) -> bool:
     """Whether something is done around a module's forward, or in its place."""
     attributes = vars(module)
     return (
@@ -409,15 +409,15 @@ def _altered(module: nn.Module) -> bool:
 
 
 def _is_container(module: nn.Module) -> bool:
-    return type(module) is nn.Sequential and not _altered(module)
+    return type(module) is nn.Sequential and not _is_altered(module)
 
 
-def _flattened(module: nn.Module, inner: set[int]) -> Iterator[nn.Module]:
+def _flatten(module: nn.Module, inner: set[int]) -> Iterator[nn.Module]:
     """The layers of a container, and of those that it holds, whose identities go into `inner`."""
     for layer in module._modules.values():  # `children()` leaves out what comes twice
         assert layer is not None
         if _is_container(layer):
             inner.add(id(layer))
-            yield from _flattened(layer, inner)
+            yield from _flatten(layer, inner)
         else:
             yield layer

@@ -209,7 +209,7 @@ class Derived:
                 keep(
                     self._looked_up[id(tensor)][1],
                     None,
-                    self._rows(tensor, self._formed(tensor, gradients)),
+                    self._rows(tensor, self._form(tensor, gradients)),
                 )
                 continue
             for end, reached in self._back(tensor, gradients):
@@ -217,10 +217,10 @@ class Derived:
                     # Other kinds add up in the shape that the operation had, which may not be the
                     # parameter's.
                     any_shape = isinstance(reached, Dense | ThroughStandardisation)
-                    keep(end, None, reached if any_shape else Dense(self._formed(end, reached)))
+                    keep(end, None, reached if any_shape else Dense(self._form(end, reached)))
                 elif end.requires_grad:
                     ends.append(end)
-                    flows.append(self._formed(end, reached))
+                    flows.append(self._form(end, reached))
         if ends:
             gradients_of = backward_by_example(ends, list(self._trained.values()), flows)
             for parameter, gradient in zip(self._trained.values(), gradients_of, strict=True):
@@ -228,7 +228,7 @@ class Derived:
                     keep(parameter, None, Dense(gradient))
 
     @staticmethod
-    def _formed(tensor: Tensor, gradients: ExampleGradients) -> Tensor:
+    def _form(tensor: Tensor, gradients: ExampleGradients) -> Tensor:
         return gradients.form().to(tensor.dtype).reshape(-1, *tensor.shape)
 
     def _back(

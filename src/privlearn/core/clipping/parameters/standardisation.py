@@ -213,12 +213,12 @@ class ThroughStandardisation:
             self.squares[self._apart[nothing]] = 0.0
             self._apart, lengths = self._apart[~nothing], lengths[:, ~nothing]
         if len(self._apart):
-            self._exact = self._taken_back(g[self._apart].double().mT @ a[self._apart].double())
+            self._exact = self._take_back(g[self._apart].double().mT @ a[self._apart].double())
             self.squares[self._apart] = (
                 row_norms(self._exact).square().where(lengths.isfinite().all(0), math.inf)
             )
 
-    def _taken_back(self, formed: Tensor) -> Tensor:
+    def _take_back(self, formed: Tensor) -> Tensor:
         """Formed gradients of what came out, (examples, channels, K), as those of what was
         standardised.
         """
@@ -237,7 +237,7 @@ class ThroughStandardisation:
 
     def form(self) -> Tensor:
         """One product for each example, taken back."""
-        return self._taken_back(self._g.mT @ self._a).view(len(self._g), *self._through.x.shape)
+        return self._take_back(self._g.mT @ self._a).view(len(self._g), *self._through.x.shape)
 
 
 def taken_back(

@@ -482,7 +482,7 @@ def _index_labels(call: Arguments) -> _Indexing:
     for dim, index in indices.items():
         labels = picked[wide - index.dim() :]
         constant = call.axis("indices", dim) is None
-        number = _counting(index, tensor.shape[dim]) if constant else None
+        number = _find_counting_dim(index, tensor.shape[dim]) if constant else None
         # 0, 1, 2, ...: entry number i of the dimension goes with entry i of the index
         if number is not None:
             before[dim] = labels[number]
@@ -496,7 +496,7 @@ def _index_labels(call: Arguments) -> _Indexing:
     return _Indexing(before, inputs, [*rest[:at], *picked, *rest[at:]], frozenset(along))
 
 
-def _counting(index: Tensor, size: int) -> int | None:
+def _find_counting_dim(index: Tensor, size: int) -> int | None:
     """The dimension along which a constant index counts 0, 1, 2, ... up to `size`; None if it does
     not.
     """

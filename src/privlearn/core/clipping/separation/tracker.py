@@ -368,7 +368,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         for tensor in call.written if call.of_batch else ():
             if not any(tensor is result for result in results):
-                self._mark(call, tensor, f"{_spoken(call.plain)} over the batch{_line_of_user()}")
+                self._mark(
+                    call, tensor, f"{_plain_name(call.plain)} over the batch{_line_of_user()}"
+                )
         return out
 
     def _answer(
@@ -380,7 +382,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             Coupled: Python would know values of the batch.
         """
-        drawn = self._drawn_axis(call) if draws_numbers(call.func, call._values) else None
+        drawn = self._follow_draw(call) if draws_numbers(call.func, call._values) else None
         if not call.of_batch or call.plain in _SHAPED_LIKE:
             return [drawn] if drawn else None
         if self.examples == 1:
@@ -388,7 +390,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if _tells(call):
             if call.met:
                 raise ReadsBatch(call.met)
-            where = f"{_spoken(call.plain)} reads values of the batch{_line_of_user()}"
+            where = f"{_plain_name(call.plain)} reads values of the batch{_line_of_user()}"
             raise ReadsBatch(where, f": {_INSTEAD['read']}")
         if call.met:
             return call.met
@@ -402,9 +404,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return f"{call.plain} draws numbers for examples in other places{_line_of_user()}"
         return axes
 
-    def _drawn_axis(self, call: _Call) -> ExampleAxis | None:
+    def _follow_draw(self, call: _Call) -> ExampleAxis | None:
         """Where the examples are in what a call draws."""
-        number, shape = self._draws, _drawn_shape(call)
+        number, shape = self._draws, _shape_of_draw(call)
         self._draws += 1
         if self.examples == 1:
             return ExampleAxis(0)
@@ -429,12 +431,14 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shape: ExampleAxis | None = None
         for name, axis in call.axes.items():
             if name not in answer.inputs:
-                raise Denied(f"{_spoken(call.plain)} with the batch in its argument {name[0]!r}")
+                raise Denied(
+                    f"{_plain_name(call.plain)} with the batch in its argument {name[0]!r}"
+                )
             dim_label = answer.inputs[name][axis.dim]
             if dim_label in answer.along:
-                raise Denied(f"{_spoken(call.plain)} over the batch")
+                raise Denied(f"{_plain_name(call.plain)} over the batch")
             if shape is not None and (dim_label, axis[1:]) != (label, shape[1:]):
-                raise Denied(f"{_spoken(call.plain)} puts examples beside others")
+                raise Denied(f"{_plain_name(call.plain)} puts examples beside others")
             label, shape = dim_label, axis
         if shape is None or label is None:
             return [None]
@@ -449,14 +453,14 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif label in result:
                 answers.append(shape._replace(dim=list(result).index(label)))
             else:
-                answers.append(f"{_spoken(call.plain)} over the batch{_line_of_user()}")
+                answers.append(f"{_plain_name(call.plain)} over the batch{_line_of_user()}")
         return answers
 
     def _require_even(self, call: _Call, tensor: Tensor, axis: ExampleAxis) -> None:
         if not self.is_even(tensor, axis):
             raise Denied(
-                f"{_spoken(call.plain)} with a constant that differs from one place in the batch "
-                "to the next"
+                f"{_plain_name(call.plain)} with a constant that differs from one place in the "
+                "batch to the next"
             )
 
     def is_even(self, tensor: Tensor, axis: ExampleAxis) -> bool:
@@ -599,7 +603,7 @@ def _results(out: Any) -> Iterator[Tensor]:
             yield from (item for item in value if isinstance(item, Tensor))
 
 
-def _drawn_shape(call: _Call) -> Sequence[int]:
+def _shape_of_draw(call: _Call) -> Sequence[int]:
     """The shape of what a call draws."""
     for name in ("self", "input"):
         if isinstance(call[name], Tensor):
@@ -709,7 +713,7 @@ def _tells_nothing(func: Any, name: str) -> bool:
     return func in METADATA or name.startswith("is_") or name in _TELL_NOTHING
 
 
-def _spoken(name: str) -> str:
+def _plain_name(name: str) -> str:
     return name.strip("_")
 
 

@@ -141,7 +141,7 @@ class ShardedGradients(ClippedGradients):
         )
         kind = torch.float64 if self._in_double else torch.float32
         while self._world.any(bool(waiting)):
-            gradients, weights = self._weighted(waiting, clipped)
+            gradients, weights = self._weigh(waiting, clipped)
             if self._world.any(bool(gradients)):
                 self._reduce(gradients, weights.to(kind), sums)
         clipped.copy_(self._world.total(clipped))
@@ -160,7 +160,7 @@ class ShardedGradients(ClippedGradients):
             ):
                 sums[self._number[piece.name]].add_(shard)
 
-    def _weighted(self, waiting: deque[Waiting], clipped: Tensor) -> tuple[dict[str, Any], Tensor]:
+    def _weigh(self, waiting: deque[Waiting], clipped: Tensor) -> tuple[dict[str, Any], Tensor]:
         """One round: gradients of the examples that wait first, and their weights by norm; none if
         they add nothing.
 
@@ -168,7 +168,7 @@ class ShardedGradients(ClippedGradients):
         """
         part = waiting.popleft() if waiting else None
         nothing: tuple[dict[str, Any], Tensor] = ({}, torch.zeros(0, device=self._device))
-        taken = self._fetched(part)
+        taken = self._fetch(part)
         if part is not None and taken is None:
             self._split(part, waiting)
             part = None
@@ -213,13 +213,13 @@ class ShardedGradients(ClippedGradients):
             return nothing
         return gradients, self._weights(losses, squares, counts, clipped)
 
-    def _fetched(self, part: Waiting | None) -> Leaves | None:
+    def _fetch(self, part: Waiting | None) -> Leaves | None:
         """The rows of a part; None if there is none, or they can't be fetched."""
         try:
             return (
                 None
                 if part is None
-                else self._taken(part.data, part.rows if part.at is None else part.at)
+                else self._take(part.data, part.rows if part.at is None else part.at)
             )
         except Exception:
             return None
@@ -254,11 +254,11 @@ class ShardedGradients(ClippedGradients):
         problem = self._problem(self._autocast)
         plain, shape = replace(problem, autocast=None), self._shape
 
-        def made_up(size: int) -> Leaves:
+        def make_up(size: int) -> Leaves:
             leaves = shape.made_up(made_up_rows(rows.like, shape.inputs, size * self._copies))
             return tuple(leaf.to(self._device) for leaf in leaves)
 
-        batches, few = [made_up(size) for size in SIZES], made_up(COMPARED)
+        batches, few = [make_up(size) for size in SIZES], make_up(COMPARED)
         with torch.random.fork_rng():
             _, problem.random.active = require_uncoupled(plain, few, batches)
             problem.random.take(np.arange(COMPARED, dtype=np.uint64))

@@ -174,14 +174,14 @@ class Groups:
                         "torch.distributed.fsdp"
                     ):
                         held.append((hooks, key, hook))
-                        hooks[key] = self._guarded(hook, module if before else None)
+                        hooks[key] = self._guard(hook, module if before else None)
         try:
             yield
         finally:
             for hooks, key, hook in held:
                 hooks[key] = hook
 
-    def _guarded(self, hook: Callable[..., Any], module: nn.Module | None) -> Callable[..., Any]:
+    def _guard(self, hook: Callable[..., Any], module: nn.Module | None) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
             with torch._C.DisableTorchFunction(), unfollowed():
                 if module is not None:
