@@ -228,7 +228,7 @@ MUTANTS = [
     ),
     Mutant(
         "rows of several persons are averaged",
-        gradients.ClippedGradients._taken,
+        gradients.ClippedGradients._take,
         "[rows].flatten()",
         "[rows].T.flatten()",
         "check_a_persons_gradient_is_the_mean_of_their_rows",

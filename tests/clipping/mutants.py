@@ -68,8 +68,8 @@ MUTANTS = [
     Mutant(
         "layers have the room of the first one",
         per_example._settle_grams,
-        "[own._room for own in waiting]",
-        "[waiting[0]._room for own in waiting]",
+        "[gram._room for gram in waiting]",
+        "[waiting[0]._room for gram in waiting]",
         "check_layers_are_looked_at_together",
     ),
     Mutant(
@@ -216,7 +216,7 @@ MUTANTS = [
         "the number that was drawn decides how sums are computed",
         gradients.ClippedGradients._chunks,
         "size = min(self._chunk, BLOCK)",
-        "size = min(self._chunk, BLOCK) if len(own) > 4096 else 4096",
+        "size = min(self._chunk, BLOCK) if len(group) > 4096 else 4096",
         "check_equal_rows_add_their_own_gradient_whatever_their_number",
     ),
     Mutant(
@@ -233,14 +233,14 @@ MUTANTS = [
         "all batches follow the sample's size",
         gradients.ClippedGradients._chunks,
         "size = min(self._chunk, BLOCK)",
-        "size = -(-len(own) // -(-len(own) // self._chunk))",
+        "size = -(-len(group) // -(-len(group) // self._chunk))",
         "check_batches_computed_at_once_do_not_follow_the_sample",
     ),
     Mutant(
         "sums in double precision never reach the gradients",
         gradients.ClippedGradients.released,
-        "own.copy_(total)",
-        "own",
+        "block.copy_(total)",
+        "block",
         "check_large_batches_train_like_small_ones",
     ),
     Mutant(
@@ -308,14 +308,14 @@ MUTANTS = [
     ),
     Mutant(
         "another sequence of operations passes",
-        backends.PerOperation._computed,
+        backends.PerOperation._compute,
         "verdict = seen.verdicts.get(capture.program.key)",
         'verdict = ""',
         "check_a_program_that_batches_of_another_size_run_is_checked",
     ),
     Mutant(
         "a use without a rule passes",
-        backends.PerOperation._computed,
+        backends.PerOperation._compute,
         "if flow is not None:",
         "if False:",
         "check_branches_that_only_real_data_take_change_nothing",
@@ -323,7 +323,7 @@ MUTANTS = [
     Mutant(
         "a derived tensor's gradient stays with it",
         derived.Derived.hand_on,
-        "own.append(end)",
+        "ends.append(end)",
         "continue",
         "check_rules_give_each_examples_gradient",
     ),
@@ -331,7 +331,7 @@ MUTANTS = [
         "positions that all look up the same are left out",
         derived.Derived.hand_on,
         (
-            "keep(self._looked_up[id(tensor)][1], None, self._rows(tensor, self._formed(tensor, "
+            "keep(self._looked_up[id(tensor)][1], None, self._rows(tensor, self._form(tensor, "
             "gradients)))"
         ),
         "pass",
@@ -438,21 +438,21 @@ MUTANTS = [
     Mutant(
         "micro-batches share a row",
         gradients.ClippedGradients._chunks,
-        "own[start : start + size]",
-        "own[max(start - 1, 0) : start + size]",
+        "group[start : start + size]",
+        "group[max(start - 1, 0) : start + size]",
         "check_micro_batches_take_every_row_once",
     ),
     Mutant(
         "micro-batches drop a row",
         gradients.ClippedGradients._chunks,
-        "own[start : start + size]",
-        "own[start : start + max(size - 1, 1)]",
+        "group[start : start + size]",
+        "group[start : start + max(size - 1, 1)]",
         "check_micro_batches_take_every_row_once",
     ),
     Mutant(
         "what buffers held stays in the sums",
         gradients.ClippedGradients.__call__,
-        "torch._foreach_zero_(own)",
+        "torch._foreach_zero_(blocks)",
         "pass",
         "check_buffers_are_cleared_before_use",
     ),

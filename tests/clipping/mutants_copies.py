@@ -67,14 +67,14 @@ MUTANTS = [
     Mutant(
         "one view is not clipped",
         gradients.ClippedGradients._squares,
-        "own.squares",
-        "own.squares / self._copies**2",
+        "gradient.squares",
+        "gradient.squares / self._copies**2",
         CLIPPED,
     ),
     Mutant(
         "rows are not changed",
         views.Views.__call__,
-        "self._changed(copied, random)",
+        "self._change(copied, random)",
         "copied",
         CLIPPED,
     ),

@@ -22,7 +22,7 @@ KNOWN = "check_known_streams_are_told"
 MUTANTS = [
     Mutant(
         "dropout and copies by the place in the batch",
-        gradients.ClippedGradients._named,
+        gradients.ClippedGradients._identify,
         "data.identities(rows)",
         "np.arange(len(rows), dtype=np.uint64)",
         MASKS,
@@ -30,13 +30,13 @@ MUTANTS = [
     Mutant(
         "copies by the place in the batch",
         views.Views.__call__,
-        "self._changed(copied, random)",
+        "self._change(copied, random)",
         "self._run(copied, torch.Generator().manual_seed(int.from_bytes(random._key[:7], 'big')))",
         MASKS,
     ),
     Mutant(
         "dropout from PyTorch's own generator",
-        randomness.RowRandom._keyed,
+        randomness.RowRandom._draw_by_key,
         "self.active or purpose",
         "purpose",
         MASKS,
@@ -50,7 +50,7 @@ MUTANTS = [
     ),
     Mutant(
         "dropout is seeded with the initial weights, for the whole run",
-        backends.PerOperation._computed,
+        backends.PerOperation._compute,
         "problem.random.together(seen.drawn)",
         "__import__('contextlib').nullcontext()",
         MASKS,
@@ -64,8 +64,8 @@ MUTANTS = [
     ),
     Mutant(
         "persons by their place in the batch",
-        gradients.ClippedGradients._named,
-        "digests(torch.from_numpy(own.view(np.int64).reshape(examples, -1)))",
+        gradients.ClippedGradients._identify,
+        "digests(torch.from_numpy(identities.view(np.int64).reshape(examples, -1)))",
         "np.arange(examples, dtype=np.uint64)",
         PERSONS,
     ),
@@ -85,7 +85,7 @@ MUTANTS = [
     ),
     Mutant(
         "draws on some data only go unseen",
-        gradients.ClippedGradients._computed,
+        gradients.ClippedGradients._compute,
         "self._random.active or all(",
         "True or all(",
         ANOTHER,
@@ -93,8 +93,8 @@ MUTANTS = [
     Mutant(
         "one by one other numbers are drawn",
         randomness.RowRandom.alone,
-        "self._keyed(self._examples[number : number + 1], None, purpose)",
-        "self._keyed(self._examples[number : number + 1] + np.uint64(1), None, purpose)",
+        "self._draw_by_key(self._examples[number : number + 1], None, purpose)",
+        "self._draw_by_key(self._examples[number : number + 1] + np.uint64(1), None, purpose)",
         ANOTHER,
     ),
     Mutant(
@@ -119,21 +119,21 @@ MUTANTS = [
         "self._examples[:1, None]",
         FAIR,
     ),
-    Mutant("too many are kept", randomness._filled, "bits < share", "bits < 1.03 * share", FAIR),
+    Mutant("too many are kept", randomness._fill, "bits < share", "bits < 1.03 * share", FAIR),
     Mutant(
         "wide noise",
-        randomness._filled,
-        'given.get("std", 1.0)',
-        '1.03 * given.get("std", 1.0)',
+        randomness._fill,
+        'arguments.get("std", 1.0)',
+        '1.03 * arguments.get("std", 1.0)',
         LAWS,
     ),
     Mutant(
-        "numbers to the wrong bound", randomness._filled, "(high - low) + low", "high + low", LAWS
+        "numbers to the wrong bound", randomness._fill, "(high - low) + low", "high + low", LAWS
     ),
     Mutant(
         "leaks where nothing leaks",
-        randomness._filled,
-        'slopes.where(given["self"] <= 0, 1.0)',
+        randomness._fill,
+        'slopes.where(arguments["self"] <= 0, 1.0)',
         "slopes",
         LAWS,
     ),
@@ -179,7 +179,7 @@ MUTANTS = [
     Mutant(
         "copies are never compared with those after other rows",
         views.Views.prepare,
-        "changed(larger(rows))",
+        "change(larger(rows))",
         "pass",
         COPIES,
     ),

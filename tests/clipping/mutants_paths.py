@@ -54,7 +54,7 @@ MUTANTS = [
     ),
     Mutant(
         "transposed convolutions are taken for images of one channel",
-        Convolution._formed,
+        Convolution._form,
         "and not self._transposed",
         "or self._transposed",
         USED,

@@ -57,7 +57,7 @@ MUTANTS = [
     ),
     Mutant(
         "a run ends with what others hold",
-        FusedLayers._trimmed,
+        FusedLayers._trim,
         "isinstance(run[end - 1], nn.Flatten)",
         "False",
         HELD,
@@ -71,15 +71,15 @@ MUTANTS = [
     ),
     Mutant(
         "hooks are left out",
-        sequential._altered,
-        "any(own.get(name) for name in _HOOKS)",
+        sequential._is_altered,
+        "any(attributes.get(name) for name in _HOOKS)",
         "False",
         CHANGED,
     ),
     Mutant(
         "forwards of their own are left out",
-        sequential._altered,
-        '"forward" in own',
+        sequential._is_altered,
+        '"forward" in attributes',
         "False",
         CHANGED,
     ),
@@ -121,7 +121,7 @@ MUTANTS = [
     Mutant(
         "other weights are taken for parameters",
         sequential._through,
-        "not trained.issuperset(map(id, own))",
+        "not trained.issuperset(map(id, parameters))",
         "False",
         "check_other_weights_in_the_places_of_parameters_are_used",
     ),

@@ -70,7 +70,7 @@ MUTANTS = [
     Mutant(
         "a write through .data is missed",
         TrainedState.restore,
-        "not (same or own.is_same())",
+        "not (same or entry.is_same())",
         "False",
         UNDONE,
     ),
@@ -91,7 +91,7 @@ MUTANTS = [
     Mutant(
         "other memory stays",
         trained_state._Entry.put_back,
-        "own.data = self.memory",
+        "parameter.data = self.memory",
         "pass",
         UNDONE,
     ),
@@ -105,20 +105,20 @@ MUTANTS = [
     Mutant(
         "a parameter that was frozen stays so",
         trained_state._Entry.put_back,
-        "own.requires_grad_()",
+        "parameter.requires_grad_()",
         "pass",
         UNDONE,
     ),
     Mutant(
         "undone writes are counted",
         trained_state._Entry.put_back,
-        "writes := own._version - self._version",
+        "writes := parameter._version - self._version",
         "writes := 0",
         UNDONE,
     ),
     Mutant(
         "what one example writes reaches the others",
-        ClippedGradients._computed,
+        ClippedGradients._compute,
         "if trained.written and",
         "if False and",
         "check_what_one_example_writes_reaches_no_other",
@@ -146,14 +146,14 @@ MUTANTS = [
     ),
     Mutant(
         "what a model writes in evaluation stays",
-        RightAnswers._scored,
+        RightAnswers._score,
         "self._trained.restore()",
         "pass",
         "check_evaluations_write_nothing_into_trained_parameters",
     ),
     Mutant(
         "a model that writes in evaluation has answers",
-        RightAnswers._scored,
+        RightAnswers._score,
         "if self._trained.written:",
         "if False:",
         "check_evaluations_write_nothing_into_trained_parameters",

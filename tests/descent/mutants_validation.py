@@ -209,7 +209,7 @@ MUTANTS = [
     ),
     Mutant(
         "examples that can't be computed are wrong ones",
-        evaluation.RightAnswers._scored,
+        evaluation.RightAnswers._score,
         "answered.where(finite, 0)",
         "answered.where(finite, -1)",
         "check_neighbouring_runs_that_react_look_the_same",
@@ -231,14 +231,14 @@ MUTANTS = [
     Mutant(
         "a failing row takes its neighbours along",
         evaluation.RightAnswers._few,
-        "fine = ~self._failing(x, y, rows)",
+        "fine = ~self._find_failures(x, y, rows)",
         "return self._none(few)",
         FAIL,
     ),
     Mutant(
         "a failing row has its neighbours computed otherwise",
         evaluation.RightAnswers._few,
-        "fine = ~self._failing(x, y, rows)",
+        "fine = ~self._find_failures(x, y, rows)",
         "return self._one_by_one(x, y, rows[:few])",
         FAIL,
     ),

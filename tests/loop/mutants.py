@@ -44,21 +44,21 @@ MUTANTS = [
     Mutant(
         "buffers that are put in on the way are not looked at",
         check.Structure.now,
-        "own._names != self._names or ",
+        "current._names != self._names or ",
         "",
         "check_parts_that_are_put_in_on_the_way_are_refused",
     ),
     Mutant(
         "hooks that are put in on the way are not looked at",
         check.Structure.now,
-        "own._hooks == self._hooks and ",
+        "current._hooks == self._hooks and ",
         "",
         HOOKS,
     ),
     Mutant(
         "a forward that is put in on the way is not looked at",
         check.Structure.now,
-        " and _same_objects(own._forwards, self._forwards)",
+        " and _same_objects(current._forwards, self._forwards)",
         "",
         HOOKS,
     ),
@@ -87,8 +87,8 @@ MUTANTS = [
     Mutant(
         "the last micro-batch is left out",
         gradients.ClippedGradients._chunks,
-        "range(0, len(own), size)",
-        "range(0, len(own) - min(size, len(own)) + 1, size)",
+        "range(0, len(group), size)",
+        "range(0, len(group) - min(size, len(group)) + 1, size)",
         MICRO,
     ),
     Mutant(

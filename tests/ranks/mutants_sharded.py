@@ -60,7 +60,7 @@ MUTANTS = [
     # Sums
     Mutant(
         "the norm of a shard for that of the whole",
-        ShardedGradients._weighted,
+        ShardedGradients._weigh,
         "self._squares(gradients, losses)",
         "self._squares(gradients, losses) / self._world.size",
         STEP,
@@ -82,7 +82,7 @@ MUTANTS = [
     Mutant("a coarse grid for sums", groups.Groups.scattered, "+ _STEP)", "+ _STEP / 6)", STEP),
     Mutant(
         "rows that stand in are counted",
-        ShardedGradients._weighted,
+        ShardedGradients._weigh,
         "part.counts & finite",
         "finite",
         STEP,
@@ -105,16 +105,16 @@ MUTANTS = [
     Mutant(
         "each process keeps all sums",
         ShardedGradients.buffers,
-        "torch.zeros_like(own, requires_grad=False)",
-        "__import__('torch').distributed.tensor.DTensor.from_local(torch.zeros(own.shape), "
-        "own.device_mesh, own.placements)",
+        "torch.zeros_like(shard, requires_grad=False)",
+        "__import__('torch').distributed.tensor.DTensor.from_local(torch.zeros(shard.shape), "
+        "shard.device_mesh, shard.placements)",
         KEPT,
     ),
     Mutant(
         "weights of a mixed-precision policy",
         groups.require_usable,
-        "any(own is not None for own in",
-        "any(False for own in",
+        "any(dtype is not None for dtype in",
+        "any(False for dtype in",
         REFUSED,
     ),
     Mutant(
@@ -134,8 +134,8 @@ MUTANTS = [
     Mutant(
         "sums are not compared with autograd's",
         ShardedGradients._agrees,
-        "same &= close(own /",
-        "close(own /",
+        "same &= close(computed /",
+        "close(computed /",
         "check_wrong_sums_of_shards_are_refused",
     ),
     # Killed

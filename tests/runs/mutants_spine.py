@@ -237,8 +237,8 @@ MUTANTS = [
     Mutant(
         "the bias is left out of the norm",
         gradients.ClippedGradients._squares,
-        "own.squares for",
-        'own.squares * (not name.endswith("bias")) for',
+        "gradient.squares for",
+        'gradient.squares * (not name.endswith("bias")) for',
         "check_one_example_moves_the_sum_by_at_most_the_sensitivity",
     ),
     Mutant(

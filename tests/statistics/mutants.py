@@ -111,8 +111,8 @@ MUTANTS = [
     Mutant(
         "statistics of all rows, whoever was drawn",
         row_sums.labelled_blocks,
-        "own = sample.indices[start : start + step]",
-        "own = np.arange(len(x))[start : start + step]",
+        "indices = sample.indices[start : start + step]",
+        "indices = np.arange(len(x))[start : start + step]",
         "check_blocks_make_no_difference",
     ),
     Mutant(

@@ -72,11 +72,13 @@ class Choice:
         device = next(iter(problem.parameters.values())).device
         plain = replace(problem, autocast=None)
 
-        def made_up(size: int) -> Leaves:
-            made = self._shape.made_up(made_up_rows(like, self._shape.inputs, size * self._copies))
-            return tuple(leaf.to(device) for leaf in made)
+        def make_up(size: int) -> Leaves:
+            leaves = self._shape.made_up(
+                made_up_rows(like, self._shape.inputs, size * self._copies)
+            )
+            return tuple(leaf.to(device) for leaf in leaves)
 
-        batches, rows = [made_up(size) for size in SIZES], made_up(COMPARED)
+        batches, rows = [make_up(size) for size in SIZES], make_up(COMPARED)
 
         def layers(problem: Problem) -> PerOperation:
             return PerOperation(
@@ -165,14 +167,14 @@ class _Truth:
         }
         for number, (gradients, loss) in enumerate(Loop(problem).each(*rows)):
             losses += [loss]
-            squares += [torch.cat([Dense(own[None]).squares for own in gradients])]
+            squares += [torch.cat([Dense(gradient[None]).squares for gradient in gradients])]
             least = torch.finfo(loss.dtype).tiny  # the gradient may be zero
             self.weights.append(
                 (1 + number / COMPARED) / math.sqrt(max(float(squares[-1].sum()), least))
             )
-            for into, own in zip(self.sums.values(), gradients, strict=True):
-                into.add_(own, alpha=self.weights[-1])
-            del gradients, own
+            for into, gradient in zip(self.sums.values(), gradients, strict=True):
+                into.add_(gradient, alpha=self.weights[-1])
+            del gradients, gradient
         self.losses, self.squares = (
             torch.stack(losses),
             dict(zip(self.sums, torch.stack(squares, 1), strict=True)),
@@ -230,14 +232,15 @@ def require_uncoupled(
 
     def losses(*leaves: Tensor) -> Tensor:
         nonlocal written, drawn, foreign
-        given, device = [leaf.clone() for leaf in leaves], leaves[0].device
+        clones, device = [leaf.clone() for leaf in leaves], leaves[0].device
         with generators_at(0), problem.computing(torch.no_grad()):
-            own, others = drawn_by(device), foreign_state()
-            layout = problem.forward(*given)
-            drawn |= not all(map(torch.equal, drawn_by(device), own))
+            before, others = drawn_by(device), foreign_state()
+            layout = problem.forward(*clones)
+            drawn |= not all(map(torch.equal, drawn_by(device), before))
             foreign |= foreign_state() != others
         written |= any(
-            t._version > 0 or not torch.equal(t, own) for t, own in zip(given, leaves, strict=True)
+            t._version > 0 or not torch.equal(t, leaf)
+            for t, leaf in zip(clones, leaves, strict=True)
         )
         return layout
 
@@ -256,8 +259,8 @@ def require_uncoupled(
                 "the loss of one example changes with the other examples of the batch: give a loss "
                 "without means, weights or normalisation over the batch"
             )
-    given = problem.shape.inputs
-    losses(*map(larger, rows[:given]), *rows[given:])
+    inputs = problem.shape.inputs
+    losses(*map(larger, rows[:inputs]), *rows[inputs:])
     _require_same(losses(*rows), together)
     return written, drawn
 
@@ -278,9 +281,9 @@ def _agree_by_example(problem: Problem, rows: Leaves, batches: Sequence[Leaves])
             return False
         alone = []
         for number in range(examples):
-            own = slice(number * copies, (number + 1) * copies)
+            example = slice(number * copies, (number + 1) * copies)
             with problem.computing(random.alone(number)):
-                alone.append(problem.forward(*(leaf[own].clone() for leaf in rows)))
+                alone.append(problem.forward(*(leaf[example].clone() for leaf in rows)))
     return _agree(together, torch.cat(alone))
 
 
@@ -297,12 +300,12 @@ def _alone(
     If random numbers are drawn, they depend on the size of the batch: then beside others than
     before.
     """
-    own = slice(start, start + copies)
+    example = slice(start, start + copies)
     if not drawn:
-        return losses(*(leaf[own] for leaf in rows))
+        return losses(*(leaf[example] for leaf in rows))
     others = [leaf.roll(copies, 0) for leaf in rows]
-    for leaf, given in zip(others, rows, strict=True):
-        leaf[own] = given[own]
+    for leaf, original in zip(others, rows, strict=True):
+        leaf[example] = original[example]
     return losses(*others)[start // copies :][:1]
 
 

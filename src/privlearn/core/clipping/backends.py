@@ -108,8 +108,8 @@ class Problem:
         Raises:
             NotPerExample: there is not one for each row.
         """
-        own = require_one_each(losses, rows)
-        return own if self.copies == 1 else own.unflatten(0, (-1, self.copies)).mean(1)  # type: ignore[no-untyped-call]
+        by_row = require_one_each(losses, rows)
+        return by_row if self.copies == 1 else by_row.unflatten(0, (-1, self.copies)).mean(1)  # type: ignore[no-untyped-call]
 
     def forward(self, *leaves: Tensor) -> Tensor:
         """The losses of rows."""
@@ -120,10 +120,10 @@ class Problem:
         """Rows as the model takes them."""
         if self.dtype is None:
             return tuple(leaves)
-        given = self.shape.inputs
+        inputs = self.shape.inputs
         return *(
-            leaf.to(self.dtype) if leaf.is_floating_point() else leaf for leaf in leaves[:given]
-        ), *leaves[given:]
+            leaf.to(self.dtype) if leaf.is_floating_point() else leaf for leaf in leaves[:inputs]
+        ), *leaves[inputs:]
 
     @contextmanager
     def in_double(self) -> Iterator[Problem]:
@@ -219,19 +219,19 @@ def _layouts(
     problem: Problem, kernels: Kernels, batches: Sequence[Leaves], *, all_hold: bool
 ) -> SeenModel:
     def compute(leaves: Leaves, *within: AbstractContextManager[object]) -> None:
-        own = [leaf.clone() for leaf in problem.inputs(leaves)]  # the model may write into them
+        clones = [leaf.clone() for leaf in problem.inputs(leaves)]  # the model may write into them
         with problem.computing(torch.enable_grad()), ExitStack() as stack:
             for context in within:
                 stack.enter_context(context)
-            problem.forward(*own)
+            problem.forward(*clones)
 
     trained, shapes = (
         list(problem.parameters.values()),
         [CallShapes(all_hold=all_hold) for _ in batches],
     )
     fused = FusedLayers(problem.model, trained, [partial(compute, leaves) for leaves in batches])
-    for leaves, own in zip(batches, shapes, strict=True):
-        compute(leaves, own, fused.under(own))
+    for leaves, call_shapes in zip(batches, shapes, strict=True):
+        compute(leaves, call_shapes, fused.under(call_shapes))
     shared = shared_calls(*shapes)
     constants = Constants(*problem.modules)
     captures: list[Capture] = []
@@ -247,7 +247,7 @@ def _layouts(
 
     drawn = layouts_of_draws(problem, batches, run)
     one, other = captures
-    if len({one.trace, other.trace, *(own.trace for own in shapes)}) > 1:
+    if len({one.trace, other.trace, *(call_shapes.trace for call_shapes in shapes)}) > 1:
         raise NotLayerwise("the model calls other operations on a batch of another size")
     sizes = (len(batches[0][0]), len(batches[1][0]))
     between = [Layout.between(*pair, sizes) for pair in zip(one.shapes, other.shapes, strict=True)]
@@ -283,26 +283,26 @@ class SeparationCheck:
         """
         examples = len(leaves[0]) // self._problem.copies
         others = list(range(examples // 2)) if examples > 3 else [*range(examples)] * 2
-        program, numbers = self._followed(leaves, list(range(examples)))
-        _, other_numbers = self._followed(leaves, others)
+        program, numbers = self._follow(leaves, list(range(examples)))
+        _, other_numbers = self._follow(leaves, others)
         verdict = ""
         # one example is computed as if alone
         if examples > 1 and not _same_numbers(numbers, other_numbers):
             verdict = "a number in the model or the loss depends on the size of the batch"
         self._seen.verdicts[program] = verdict
         if self._problem.any_process(bool(verdict)):
-            raise _denied(verdict)
+            raise _denial(verdict)
 
-    def _followed(self, leaves: Sequence[Tensor], examples: list[int]) -> tuple[int, list[float]]:
+    def _follow(self, leaves: Sequence[Tensor], examples: list[int]) -> tuple[int, list[float]]:
         """The name of the program that these examples run, and the numbers in it."""
         problem, seen, copies = self._problem, self._seen, self._problem.copies
         rows = torch.tensor(
             [example * copies + copy for example in examples for copy in range(copies)]
         )
-        own = [leaf.detach()[rows.to(leaf.device)] for leaf in leaves]
-        tracker = AxisTracker(seen.calls.constants, own, len(examples), seen.drawn)
+        parts = [leaf.detach()[rows.to(leaf.device)] for leaf in leaves]
+        tracker = AxisTracker(seen.calls.constants, parts, len(examples), seen.drawn)
         trained = list(problem.parameters.values())
-        batch = BatchExamples(own, len(examples), copies)
+        batch = BatchExamples(parts, len(examples), copies)
         capture = Capture(RULES, trained, UnusedKernels(), batch, seen.calls, tracker)
         with (
             problem.random.only(examples),
@@ -312,7 +312,7 @@ class SeparationCheck:
             tracker,
         ):
             with capture, seen.fused.under(capture):
-                losses = problem.forward(*own)
+                losses = problem.forward(*parts)
             tracker.require_at(losses, ExampleAxis(0), "the loss")
             _require_known_gradients(losses)
             if capture.trace != seen.trace:
@@ -356,7 +356,7 @@ def _require_known_gradients(losses: Tensor) -> None:
         waiting += [following for following, _ in node.next_functions]
 
 
-def _denied(verdict: str | None) -> Coupled:
+def _denial(verdict: str | None) -> Coupled:
     elsewhere = "a batch in another process does not keep its examples apart"
     return Coupled(verdict) if verdict else CoupledElsewhere(elsewhere)
 
@@ -400,7 +400,7 @@ class PerOperation:
         before = tuple(leaf.clone() for leaf in leaves) if self._writes else leaves
         versions = [leaf._version for leaf in before]
         try:
-            return self._computed(leaves)
+            return self._compute(leaves)
         except _NewProgram:
             if [leaf._version for leaf in before] != versions:
                 raise NotLayerwise(
@@ -415,13 +415,11 @@ class PerOperation:
                 f"whether its examples are kept apart can't be told: {first_line(error)}"
             ) from error
         try:
-            return self._computed(
-                tuple(leaf.clone() for leaf in before) if self._writes else before
-            )
+            return self._compute(tuple(leaf.clone() for leaf in before) if self._writes else before)
         except _NewProgram:
             raise NotLayerwise("the model runs another program on the same rows") from None
 
-    def _computed(self, leaves: Leaves) -> Gradients:
+    def _compute(self, leaves: Leaves) -> Gradients:
         """The same, if the batch runs a program that is known to keep examples apart."""
         problem, seen, copies = self._problem, self._seen, self._problem.copies
         batch = BatchExamples(leaves, len(leaves[0]) // copies, copies)
@@ -435,7 +433,7 @@ class PerOperation:
             if problem.any_process(verdict is None):
                 raise _NewProgram
             if problem.any_process(bool(verdict)):
-                raise _denied(verdict)
+                raise _denial(verdict)
             ends = [*self._trained, *capture.derived.leaves]
             flows: Sequence[Tensor | None] = torch.autograd.grad(total, ends, allow_unused=True)
             capture.derived.hand_on(capture.uses.of, capture.uses.keep)
@@ -481,8 +479,8 @@ class Vmap:
 
         def single(parameters: dict[str, Tensor], *rows: Tensor) -> tuple[Tensor, Tensor]:
             with problem.casting(rows[0]):
-                given = {place: parameters[name] for place, name in trains.items()} | frozen
-                losses = functional_call(model, given, rows, tie_weights=False)
+                tensors = {place: parameters[name] for place, name in trains.items()} | frozen
+                losses = functional_call(model, tensors, rows, tie_weights=False)
                 value = problem.losses(losses, len(rows[0]))[0]
             return value, value.detach()
 
@@ -533,9 +531,9 @@ class Loop:
         problem, trained = self._problem, list(self._problem.parameters.values())
         leaves = problem.inputs(leaves)
         for number, start in enumerate(range(0, len(leaves[0]), problem.copies)):
-            own = slice(start, start + problem.copies)
+            example = slice(start, start + problem.copies)
             with problem.computing(problem.random.alone(number)), torch.enable_grad():
-                loss = problem.forward(*(leaf[own] for leaf in leaves))[0]
+                loss = problem.forward(*(leaf[example] for leaf in leaves))[0]
                 # a backward pass within, as of reversible layers, writes into them
                 with gradients_apart(trained):
                     row = torch.autograd.grad(
@@ -545,7 +543,10 @@ class Loop:
                         g if p.grad is None else g + p.grad
                         for g, p in zip(row, trained, strict=True)
                     ]
-            yield [own.to_dense() if own.is_sparse else own for own in whole], loss.detach()
+            yield (
+                [gradient.to_dense() if gradient.is_sparse else gradient for gradient in whole],
+                loss.detach(),
+            )
             del row, whole
 
 

@@ -173,7 +173,9 @@ def kept(norm: float, dtypes: Iterable[torch.dtype]) -> float:
 def rounded(sums: list[Tensor], into: list[Tensor]) -> list[Tensor]:
     """`sums` in the type of `into`, and in its place."""
     return (
-        sums if sums is into else [own.copy_(total) for own, total in zip(into, sums, strict=True)]
+        sums
+        if sums is into
+        else [buffer.copy_(total) for buffer, total in zip(into, sums, strict=True)]
     )
 
 

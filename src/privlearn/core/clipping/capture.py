@@ -259,9 +259,9 @@ class Capture(TorchFunctionMode):
         """What `func` gives."""
         name = getattr(func, "__name__", "")
         if asks_for_all(name, args):
-            return self._all_hold and self._agreed(args[0], usual=True)
+            return self._all_hold and self._answer(args[0], usual=True)
         if asks_for_any(name, args):
-            return self._agreed(args[0], usual=False)
+            return self._answer(args[0], usual=False)
         self._calls += 1
         if self._shared and self._calls <= len(self._shared) and self._shared[self._calls - 1]:
             out = func(*args, **kwargs)
@@ -288,7 +288,7 @@ class Capture(TorchFunctionMode):
         """Whether the examples are followed through this pass."""
         return self._tracker is not None
 
-    def _agreed(self, answer: Tensor, *, usual: bool) -> bool:
+    def _answer(self, answer: Tensor, *, usual: bool) -> bool:
         """The usual answer to a question about all examples, if it is the right one; of one example
         the right one.
 
@@ -343,13 +343,13 @@ class Capture(TorchFunctionMode):
             low: whether autocast runs it in its low precision; otherwise in single precision.
         """
         call = self.call(x, operation.parameters[0].dtype)
-        own = [self.derived.leaf(p) for p in operation.parameters]
+        leaves = [self.derived.leaf(p) for p in operation.parameters]
         if not torch.is_autocast_enabled(x.device.type):
-            return cast(Tensor, _Through.apply(operation, call, x, *own))  # type: ignore[no-untyped-call]
+            return cast(Tensor, _Through.apply(operation, call, x, *leaves))  # type: ignore[no-untyped-call]
         if x.is_floating_point():
             x = x.to(torch.get_autocast_dtype(x.device.type) if low else torch.float32)
         with no_autocast(x):
-            return cast(Tensor, _Through.apply(operation, call, x, *own))  # type: ignore[no-untyped-call]
+            return cast(Tensor, _Through.apply(operation, call, x, *leaves))  # type: ignore[no-untyped-call]
 
 
 @final
@@ -384,8 +384,8 @@ def without_checkpoints() -> Iterator[None]:
     try:
         yield
     finally:
-        for name, own in held.items():
-            setattr(checkpoint, name, own)
+        for name, original in held.items():
+            setattr(checkpoint, name, original)
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[object]:

@@ -83,8 +83,8 @@ class RightAnswers:
         with evaluating(self._model), self._trained.holding():
             answered = self._few if self._can_be_together(x, y) else self._one_by_one
             for start in range(0, len(rows), self._at_once):
-                own = rows[start : start + self._at_once]
-                right[start : start + len(own)] = answered(x, y, own)
+                part = rows[start : start + self._at_once]
+                right[start : start + len(part)] = answered(x, y, part)
         return right
 
     def count(
@@ -113,8 +113,8 @@ class RightAnswers:
             One tensor of shape (1,), in double precision.
         """
         indices = torch.from_numpy(sample.indices)
-        own = indices[:, None] if examples is None else examples.cpu()[indices]
-        each = in_steps((HALF * self(x, y, own.flatten()).double()).view(own.shape).mean(1))
+        places = indices[:, None] if examples is None else examples.cpu()[indices]
+        each = in_steps((HALF * self(x, y, places.flatten()).double()).view(places.shape).mean(1))
         added = Contributions.of(each.abs(), HALF, type(self).__name__)
         return Bounded(
             (each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample, added
@@ -131,7 +131,7 @@ class RightAnswers:
         drawn = drawn_by(device)
         try:
             with unmoved(device):
-                self._scored(self._together, *made_up, torch.arange(self._at_once))
+                self._score(self._together, *made_up, torch.arange(self._at_once))
                 return not self._apart or all(map(torch.equal, drawn, drawn_by(device)))
         except Exception:
             return False
@@ -146,24 +146,24 @@ class RightAnswers:
         few = len(rows)
         rows = torch.cat([rows, rows[-1:].expand(self._at_once - few)])
         try:
-            return self._scored(self._together, x, y, rows)[:few]
+            return self._score(self._together, x, y, rows)[:few]
         except Exception:
-            fine = ~self._failing(x, y, rows)
+            fine = ~self._find_failures(x, y, rows)
         try:
             # IndexError if there is none to stand in; and a model may fail at random.
-            right = self._scored(self._together, x, y, rows.where(fine, rows[fine][0]))
+            right = self._score(self._together, x, y, rows.where(fine, rows[fine][0]))
         except Exception:
             return self._none(few)
         return right.where(fine.view(-1, *[1] * self.answer.dim()), 0)[:few]
 
-    def _failing(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+    def _find_failures(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """On which of `rows` the model fails: halving finds them."""
         try:
-            self._scored(self._together, x, y, rows)
+            self._score(self._together, x, y, rows)
         except Exception:
             if len(rows) == 1:
                 return torch.ones(1, dtype=torch.bool)
-            return torch.cat([self._failing(x, y, half) for half in rows.tensor_split(2)])
+            return torch.cat([self._find_failures(x, y, half) for half in rows.tensor_split(2)])
         return torch.zeros(len(rows), dtype=torch.bool)
 
     def _one_by_one(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ class RightAnswers:
     def _alone(self, x: Tensor, y: Tensor, row: Tensor) -> Tensor:
         draw_from(0)
         try:
-            return self._scored(self._model, x, y, row)
+            return self._score(self._model, x, y, row)
         except Exception:
             return self._none(1)
 
@@ -186,7 +186,7 @@ class RightAnswers:
             return self._model(x)  # type: ignore[no-any-return]
         return vmap(lambda row: self._model(row[None])[0], randomness="different")(x)  # type: ignore[no-any-return]
 
-    def _scored(
+    def _score(
         self, scores: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Tensor
     ) -> Tensor:
         """The answers that are in the scores, of which there must be a row for each of `rows`."""
@@ -240,23 +240,23 @@ class Gains(RightAnswers):
             One tensor of shape (temperatures,), in double precision.
         """
         indices = torch.from_numpy(sample.indices)
-        own = indices[:, None] if examples is None else examples.cpu()[indices]
+        places = indices[:, None] if examples is None else examples.cpu()[indices]
         total, added = self.answer.clone(), Contributions(1.0, type(self).__name__)
-        for start in range(0, len(own), _FETCHED):
-            part = own[start : start + _FETCHED]
+        for start in range(0, len(places), _FETCHED):
+            part = places[start : start + _FETCHED]
             gains = in_steps(self._of(rows, part.flatten()).view(*part.shape, len(GRID)).mean(1))
             added.see(torch.linalg.vector_norm(gains, dim=1))
             total += gains.sum(0)
         return Bounded((total,), adjacency.sum_sensitivity(1.0), adjacency, sample, added)
 
-    def _of(self, rows: Rows, own: Tensor) -> Tensor:
+    def _of(self, rows: Rows, places: Tensor) -> Tensor:
         try:
-            x, y = rows.fetch(own)
+            x, y = rows.fetch(places)
         except Exception:
             return (
                 self._none(1)
-                if len(own) == 1
-                else torch.cat([self._of(rows, half) for half in own.tensor_split(2)])
+                if len(places) == 1
+                else torch.cat([self._of(rows, half) for half in places.tensor_split(2)])
             )
         return self(x, y)
 
@@ -264,8 +264,8 @@ class Gains(RightAnswers):
         classes = scored.shape[1]
         declared = (labels >= 0) & (labels < classes)
         at = scored.double()[:, None] / torch.from_numpy(GRID)[:, None]
-        own = labels.clamp(0, classes - 1).long()[:, None, None].expand(-1, len(GRID), 1)
-        gains = math.log(classes) + at.log_softmax(2).gather(2, own)[:, :, 0]
+        index = labels.clamp(0, classes - 1).long()[:, None, None].expand(-1, len(GRID), 1)
+        gains = math.log(classes) + at.log_softmax(2).gather(2, index)[:, :, 0]
         norms = torch.linalg.vector_norm(gains, dim=1, keepdim=True)
         clipped = gains / norms.clamp(min=NORM) * kept(1.0, [torch.float64])
         usable: Tensor = declared[:, None] & clipped.isfinite()

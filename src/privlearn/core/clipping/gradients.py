@@ -272,27 +272,28 @@ class ClippedGradients:
             self.fixed.restore(thoroughly=True)
             self._structure, self._way, self.reason, self._ways = structure, None, None, {}
         rows = self.prepare(rows, y)
-        own = self._here(self.buffers() if out is None else out)
+        blocks = self._here(self.buffers() if out is None else out)
         if out is not None:
-            torch._foreach_zero_(own)
+            torch._foreach_zero_(blocks)
         size = min(self._chunk or BLOCK, BLOCK)
         wide = len(sample) > size if self._wide is None else self._wide
-        self._out = own if wide else None
+        self._out = blocks if wide else None
         several = len(self._world.own(sample.indices)) > size or padded(rows)
         whole = self._world.sharded or (wide and self._apart)
-        sums = [total.double() for total in own] if whole or several else own
+        sums = [total.double() for total in blocks] if whole or several else blocks
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(fresh_key() if self._seeds is None else self._seeds.bytes(16))
         self._begin_sum()
         self.fixed.attributes.take()
         with unmoved(self._device), self.fixed.trained.holding():
-            self._add_up(sample, rows, sums, own, clipped)
+            self._add_up(sample, rows, sums, blocks, clipped)
         # The types of what is sent and of what noise is added to follow from public numbers alone.
-        sums = sums if whole else rounded(sums, own)
+        sums = sums if whole else rounded(sums, blocks)
         share = self._share(
-            [*sums, clipped], [torch.float64 if wide else block.dtype for block in (*own, own[0])]
+            [*sums, clipped],
+            [torch.float64 if wide else block.dtype for block in (*blocks, blocks[0])],
         )
-        sums = sums if wide and (share is None or self._world.sharded) else rounded(sums, own)
+        sums = sums if wide and (share is None or self._world.sharded) else rounded(sums, blocks)
         values = (
             (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
         )
@@ -369,7 +370,7 @@ class ClippedGradients:
         """
         sums, clipped = noisy[:-1] if isinstance(self.clip, Quantile) else noisy, noisy[-1]
         if self._out is not None:
-            sums = [own.copy_(total) for own, total in zip(self._out, sums, strict=True)]
+            sums = [block.copy_(total) for block, total in zip(self._out, sums, strict=True)]
         if not isinstance(self.clip, Quantile):
             return sums
         for total in sums:
@@ -391,32 +392,32 @@ class ClippedGradients:
             NotPerExample: the loss is not one value for each example, or couples them.
             BadInput: the model, the loss or the augmentation can't be computed.
         """
-        given = TensorRows((rows, y)) if isinstance(rows, Tensor) else rows
+        data = TensorRows((rows, y)) if isinstance(rows, Tensor) else rows
         if self._way is None:
-            self._begin(given)
-        return given
+            self._begin(data)
+        return data
 
     @_in_own_types
-    def _begin(self, given: Rows) -> None:
+    def _begin(self, rows: Rows) -> None:
         self.fixed, self._shape = (
             FrozenState(self._model, self._loss),
-            BatchShape.of(given, self._loss),
+            BatchShape.of(rows, self._loss),
         )
         try:
             with self.fixed.trained.holding():
-                self._way, self._chunk = self._choose(given)
+                self._way, self._chunk = self._choose(rows)
         except PrivlearnError:
             raise
         except Exception as error:
             # Said here or never: of rows of the data that fail later, nothing is said.
-            y = given.like[-1]
+            y = rows.like[-1]
             raise BadInput(
                 "the model, the loss or the augmentation fails on made-up rows: "
                 f"{type(error).__name__}: {first_line(error)}. Expected a loss that turns outputs "
                 f"and targets of shape {tuple(y.shape[1:])} and type {y.dtype} into one number for "
                 "each example, through which gradients flow"
             ) from error
-        self._ways[shapes(given)] = self._way, self._chunk
+        self._ways[shapes(rows)] = self._way, self._chunk
         warn_of_slowness(self._way.name, self.reason)
 
     def _chunks(
@@ -429,11 +430,11 @@ class ClippedGradients:
         groups: Any = (
             cast(Any, rows).by_shape(examples, self._suits) if padded(rows) else [(rows, examples)]
         )
-        for data, own in groups:
+        for data, group in groups:
             assert self._chunk is not None
             size = min(self._chunk, BLOCK)
-            for start in range(0, len(own), size):
-                yield data, own[start : start + size]
+            for start in range(0, len(group), size):
+                yield data, group[start : start + size]
             # it may have changed on the way
             self._ways[shapes(data)] = cast(Backend, self._way), self._chunk
         if padded(rows):
@@ -443,15 +444,15 @@ class ClippedGradients:
         """Turn to rows of the shapes of these; False if made-up rows of these shapes can't be
         computed.
         """
-        own = shapes(rows)
-        if own not in self._ways:
+        key = shapes(rows)
+        if key not in self._ways:
             before = self._random.active
             try:
-                self._ways[own] = self._choose(rows)
+                self._ways[key] = self._choose(rows)
             except Exception:
-                self._ways[own] = None
+                self._ways[key] = None
             self._random.active = before or self._random.active
-        if (known := self._ways[own]) is not None:
+        if (known := self._ways[key]) is not None:
             self._way, self._chunk = known
         return known is not None
 
@@ -512,7 +513,7 @@ class ClippedGradients:
         """
         counts: Tensor | None = None
         for _ in range(STAND_INS):
-            gradients, losses = self._computed(data, rows)
+            gradients, losses = self._compute(data, rows)
             squares = self._squares(gradients, losses)
             if counts is None and math.isfinite(float(squares.sum() + losses.sum())):
                 return gradients, losses, squares, None
@@ -530,18 +531,18 @@ class ClippedGradients:
         if not gradients:
             return torch.zeros(self._norms, len(losses), dtype=torch.float64, device=losses.device)
         settle_all(gradients.values())
-        squares = torch.stack([own.squares for name, own in gradients.items()])
+        squares = torch.stack([gradient.squares for name, gradient in gradients.items()])
         if self._norms == 1:
             return squares.sum(0, keepdim=True)
         norms = torch.tensor([self._norm_of[name] for name in gradients], device=squares.device)
         return squares.new_zeros(self._norms, len(losses)).index_add_(0, norms, squares)
 
-    def _computed(self, data: Rows, rows: Tensor) -> Gradients:
+    def _compute(self, data: Rows, rows: Tensor) -> Gradients:
         """Gradients and losses of the examples `rows`, of which the model is given copies: it can
         be done again.
         """
         assert self._way is not None
-        taken = self._taken(data, rows)
+        taken = self._take(data, rows)
         before = [] if self._random.active else drawn_by(self._device)
         trained = self.fixed.trained
         trained.written = ""
@@ -562,7 +563,7 @@ class ClippedGradients:
             reason = str(error)
         # The model went another way than on made-up rows.
         self._way, self.reason = Loop(self._problem(self._autocast)), reason
-        return self._computed(data, rows)
+        return self._compute(data, rows)
 
     def _require_rules(self, computed: Gradients, data: Rows, rows: Tensor) -> None:
         """Compare one example's gradient with its own by autograd: in the first batch of about each
@@ -582,7 +583,7 @@ class ClippedGradients:
         place = self._computations * 40503 % len(rows)  # another one each time
         squares = self._squares(*computed).sum(0)
         problem = self._problem(self._autocast)
-        ((alone, _),) = Loop(problem).each(*self._taken(data, rows[place : place + 1]))
+        ((alone, _),) = Loop(problem).each(*self._take(data, rows[place : place + 1]))
         expected = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in alone))
         norms, tolerance = squares.sqrt(), _UNLIKE_IN_16 if self._autocast else _UNLIKE
         room = tolerance * max(expected, _SMALL * float(norms.nan_to_num(0.0, 0.0, 0.0).max()))
@@ -591,22 +592,22 @@ class ClippedGradients:
                 "the rule of an operation gives another gradient than autograd for a single example"
             )
 
-    def _taken(self, data: Rows, rows: Tensor) -> Leaves:
+    def _take(self, data: Rows, rows: Tensor) -> Leaves:
         """The batch of the examples `rows`, in all their copies, in memory of their own."""
         examples = len(rows)
         if self._rows is not None:
             rows = self._rows[rows].flatten()
         if self._random.active or self._views.changes:
-            self._random.take(self._named(data, rows, examples))
+            self._random.take(self._identify(data, rows, examples))
         return self._views(tuple(leaf.to(self._device) for leaf in data.fetch(rows)), self._random)
 
-    def _named(self, data: Rows, rows: Tensor, examples: int) -> NDArray[np.uint64]:
+    def _identify(self, data: Rows, rows: Tensor, examples: int) -> NDArray[np.uint64]:
         """Digests of examples, whose rows are `rows`."""
-        own = data.identities(rows)
+        identities = data.identities(rows)
         return (
-            own
+            identities
             if self._rows is None
-            else digests(torch.from_numpy(own.view(np.int64).reshape(examples, -1)))
+            else digests(torch.from_numpy(identities.view(np.int64).reshape(examples, -1)))
         )
 
     def _problem(self, autocast: torch.dtype | None) -> Problem:

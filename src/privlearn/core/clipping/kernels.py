@@ -96,20 +96,20 @@ class _OneDNN(Kernels):
         if not self._suits(g, a, g.numel() * a.shape[1]):
             super().add_outer(g, a, into)
         else:
-            own = self._own(len(g))
-            into += _product(g[:own].T, a[:own].T, None)
-            if own < len(g):
-                into.addmm_(g[own:].T, a[own:])
+            split = self._own(len(g))
+            into += _product(g[:split].T, a[:split].T, None)
+            if split < len(g):
+                into.addmm_(g[split:].T, a[split:])
 
     def _by_rows(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        own = self._own(len(rows))
-        if own == len(rows):
+        split = self._own(len(rows))
+        if split == len(rows):
             return _product(x, weight, bias)
         out = self.scratch.empty((*x.shape[:-1], len(weight)), x)
         flat = out.view(-1, len(weight))
-        flat[:own] = _product(rows[:own], weight, bias)
-        _into(flat[own:], rows[own:], weight.T, bias)
+        flat[:split] = _product(rows[:split], weight, bias)
+        _into(flat[split:], rows[split:], weight.T, bias)
         return out
 
     def _own(self, rows: int) -> int:
@@ -224,11 +224,11 @@ class Scratch:
     def next_step(self) -> None:
         """Let go of what the last steps did not use."""
         self._step += 1
-        kept = {
-            size: [own for own in held if own[1] > self._step - _KEPT]
+        used = {
+            size: [entry for entry in held if entry[1] > self._step - _KEPT]
             for size, held in self._held.items()
         }
-        self._held = {size: held for size, held in kept.items() if held}
+        self._held = {size: held for size, held in used.items() if held}
 
     def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """A contiguous tensor of this shape, of the type and on the device of `like`; its numbers

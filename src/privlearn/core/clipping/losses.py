@@ -53,9 +53,9 @@ class BatchShape:
         if (not whole and rows.structure.num_children != 2) or (
             rows.structure.type is dict and not whole
         ):
-            given = getattr(rows.structure.type, "__name__", "tensor")
+            kind = getattr(rows.structure.type, "__name__", "tensor")
             raise BadInput(
-                f"the loss is one of outputs and targets, and a batch is a {given}, not a pair "
+                f"the loss is one of outputs and targets, and a batch is a {kind}, not a pair "
                 "(inputs, targets): give a loss of the model and the batch, loss(model, batch), "
                 "whose first parameter is called model"
             )
@@ -76,8 +76,8 @@ class BatchShape:
             self.change(nested([leaf.clone() for leaf in leaves], self.structure))
         )
         one, other = (
-            [(getattr(x, "shape", 0), getattr(x, "dtype", 0)) for x in own]
-            for own in (leaves, changed)
+            [(getattr(x, "shape", 0), getattr(x, "dtype", 0)) for x in batch]
+            for batch in (leaves, changed)
         )
         if structure != self.structure or one != other:
             raise BadInput(
@@ -142,9 +142,13 @@ def same_loss(one: Loss | None, other: Loss | None) -> bool:
     if not isinstance(one, FunctionType) or not isinstance(other, FunctionType):
         return one == other
     return one.__code__ is other.__code__ and all(
-        own is its
-        or (type(own) is type(its) and isinstance(own, bool | int | float | str) and own == its)
-        for own, its in zip(_values_in(one), _values_in(other), strict=True)
+        value is other_value
+        or (
+            type(value) is type(other_value)
+            and isinstance(value, bool | int | float | str)
+            and value == other_value
+        )
+        for value, other_value in zip(_values_in(one), _values_in(other), strict=True)
     )
 
 
@@ -158,13 +162,13 @@ def _values_in(function: FunctionType) -> list[Any]:
 def require_one_each(losses: Any, rows: int) -> Tensor:
     """The losses of so many rows, or `NotPerExample` if there is not one for each."""
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
-        given = (
+        fault = (
             f"has shape {tuple(losses.shape)}"
             if isinstance(losses, Tensor)
             else f"is a {type(losses).__name__}"
         )
         raise NotPerExample(
-            f"the loss {given} for a batch of {rows}: expected one value for each example, shape "
+            f"the loss {fault} for a batch of {rows}: expected one value for each example, shape "
             f"({rows},). Give a loss with reduction='none', and "
             "average over all axes but the first",
             shape=tuple(getattr(losses, "shape", ())),

@@ -131,10 +131,10 @@ def require_per_example(
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             refused.append(error)
     else:
-        given = " and ".join(f"shape {tuple(x.shape[1:])} and type {x.dtype}" for x in inputs)
+        description = " and ".join(f"shape {tuple(x.shape[1:])} and type {x.dtype}" for x in inputs)
         hint = ". If rows must hold certain values, give the loss a made_up" if made_up else ""
         raise BadInput(
-            f"{what} cannot run on inputs of {given}: {first_line(refused[0])}{hint}"
+            f"{what} cannot run on inputs of {description}: {first_line(refused[0])}{hint}"
         ) from refused[0]
     if coupled:
         batch = made_up_rows(typed, len(typed), sizes[0])
@@ -169,11 +169,13 @@ def _require_unwritten(model: nn.Module, trained: TrainedState, batch: Sequence[
     numbers = torch.Generator().manual_seed(0)
     for factor in (1.0, 100.0):
         with torch.no_grad():
-            for own in trained.parameters if factor > 1 else ():
-                own.add_(torch.randn(own.shape, generator=numbers).to(own)).mul_(factor)
+            for parameter in trained.parameters if factor > 1 else ():
+                parameter.add_(torch.randn(parameter.shape, generator=numbers).to(parameter)).mul_(
+                    factor
+                )
         with trained.holding(), torch.random.fork_rng(), torch.enable_grad():
             with suppress(Exception):  # it may not run at such weights
-                out = _seeded(model, batch, 0)
+                out = _run_seeded(model, batch, 0)
                 torch.autograd.grad(out.nan_to_num().sum(), trained.parameters, allow_unused=True)
             trained.restore()
         if trained.written:
@@ -248,13 +250,13 @@ def _rows_depend_on_others(
     """Whether a row's output changes with the batch around it."""
     batch = made_up_rows(inputs, len(inputs), size)
     batch = made_up(batch) if made_up else batch
-    out = _seeded(model, batch, 0)
+    out = _run_seeded(model, batch, 0)
     if not isinstance(out, Tensor) or out.shape[:1] != (size,):
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         value = "one value for each example, such as with reduction='none'"
         expected = "one output tensor with a row for each example" if what == "the model" else value
         raise NotPerExample(f"{what} turns a batch of {size} into {shape}: expected {expected}")
-    draws = not _same(out, _seeded(model, batch, 1))
+    draws = not _same(out, _run_seeded(model, batch, 1))
     for row in sorted({0, 1, 2, min(3, size - 1), size // 2, size - 1}):
         if draws:
             # Its random numbers depend on the batch's shape: keep the shape, and change all other
@@ -262,15 +264,15 @@ def _rows_depend_on_others(
             others = [leaf.flip(0).roll(1, 0) for leaf in batch]
             for other, leaf in zip(others, batch, strict=True):
                 other[row] = leaf[row]
-            single = _seeded(model, others, 0)[row]
+            single = _run_seeded(model, others, 0)[row]
         else:
-            single = _seeded(model, [leaf[row : row + 1] for leaf in batch], 0)[0]
+            single = _run_seeded(model, [leaf[row : row + 1] for leaf in batch], 0)[0]
         if not _same(out[row], single):
             return True
     return False
 
 
-def _seeded(model: nn.Module, batch: Sequence[Tensor], seed: int) -> Any:
+def _run_seeded(model: nn.Module, batch: Sequence[Tensor], seed: int) -> Any:
     torch.manual_seed(seed)
     return model(*(leaf.clone() for leaf in batch))  # it may write into its input
 
@@ -294,14 +296,14 @@ def made_up_rows(like: Sequence[Tensor], inputs: int, size: int = 6) -> tuple[Te
     inputs.
     """
     made_up = torch.Generator().manual_seed(0)
-    parts = [_made_up_inputs(leaf, size, made_up) for leaf in like[:inputs]]
-    parts += [_made_up_targets(leaf, size, made_up) for leaf in like[inputs:]]
+    parts = [_make_up_inputs(leaf, size, made_up) for leaf in like[:inputs]]
+    parts += [_make_up_targets(leaf, size, made_up) for leaf in like[inputs:]]
     return tuple(
         part.to(leaf.dtype).to(leaf.device) for part, leaf in zip(parts, like, strict=True)
     )
 
 
-def _made_up_inputs(x: Tensor, size: int, made_up: torch.Generator) -> Tensor:
+def _make_up_inputs(x: Tensor, size: int, made_up: torch.Generator) -> Tensor:
     if not x.is_floating_point():
         return torch.randint(2, (size, *x.shape[1:]), generator=made_up)
     scales = torch.tensor([1.0, 0.0, 300.0, 0.01, 3.0, 1e-3]).repeat(size // 6 + 1)[:size]
@@ -310,7 +312,7 @@ def _made_up_inputs(x: Tensor, size: int, made_up: torch.Generator) -> Tensor:
     )
 
 
-def _made_up_targets(y: Tensor, size: int, made_up: torch.Generator) -> Tensor:
+def _make_up_targets(y: Tensor, size: int, made_up: torch.Generator) -> Tensor:
     if y.is_floating_point():
         return torch.rand((size, *y.shape[1:]), generator=made_up)
     return (torch.arange(size).view(-1, *[1] * (y.dim() - 1)) % 2).expand(size, *y.shape[1:])
@@ -339,14 +341,14 @@ def layer_of(error: BaseException, model: nn.Module) -> str:
     as a whole.
     """
     names, layer, trace = (
-        {id(own): name for name, own in model.named_modules()},
+        {id(module): name for name, module in model.named_modules()},
         "",
         error.__traceback__,
     )
     while trace is not None:
-        own = trace.tb_frame.f_locals.get("self")
-        if name := names.get(id(own), ""):
-            layer = f" (in layer {name!r}, a {type(own).__name__})"
+        owner = trace.tb_frame.f_locals.get("self")
+        if name := names.get(id(owner), ""):
+            layer = f" (in layer {name!r}, a {type(owner).__name__})"
         trace = trace.tb_next
     return layer
 
@@ -363,29 +365,37 @@ class Structure:
     def __init__(self, model: nn.Module) -> None:
         modules = _modules(model)
         trained = [
-            own for module in modules for own in module._parameters.values() if own is not None
+            parameter
+            for module in modules
+            for parameter in module._parameters.values()
+            if parameter is not None
         ]
-        self._parts = [*modules, *(own for own in trained if own.requires_grad)]
+        self._parts = [*modules, *(parameter for parameter in trained if parameter.requires_grad)]
         # Of its parts and of its buffers, which are not None
         self._names = [
-            (*own._modules, None, *(name for name, it in own._buffers.items() if it is not None))
-            for own in modules
+            (
+                *module._modules,
+                None,
+                *(name for name, it in module._buffers.items() if it is not None),
+            )
+            for module in modules
         ]
         self._forwards = [
-            vars(own).get("forward", getattr(type(own), "forward", None)) for own in modules
+            vars(module).get("forward", getattr(type(module), "forward", None))
+            for module in modules
         ]
         # By numbers, of which none comes twice
         self._hooks = [
             (
-                *own._forward_pre_hooks,
+                *module._forward_pre_hooks,
                 None,
-                *own._forward_hooks,
+                *module._forward_hooks,
                 None,
-                *own._backward_pre_hooks,
+                *module._backward_pre_hooks,
                 None,
-                *own._backward_hooks,
+                *module._backward_hooks,
             )
-            for own in modules
+            for module in modules
         ]
 
     def now(self, model: nn.Module, *, alone: bool = True) -> Structure:
@@ -396,20 +406,20 @@ class Structure:
                 or hooks or forwards changed, and this process is not `alone`, so that its
                 operations can't be looked at again.
         """
-        own = Structure(model)
-        if own._names != self._names or not _same_objects(own._parts, self._parts):
+        current = Structure(model)
+        if current._names != self._names or not _same_objects(current._parts, self._parts):
             raise BadInput(
                 "the model's modules, buffers or trainable parameters are not those that it had "
                 "when the run began: begin a new run after parts were replaced, frozen or unfrozen"
             )
-        if own._hooks == self._hooks and _same_objects(own._forwards, self._forwards):
+        if current._hooks == self._hooks and _same_objects(current._forwards, self._forwards):
             return self
         if not alone:
             raise BadInput(
                 "a hook or a forward was put into the model, or taken out, after the run began: "
                 "with several processes it is not looked at again. Do that before the run begins"
             )
-        return own
+        return current
 
 
 def _modules(model: nn.Module) -> list[nn.Module]:
@@ -418,10 +428,10 @@ def _modules(model: nn.Module) -> list[nn.Module]:
     """
     modules, met = [model], {id(model)}
     for module in modules:  # to which those within are added
-        for own in module._modules.values():
-            if own is not None and id(own) not in met:
-                met.add(id(own))
-                modules.append(own)
+        for child in module._modules.values():
+            if child is not None and id(child) not in met:
+                met.add(id(child))
+                modules.append(child)
     return modules
 
 

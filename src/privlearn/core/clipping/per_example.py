@@ -191,24 +191,24 @@ def _settle_grams(grams: Iterable[GramNorms]) -> None:
     """Look at the sums of all of `grams` at once, which are of as many examples each, and form what
     they don't tell.
     """
-    waiting = [own for own in grams if own._squares is None]
+    waiting = [gram for gram in grams if gram._squares is None]
     if not waiting:
         return
-    settle(norms for own in waiting for norms in own.norms)
-    sizes = torch.stack([norms.values for own in waiting for norms in own.norms]).view(
+    settle(norms for gram in waiting for norms in gram.norms)
+    sizes = torch.stack([norms.values for gram in waiting for norms in gram.norms]).view(
         len(waiting), 2, -1
     )
-    scale, squares = sizes.prod(1), torch.stack([own._sums for own in waiting]).double()
+    scale, squares = sizes.prod(1), torch.stack([gram._sums for gram in waiting]).double()
     # What single precision can't square goes the same way as what cancels: either factor may be too
     # small or too large.
     squarable = (sizes > SAFE[0] ** 2).all(1) & (sizes < SAFE[1] ** 2).all(1)
     safe = (squares > CANCELLED * scale) & squarable
-    squares += scale * scale.new_tensor([own._room for own in waiting])[:, None]
+    squares += scale * scale.new_tensor([gram._room for gram in waiting])[:, None]
     whole = bool(safe.all())
-    for own, row, sure in zip(waiting, squares.unbind(), safe.unbind(), strict=True):
-        own._squares = row
+    for gram, row, sure in zip(waiting, squares.unbind(), safe.unbind(), strict=True):
+        gram._squares = row
         if not whole and len(examples := (~sure).nonzero()[:, 0]):
-            own._form_apart(examples)
+            gram._form_apart(examples)
 
 
 @final
@@ -281,9 +281,9 @@ def settle_all(gradients: Iterable[ExampleGradients]) -> None:
     """Look at all that squared norms of `gradients` wait for, together: on a GPU, to look is to
     wait.
     """
-    own = [piece for each in gradients for piece in getattr(each, "pieces", (each,))]
-    settle(norms for each in own for norms in getattr(each, "norms", ()))
-    _settle_grams(each for each in own if isinstance(each, GramNorms))
+    pieces = [piece for each in gradients for piece in getattr(each, "pieces", (each,))]
+    settle(norms for each in pieces for norms in getattr(each, "norms", ()))
+    _settle_grams(each for each in pieces if isinstance(each, GramNorms))
 
 
 def together(
@@ -315,13 +315,13 @@ def sum_of_outer(g: Tensor, a: Tensor, shape: Sequence[int], kernels: Kernels) -
         return OuterProduct(g[:, 0], a[:, 0], RowNorms(g[:, 0]), kernels)
     if not worth_forming(positions, outputs, inputs):
 
-        def weighted(weights: Tensor, into: Tensor) -> None:
+        def add_weighted(weights: Tensor, into: Tensor) -> None:
             scaled = kernels.scaled(g.to(into.dtype), weights)
             kernels.add_outer(
                 scaled.flatten(0, 1), a.to(into.dtype).flatten(0, 1), into.view(outputs, inputs)
             )
 
-        return GramNorms(g, a, shape, weighted)
+        return GramNorms(g, a, shape, add_weighted)
     return Dense(kernels.each_outer(g, a).view(len(g), *shape))
 
 

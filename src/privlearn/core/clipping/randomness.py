@@ -84,15 +84,15 @@ class RowRandom:
                 dimension 0.
             purpose: 0 for the model and the loss, 1 for copies: they draw different numbers.
         """
-        return self._keyed(self._examples, layouts, purpose)
+        return self._draw_by_key(self._examples, layouts, purpose)
 
     def alone(self, number: int, purpose: int = 0) -> AbstractContextManager[object]:
         """A block in which only example `number` is computed. It draws what it draws `together`
         with others.
         """
-        return self._keyed(self._examples[number : number + 1], None, purpose)
+        return self._draw_by_key(self._examples[number : number + 1], None, purpose)
 
-    def _keyed(
+    def _draw_by_key(
         self, examples: NDArray[np.uint64], layouts: Sequence[Layout] | None, purpose: int
     ) -> AbstractContextManager[object]:
         return (
@@ -103,7 +103,7 @@ class RowRandom:
 
     def seed(self, number: int) -> int:
         """A number of 63 bits that the example at place `number` may seed other generators with."""
-        block = _encrypted(self._key, b"".join((self._examples[number].tobytes(), bytes(8))))
+        block = _encrypt(self._key, b"".join((self._examples[number].tobytes(), bytes(8))))
         return int.from_bytes(block[:8], "little") >> 1
 
 
@@ -125,7 +125,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         if _draws(func, args, kwargs or {}):
-            self.shapes.append(tuple(_drawn_part(func, out).shape))
+            self.shapes.append(tuple(_pick_drawn(func, out).shape))
         return out
 
 
@@ -167,14 +167,14 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = int(torch.randint(2**63 - 1, ()))
         kwargs = {key: None if key == "generator" else value for key, value in kwargs.items()}
         if func not in _FILLS:
-            return self._reseeded(func, args, kwargs, name)
+            return self._draw_from_seed(func, args, kwargs, name)
         arguments = _arguments(func, args, kwargs)
         out = args[0]
         if not func._schema.is_mutable:
             out = (
-                torch.empty_like(out) if isinstance(out, Tensor) else _unfilled(func, args, kwargs)
+                torch.empty_like(out) if isinstance(out, Tensor) else _allocate(func, args, kwargs)
             )
-        return _filled(_FILLS[func], out, self._numbers(name, tuple(out.shape)), arguments)
+        return _fill(_FILLS[func], out, self._numbers(name, tuple(out.shape)), arguments)
 
     def _numbers(self, name: int, shape: tuple[int, ...]) -> NDArray[np.uint32]:
         """Uniform numbers of 32 bits for what one call draws."""
@@ -183,8 +183,8 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         blocks = -(-size * 4 // _BLOCK)
         plain = np.empty((number, blocks, 2), np.uint64)
         plain[:, :, 0], plain[:, :, 1] = self._examples[:, None], np.arange(blocks, dtype=np.uint64)
-        own = _encrypted(self._key, name.to_bytes(_BLOCK, "little"))
-        bits = np.frombuffer(_encrypted(own, plain.data.cast("B")), np.uint32)[: plain.size * 2]
+        call_key = _encrypt(self._key, name.to_bytes(_BLOCK, "little"))
+        bits = np.frombuffer(_encrypt(call_key, plain.data.cast("B")), np.uint32)[: plain.size * 2]
         bits = bits.reshape(number, blocks * 4)[:, :size]
         if layout.axis == 0:
             return bits.reshape(shape)
@@ -205,12 +205,14 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         return layout
 
-    def _reseeded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: int) -> Any:
+    def _draw_from_seed(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: int
+    ) -> Any:
         """What has no fill is drawn for one example, from a seed of its own."""
         if len(self._examples) != 1:
             raise NotLayerwise(f"{func} draws for all examples at once")
-        own = _encrypted(self._key, self._examples.tobytes() + name.to_bytes(8, "little"))
-        seed = int.from_bytes(own[:8], "little") >> 1
+        seed_bytes = _encrypt(self._key, self._examples.tobytes() + name.to_bytes(8, "little"))
+        seed = int.from_bytes(seed_bytes[:8], "little") >> 1
         device = next(
             (value.device for value in args if isinstance(value, Tensor)), torch.device("cpu")
         )
@@ -219,7 +221,7 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
 
 
-def _encrypted(key: bytes, plain: Any) -> bytes:
+def _encrypt(key: bytes, plain: Any) -> bytes:
     """AES-128 of whole blocks, each by itself."""
     # not to verify or plan
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -253,46 +255,55 @@ def draws_numbers(func: Any, arguments: dict[str, Any]) -> bool:
     return not off and bool(arguments.get("training", True))
 
 
-def _drawn_part(func: Any, out: Any) -> Tensor:
+def _pick_drawn(func: Any, out: Any) -> Tensor:
     """What a call drew: the last of its results, its mask."""
     drawn: Tensor = out[-1] if isinstance(out, tuple) else out
     return drawn
 
 
-def _unfilled(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
+def _allocate(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
     """A tensor of the shape, type and place that a call makes; its numbers are anything."""
     with unmoved(torch.device(kwargs.get("device") or "cpu")):
         out: Tensor = func(*args, **kwargs)
     return out
 
 
-def _filled(kind: str, out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Any:
+def _fill(kind: str, out: Tensor, bits: NDArray[np.uint32], arguments: dict[str, Any]) -> Any:
     """What a call of this kind draws, from uniform numbers of 32 bits.
 
     Args:
         kind: one of those in `_FILLS`.
         out: where to put it.
         bits: as many as `out` has numbers, in its shape.
-        given: the call's arguments, by name.
+        arguments: those of the call, by name.
     """
     if kind == "bernoulli":
-        share = given["p"] if "p" in given else given["self"].detach().cpu().double().numpy()
+        share = (
+            arguments["p"]
+            if "p" in arguments
+            else arguments["self"].detach().cpu().double().numpy()
+        )
         return out.copy_(torch.from_numpy(np.asarray(bits < share * 2.0**32)))
     if kind == "dropout":
-        kept = torch.from_numpy(np.asarray(bits >= given["p"] * 2.0**32)).to(out.device)
-        return given["input"] * kept * (0.0 if given["p"] == 1 else 1 / (1 - given["p"])), kept
+        mask = torch.from_numpy(np.asarray(bits >= arguments["p"] * 2.0**32)).to(out.device)
+        return arguments["input"] * mask * (
+            0.0 if arguments["p"] == 1 else 1 / (1 - arguments["p"])
+        ), mask
     if kind == "normal":
         return out.copy_(
-            torch.special.ndtri(_inner(bits)) * given.get("std", 1.0) + given.get("mean", 0.0)
+            torch.special.ndtri(_inner(bits)) * arguments.get("std", 1.0)
+            + arguments.get("mean", 0.0)
         )
     if kind == "exponential":
-        return out.copy_(-_inner(bits).log() / given["lambd"])
+        return out.copy_(-_inner(bits).log() / arguments["lambd"])
     # from [0, 1), in single precision exactly
     unit = torch.from_numpy(np.asarray((bits >> 8) * 2.0**-24))
     if kind == "leaks":
-        slopes = (unit * (given["upper"] - given["lower"]) + given["lower"]).to(out)
-        return given["self"] * given["noise"].copy_(slopes.where(given["self"] <= 0, 1.0))
-    low, high = given.get("from", 0.0), given.get("to", 1.0)
+        slopes = (unit * (arguments["upper"] - arguments["lower"]) + arguments["lower"]).to(out)
+        return arguments["self"] * arguments["noise"].copy_(
+            slopes.where(arguments["self"] <= 0, 1.0)
+        )
+    low, high = arguments.get("from", 0.0), arguments.get("to", 1.0)
     return out.copy_(unit * (high - low) + low)
 
 

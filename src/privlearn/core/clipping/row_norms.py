@@ -51,18 +51,18 @@ def settle(norms: Iterable[RowNorms]) -> None:
     """Look at all of `norms` at once, which are of as many rows each; their values then need no
     further look.
     """
-    waiting = list(dict.fromkeys(own for own in norms if own._flat is not None))
+    waiting = list(dict.fromkeys(pending for pending in norms if pending._flat is not None))
     if not waiting:
         return
-    together = torch.stack([own._norms for own in waiting])
+    together = torch.stack([pending._norms for pending in waiting])
     safe = _safe(together)
-    for own, values in zip(waiting, together.double().unbind(), strict=True):
-        if safe or _safe(own._norms):
-            own._norms = values
-        elif own._flat is not None:
-            own._norms = torch.linalg.vector_norm(own._flat, dim=1, dtype=torch.float64)
-            own._norms[own._norms > _LONGEST] = math.inf
-        own._flat = None
+    for pending, values in zip(waiting, together.double().unbind(), strict=True):
+        if safe or _safe(pending._norms):
+            pending._norms = values
+        elif pending._flat is not None:
+            pending._norms = torch.linalg.vector_norm(pending._flat, dim=1, dtype=torch.float64)
+            pending._norms[pending._norms > _LONGEST] = math.inf
+        pending._flat = None
 
 
 def row_norms(rows: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def norms_of(*parts: Tensor) -> Tensor:
     """`row_norms` of each of several tensors of as many rows, shape (parts, rows), in one look."""
     norms = [RowNorms(rows) for rows in parts]
     settle(norms)
-    return torch.stack([own.values for own in norms])
+    return torch.stack([part_norms.values for part_norms in norms])
 
 
 def _in_runs(flat: Tensor) -> Tensor:

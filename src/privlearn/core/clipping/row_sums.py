@@ -76,7 +76,7 @@ def class_statistics(
         (classes, features).
     """
     positive("norm", norm)
-    wanted = [part for part in PARTS if part in {one_of("a part", own, PARTS) for own in parts}]
+    wanted = [part for part in PARTS if part in {one_of("a part", name, PARTS) for name in parts}]
     totals: dict[str, Tensor] = {}
     limit = kept(norm, [torch.float64])
     bounds = {"counts": 1.0, "sums": norm, "moments": norm**2}
@@ -277,8 +277,8 @@ def labelled_blocks(
     """
     step = rows_in_a_block(x)
     for start in range(0, max(1, len(sample)), step):
-        own = sample.indices[start : start + step]
-        rows, labels = _taken(x, own), _taken(y, own)
+        indices = sample.indices[start : start + step]
+        rows, labels = _take(x, indices), _take(y, indices)
         rows = rows if prepare is None else prepare(rows)
         rows = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
         rows = rows if columns is None else rows[:, columns]
@@ -294,7 +294,7 @@ def rows_in_a_block(x: Any) -> int:
     return rows
 
 
-def _taken(values: Any, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
+def _take(values: Any, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
     """Some rows of an array or a tensor; neighbours in a row are not copied."""
     along = len(indices) > 0 and int(indices[-1]) - int(indices[0]) == len(indices) - 1
     if along and np.array_equal(indices, np.arange(indices[0], indices[-1] + 1)):
@@ -353,9 +353,9 @@ def second_moment(
     limit, added = kept(norm, [gram.dtype]), Contributions(norm**2, "second_moment")
     step = min(max(1, _ROWS_AT_ONCE // (features * copies)), BLOCK)
     for start in range(0, len(sample), step):
-        own = sample.indices[start : start + step]
-        places = own if examples is None else examples[own].flatten()
-        rows = x[places] if isinstance(x, torch.Tensor) else _taken(x, np.asarray(places))
+        indices = sample.indices[start : start + step]
+        places = indices if examples is None else examples[indices].flatten()
+        rows = x[places] if isinstance(x, torch.Tensor) else _take(x, np.asarray(places))
         rows = clip_rows(rows.flatten(1).double(), limit) / math.sqrt(copies)
         added.see(torch.linalg.vector_norm(rows, dim=1).square().view(-1, copies).sum(1))
         gram.addmm_(rows.T, rows)

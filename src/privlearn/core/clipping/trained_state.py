@@ -58,10 +58,14 @@ class TrainedState:
         trained = (
             []
             if sharded
-            else [(name, own) for name, own in model.named_parameters() if own.requires_grad]
+            else [
+                (name, parameter)
+                for name, parameter in model.named_parameters()
+                if parameter.requires_grad
+            ]
         )
-        self._entries = [_Entry(name, own) for name, own in trained]
-        self._on_processor = all(own.device.type == "cpu" for _, own in trained)
+        self._entries = [_Entry(name, parameter) for name, parameter in trained]
+        self._on_processor = all(parameter.device.type == "cpu" for _, parameter in trained)
         self._places = [
             (
                 name,
@@ -76,7 +80,7 @@ class TrainedState:
     @property
     def parameters(self) -> list[nn.Parameter]:
         """Those that are held."""
-        return [own.parameter for own in self._entries]
+        return [entry.parameter for entry in self._entries]
 
     @contextmanager
     def holding(self) -> Iterator[TrainedState]:
@@ -86,11 +90,11 @@ class TrainedState:
         if self._held:
             yield self
             return
-        for own in self._entries:
-            own.follow()
+        for entry in self._entries:
+            entry.follow()
         if self._entries:
             torch._foreach_copy_(
-                [own.copy for own in self._entries], [own.memory for own in self._entries]
+                [entry.copy for entry in self._entries], [entry.memory for entry in self._entries]
             )
         self._held = True
         try:
@@ -108,10 +112,10 @@ class TrainedState:
                 parameters.clear()
                 parameters.update(before)
         same = not self._on_processor and _same_at_once(self._entries)
-        for own in self._entries:
-            if own.is_moved() or not (same or own.is_same()):
-                own.put_back()
-                self.written = own.name
+        for entry in self._entries:
+            if entry.is_moved() or not (same or entry.is_same()):
+                entry.put_back()
+                self.written = entry.name
 
 
 class _Entry:
@@ -135,17 +139,17 @@ class _Entry:
         self._arrays = (self.bits.numpy(), self._bits_before.numpy()) if large else None
 
     def _layout_now(self) -> Any:
-        own = self.parameter
-        return own.data_ptr(), own.shape, own.stride(), own.dtype
+        parameter = self.parameter
+        return parameter.data_ptr(), parameter.shape, parameter.stride(), parameter.dtype
 
     def is_moved(self) -> bool:
         """Whether the parameter has other memory, was written into as far as PyTorch counts, or is
         not trained now.
         """
-        own = self.parameter
+        parameter = self.parameter
         return (
-            own._version != self._version
-            or not own.requires_grad
+            parameter._version != self._version
+            or not parameter.requires_grad
             or self._layout != self._layout_now()
         )
 
@@ -164,14 +168,14 @@ class _Entry:
 
     def put_back(self) -> None:
         """Make it what it was; writes that are undone don't count in `versions`."""
-        own = self.parameter
+        parameter = self.parameter
         if self._layout != self._layout_now():
-            own.data = self.memory
-        own.requires_grad_()
+            parameter.data = self.memory
+        parameter.requires_grad_()
         self.memory.copy_(self.copy)
-        if (writes := own._version - self._version) > 0:
-            _UNDONE[own] = _UNDONE.get(own, 0) + writes
-            self._version = own._version
+        if (writes := parameter._version - self._version) > 0:
+            _UNDONE[parameter] = _UNDONE.get(parameter, 0) + writes
+            self._version = parameter._version
 
 
 def _bits(values: Tensor) -> Tensor:
@@ -195,5 +199,5 @@ def _same_at_once(entries: Sequence[_Entry]) -> bool:
     """Whether all bits are the same, for a device that is asked once rather than for each
     parameter.
     """
-    now, before = zip(*(own.pair for own in entries), strict=True)
+    now, before = zip(*(entry.pair for entry in entries), strict=True)
     return torch.equal(torch.cat(now), torch.cat(before))

@@ -47,9 +47,9 @@ class Views:
         The first tensor, the inputs, is changed; the others stay as they are.
         """
         copied, *others = (leaf.repeat_interleave(self.copies, 0) for leaf in leaves)
-        return self._changed(copied, random), *others
+        return self._change(copied, random), *others
 
-    def _changed(self, rows: Tensor, random: RowRandom) -> Tensor:
+    def _change(self, rows: Tensor, random: RowRandom) -> Tensor:
         if self._together:
             try:
                 return self._at_once(rows, random)
@@ -63,10 +63,10 @@ class Views:
 
     def _one_by_one(self, rows: Tensor, random: RowRandom) -> Tensor:
         results = []
-        for number, own in enumerate(rows.tensor_split(random.examples)):
+        for number, example in enumerate(rows.tensor_split(random.examples)):
             seed = random.seed(number)
             with generators_at(seed), random.alone(number, purpose=1):
-                results.append(self._run(own, torch.Generator(rows.device).manual_seed(seed)))
+                results.append(self._run(example, torch.Generator(rows.device).manual_seed(seed)))
         return torch.cat(results)
 
     def _run(self, rows: Tensor, generator: torch.Generator) -> Tensor:
@@ -88,7 +88,7 @@ class Views:
                 shape.
         """
 
-        def changed(rows: Tensor) -> Tensor:
+        def change(rows: Tensor) -> Tensor:
             with generators_at(0):
                 return self._run(rows.clone(), torch.Generator(rows.device).manual_seed(0))
 
@@ -100,19 +100,19 @@ class Views:
                     "generator of its own. Draw from the one that it is given"
                 )
 
-        out, size = changed(rows), len(rows) // random.examples
-        changed(larger(rows))
-        require_same(changed(rows))
+        out, size = change(rows), len(rows) // random.examples
+        change(larger(rows))
+        require_same(change(rows))
         for start in range(0, len(rows), size):
-            own = slice(start, start + size)
+            example = slice(start, start + size)
             others = rows.roll(size, 0)
-            others[own] = rows[own]
-            if not close(changed(others)[own], out[own], rounding_of(out[own])):
+            others[example] = rows[example]
+            if not close(change(others)[example], out[example], rounding_of(out[example])):
                 raise NotPerExample(
                     "the augmentation mixes rows of different examples: give a transform that "
                     "changes each row by itself"
                 )
-        require_same(changed(rows))
+        require_same(change(rows))
         apart = self._one_by_one(rows.clone(), random)
         try:
             with generators_at(0):

@@ -72,7 +72,7 @@ def attention(
     dropout = dropout_p if training else 0.0
     seen: Tensor | None = None
     if need_weights:
-        out, seen = _weighted(q, k, v, mask, dropout)
+        out, seen = _attend(q, k, v, mask, dropout)
         seen = seen.mean(1) if average_attn_weights else seen
     else:
         alone = is_causal and key_padding_mask is None
@@ -95,8 +95,8 @@ def _projections(
     width = query.shape[2]
     blocks = [slice(n * width, (n + 1) * width) for n in range(3)]
     if apart is not None:
-        own = zip(inputs, apart, blocks, strict=True)
-        return tuple(_first(capture, x, w, bias, None, block) for x, w, block in own)
+        parts = zip(inputs, apart, blocks, strict=True)
+        return tuple(_first(capture, x, w, bias, None, block) for x, w, block in parts)
     if query is key and key is value:
         return _first(capture, query, weight, bias).chunk(3, 2)
     if key is value:
@@ -107,7 +107,7 @@ def _projections(
     )
 
 
-def _weighted(
+def _attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float
 ) -> tuple[Tensor, Tensor]:
     """Values by attention weights, and these."""
@@ -134,15 +134,15 @@ def _wider(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else F.pad(mask, (0, 1))
 
 
-def _mask(q: Tensor, heads: int, given: Tensor | None, padding: Tensor | None) -> Tensor | None:
+def _mask(q: Tensor, heads: int, mask: Tensor | None, padding: Tensor | None) -> Tensor | None:
     """Both masks as one that is added to the scores, or None."""
-    if given is not None:
-        given = _additive(given, q.dtype)
-        given = given.view(len(q), heads, *given.shape[1:]) if given.dim() == 3 else given
+    if mask is not None:
+        mask = _additive(mask, q.dtype)
+        mask = mask.view(len(q), heads, *mask.shape[1:]) if mask.dim() == 3 else mask
     if padding is None:
-        return given
+        return mask
     padded = _additive(padding, q.dtype)[:, None, None]
-    return padded if given is None else given + padded
+    return padded if mask is None else mask + padded
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

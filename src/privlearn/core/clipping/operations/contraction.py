@@ -60,9 +60,13 @@ def einsum(capture: Capture, *operands: Any) -> Any:
         or capture.trains(*tensors) == all(map(capture.trains, tensors))
     ):
         return NotImplemented
-    given, arrow, outputs = equation.replace(" ", "").partition("->")
-    names = given.split(",")
-    if not arrow or "." in equation or any(len(set(own)) < len(own) for own in (*names, outputs)):
+    subscripts, arrow, outputs = equation.replace(" ", "").partition("->")
+    names = subscripts.split(",")
+    if (
+        not arrow
+        or "." in equation
+        or any(len(set(letters)) < len(letters) for letters in (*names, outputs))
+    ):
         return NotImplemented
     if capture.trains(tensors[0]):
         names, tensors = names[::-1], tensors[::-1]

@@ -103,13 +103,13 @@ class Convolution:
         if len(kernel) <= 2 and self._groups == 1 and not self._transposed:
             positions = x.shape[1] * math.prod(g.shape[3:])
             if not worth_forming(positions, shape[0], math.prod(shape[1:])):
-                outputs, inputs = _channels_last(g), self._unfolded(x)
+                outputs, inputs = _channels_last(g), self._unfold(x)
                 if self._handed_on:
                     return OuterSums(outputs, inputs, shape)
-                return GramNorms(outputs, inputs, shape, partial(self._weighted, x, g))
-        return Dense(self._formed(x, g))
+                return GramNorms(outputs, inputs, shape, partial(self._add_weighted, x, g))
+        return Dense(self._form(x, g))
 
-    def _formed(self, x: Tensor, g: Tensor) -> Tensor:
+    def _form(self, x: Tensor, g: Tensor) -> Tensor:
         """Each example becomes a group of channels of one wide image, so one call gives every
         example's gradient.
         """
@@ -134,7 +134,7 @@ class Convolution:
         gradients = self._native(wide_g, wide_x, weight, examples * self._groups, 1)
         return gradients.reshape(examples, *self._weight.shape)
 
-    def _unfolded(self, x: Tensor) -> Tensor:
+    def _unfold(self, x: Tensor) -> Tensor:
         """Patches, shape (examples, positions, channels x kernel)."""
         kernel = self._weight.shape[2:]
         rows = x.flatten(0, 1)
@@ -152,11 +152,11 @@ class Convolution:
             )
         return patches.mT.reshape(len(x), -1, patches.shape[1])
 
-    def _weighted(self, x: Tensor, g: Tensor, weights: Tensor, into: Tensor) -> None:
+    def _add_weighted(self, x: Tensor, g: Tensor, weights: Tensor, into: Tensor) -> None:
         scaled = self._kernels.scaled(g.to(into.dtype), weights)
-        own = self._weight.to(into.dtype)  # for its shape
+        weight = self._weight.to(into.dtype)  # for its shape
         into += self._native(
-            scaled.flatten(0, 1), x.to(into.dtype).flatten(0, 1), own, self._groups, 1
+            scaled.flatten(0, 1), x.to(into.dtype).flatten(0, 1), weight, self._groups, 1
         )
 
 

@@ -122,11 +122,11 @@ def spread(func: Callable[..., Any], capture: Capture, *args: Any, **kwargs: Any
     """Any operation that broadcasts its tensors: parameters are copied for every row, the rest is
     torch's.
     """
-    given = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
-    if not capture.trains(*given) or all(capture.trains(t) for t in given):
+    tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+    if not capture.trains(*tensors) or all(capture.trains(t) for t in tensors):
         return NotImplemented
-    dims = max(t.dim() for t in given)
-    rows = max(len(t) for t in given if t.dim() == dims)
+    dims = max(t.dim() for t in tensors)
+    rows = max(len(t) for t in tensors if t.dim() == dims)
 
     def copies(t: Any) -> Any:
         if not isinstance(t, Tensor) or not capture.trains(t):
@@ -134,7 +134,7 @@ def spread(func: Callable[..., Any], capture: Capture, *args: Any, **kwargs: Any
         shape = (rows, *[1] * (dims - t.dim() - 1), *(t.shape[1:] if t.dim() == dims else t.shape))
         return _copies(capture, t, shape)
 
-    if dims < 1 or any(t.dim() == dims and len(t) != 1 for t in given if capture.trains(t)):
+    if dims < 1 or any(t.dim() == dims and len(t) != 1 for t in tensors if capture.trains(t)):
         return NotImplemented
     return func(*map(copies, args), **{name: copies(value) for name, value in kwargs.items()})
 

@@ -38,7 +38,9 @@ class Linear:
         self._kernels = capture.kernels
         self._trains = (capture.trains(weight), capture.trains(bias))
         self.parameters = tuple(
-            p for p, own in zip((weight, bias), self._trains, strict=True) if own and p is not None
+            p
+            for p, trained in zip((weight, bias), self._trains, strict=True)
+            if trained and p is not None
         )
 
     def forward(self, x: Tensor) -> Tensor:

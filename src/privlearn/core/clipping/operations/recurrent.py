@@ -69,7 +69,7 @@ class _LSTM:
         states, squashed = (empty((batch, steps, width), x) for _ in range(2))
         new = slice(2 * width, 3 * width)
         gates[..., new] *= 2
-        weight = _doubled(weight, new)
+        weight = _double(weight, new)
         each = zip(
             gates.unbind(1), cells.unbind(1)[1:], squashed.unbind(1), states.unbind(1), strict=True
         )
@@ -103,12 +103,14 @@ class _LSTM:
         through = torch.addcmul(o, states, self._squashed, value=-1, out=empty(states.shape, g))
         turned = weight.T.contiguous()
         steps = (d.unbind(1), g.unbind(1), through.unbind(1), f.unbind(1))
-        for step, own, passed, kept in zip(*(reversed(parts) for parts in steps), strict=True):
-            dh = dh + own
+        for step, gradient, passed, forget in zip(
+            *(reversed(parts) for parts in steps), strict=True
+        ):
+            dh = dh + gradient
             dc = torch.addcmul(dc, dh, passed)
             step[:, : 3 * width].unflatten(1, (3, width)).mul_(dc[:, None])
             step[:, 3 * width :].mul_(dh)
-            dc = dc * kept
+            dc = dc * forget
             dh = self._kernels.linear(step, turned, None)
         return d, d, (dh, dc)
 
@@ -131,13 +133,13 @@ class _GRU:
         products, states = (x.new_empty(batch, steps, width) for _ in range(2))
         new = slice(2 * width, 3 * width)
         gates[..., new] *= 2
-        weight, bias = _doubled(weight, new), None if biases is None else _doubled(biases[1], new)
+        weight, bias = _double(weight, new), None if biases is None else _double(biases[1], new)
         each = zip(gates.unbind(1), products.unbind(1), states.unbind(1), strict=True)
-        for all_gates, kept, state in each:
+        for all_gates, candidate, state in each:
             product = self._kernels.linear(h, weight, bias)
-            kept.copy_(product[:, new])
+            candidate.copy_(product[:, new])
             r, z = all_gates[:, : 2 * width].add_(product[:, : 2 * width]).sigmoid_().chunk(2, 1)
-            n = all_gates[:, new].addcmul_(r, kept).sigmoid_().mul_(2).sub_(1)
+            n = all_gates[:, new].addcmul_(r, candidate).sigmoid_().mul_(2).sub_(1)
             h = torch.lerp(n, h, z, out=state)
         self._gates, self._products, self._start = gates, products.mul_(0.5), start[0]
         return states, h.clone()
@@ -152,15 +154,15 @@ class _GRU:
         d = torch.cat([new * self._products * r * (1 - r), (before - n) * z * (1 - z), new * r], 2)
         flows, turned = torch.empty_like(states), weight.T.contiguous()
         steps = (d.unbind(1), g.unbind(1), flows.unbind(1), z.unbind(1))
-        for step, own, flow, kept in zip(*(reversed(parts) for parts in steps), strict=True):
-            dh = torch.add(dh, own, out=flow)
+        for step, gradient, flow, update in zip(*(reversed(parts) for parts in steps), strict=True):
+            dh = torch.add(dh, gradient, out=flow)
             step.unflatten(1, (3, width)).mul_(dh[:, None])
-            dh = (dh * kept).add_(self._kernels.linear(step, turned, None))
+            dh = (dh * update).add_(self._kernels.linear(step, turned, None))
         inputs = torch.cat([d[..., : 2 * width], flows * new], 2)
         return inputs, d, (dh,)
 
 
-def _doubled(t: Tensor, rows: slice) -> Tensor:
+def _double(t: Tensor, rows: slice) -> Tensor:
     t = t.clone()
     t[rows] *= 2
     return t
@@ -221,7 +223,7 @@ def _recur(
     w_in, w_state, *biases = weights
     x = projected(capture, x, w_in, None).to(w_state.dtype)
     call = capture.call(x, w_state.dtype)
-    given = (
+    arguments = (
         kind(capture.kernels),
         call,
         capture,
@@ -231,7 +233,7 @@ def _recur(
         *start,
     )
     with no_autocast(x):
-        outputs = _Recurrence.apply(*given)  # type: ignore[no-untyped-call]
+        outputs = _Recurrence.apply(*arguments)  # type: ignore[no-untyped-call]
     return cast(tuple[Tensor, ...], outputs)
 
 
@@ -259,9 +261,11 @@ def _stack(
         outs = []
         for direction in range(directions):
             number = layer * directions + direction
-            own = weights[number * each : (number + 1) * each]
+            layer_weights = weights[number * each : (number + 1) * each]
             rows = x.flip(1) if direction else x
-            states, *last = _recur(capture, kind, rows, tuple(s[number] for s in start), own)
+            states, *last = _recur(
+                capture, kind, rows, tuple(s[number] for s in start), layer_weights
+            )
             outs.append(states.flip(1) if direction else states)
             finals.append(last)
         x = torch.cat(outs, 2) if bidirectional else outs[0]

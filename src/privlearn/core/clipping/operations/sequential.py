@@ -144,7 +144,7 @@ WITHOUT_PARAMETERS: dict[type[nn.Module], Parameterless] = {
 }
 
 
-def _convolved(spatial: int, tape: Any, layer: Any, x: Tensor) -> Any:
+def _convolve(spatial: int, tape: Any, layer: Any, x: Tensor) -> Any:
     sizes = layer.stride, layer.padding, layer.dilation, layer.groups
     return convolution(spatial, tape, x, layer.weight, layer.bias, *sizes)
 
@@ -152,14 +152,14 @@ def _convolved(spatial: int, tape: Any, layer: Any, x: Tensor) -> Any:
 #: Layers with parameters, and how each calls its rule.
 WITH_PARAMETERS: dict[type[nn.Module], Callable[[Any, Any, Tensor], Any]] = {
     nn.Linear: lambda tape, layer, x: linear(tape, x, layer.weight, layer.bias),
-    nn.Conv1d: partial(_convolved, 1),
-    nn.Conv2d: partial(_convolved, 2),
-    nn.Conv3d: partial(_convolved, 3),
-    nn.GroupNorm: lambda tape, own, x: group_norm(
-        tape, x, own.num_groups, own.weight, own.bias, own.eps
+    nn.Conv1d: partial(_convolve, 1),
+    nn.Conv2d: partial(_convolve, 2),
+    nn.Conv3d: partial(_convolve, 3),
+    nn.GroupNorm: lambda tape, layer, x: group_norm(
+        tape, x, layer.num_groups, layer.weight, layer.bias, layer.eps
     ),
-    nn.LayerNorm: lambda tape, own, x: layer_norm(
-        tape, x, own.normalized_shape, own.weight, own.bias, own.eps
+    nn.LayerNorm: lambda tape, layer, x: layer_norm(
+        tape, x, layer.normalized_shape, layer.weight, layer.bias, layer.eps
     ),
 }
 
@@ -182,8 +182,8 @@ class Tape:
         self._note(operation, self.call(x, operation.parameters[0].dtype), (x,))
         return operation.forward(x)
 
-    def _note(self, own: Any, of: Any, held: Sequence[Tensor]) -> None:
-        self._steps.append((own, of, len(held)))
+    def _note(self, rule: Any, of: Any, held: Sequence[Tensor]) -> None:
+        self._steps.append((rule, of, len(held)))
         self.held += held
 
     def forward(self, layers: Sequence[nn.Module], x: Tensor) -> Tensor:
@@ -211,14 +211,14 @@ class Tape:
             else next(at for at, step in enumerate(self._steps) if isinstance(step[1], Call))
         )
         for at in range(len(self._steps) - 1, first - 1, -1):
-            own, of, count = self._steps[at]
+            rule, of, count = self._steps[at]
             start = end - count
             if isinstance(of, Call):
-                g = own.backward(of, held[start], g, wanted or at > first)
+                g = rule.backward(of, held[start], g, wanted or at > first)
                 free = True
             else:
-                g = own.backward(of, held[start:end], g, free)
-                free = free or not isinstance(own, Reshape)
+                g = rule.backward(of, held[start:end], g, free)
+                free = free or not isinstance(rule, Reshape)
             end = start
         return g
 
@@ -280,26 +280,28 @@ class FusedLayers:
         inner = set[int]()
         for module in model.modules():
             if id(module) not in inner and _is_container(module):
-                layers = list(_flattened(module, inner))
+                layers = list(_flatten(module, inner))
                 runs = self._runs(layers)
                 if any(len(run) > 1 for run in runs):
                     self._containers.append((module, runs))
         shapes = [self._inputs(batch) for batch in batches if self._containers]
         for one, other in pairwise(shapes):
-            apart = [all(map(ne, *own)) for own in zip(one, other, strict=True)]
+            apart = [all(map(ne, *pair)) for pair in zip(one, other, strict=True)]
             self._containers = [
-                own for own, batched in zip(self._containers, apart, strict=True) if batched
+                container
+                for container, batched in zip(self._containers, apart, strict=True)
+                if batched
             ]
 
     def _inputs(self, compute: Callable[[], object]) -> list[list[tuple[int, ...]]]:
         """The shapes of what each container is called with."""
         shapes: list[list[tuple[int, ...]]] = [[] for _ in self._containers]
 
-        def watched(number: int, module: nn.Module, input: Any) -> Any:
+        def watch(number: int, module: nn.Module, input: Any) -> Any:
             shapes[number].append(tuple(getattr(input, "shape", ())))
             return nn.Sequential.forward(module, input)  # type: ignore[arg-type, no-untyped-call]
 
-        with self._instead(lambda number, module, runs: partial(watched, number, module)):
+        with self._instead(lambda number, module, runs: partial(watch, number, module)):
             compute()
         return shapes
 
@@ -316,9 +318,9 @@ class FusedLayers:
             else:
                 runs.append([layer])
                 open_run = begins
-        return [part for run in runs for part in self._trimmed(run)]
+        return [part for run in runs for part in self._trim(run)]
 
-    def _trimmed(self, run: list[nn.Module]) -> list[list[nn.Module]]:
+    def _trim(self, run: list[nn.Module]) -> list[list[nn.Module]]:
         """A run without reshapes at its end, which give a view of what is held; single layers if
         none has a rule.
         """
@@ -330,18 +332,20 @@ class FusedLayers:
         return [run[:end], *([layer] for layer in run[end:])]
 
     def _is_stock(self, layer: nn.Module) -> bool:
-        if _altered(layer):
+        if _is_altered(layer):
             return False
         if (known := WITHOUT_PARAMETERS.get(type(layer))) is not None:
             # What is computed in place would overwrite an input that is held.
             in_place = getattr(layer, "inplace", False) and not isinstance(known, FromOutput)
             odd = getattr(layer, "return_indices", False) or getattr(layer, "start_dim", 1) < 1
             return not in_place and not odd
-        own = [p for p in layer._parameters.values() if p is not None]
+        parameters = [p for p in layer._parameters.values() if p is not None]
         usual = getattr(layer, "padding_mode", "zeros") == "zeros" and not isinstance(
             getattr(layer, "padding", 0), str
         )
-        trained = bool(own) and all(type(p) is nn.Parameter and id(p) in self._trained for p in own)
+        trained = bool(parameters) and all(
+            type(p) is nn.Parameter and id(p) in self._trained for p in parameters
+        )
         return type(layer) in WITH_PARAMETERS and usual and trained
 
     def under(self, mode: TracingMode) -> AbstractContextManager[None]:
@@ -376,9 +380,9 @@ def _through(
     hooked = any(getattr(torch_module, f"_global{name}", None) for name in _HOOKS)
     usual = hooked or not isinstance(x, Tensor) or torch.is_autocast_enabled(x.device.type)
     for run in runs:
-        own = [p for layer in run for p in layer._parameters.values() if p is not None]
+        parameters = [p for layer in run for p in layer._parameters.values() if p is not None]
         # `functional_call` puts other tensors in the places of parameters.
-        if len(run) == 1 or usual or not trained.issuperset(map(id, own)):
+        if len(run) == 1 or usual or not trained.issuperset(map(id, parameters)):
             for layer in run:
                 x = layer(x)
             continue
@@ -386,7 +390,7 @@ def _through(
             mode.trace = hash((mode.trace, "run"))
             if isinstance(mode, Capture):
                 mode.program.call("run", (id(run[0]), x), {})
-                x = _Fused.apply(Tape(mode), run, x, *own)  # type: ignore[no-untyped-call]
+                x = _Fused.apply(Tape(mode), run, x, *parameters)  # type: ignore[no-untyped-call]
                 mode.program.number(x)
             else:
                 for layer in run:
@@ -394,26 +398,26 @@ def _through(
     return x
 
 
-def _altered(module: nn.Module) -> bool:
+def _is_altered(module: nn.Module) -> bool:
     """Whether something is done around a module's forward, or in its place."""
-    own = vars(module)
+    attributes = vars(module)
     return (
-        "forward" in own
-        or own.get("_compiled_call_impl") is not None
-        or any(own.get(name) for name in _HOOKS)
+        "forward" in attributes
+        or attributes.get("_compiled_call_impl") is not None
+        or any(attributes.get(name) for name in _HOOKS)
     )
 
 
 def _is_container(module: nn.Module) -> bool:
-    return type(module) is nn.Sequential and not _altered(module)
+    return type(module) is nn.Sequential and not _is_altered(module)
 
 
-def _flattened(module: nn.Module, inner: set[int]) -> Iterator[nn.Module]:
+def _flatten(module: nn.Module, inner: set[int]) -> Iterator[nn.Module]:
     """The layers of a container, and of those that it holds, whose identities go into `inner`."""
     for layer in module._modules.values():  # `children()` leaves out what comes twice
         assert layer is not None
         if _is_container(layer):
             inner.add(id(layer))
-            yield from _flattened(layer, inner)
+            yield from _flatten(layer, inner)
         else:
             yield layer

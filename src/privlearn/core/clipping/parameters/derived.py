@@ -201,7 +201,7 @@ class Derived:
         """Give `keep` each example's gradients of parameters, for those of derived tensors that
         `uses` brought.
         """
-        own, flows = [], []
+        ends, flows = [], []
         for tensor, _ in list(self._tensors.values()):
             if (gradients := uses(tensor)) is None:
                 continue
@@ -209,7 +209,7 @@ class Derived:
                 keep(
                     self._looked_up[id(tensor)][1],
                     None,
-                    self._rows(tensor, self._formed(tensor, gradients)),
+                    self._rows(tensor, self._form(tensor, gradients)),
                 )
                 continue
             for end, reached in self._back(tensor, gradients):
@@ -217,18 +217,18 @@ class Derived:
                     # Other kinds add up in the shape that the operation had, which may not be the
                     # parameter's.
                     any_shape = isinstance(reached, Dense | ThroughStandardisation)
-                    keep(end, None, reached if any_shape else Dense(self._formed(end, reached)))
+                    keep(end, None, reached if any_shape else Dense(self._form(end, reached)))
                 elif end.requires_grad:
-                    own.append(end)
-                    flows.append(self._formed(end, reached))
-        if own:
-            gradients_of = backward_by_example(own, list(self._trained.values()), flows)
+                    ends.append(end)
+                    flows.append(self._form(end, reached))
+        if ends:
+            gradients_of = backward_by_example(ends, list(self._trained.values()), flows)
             for parameter, gradient in zip(self._trained.values(), gradients_of, strict=True):
                 if gradient is not None:
                     keep(parameter, None, Dense(gradient))
 
     @staticmethod
-    def _formed(tensor: Tensor, gradients: ExampleGradients) -> Tensor:
+    def _form(tensor: Tensor, gradients: ExampleGradients) -> Tensor:
         return gradients.form().to(tensor.dtype).reshape(-1, *tensor.shape)
 
     def _back(
@@ -240,8 +240,8 @@ class Derived:
         if (before := self._reshaped.get(id(tensor))) is not None:
             yield from self._back(before, gradients)
         elif (through := self._standardised.get(id(tensor))) is not None:
-            for given, own in taken_back(gradients, through):
-                yield from self._back(given, own)
+            for source, flow in taken_back(gradients, through):
+                yield from self._back(source, flow)
         else:
             yield tensor, gradients
 
@@ -267,8 +267,8 @@ def backward_by_example(
         )
     except RuntimeError:  # an operation that vmap knows no backward pass of
         rows = [
-            torch.autograd.grad(outputs, inputs, own, retain_graph=True, allow_unused=True)
-            for own in zip(*flows, strict=True)
+            torch.autograd.grad(outputs, inputs, flow, retain_graph=True, allow_unused=True)
+            for flow in zip(*flows, strict=True)
         ]
         return [
             None if parts[0] is None else torch.stack([part for part in parts if part is not None])

@@ -67,14 +67,14 @@ class Standardisation:
         """The arguments of `torch.nn.functional.batch_norm`; None if that is another operation than
         this one.
         """
-        own = (
+        fits = (
             training
             and running_mean is None
             and running_var is None
             and input.dim() > 2
             and len(input) == 1
         )
-        return cls(input, weight, bias, eps) if own else None
+        return cls(input, weight, bias, eps) if fits else None
 
     def statistics(self, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """z, shape (channels, K); what gradients are scaled by, shape (channels,); and mean(z^2),
@@ -102,13 +102,16 @@ class Standardisation:
         eps) times (flow - mean(flow) - z mean(flow z)).
         """
         z, scales, _ = self.statistics(flow.dtype)
-        own = flow.reshape(len(flow), *z.shape)
+        by_channel = flow.reshape(len(flow), *z.shape)
         # Both sums in one pass over the gradients: channel by channel, a product with (1, z).
         with_ones = torch.stack([torch.ones_like(z), z], 1)
-        sums = torch.bmm(own.transpose(0, 1), with_ones.mT)
+        sums = torch.bmm(by_channel.transpose(0, 1), with_ones.mT)
         yield from self.of_sums(sums[:, :, 0].mT, sums[:, :, 1].mT)
         beyond = torch.bmm(sums, with_ones.div_(-z.shape[1])).transpose(0, 1)
-        yield self.x, beyond.add_(own).mul_(scales[:, None]).reshape(len(flow), *self.x.shape)
+        yield (
+            self.x,
+            beyond.add_(by_channel).mul_(scales[:, None]).reshape(len(flow), *self.x.shape),
+        )
 
     def of_sums(self, plain: Tensor, with_z: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The gradients of shift and gain: the sums of flow, and of flow z, both of shape (batch,
@@ -210,17 +213,17 @@ class ThroughStandardisation:
             self.squares[self._apart[nothing]] = 0.0
             self._apart, lengths = self._apart[~nothing], lengths[:, ~nothing]
         if len(self._apart):
-            self._exact = self._taken_back(g[self._apart].double().mT @ a[self._apart].double())
+            self._exact = self._take_back(g[self._apart].double().mT @ a[self._apart].double())
             self.squares[self._apart] = (
                 row_norms(self._exact).square().where(lengths.isfinite().all(0), math.inf)
             )
 
-    def _taken_back(self, formed: Tensor) -> Tensor:
+    def _take_back(self, formed: Tensor) -> Tensor:
         """Formed gradients of what came out, (examples, channels, K), as those of what was
         standardised.
         """
-        *_, (_, own) = self._through.backward(formed[:, None])
-        return own[:, 0].reshape(formed.shape)
+        *_, (_, flow) = self._through.backward(formed[:, None])
+        return flow[:, 0].reshape(formed.shape)
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """One more weight gradient, of the weighted outputs, taken back once."""
@@ -234,7 +237,7 @@ class ThroughStandardisation:
 
     def form(self) -> Tensor:
         """One product for each example, taken back."""
-        return self._taken_back(self._g.mT @ self._a).view(len(self._g), *self._through.x.shape)
+        return self._take_back(self._g.mT @ self._a).view(len(self._g), *self._through.x.shape)
 
 
 def taken_back(
@@ -244,10 +247,10 @@ def taken_back(
     came out.
     """
     if isinstance(gradients, OuterSums):
-        own = ThroughStandardisation(gradients, through)
-        yield through.x, own
-        for given, flow in through.of_sums(own.plain, own.with_z):
-            yield given, Dense(flow)
+        x_gradients = ThroughStandardisation(gradients, through)
+        yield through.x, x_gradients
+        for source, flow in through.of_sums(x_gradients.plain, x_gradients.with_z):
+            yield source, Dense(flow)
     else:
-        for given, flow in through.backward(gradients.form().to(through.x.dtype)):
-            yield given, Dense(flow)
+        for source, flow in through.backward(gradients.form().to(through.x.dtype)):
+            yield source, Dense(flow)

@@ -158,11 +158,11 @@ def along_dimension(call: Arguments) -> AxisLabels:
 def renormalised(call: Arguments) -> AxisLabels:
     """Slices along one dimension, each by its norm over all others."""
     tensor = call["self"]
-    kept = call["dim"] % tensor.dim()
+    dim = call["dim"] % tensor.dim()
     return AxisLabels(
         {("self", 0): range(tensor.dim())},
         [range(tensor.dim())],
-        _all(range(tensor.dim())) - {kept},
+        _all(range(tensor.dim())) - {dim},
     )
 
 
@@ -181,14 +181,14 @@ def _last(number: int | Callable[[Arguments], int]) -> Rule:
     def last_dimensions(call: Arguments) -> AxisLabels:
         dims = next(iter(call.tensors.values())).dim()
         worked_on = number if isinstance(number, int) else number(call)
-        kept = range(dims - worked_on)
+        others = range(dims - worked_on)
         inputs: dict[Argument, Sequence[Label]] = {}
         for name, tensor in call.tensors.items():
             if tensor.dim() == dims:
-                inputs[name] = [*kept, *(f"{name} {dim}" for dim in range(worked_on))]
+                inputs[name] = [*others, *(f"{name} {dim}" for dim in range(worked_on))]
         # What they give has no more dimensions than they were given; means and places may have
         # fewer.
-        return AxisLabels(inputs, [kept])
+        return AxisLabels(inputs, [others])
 
     return last_dimensions
 
@@ -482,7 +482,7 @@ def _index_labels(call: Arguments) -> _Indexing:
     for dim, index in indices.items():
         labels = picked[wide - index.dim() :]
         constant = call.axis("indices", dim) is None
-        number = _counting(index, tensor.shape[dim]) if constant else None
+        number = _find_counting_dim(index, tensor.shape[dim]) if constant else None
         # 0, 1, 2, ...: entry number i of the dimension goes with entry i of the index
         if number is not None:
             before[dim] = labels[number]
@@ -496,7 +496,7 @@ def _index_labels(call: Arguments) -> _Indexing:
     return _Indexing(before, inputs, [*rest[:at], *picked, *rest[at:]], frozenset(along))
 
 
-def _counting(index: Tensor, size: int) -> int | None:
+def _find_counting_dim(index: Tensor, size: int) -> int | None:
     """The dimension along which a constant index counts 0, 1, 2, ... up to `size`; None if it does
     not.
     """

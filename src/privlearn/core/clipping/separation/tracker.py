@@ -175,10 +175,18 @@ class _Call:
         in_place = self.name.endswith("_") and not self.name.endswith("__")
         self.plain = self.name[:-1] if in_place else self.name
         self.func = func
-        self._values = {own.name: own.default_value for own in schema if own.has_default_value()}
-        self._values |= {own.name: value for own, value in zip(schema, args, strict=False)} | kwargs
+        self._values = {
+            argument.name: argument.default_value
+            for argument in schema
+            if argument.has_default_value()
+        }
+        self._values |= {
+            argument.name: value for argument, value in zip(schema, args, strict=False)
+        } | kwargs
         writes = {
-            own.name for own in schema if own.alias_info is not None and own.alias_info.is_write
+            argument.name
+            for argument in schema
+            if argument.alias_info is not None and argument.alias_info.is_write
         }
         self.written = [tensor for name in writes for _, tensor in _tensors(self._values.get(name))]
         #: Tensors that are written, in memory whose other parts are not the same for all examples.
@@ -187,12 +195,14 @@ class _Call:
         self.axes: dict[Argument, ExampleAxis] = {}
         self.constants: set[Argument] = set()
         self.met, self.of_batch, self.dims = "", False, 0
-        for own in schema:
-            for at, tensor in _tensors(self._values.get(own.name)):
-                self.dims = max(self.dims, tensor.dim() if own.name != "out" else 0)
-                if own.name in writes and (self.plain in _OVERWRITES or own.name != "self"):
+        for argument in schema:
+            for at, tensor in _tensors(self._values.get(argument.name)):
+                self.dims = max(self.dims, tensor.dim() if argument.name != "out" else 0)
+                if argument.name in writes and (
+                    self.plain in _OVERWRITES or argument.name != "self"
+                ):
                     continue  # what was there does not matter
-                self._read(tracker, (own.name, at), tensor)
+                self._read(tracker, (argument.name, at), tensor)
 
     def _read(self, tracker: AxisTracker, name: Argument, tensor: Tensor) -> None:
         mark = tracker.mark_of(tensor)
@@ -316,9 +326,11 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._from_python, self._is_asking = outer
         asks = asks_for_all(name, args) or asks_for_any(name, args)
         if self._calls == before and not asks and not _tells_nothing(func, name):
-            given = [tensor for value in (*args, *kwargs.values()) for _, tensor in _tensors(value)]
-            if not any(out is tensor for tensor in given):
-                for tensor in given:
+            tensors = [
+                tensor for value in (*args, *kwargs.values()) for _, tensor in _tensors(value)
+            ]
+            if not any(out is tensor for tensor in tensors):
+                for tensor in tensors:
                     mark = self.mark_of(tensor)
                     if (mark.period or mark.met) and self.examples > 1:
                         raise ReadsBatch(
@@ -356,7 +368,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         for tensor in call.written if call.of_batch else ():
             if not any(tensor is result for result in results):
-                self._mark(call, tensor, f"{_spoken(call.plain)} over the batch{_line_of_user()}")
+                self._mark(
+                    call, tensor, f"{_plain_name(call.plain)} over the batch{_line_of_user()}"
+                )
         return out
 
     def _answer(
@@ -368,7 +382,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             Coupled: Python would know values of the batch.
         """
-        drawn = self._drawn_axis(call) if draws_numbers(call.func, call._values) else None
+        drawn = self._follow_draw(call) if draws_numbers(call.func, call._values) else None
         if not call.of_batch or call.plain in _SHAPED_LIKE:
             return [drawn] if drawn else None
         if self.examples == 1:
@@ -376,7 +390,7 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if _tells(call):
             if call.met:
                 raise ReadsBatch(call.met)
-            where = f"{_spoken(call.plain)} reads values of the batch{_line_of_user()}"
+            where = f"{_plain_name(call.plain)} reads values of the batch{_line_of_user()}"
             raise ReadsBatch(where, f": {_INSTEAD['read']}")
         if call.met:
             return call.met
@@ -390,9 +404,9 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return f"{call.plain} draws numbers for examples in other places{_line_of_user()}"
         return axes
 
-    def _drawn_axis(self, call: _Call) -> ExampleAxis | None:
+    def _follow_draw(self, call: _Call) -> ExampleAxis | None:
         """Where the examples are in what a call draws."""
-        number, shape = self._draws, _drawn_shape(call)
+        number, shape = self._draws, _shape_of_draw(call)
         self._draws += 1
         if self.examples == 1:
             return ExampleAxis(0)
@@ -417,13 +431,15 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shape: ExampleAxis | None = None
         for name, axis in call.axes.items():
             if name not in answer.inputs:
-                raise Denied(f"{_spoken(call.plain)} with the batch in its argument {name[0]!r}")
-            own = answer.inputs[name][axis.dim]
-            if own in answer.along:
-                raise Denied(f"{_spoken(call.plain)} over the batch")
-            if shape is not None and (own, axis[1:]) != (label, shape[1:]):
-                raise Denied(f"{_spoken(call.plain)} puts examples beside others")
-            label, shape = own, axis
+                raise Denied(
+                    f"{_plain_name(call.plain)} with the batch in its argument {name[0]!r}"
+                )
+            dim_label = answer.inputs[name][axis.dim]
+            if dim_label in answer.along:
+                raise Denied(f"{_plain_name(call.plain)} over the batch")
+            if shape is not None and (dim_label, axis[1:]) != (label, shape[1:]):
+                raise Denied(f"{_plain_name(call.plain)} puts examples beside others")
+            label, shape = dim_label, axis
         if shape is None or label is None:
             return [None]
         for name, tensor in call.tensors.items():
@@ -437,14 +453,14 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif label in result:
                 answers.append(shape._replace(dim=list(result).index(label)))
             else:
-                answers.append(f"{_spoken(call.plain)} over the batch{_line_of_user()}")
+                answers.append(f"{_plain_name(call.plain)} over the batch{_line_of_user()}")
         return answers
 
     def _require_even(self, call: _Call, tensor: Tensor, axis: ExampleAxis) -> None:
         if not self.is_even(tensor, axis):
             raise Denied(
-                f"{_spoken(call.plain)} with a constant that differs from one place in the batch "
-                "to the next"
+                f"{_plain_name(call.plain)} with a constant that differs from one place in the "
+                "batch to the next"
             )
 
     def is_even(self, tensor: Tensor, axis: ExampleAxis) -> bool:
@@ -471,8 +487,8 @@ class AxisTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Keep the numbers that an operation on the batch is given."""
         if not call.of_batch or call.met or self._is_asking:
             return
-        for own, value in zip(func._schema.arguments, args, strict=False):
-            if isinstance(value, int | float) and str(own.type) in _NUMBERS:
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if isinstance(value, int | float) and str(argument.type) in _NUMBERS:
                 self.noted.append(float(value))
         for name, tensor in call.tensors.items():
             if (
@@ -587,7 +603,7 @@ def _results(out: Any) -> Iterator[Tensor]:
             yield from (item for item in value if isinstance(item, Tensor))
 
 
-def _drawn_shape(call: _Call) -> Sequence[int]:
+def _shape_of_draw(call: _Call) -> Sequence[int]:
     """The shape of what a call draws."""
     for name in ("self", "input"):
         if isinstance(call[name], Tensor):
@@ -620,7 +636,8 @@ def _kind(func: Any) -> tuple[bool, Rule | None]:
     schema = func._schema
     namespace, _, name = schema.name.partition("::")
     is_view = any(
-        own.alias_info is not None and not own.alias_info.is_write for own in schema.returns
+        result.alias_info is not None and not result.alias_info.is_write
+        for result in schema.returns
     )
     is_view = is_view or name in _SAME_MEMORY or torch.Tag.inplace_view in func.tags
     plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
@@ -696,7 +713,7 @@ def _tells_nothing(func: Any, name: str) -> bool:
     return func in METADATA or name.startswith("is_") or name in _TELL_NOTHING
 
 
-def _spoken(name: str) -> str:
+def _plain_name(name: str) -> str:
     return name.strip("_")
 
 

@@ -87,8 +87,8 @@ class ShardedGradients(ClippedGradients):
     which the model takes a path that it takes on no made-up rows counts as absent.
     """
 
-    def __init__(self, model: nn.Module, *given: Any, **options: Any) -> None:
-        super().__init__(model, *given, **options | {"world": options["world"].exact()})
+    def __init__(self, model: nn.Module, *arguments: Any, **options: Any) -> None:
+        super().__init__(model, *arguments, **options | {"world": options["world"].exact()})
         self._groups = Groups(model, self._world)
         self.parameters = self._groups.whole
         self._number = {name: number for number, name in enumerate(self.parameters)}
@@ -96,22 +96,22 @@ class ShardedGradients(ClippedGradients):
         self._blank: Leaves = ()
 
     @_guarded
-    def __call__(self, *given: Any, **options: Any) -> Any:
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
         """The sums of the shards here; otherwise as for `ClippedGradients`."""
-        return super().__call__(*given, **options)
+        return super().__call__(*arguments, **options)
 
     @_guarded
-    def prepare(self, *given: Any) -> Rows:
+    def prepare(self, *arguments: Any) -> Rows:
         """As for `ClippedGradients`, by passes that all processes make.
 
         Raises:
             BadInput: the model's gradients can't be computed operation by operation.
         """
-        return super().prepare(*given)
+        return super().prepare(*arguments)
 
     def buffers(self) -> list[Tensor]:
         """Tensors of zeros for the sums, sharded as the parameters are."""
-        return [torch.zeros_like(own, requires_grad=False) for own in self._held]
+        return [torch.zeros_like(shard, requires_grad=False) for shard in self._held]
 
     def _here(self, sums: Sequence[Any]) -> list[Tensor]:
         return [total.to_local() for total in sums]
@@ -135,13 +135,13 @@ class ShardedGradients(ClippedGradients):
     ) -> None:
         parts = self._world.parts(sample.indices, [torch.zeros(1, dtype=torch.float64)])
         waiting = deque(
-            Waiting(data, torch.from_numpy(own))
+            Waiting(data, torch.from_numpy(chunk))
             for examples, _ in parts
-            for data, own in self._chunks(rows, examples)
+            for data, chunk in self._chunks(rows, examples)
         )
         kind = torch.float64 if self._in_double else torch.float32
         while self._world.any(bool(waiting)):
-            gradients, weights = self._weighted(waiting, clipped)
+            gradients, weights = self._weigh(waiting, clipped)
             if self._world.any(bool(gradients)):
                 self._reduce(gradients, weights.to(kind), sums)
         clipped.copy_(self._world.total(clipped))
@@ -155,12 +155,12 @@ class ShardedGradients(ClippedGradients):
                     gradients.pop(piece.name).add_weighted(
                         weights[self._norm_of[piece.name]], total
                     )
-            for piece, own in zip(
+            for piece, shard in zip(
                 group, self._groups.scattered(group, totals, self.clip_norm), strict=True
             ):
-                sums[self._number[piece.name]].add_(own)
+                sums[self._number[piece.name]].add_(shard)
 
-    def _weighted(self, waiting: deque[Waiting], clipped: Tensor) -> tuple[dict[str, Any], Tensor]:
+    def _weigh(self, waiting: deque[Waiting], clipped: Tensor) -> tuple[dict[str, Any], Tensor]:
         """One round: gradients of the examples that wait first, and their weights by norm; none if
         they add nothing.
 
@@ -168,7 +168,7 @@ class ShardedGradients(ClippedGradients):
         """
         part = waiting.popleft() if waiting else None
         nothing: tuple[dict[str, Any], Tensor] = ({}, torch.zeros(0, device=self._device))
-        taken = self._fetched(part)
+        taken = self._fetch(part)
         if part is not None and taken is None:
             self._split(part, waiting)
             part = None
@@ -213,13 +213,13 @@ class ShardedGradients(ClippedGradients):
             return nothing
         return gradients, self._weights(losses, squares, counts, clipped)
 
-    def _fetched(self, part: Waiting | None) -> Leaves | None:
+    def _fetch(self, part: Waiting | None) -> Leaves | None:
         """The rows of a part; None if there is none, or they can't be fetched."""
         try:
             return (
                 None
                 if part is None
-                else self._taken(part.data, part.rows if part.at is None else part.at)
+                else self._take(part.data, part.rows if part.at is None else part.at)
             )
         except Exception:
             return None
@@ -254,11 +254,11 @@ class ShardedGradients(ClippedGradients):
         problem = self._problem(self._autocast)
         plain, shape = replace(problem, autocast=None), self._shape
 
-        def made_up(size: int) -> Leaves:
-            made = shape.made_up(made_up_rows(rows.like, shape.inputs, size * self._copies))
-            return tuple(leaf.to(self._device) for leaf in made)
+        def make_up(size: int) -> Leaves:
+            leaves = shape.made_up(made_up_rows(rows.like, shape.inputs, size * self._copies))
+            return tuple(leaf.to(self._device) for leaf in leaves)
 
-        batches, few = [made_up(size) for size in SIZES], made_up(COMPARED)
+        batches, few = [make_up(size) for size in SIZES], make_up(COMPARED)
         with torch.random.fork_rng():
             _, problem.random.active = require_uncoupled(plain, few, batches)
             problem.random.take(np.arange(COMPARED, dtype=np.uint64))
@@ -306,7 +306,7 @@ class ShardedGradients(ClippedGradients):
         total = squares.sum(0).clamp(min=1e-300)
         weights = (torch.linspace(1, 2, examples, device=self._device) / total.sqrt()).float()
         sums, wanted = (
-            [torch.zeros_like(kept) for kept in self._here(self._held)] for _ in range(2)
+            [torch.zeros_like(shard) for shard in self._here(self._held)] for _ in range(2)
         )
         self._reduce(gradients, (self.clip_norm * weights).expand(self._norms, -1), sums)
         truth = []
@@ -315,32 +315,34 @@ class ShardedGradients(ClippedGradients):
             truth.append(
                 (
                     loss,
-                    self._world.total(torch.stack([own.double().square().sum() for own in grads])),
+                    self._world.total(
+                        torch.stack([grad.double().square().sum() for grad in grads])
+                    ),
                 )
             )
-            for own, grad in zip(wanted, grads, strict=True):
-                own.add_(grad * weights[number])
-        expected, theirs = (torch.stack(own, -1) for own in zip(*truth, strict=True))
+            for into, grad in zip(wanted, grads, strict=True):
+                into.add_(grad * weights[number])
+        expected, theirs = (torch.stack(values, -1) for values in zip(*truth, strict=True))
         rounding = torch.finfo(torch.float32).eps ** 0.5
         same = close(losses, expected, rounding_of(expected))
         same &= bool(((squares - theirs).abs() <= TOLERANCE * theirs + rounding * total).all())
-        for own, other in zip(sums, wanted, strict=True):
-            same &= close(own / (self._world.size * self.clip_norm), other, 10 * rounding)
+        for computed, other in zip(sums, wanted, strict=True):
+            same &= close(computed / (self._world.size * self.clip_norm), other, 10 * rounding)
         return not self._world.any(not same)
 
     def _single(self, problem: Problem, rows: Leaves, number: int) -> tuple[Tensor, list[Tensor]]:
         """The loss of one example, and of its gradients the shards here; the same example in all
         processes.
         """
-        own = slice(number * problem.copies, (number + 1) * problem.copies)
+        example = slice(number * problem.copies, (number + 1) * problem.copies)
         held = [parameter.grad for parameter in self._held]
         with problem.computing(problem.random.alone(number)), torch.enable_grad():
             with problem.in_step():
-                loss = problem.forward(*(leaf[own].clone() for leaf in rows))[0]
+                loss = problem.forward(*(leaf[example].clone() for leaf in rows))[0]
             for parameter in self._held:
                 parameter.grad = None
             loss.backward()  # type: ignore[no-untyped-call]
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._held]
         for parameter, grad in zip(self._held, held, strict=True):
             parameter.grad = grad
-        return loss.detach(), [cast(Any, own).to_local().detach().clone() for own in grads]
+        return loss.detach(), [cast(Any, grad).to_local().detach().clone() for grad in grads]

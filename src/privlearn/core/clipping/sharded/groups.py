@@ -116,7 +116,7 @@ class Groups:
         self._passed: int | None = None  # of them, in the pass that is made
         self._recording = False
         self.passed = False
-        kept = dict(model.named_parameters())
+        shards = dict(model.named_parameters())
         self.pieces: list[list[Piece]] = []
         try:
             self._model.unshard()
@@ -128,11 +128,17 @@ class Groups:
         for module in self._modules:
             module.unshard()
             whole = {
-                name: own for name, own in model.named_parameters() if own is not kept.get(name)
+                name: parameter
+                for name, parameter in model.named_parameters()
+                if parameter is not shards.get(name)
             }
             module.reshard()
-            trained = [(name, own) for name, own in whole.items() if own.requires_grad]
-            self.pieces.append([_piece(name, own, kept[name], world) for name, own in trained])
+            trained = [
+                (name, parameter) for name, parameter in whole.items() if parameter.requires_grad
+            ]
+            self.pieces.append(
+                [_piece(name, parameter, shards[name], world) for name, parameter in trained]
+            )
 
     @property
     def whole(self) -> dict[str, nn.Parameter]:
@@ -141,7 +147,9 @@ class Groups:
         """
         by_name = {piece.name: piece.whole for group in self.pieces for piece in group}
         return {
-            name: by_name[name] for name, own in self._model.named_parameters() if own.requires_grad
+            name: by_name[name]
+            for name, parameter in self._model.named_parameters()
+            if parameter.requires_grad
         }
 
     @property
@@ -166,14 +174,14 @@ class Groups:
                         "torch.distributed.fsdp"
                     ):
                         held.append((hooks, key, hook))
-                        hooks[key] = self._guarded(hook, module if before else None)
+                        hooks[key] = self._guard(hook, module if before else None)
         try:
             yield
         finally:
             for hooks, key, hook in held:
                 hooks[key] = hook
 
-    def _guarded(self, hook: Callable[..., Any], module: nn.Module | None) -> Callable[..., Any]:
+    def _guard(self, hook: Callable[..., Any], module: nn.Module | None) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
             with torch._C.DisableTorchFunction(), unfollowed():
                 if module is not None:
@@ -247,20 +255,20 @@ class Groups:
         widths = [piece.width for piece in group]
         sent = sums[0].new_zeros(self._world.size, sum(widths), dtype=torch.float64)
         step = 2.0 ** (math.floor(math.log2(clip_norm)) + _STEP)
-        for own, total in zip(torch.split(sent, widths, 1), sums, strict=True):
+        for columns, total in zip(torch.split(sent, widths, 1), sums, strict=True):
             flat = total.flatten().double().div_(step).round_().mul_(step)
-            for row, part in zip(own, torch.split(flat, own.shape[1]), strict=False):
+            for row, part in zip(columns, torch.split(flat, columns.shape[1]), strict=False):
                 row[: len(part)] = part
         received = self._world.scattered(sent)
         return [
-            own[: piece.kept.numel()].view(piece.kept.shape)
-            for own, piece in zip(torch.split(received, widths), group, strict=True)
+            numbers[: piece.kept.numel()].view(piece.kept.shape)
+            for numbers, piece in zip(torch.split(received, widths), group, strict=True)
         ]
 
 
-def _piece(name: str, whole: nn.Parameter, kept: Any, world: World) -> Piece:
+def _piece(name: str, whole: nn.Parameter, shard: Any, world: World) -> Piece:
     return Piece(
-        name, whole, kept.to_local().detach(), -(-whole.shape[0] // world.size), world.rank
+        name, whole, shard.to_local().detach(), -(-whole.shape[0] // world.size), world.rank
     )
 
 
@@ -273,7 +281,7 @@ def require_usable(model: nn.Module, world: World) -> None:
 
     problem, instead = "", ""
     if not isinstance(model, FSDPModule) or not all(
-        isinstance(own, DTensor) for own in model.parameters()
+        isinstance(parameter, DTensor) for parameter in model.parameters()
     ):
         problem, instead = (
             "parameters that are not sharded",
@@ -284,17 +292,21 @@ def require_usable(model: nn.Module, world: World) -> None:
             "an FSDP2 that passes can't be given up in",
             "use a PyTorch with FSDPModule.reset_iter_state",
         )
-    elif any(own.dtype != torch.float32 for own in model.parameters()):
+    elif any(parameter.dtype != torch.float32 for parameter in model.parameters()):
         problem, instead = (
             "parameters of another type than float32",
             "use model.float() before fully_shard",
         )
-    elif any(tuple(own.placements) != (Shard(0),) for own in cast(Any, model.parameters())):
+    elif any(
+        tuple(parameter.placements) != (Shard(0),) for parameter in cast(Any, model.parameters())
+    ):
         problem, instead = (
             "parameters that are replicated, or sharded otherwise than by rows",
             "use one flat mesh",
         )
-    elif any(own.device_mesh.size() != world.size for own in cast(Any, model.parameters())):
+    elif any(
+        parameter.device_mesh.size() != world.size for parameter in cast(Any, model.parameters())
+    ):
         problem, instead = (
             "a mesh of other processes than those that train",
             "use a mesh of all processes",
@@ -310,15 +322,15 @@ def require_usable(model: nn.Module, world: World) -> None:
                 "apply fully_shard to one module at a time",
             )
         elif any(
-            own is not None
-            for own in (policies.param_dtype, policies.reduce_dtype, policies.output_dtype)
+            dtype is not None
+            for dtype in (policies.param_dtype, policies.reduce_dtype, policies.output_dtype)
         ):
             problem, instead = (
                 "a MixedPrecisionPolicy",
                 "leave it out, and use precision='bf16' to compute in bfloat16",
             )
         elif any(
-            isinstance(own.offload_policy, CPUOffloadPolicy) for own in state._fsdp_param_groups
+            isinstance(group.offload_policy, CPUOffloadPolicy) for group in state._fsdp_param_groups
         ):
             problem, instead = "a CPUOffloadPolicy", "leave it out"
     if problem:
