@@ -35,8 +35,8 @@ MUTANTS = [
     Mutant(
         "folded tails are forgotten",
         doubling.trim,
-        "kept[0] + mean",
-        "kept[0]",
+        "inner[0] + mean",
+        "inner[0]",
         "check_masses_are_kept",
     ),
     Mutant(

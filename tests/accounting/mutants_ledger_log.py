@@ -16,7 +16,7 @@ DISK = "check_a_large_ledgers_charge_is_on_the_disk_first"
 SIZE = "check_large_files_stay_small_enough_to_be_read"
 ADDED = "check_charges_one_by_one_add_up_to_all_of_them"
 MUTANTS = [
-    Mutant("lost lines go unseen", ledger_log.read_on, "if not kept:", "if False:", EDITED),
+    Mutant("lost lines go unseen", ledger_log.read_on, "if not intact:", "if False:", EDITED),
     Mutant(
         "edited lines are believed",
         ledger_log._body,

@@ -93,9 +93,9 @@ def read_on(head: bytes, rest: bytes, place: Place) -> tuple[list[Any], Place]:
             promised.
     """
     covered, promised = _promised(head)
-    changes, length, digest, start, kept = [], place.length, place.digest, 0, False
+    changes, length, digest, start, intact = [], place.length, place.digest, 0, False
     while True:
-        kept = kept or (length, digest) == (covered, promised)
+        intact = intact or (length, digest) == (covered, promised)
         end = rest.find(b"\n", start)
         body = None if end < 0 else _body(rest[start:end], digest)
         if body is None:
@@ -103,7 +103,7 @@ def read_on(head: bytes, rest: bytes, place: Place) -> tuple[list[Any], Place]:
         changes.append(loads(body))
         digest = _chained(digest, body)
         length, start = length + end + 1 - start, end + 1
-    if not kept:
+    if not intact:
         raise ValueError(
             "lines that it had are not there as they were written: it was cut off, edited or "
             "damaged"

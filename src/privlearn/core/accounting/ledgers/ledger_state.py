@@ -354,7 +354,11 @@ class LedgerState:
             )
         assert self.adjacency is not None
         room = _still_fits(
-            lambda own: share(limit, compose([before, own])), 1.0, event, budget, self.adjacency
+            lambda candidate: share(limit, compose([before, candidate])),
+            1.0,
+            event,
+            budget,
+            self.adjacency,
         )
         raise BudgetExceeded(
             f"this would take the ledger to {after:.4g} times its limit, {described(limit)}, from "
@@ -405,8 +409,8 @@ def require_covered(budget: Budget, before: Event, event: Event, adjacency: Adja
         )
         remedy = "a larger budget" if first else "a smaller target"
 
-        def together(own: Event) -> float:
-            return budget.spent(compose([before, own]), adjacency)
+        def together(candidate: Event) -> float:
+            return budget.spent(compose([before, candidate]), adjacency)
 
         room = "" if first else _still_fits(together, budget.limit, event, budget, adjacency)
         raise BudgetExceeded(

@@ -230,10 +230,10 @@ def pure_pair(epsilon: float, h: float) -> Pair:
 def randomised_response_pair(epsilon: float, categories: int, h: float) -> Pair:
     """k-ary randomised response: the true category e^epsilon times as likely as each other."""
     odds = math.exp(-epsilon)
-    own = rounded_up(1 / (1 + (categories - 1) * odds), 64)
-    masses = {-epsilon: own, epsilon: rounded_up(odds * own, 32)}
+    true_mass = rounded_up(1 / (1 + (categories - 1) * odds), 64)
+    masses = {-epsilon: true_mass, epsilon: rounded_up(odds * true_mass, 32)}
     if categories > 2:
-        masses[0.0] = rounded_up((categories - 2) * odds * own, 32)
+        masses[0.0] = rounded_up((categories - 2) * odds * true_mass, 32)
     return atoms(masses, h)
 
 
@@ -306,10 +306,10 @@ def group_pair(rate: float, sigma: float, k: int, h: float, tail: float) -> Pair
     # R = base + scale y (less what was dropped): where none may be drawn, y says more digits of R
     # than R.
     drawn = int(counts[0] == 0)
-    own, share = weights[drawn:], 2.1 * _weight_error(k)
-    scale = float(own.sum()) if drawn else 1.0
-    y, y_share = _density(x, sigma, counts[drawn:], own / scale)
-    p = _laws(x, sigma, counts[drawn:], own / scale)
+    drawn_weights, share = weights[drawn:], 2.1 * _weight_error(k)
+    scale = float(drawn_weights.sum()) if drawn else 1.0
+    y, y_share = _density(x, sigma, counts[drawn:], drawn_weights / scale)
+    p = _laws(x, sigma, counts[drawn:], drawn_weights / scale)
     q = tails(x / sigma, UNIT * np.abs(x / sigma))
     gaps = np.diff(y)
     with np.errstate(divide="ignore", invalid="ignore"):
