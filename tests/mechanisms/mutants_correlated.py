@@ -98,7 +98,7 @@ MUTANTS = [
     Mutant(
         "fresh noise after an interruption",
         STREAM._go_on,
-        'list(one) for one in kept["past"]',
+        'list(one) for one in state["past"]',
         "list(one) for one in ()",
         RESUMED,
     ),

@@ -179,7 +179,7 @@ MUTANTS = [
     Mutant(
         "bands of fresh noise after an interruption",
         REDRAWN._go_on,
-        'for key, position in kept["past"]',
+        'for key, position in state["past"]',
         "for key, position in ()",
         RESUMED,
     ),
@@ -193,7 +193,7 @@ MUTANTS = [
     Mutant(
         "fresh buffers after an interruption",
         BUFFERED._go_on,
-        'for one in kept["buffers"]',
+        'for one in state["buffers"]',
         "for one in ()",
         RESUMED,
     ),

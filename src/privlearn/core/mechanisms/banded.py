@@ -116,8 +116,8 @@ def _squares(c: Column, momentum: float, steps: int) -> tuple[float, Column]:
     coefficients `c`.
     """
     # what weights sum up
-    own = filtered([1.0], [1.0, -1.0], filtered([1.0], [1.0, -momentum], impulse(steps)))
-    w = filtered([1.0], c, own)
+    response = filtered([1.0], [1.0, -1.0], filtered([1.0], [1.0, -momentum], impulse(steps)))
+    w = filtered([1.0], c, response)
     left = np.arange(steps, 0, -1.0)
     gained = filtered([1.0], c, w)  # - dw / dc_j, shifted by j
     slopes = [-2 * float((left[j:] * w[j:]) @ gained[: steps - j]) for j in range(len(c))]
@@ -186,6 +186,6 @@ class BandedStream(CorrelatedStream):
     def _kept(self) -> dict[str, Any]:
         return {"coefficients": list(self._coefficients), "past": [list(one) for one in self._past]}
 
-    def _go_on(self, kept: dict[str, Any]) -> None:
-        self._coefficients = list(kept["coefficients"])
-        self._past = [list(one) for one in kept["past"]]
+    def _go_on(self, state: dict[str, Any]) -> None:
+        self._coefficients = list(state["coefficients"])
+        self._past = [list(one) for one in state["past"]]

@@ -147,8 +147,8 @@ def filtered(
     """The series with these coefficients times numerator / denominator, as many coefficients."""
     from scipy.signal import lfilter
 
-    made: Column = lfilter(numerator, denominator, values)
-    return made
+    series: Column = lfilter(numerator, denominator, values)
+    return series
 
 
 def deviation_of(inverse: Column, momentum: float, multipliers: Column | None = None) -> float:
@@ -185,9 +185,9 @@ def _scaled_squares(inverse: Column, momentum: float, multipliers: Column) -> fl
 
 def impulse(steps: int) -> Column:
     """1, 0, 0, ..."""
-    made = np.zeros(steps)
-    made[0] = 1.0
-    return made
+    series = np.zeros(steps)
+    series[0] = 1.0
+    return series
 
 
 def times(steps: int, separation: int) -> int:

@@ -222,9 +222,9 @@ def add_on_grid(
             noise = rounded_gaussian(min(whole - first, _BLOCK_ON_GRID), scale, stream)
             begin, end = max(start, first), min(start + flat.numel(), first + len(noise))
             if begin < end:
-                own = flat[begin - start : end - start]
-                noise = noise[begin - first : end - first].to(own.device)
-                own.copy_(own.double().div_(step).round_().add_(noise).mul_(step))
+                block = flat[begin - start : end - start]
+                noise = noise[begin - first : end - first].to(block.device)
+                block.copy_(block.double().div_(step).round_().add_(noise).mul_(step))
 
 
 def rounded_gaussian(count: int, scale: float, stream: NoiseStream) -> Tensor:
