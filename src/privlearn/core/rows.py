@@ -76,10 +76,10 @@ class Whole:
             BadInput: something else than a device is given, such as a type.
         """
         if not isinstance(device, str | int | torch.device) or set(options) - {"non_blocking"}:
-            given = ", ".join([quoted(device), *(f"{name}=" for name in options)])
+            arguments = ", ".join([quoted(device), *(f"{name}=" for name in options)])
             raise BadInput(
-                f"to() of a batch was given {given}: expected a device alone. The step brings the "
-                "rows to the model's device; change their types in the loss, which gets them"
+                f"to() of a batch was given {arguments}: expected a device alone. The step brings "
+                "the rows to the model's device; change their types in the loss, which gets them"
             )
         return self
 
@@ -136,9 +136,9 @@ def digests(*tensors: Tensor) -> NDArray[np.uint64]:
         for t in tensors
     ]
     joined = bytearray()
-    for own in zip(*parts, strict=True):
+    for row in zip(*parts, strict=True):
         digest = hashlib.blake2b(digest_size=8)
-        for part in own:
+        for part in row:
             digest.update(part)
         joined += digest.digest()
     return np.frombuffer(joined, np.uint64)
@@ -208,8 +208,8 @@ class TensorRows(AllRows):
             return digests(*self.fetch(rows))
         if self._digests is None:
             self._digests = digests(*self._given)
-        own: NDArray[np.uint64] = self._digests[rows.cpu().numpy()]
-        return own
+        chosen: NDArray[np.uint64] = self._digests[rows.cpu().numpy()]
+        return chosen
 
 
 @final
