@@ -169,8 +169,8 @@ MUTANTS = [
     Mutant(
         "weights of a custom encoder are published",
         modules.ExternalModule.__init__,
-        "self._held = (made,)",
-        "self._held = nn.ModuleList([made])",
+        "self._held = (module,)",
+        "self._held = nn.ModuleList([module])",
         "check_an_encoder_of_ones_own_is_named_and_not_published",
     ),
     Mutant(
@@ -295,7 +295,7 @@ MUTANTS = [
     Mutant(
         "a published model forgets that it mirrors",
         specs.ScatterRandom.empty,
-        "own.mirror == 1",
+        "transform.mirror == 1",
         "False",
         "check_published_directions_come_back",
     ),

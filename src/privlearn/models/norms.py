@@ -86,8 +86,10 @@ def _replaced(
 ) -> nn.Module:
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         return replacement(module, name)
-    for own, child in list(module.named_children()):
-        setattr(module, own, _replaced(child, replacement, f"{name}.{own}".lstrip(".")))
+    for child_name, child in list(module.named_children()):
+        setattr(
+            module, child_name, _replaced(child, replacement, f"{name}.{child_name}".lstrip("."))
+        )
     return module
 
 
@@ -98,7 +100,7 @@ def _grouped(norm: nn.modules.batchnorm._BatchNorm, groups: int, name: str) -> n
             f"groups={groups} does not divide the {channels} channels of {name or 'the norm'!r}: "
             "give a number that divides those of all norms, such as their greatest common divisor"
         )
-    made = nn.GroupNorm(groups, channels, norm.eps, norm.affine)
+    group_norm = nn.GroupNorm(groups, channels, norm.eps, norm.affine)
     if norm.affine:
-        made.weight, made.bias = norm.weight, norm.bias
-    return made.to(norm.weight.device) if norm.affine else made
+        group_norm.weight, group_norm.bias = norm.weight, norm.bias
+    return group_norm.to(norm.weight.device) if norm.affine else group_norm

@@ -136,8 +136,8 @@ class DrawnEncoder(nn.Module):
         maps = 2 * x.float() - 1
         for index, (inputs, outputs, stride, size) in enumerate(_CONVOLUTIONS):
             weight, bias = self.get_buffer(f"weight{index}"), self.get_buffer(f"bias{index}")
-            made = F.conv2d(maps, weight, bias, stride, size // 2)
-            maps = F.relu(maps + made if inputs == outputs else made)
+            convolved = F.conv2d(maps, weight, bias, stride, size // 2)
+            maps = F.relu(maps + convolved if inputs == outputs else convolved)
         return F.adaptive_avg_pool2d(maps, _GRID)
 
 
