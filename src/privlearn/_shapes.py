@@ -86,7 +86,7 @@ def unfit(value: Any, shape: Any, name: str = "") -> Iterator[str]:
     elif origin in (Union, types.UnionType):
         each = [list(unfit(value, part, name)) for part in parts]
         if all(each):
-            within = (own[0] for own in each if not own[0].startswith(f"{where} is "))
+            within = (reasons[0] for reasons in each if not reasons[0].startswith(f"{where} is "))
             yield next(within, f"{where} is of another kind")
     elif origin is Literal:
         if not any(type(value) is type(part) and value == part for part in parts):
@@ -186,7 +186,7 @@ def is_short(value: Any, most: int = _MOST_OPEN, deepest: int = _DEEPEST_OPEN) -
         for part in level:
             seen += 1
             if isinstance(part, dict):
-                inner += [own for key, own in part.items()]
+                inner += [inner_value for key, inner_value in part.items()]
                 if not all(len(str(key)) <= 100 for key in part):
                     return False
             elif isinstance(part, list | tuple):
