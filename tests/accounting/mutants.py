@@ -42,8 +42,8 @@ MUTANTS = [
     Mutant(
         "a price of few levels decides",
         calibration.solve_noise,
-        "_solved(exact, target",
-        "_solved(rough, target",
+        "_solve(exact, target",
+        "_solve(rough, target",
         "check_calibration_of_many_noise_levels_is_decided_by_their_own_price",
     ),
     Mutant(

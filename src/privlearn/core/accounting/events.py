@@ -204,7 +204,7 @@ def appended(before: Composed, event: Event) -> Composed:
     takes.
     """
     end = compose([*before.events[-1:], event])
-    return _composed((*before.events[:-1], *end.events))
+    return _compose_known((*before.events[:-1], *end.events))
 
 
 def added(before: Composed, places: dict[Mechanism, int], event: Event) -> Composed:
@@ -224,10 +224,10 @@ def added(before: Composed, places: dict[Mechanism, int], event: Event) -> Compo
             continue
         there = events[place]
         events[place] = Repeated(leaf, times + (there.count if isinstance(there, Repeated) else 1))
-    return _composed(tuple(events))
+    return _compose_known(tuple(events))
 
 
-def _composed(events: tuple[Event, ...]) -> Composed:
+def _compose_known(events: tuple[Event, ...]) -> Composed:
     """`Composed(events)` of what are known to be events: looking at all of them again takes longer
     than the rest.
     """

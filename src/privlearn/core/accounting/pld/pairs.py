@@ -414,18 +414,18 @@ def _table(
 
     reach = -sigma * float(ndtri(tail))
     top = float(counts[-1])
-    high = _crossing(lambda x: beyond(x) <= tail, -reach, top + reach)
+    high = _find_crossing(lambda x: beyond(x) <= tail, -reach, top + reach)
     if loss(high) > _FARTHEST:
-        high = _crossing(lambda x: loss(x) > _FARTHEST, -reach, high)
+        high = _find_crossing(lambda x: loss(x) > _FARTHEST, -reach, high)
     low = -reach
     if loss(low) < -_FARTHEST:
-        low = _crossing(lambda x: loss(x) > -_FARTHEST, low, max(high, top + reach))
+        low = _find_crossing(lambda x: loss(x) > -_FARTHEST, low, max(high, top + reach))
     high = max(high, low + 1e-6 * sigma)
     table = np.linspace(low, high, points)
     return table, np.maximum.accumulate(_log_ratio(table, sigma, counts, weights))
 
 
-def _crossing(true_above: Callable[[float], bool], low: float, high: float) -> float:
+def _find_crossing(true_above: Callable[[float], bool], low: float, high: float) -> float:
     """A point of [low, high] where a condition holds that holds from some point on; close above
     that point.
     """
