@@ -125,14 +125,14 @@ MUTANTS = [
     ),
     Mutant(
         "columns longer than one",
-        banded._optimised,
+        banded._optimise,
         "math.sqrt(float(c @ c)) * (1 + _ROOM)",
         "c[0]",
         "check_no_column_is_longer_than_one",
     ),
     Mutant(
         "columns of norm one in L1",
-        banded._optimised,
+        banded._optimise,
         "math.sqrt(float(c @ c))",
         "np.abs(c).sum()",
         "check_no_column_is_longer_than_one",

@@ -157,7 +157,7 @@ MUTANTS = [
     Mutant(
         "noise that is drawn again is not scaled",
         bisr.BISR.inverse,
-        'root * scale(self._unscaled(steps), count("separation", separation))',
+        'root * scale(self._raw_column(steps), count("separation", separation))',
         "root",
         COVARIANCE,
     ),
@@ -199,7 +199,7 @@ MUTANTS = [
     ),
     Mutant(
         "tensors are kept of noise that is drawn again",
-        REDRAWN._kept,
+        REDRAWN._save,
         '"past": past',
         '"past": past, "noise": [0.0] * 1000',
         RESUMED,
@@ -267,7 +267,7 @@ MUTANTS = [
     # Several processes.
     Mutant(
         "every process adds the noise of the whole's beginning",
-        release._noised,
+        release._add_noise,
         "add(stream, values, multiplier * part.sensitivity, places)",
         "add(stream, values, multiplier * part.sensitivity)",
         SHARED,

@@ -170,7 +170,7 @@ class TensorRows(AllRows):
                 "dictionaries of them, all with one row for each example"
             )
         self.leaves: list[Any] = leaves
-        self.like = tuple(_typed(leaf[:0]) for leaf in leaves)
+        self.like = tuple(_to_tensor(leaf[:0]) for leaf in leaves)
         self.workers = _READERS if any(isinstance(leaf, np.memmap) for leaf in leaves) else 0
         self._given = given
         self._digests: NDArray[np.uint64] | None = None
@@ -180,7 +180,7 @@ class TensorRows(AllRows):
 
     def fetch(self, rows: Tensor) -> Leaves:
         """The tensors of these rows."""
-        return tuple(_typed(_at(leaf, rows)) for leaf in self.leaves)
+        return tuple(_to_tensor(_at(leaf, rows)) for leaf in self.leaves)
 
     def ahead(
         self, batches: Iterable[NDArray[np.int64]], key: Callable[[int], bytes] | None = None
@@ -265,7 +265,7 @@ def _at(leaf: Any, rows: Tensor) -> Any:
     return leaf.index_select(0, rows.to(leaf.device)) if plain else leaf[rows.to(leaf.device)]
 
 
-def _typed(values: Any) -> Tensor:
+def _to_tensor(values: Any) -> Tensor:
     return values if isinstance(values, Tensor) else as_tensor(np.array(values))
 
 

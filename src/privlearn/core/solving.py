@@ -283,9 +283,9 @@ def start_reacting(plan: Plan, shape: ReactingSchedule, budget: Budget) -> Plan:
             Repeated(epoch, plan.epochs),
         )
 
-    def taken(factor: float) -> float:
+    def share_of_filter(factor: float) -> float:
         _, limit, all_epochs = at(factor)
         return share(limit, all_epochs)
 
-    schedule, limit, _ = at(solve_noise(taken, 1.0, start=1.0 / shape.start))
+    schedule, limit, _ = at(solve_noise(share_of_filter, 1.0, start=1.0 / shape.start))
     return replace(plan, schedule=schedule, budget=budget, filter=limit)

@@ -381,7 +381,7 @@ class Streams(Described):
             )
             noise.from_system = secret = not state["seeded"]
             sampling, initialisation, views = (
-                _restored(state[name], secret) for name in ("sampling", "initialisation", "views")
+                _restore(state[name], secret) for name in ("sampling", "initialisation", "views")
             )
             return cls(sampling, noise, initialisation, views, seeded=not secret)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -408,7 +408,7 @@ def _state(generator: np.random.Generator) -> dict[str, Any]:
     return {**{name: value for name, value in state.items() if name != "s"}, "s": inner}
 
 
-def _restored(state: dict[str, Any], from_system: bool) -> RandomStream:
+def _restore(state: dict[str, Any], from_system: bool) -> RandomStream:
     generator = RandomStream(bytes(16), from_system)
     arrays = generator.bit_generator.state["s"]
     inner = {

@@ -74,7 +74,7 @@ class Banded(Correlation):
         """As of every `Correlation`: at most `bands` numbers of norm at most 1, for any
         separation.
         """
-        return np.asarray(_optimised(min(self.bands, count("steps", steps)), self.momentum, steps))
+        return np.asarray(_optimise(min(self.bands, count("steps", steps)), self.momentum, steps))
 
     def inverse(self, steps: int, separation: int = 1) -> Column:
         """As of every `Correlation`."""
@@ -125,7 +125,7 @@ def _squares(c: Column, momentum: float, steps: int) -> tuple[float, Column]:
 
 
 @lru_cache(maxsize=64)
-def _optimised(bands: int, momentum: float, steps: int) -> tuple[float, ...]:
+def _optimise(bands: int, momentum: float, steps: int) -> tuple[float, ...]:
     """Coefficients of norm 1 that minimise the error, starting from those of the banded square
     root.
     """
@@ -183,7 +183,7 @@ class BandedStream(CorrelatedStream):
         torch._foreach_div_(fresh, self._coefficients[0])
         self._past = [fresh, *self._past][: len(self._coefficients) - 1]
 
-    def _kept(self) -> dict[str, Any]:
+    def _save(self) -> dict[str, Any]:
         return {"coefficients": list(self._coefficients), "past": [list(one) for one in self._past]}
 
     def _go_on(self, state: dict[str, Any]) -> None:

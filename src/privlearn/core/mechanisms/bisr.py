@@ -60,14 +60,14 @@ class BISR(Correlation):
 
     def coefficients(self, steps: int, separation: int = 1) -> Column:
         """As of every `Correlation`."""
-        column = self._unscaled(steps)
+        column = self._raw_column(steps)
         return column / scale(column, count("separation", separation))
 
     def inverse(self, steps: int, separation: int = 1) -> Column:
         """As of every `Correlation`."""
         root, coefficients = self._root(steps), np.zeros(steps)
         coefficients[: len(root)] = root * scale(
-            self._unscaled(steps), count("separation", separation)
+            self._raw_column(steps), count("separation", separation)
         )
         return coefficients
 
@@ -86,7 +86,7 @@ class BISR(Correlation):
         product: Column = np.convolve(root, root * self.momentum ** np.arange(bands))[:bands]
         return product
 
-    def _unscaled(self, steps: int) -> Column:
+    def _raw_column(self, steps: int) -> Column:
         return filtered([1.0], self._root(steps), impulse(steps))
 
 
@@ -123,7 +123,7 @@ class RedrawnStream(CorrelatedStream):
             noise.add_gaussian(fresh, std * coefficient, NoiseStream(key, position), places)
         self._past = [here, *self._past][: len(self._coefficients) - 1]
 
-    def _kept(self) -> dict[str, Any]:
+    def _save(self) -> dict[str, Any]:
         past = [[key.hex(), position] for key, position in self._past]
         return {"coefficients": list(self._coefficients), "past": past}
 

@@ -86,7 +86,7 @@ class BLT(Correlation):
 
     def rates(self, steps: int, separation: int = 1) -> tuple[list[float], list[float]]:
         """The rates p and z."""
-        rates = _fitted(
+        rates = _fit(
             self.buffers, self.momentum, count("steps", steps), count("separation", separation)
         )
         return list(rates[0::2]), list(rates[1::2])
@@ -108,7 +108,7 @@ def _product(zeros: Sequence[float], poles: Sequence[float], steps: int) -> Colu
 
 
 @lru_cache(maxsize=64)
-def _fitted(buffers: int, momentum: float, steps: int, separation: int) -> tuple[float, ...]:
+def _fit(buffers: int, momentum: float, steps: int, separation: int) -> tuple[float, ...]:
     """The rates p_1, z_1, p_2, z_2, ... with the least error that was found."""
     from scipy.optimize import minimize
 
@@ -125,7 +125,7 @@ def _fitted(buffers: int, momentum: float, steps: int, separation: int) -> tuple
     starts = [np.full(2 * buffers, math.log(max(math.log(steps), 1.0) / (2 * buffers)))]
     if buffers > 1:  # the best with one buffer less, its last gap cut in three
         less = np.diff(
-            -np.log1p(-np.array(_fitted(buffers - 1, momentum, steps, separation)))[::-1],
+            -np.log1p(-np.array(_fit(buffers - 1, momentum, steps, separation)))[::-1],
             prepend=0.0,
         )
         starts.append(np.clip(np.log([less[0] / 3] * 3 + list(less[1:])), *_GAPS))
@@ -177,7 +177,7 @@ class BufferedStream(CorrelatedStream):
             torch._foreach_mul_(buffer, pole)
             torch._foreach_add_(buffer, fresh, alpha=zero - pole)
 
-    def _kept(self) -> dict[str, Any]:
+    def _save(self) -> dict[str, Any]:
         rates = [list(pair) for pair in self._rates]
         return {
             "factor": self._factor,

@@ -155,7 +155,7 @@ class CorrelatedStream(ABC):
         """
 
     @abstractmethod
-    def _kept(self) -> dict[str, Any]:
+    def _save(self) -> dict[str, Any]:
         """What `_fill` goes by, to be kept."""
 
     @abstractmethod
@@ -164,7 +164,7 @@ class CorrelatedStream(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """What later steps depend on."""
-        return {"std": self._std, "taken": self._taken, "changes": self.changes, **self._kept()}
+        return {"std": self._std, "taken": self._taken, "changes": self.changes, **self._save()}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Go on from a state.
