@@ -171,7 +171,7 @@ def checked(target: _T) -> _T:
         return {name: kind for name, kind in known.items() if name not in left}
 
     @functools.wraps(function)
-    def guarded(*args: Any, **named: Any) -> Any:
+    def call(*args: Any, **named: Any) -> Any:
         known = kinds()
         at = (positional[min(place, len(positional) - 1)] for place in range(len(args)))
         for name, value in (*zip(at, args, strict=True), *named.items()):
@@ -180,9 +180,9 @@ def checked(target: _T) -> _T:
         return function(*args, **named)
 
     if isinstance(target, type):
-        target.__init__ = guarded  # type: ignore[misc]
+        target.__init__ = call  # type: ignore[misc]
         return target
-    return guarded  # type: ignore[return-value]
+    return call  # type: ignore[return-value]
 
 
 def _kind_of(part: inspect.Parameter, names: Mapping[str, Any]) -> Any:

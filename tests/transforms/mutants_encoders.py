@@ -85,7 +85,7 @@ MUTANTS = [
     Mutant(
         "an encoder may be another each time",
         modules.ExternalModule.__init__,
-        "_digest(_made(spec, seed=1)) != self.digest",
+        "_digest(_call_function(spec, seed=1)) != self.digest",
         "False",
         "check_an_encoder_that_is_another_each_time_is_refused",
     ),
@@ -238,21 +238,21 @@ MUTANTS = [
     ),
     Mutant(
         "random units see coefficients that are not whitened",
-        scattering.RandomUnits._seen,
+        scattering.RandomUnits._encode,
         ' @ self.get_buffer("whitening")',
         "",
         "check_random_units_by_hand",
     ),
     Mutant(
         "places are not brought to one length",
-        scattering.RandomUnits._seen,
+        scattering.RandomUnits._encode,
         "_unit(places)",
         "places",
         "check_random_units_by_hand",
     ),
     Mutant(
         "places are centred over the batch",
-        scattering.RandomUnits._seen,
+        scattering.RandomUnits._encode,
         'self.get_buffer("local_mean")',
         "_logarithms(x, self.scale).mean((0, 1, 2))",
         "check_features_of_an_example_are_its_own",

@@ -73,13 +73,13 @@ def replace_batch_norm(
     if groups is not None:
         count("groups", groups)
 
-    def replaced(norm: nn.modules.batchnorm._BatchNorm, name: str) -> nn.Module:
-        return FrozenBatchNorm(norm) if groups is None else _grouped(norm, groups, name)
+    def replace_norm(norm: nn.modules.batchnorm._BatchNorm, name: str) -> nn.Module:
+        return FrozenBatchNorm(norm) if groups is None else _to_group_norm(norm, groups, name)
 
-    return _replaced(model, replaced, "")
+    return _replace_norms(model, replace_norm, "")
 
 
-def _replaced(
+def _replace_norms(
     module: nn.Module,
     replacement: Callable[[nn.modules.batchnorm._BatchNorm, str], nn.Module],
     name: str,
@@ -88,12 +88,14 @@ def _replaced(
         return replacement(module, name)
     for child_name, child in list(module.named_children()):
         setattr(
-            module, child_name, _replaced(child, replacement, f"{name}.{child_name}".lstrip("."))
+            module,
+            child_name,
+            _replace_norms(child, replacement, f"{name}.{child_name}".lstrip(".")),
         )
     return module
 
 
-def _grouped(norm: nn.modules.batchnorm._BatchNorm, groups: int, name: str) -> nn.Module:
+def _to_group_norm(norm: nn.modules.batchnorm._BatchNorm, groups: int, name: str) -> nn.Module:
     channels = norm.num_features
     if channels % groups:
         raise BadInput(

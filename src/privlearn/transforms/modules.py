@@ -213,12 +213,12 @@ class ExternalModule(RowTransform):
     def __init__(self, spec: str) -> None:
         super().__init__()
         self.name = spec
-        module = _made(spec, seed=0).eval().requires_grad_(False)
+        module = _call_function(spec, seed=0).eval().requires_grad_(False)
         # in a tuple: not among this module's own weights, and left alone by train()
         self._held = (module,)
         self.digest = _digest(module)
         # To predict, the function is called again, in another process.
-        if _digest(_made(spec, seed=1)) != self.digest:
+        if _digest(_call_function(spec, seed=1)) != self.digest:
             raise BadInput(
                 f"features {spec!r} made other weights when the function was called a second time: "
                 "expected the same ones, or it could not be used to predict. Fix the seed in it "
@@ -294,7 +294,7 @@ class ExternalModule(RowTransform):
         )
 
 
-def _made(spec: str, seed: int) -> nn.Module:
+def _call_function(spec: str, seed: int) -> nn.Module:
     """What the function returns, with random numbers that it has not asked for from `seed` on."""
     module, _, function = spec.partition(":")
     if str(Path.cwd()) not in sys.path:

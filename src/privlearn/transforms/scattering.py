@@ -318,8 +318,8 @@ class RandomUnits(RowTransform):
         grid).
         """
         require_images(self.scale, tuple(x.shape[1:]))
-        seen = self._seen(x)
-        return seen + self._seen(x.flip(-1)) if self.mirrored else seen
+        seen = self._encode(x)
+        return seen + self._encode(x.flip(-1)) if self.mirrored else seen
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn images (batch, height, width) or (batch, channels, height, width) into features
@@ -329,7 +329,7 @@ class RandomUnits(RowTransform):
             return x.new_zeros(0, self.kept)
         return projected(self.answers(x), self.get_buffer("mean"), self.get_buffer("components"))
 
-    def _seen(self, x: Tensor) -> Tensor:
+    def _encode(self, x: Tensor) -> Tensor:
         places = (_logarithms(x, self.scale) - self.get_buffer("local_mean")) @ self.get_buffer(
             "whitening"
         )
